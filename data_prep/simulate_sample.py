@@ -1,0 +1,64 @@
+"""Draw the times, votes and authors of the embedded sample anew, on its written qualities.
+
+    python data_prep/simulate_sample.py --config configs/data/sample_votes.yaml
+
+Reads litbench/sources/sample/stories.jsonl (texts, prompts and qualities are written by hand) and
+writes the same file with `created_utc`, `score_utc`, `score` and `author` replaced. The same
+config gives the same bytes. Run it after adding stories or changing the simulated readers.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.config import run_program
+from litbench.curation.simulation import ReaderSimulation, simulate_votes
+from litbench.manifest import write_atomically
+from litbench.sources.sample import sample_path
+from litbench.text import count_words, digest
+
+
+@dataclass
+class Config:
+    """Where the sample lies and how readers behave.
+
+    Attributes:
+        stories: the sample's JSONL file; it is rewritten in place.
+        readers: parameters, see litbench.curation.simulation.ReaderSimulation.
+        authors: number of simulated authors.
+    """
+
+    stories: Path = field(default_factory=sample_path)
+    readers: ReaderSimulation = field(default_factory=ReaderSimulation)
+    authors: int = 160
+
+
+def main(config: Config) -> None:
+    """Simulate and write."""
+    records = [json.loads(line) for line in config.stories.open(encoding="utf-8")]
+    n_words = count_words(pa.array([record["text"] for record in records], pa.large_string()))
+    # Rows that are no stories get the votes of a middling one: the filters must see through that.
+    quality = [5 if record["quality"] is None else record["quality"] for record in records]
+    votes = simulate_votes(
+        [record["prompt_id"] for record in records], quality, n_words.to_pylist(), config.readers
+    )
+    author_numbers = np.random.default_rng([config.readers.seed, 1]).integers(
+        config.authors, size=len(records)
+    )
+    for place, record in enumerate(records):
+        record["created_utc"] = int(votes.created_utc[place])
+        record["score_utc"] = int(votes.score_utc[place])
+        record["score"] = int(votes.score[place])
+        author = "bot" if record["fit"] == "bot" else f"author {author_numbers[place]}"
+        record["author"] = "AutoModerator" if author == "bot" else digest("sample", author)[:16]
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    write_atomically(config.stories, lambda path: path.write_text(text, encoding="utf-8") and None)
+    scores = votes.score
+    print(f"{len(records)} rows, {int((scores >= 10).sum())} with at least 10 votes, median {np.median(scores):.0f}")
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)

@@ -1,0 +1,85 @@
+"""Benchmark any list of raters on any pairs: one verdict table, one leaderboard.
+
+    python eval/benchmark.py --config configs/eval/benchmark.yaml
+
+Reads `pairs` (and the pairs before length symmetry, when given) and the raters of the config.
+Writes `verdicts.parquet`, `leaderboard.json`, `leaderboard.csv` and `manifest.json` into `out`.
+Each rater's verdicts are kept as soon as it is done: a killed run goes on with the next rater,
+and a rater added later is the only one to run.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+from tqdm import tqdm
+
+from litbench.config import run_program
+from litbench.evaluation import VerdictParts, check_training_prompts, finish_evaluation, read_pairs
+from litbench.manifest import Product, code_digest, source_digest
+from litbench.raters import RaterSpec, judge_pairs, load_rater, parse_raters
+
+
+@dataclass
+class Config:
+    """What to judge and by whom.
+
+    Attributes:
+        pairs: pairs file.
+        out: folder to write.
+        raters: named entries, see litbench.raters.
+        before_symmetry: pairs before the last filter; judged too and reported beside.
+        split: only pairs of this split; null for all.
+        reference: the rater all others are compared with; choose it before looking.
+        on_training_prompts: refuse a rater that was trained on a prompt of these pairs, or flag
+            its row.
+    """
+
+    pairs: Path
+    out: Path
+    raters: dict[str, Any] = field(default_factory=dict)
+    before_symmetry: Path | None = None
+    split: str | None = None
+    reference: str = "longer"
+    on_training_prompts: Literal["refuse", "flag"] = "refuse"
+
+
+def main(config: Config) -> None:
+    """Run every rater, then write the figures."""
+    specs = parse_raters(config.raters)
+    inputs = {"pairs": config.pairs}
+    if config.before_symmetry is not None:
+        inputs["before_symmetry"] = config.before_symmetry
+    models = {
+        f"raters.{spec.name}": spec.options["path"] for spec in specs if "path" in spec.options
+    }
+    product = Product(config.out, program=__file__, config=config, inputs={**inputs, **models})
+    if product.is_current():
+        return
+    pairs = read_pairs(config.pairs, config.before_symmetry, config.split)
+    parts = VerdictParts(config.out / "parts")
+    judged_pairs = pairs.all
+
+    def judge(spec: RaterSpec) -> tuple[pa.Table, dict[str, Any]]:
+        rater = load_rater(spec)
+        trained_on = check_training_prompts(rater, judged_pairs, config.on_training_prompts)
+        verdicts = judge_pairs(rater, judged_pairs)
+        return verdicts, {"notes": rater.notes(), "trained_on": trained_on}
+
+    data = {name: source_digest(path) for name, path in inputs.items()}
+    verdicts, records = [], {}
+    for spec in tqdm(specs, desc="raters", unit=" rater", leave=False, disable=None):
+        depends_on = [
+            spec, data, config.split, config.on_training_prompts, code_digest(__file__),
+            source_digest(spec.options.get("path", "")),
+        ]  # fmt: skip
+        table, record = parts.get_or_make(spec.name, depends_on, lambda spec=spec: judge(spec))
+        verdicts.append(table)
+        records[spec.name] = [record]
+    finish_evaluation(product, verdicts, records, pairs, config.reference)
+    parts.discard_others()
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)

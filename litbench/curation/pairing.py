@@ -1,0 +1,113 @@
+"""Pairs within a prompt, caps and length symmetry, as Ibis expressions (paper 3.2).
+
+All of it works on keys (ids, scores, times, lengths); texts are joined at the end. Draws are by
+md5 of seed and pair_id, so they do not depend on the order of rows or on the engine.
+"""
+
+from typing import Any
+
+import ibis
+
+from litbench.curation.filters import Rule
+
+# Scores are whole numbers, so this only absorbs rounding in min_gap * score.
+_ROUNDING = 1e-9
+
+
+def within_prompt(stories: Any) -> Any:
+    """All pairs of stories of one prompt and split with different scores, higher one chosen.
+
+    Args:
+        stories: Ibis table with `story_id`, `prompt_id`, `split`, `score`, `created_utc`,
+            `n_words` and `author`.
+
+    Returns:
+        Ibis table with `pair_id`, `prompt_id`, `split` and the rest once per side.
+    """
+    columns = ("story_id", "score", "created_utc", "n_words", "author")
+    chosen = stories.select(
+        "prompt_id", "split", **{f"chosen_{name}": stories[name] for name in columns}
+    )
+    rejected = stories.select(
+        rejected_prompt_id="prompt_id",
+        rejected_split="split",
+        **{f"rejected_{name}": stories[name] for name in columns},
+    )
+    pairs = chosen.join(
+        rejected,
+        [
+            chosen.prompt_id == rejected.rejected_prompt_id,
+            chosen.split == rejected.rejected_split,
+            chosen.chosen_score > rejected.rejected_score,
+        ],
+    ).drop("rejected_prompt_id", "rejected_split")
+    low = ibis.least(pairs.chosen_story_id, pairs.rejected_story_id)
+    high = ibis.greatest(pairs.chosen_story_id, pairs.rejected_story_id)
+    return pairs.mutate(pair_id=low.concat("|", high).hexdigest("md5"))
+
+
+def pair_rules(pairs: Any, *, min_gap: float | None, chosen_later: bool) -> list[Rule]:
+    """The rules for pairs, in the order in which they apply.
+
+    Args:
+        pairs: Ibis table of `within_prompt`.
+        min_gap: least difference of scores as a share of the chosen score (paper: 0.25; with
+            at least 10 votes on either side the smallest chosen score is then 14). A chosen
+            score of zero or less passes with any lead.
+        chosen_later: the higher-scored story must also be the later one, so that exposure
+            cannot be why it leads (after Ethayarajh et al., 2022).
+    """
+    rules = []
+    if min_gap is not None:
+        gap = (pairs.chosen_score - pairs.rejected_score).cast("float64")
+        too_small = gap < min_gap * pairs.chosen_score.cast("float64") - _ROUNDING
+        rules.append(Rule("min_gap", f"scores differ by {min_gap:.0%} of the higher", too_small))
+    if chosen_later:
+        early = pairs.chosen_created_utc <= pairs.rejected_created_utc
+        rules.append(Rule("chosen_later", "higher-scored story is the later", early))
+    return rules
+
+
+def _draw(pairs: Any, seed: int) -> Any:
+    return ibis.literal(f"{seed}|").concat(pairs.pair_id).hexdigest("md5")
+
+
+def over_cap(pairs: Any, most: int, seed: int) -> Any:
+    """True for the pairs of a prompt beyond the first `most`, in seeded order."""
+    window = ibis.window(group_by=pairs.prompt_id, order_by=[_draw(pairs, seed), pairs.pair_id])
+    return ibis.row_number().over(window) >= most
+
+
+def breaks_symmetry(pairs: Any, buckets: int, seed: int) -> Any:
+    """True for the pairs to prune so that length says nothing about the choice (paper 3.2).
+
+    The length difference (words of chosen minus words of rejected) falls into `buckets` equal
+    buckets, mirrored around zero, up to the largest absolute difference of the split. Of two
+    mirrored buckets the fuller one loses pairs, in seeded order, until both hold the same
+    number: the largest balanced subset. Pairs of equal length favour neither side and stay.
+
+    Args:
+        pairs: Ibis table with `split`, `pair_id` and `n_words` per side.
+        buckets: an even number (paper: 100).
+        seed: seeds the draw.
+    """
+    half = buckets // 2
+    difference = pairs.chosen_n_words - pairs.rejected_n_words
+    size, side = difference.abs(), difference.sign()
+    widest = size.max().over(ibis.window(group_by=pairs.split))
+    # Whole numbers throughout: no engine rounds a pair into another bucket.
+    place = ibis.ifelse(widest > 0, (size * half).floordiv(ibis.greatest(widest, 1)), 0)
+    bucket = ibis.least(place, half - 1)
+    marked = pairs.mutate(bucket=bucket, side=side, draw=_draw(pairs, seed))
+    cell = ibis.window(group_by=[marked.split, marked.bucket])
+    fewer = ibis.least(
+        (marked.side > 0).ifelse(1, 0).sum().over(cell),
+        (marked.side < 0).ifelse(1, 0).sum().over(cell),
+    )
+    order = ibis.window(
+        group_by=[marked.split, marked.bucket, marked.side],
+        order_by=[marked.draw, marked.pair_id],
+    )
+    return marked.mutate(
+        removed=(marked.side != 0) & (ibis.row_number().over(order) >= fewer)
+    ).drop("bucket", "side", "draw")

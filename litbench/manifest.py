@@ -1,0 +1,220 @@
+"""What made a file: config, inputs, counts per step, versions.
+
+A program owns one folder. It opens a `Product` on it, leaves at once when the product is
+current, writes its files through it and finishes it, which writes `manifest.json`:
+
+    product = Product(folder, program=__file__, config=config, inputs={"stories": path})
+    if product.is_current():
+        return
+    product.write("pairs.parquet", lambda path: write_table(table, path))
+    product.finish()
+
+Files appear under their names only when whole, so a killed program leaves the old product or
+the new one, never half of either.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from litbench.config import as_plain
+from litbench.errors import DataError
+
+_LIBRARIES = (
+    "litbench accelerate datasets duckdb ibis-framework numpy pandas peft pyarrow scikit-learn "
+    "scipy tokenizers torch transformers trl"
+).split()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, or of every file below a folder with its name."""
+    if path.is_dir():
+        hasher = hashlib.sha256()
+        for inner in sorted(item for item in path.rglob("*") if item.is_file()):
+            hasher.update(f"{inner.relative_to(path)}\0{file_digest(inner)}\n".encode())
+        return hasher.hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def source_digest(source: str | Path) -> str:
+    """Digest of an input: its bytes where it is a local file, its name where it is not."""
+    path = Path(source)
+    return file_digest(path) if path.exists() else f"name:{source}"
+
+
+@cache
+def code_digest(program: str) -> str:
+    """Digest of the program's file and the package: a product of older code is not current."""
+    package = Path(__file__).parent
+    files = sorted(package.rglob("*.py")) + [Path(program)]
+    hasher = hashlib.sha256()
+    for file in files:
+        hasher.update(file.name.encode() + b"\0" + file.read_bytes())
+    return hasher.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of every library that can change a result; absent ones left out."""
+    found = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            found[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def fingerprint(*parts: Any) -> str:
+    """Hash plain values, configs or mappings of them to 64 hexadecimal digits."""
+    text = json.dumps([as_plain(part) for part in parts], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, then rename it into place.
+
+    Raises:
+        DataError: the disk is full or the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The suffix stays last, since writers choose the format by it.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-", suffix=path.suffix)
+        os.close(handle)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
+    temporary = Path(name)
+    try:
+        write(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error}; free space or choose another folder") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(content: Any, path: Path) -> None:
+    """Write JSON, indented, in place of what was there."""
+    text = json.dumps(as_plain(content), indent=2, ensure_ascii=False, sort_keys=False) + "\n"
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8") and None)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read a folder's manifest.
+
+    Raises:
+        DataError: there is none, or it is not JSON.
+    """
+    path = folder / "manifest.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"no manifest.json in {folder}: make the product again") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: make the product again") from error
+    return dict(content)
+
+
+class Product:
+    """One program's output folder and what made it.
+
+    Attributes:
+        folder: where the files lie.
+        counts: what the program counted, such as the funnel; goes into the manifest.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        program: str,
+        config: Any,
+        inputs: Mapping[str, str | Path],
+    ) -> None:
+        self.folder = folder
+        self.counts: dict[str, Any] = {}
+        self._program = program
+        self._config = as_plain(config)
+        self._inputs = {
+            name: {"path": str(source), "sha256": source_digest(source)}
+            for name, source in inputs.items()
+        }
+        self._outputs: dict[str, dict[str, Any]] = {}
+        self._started = time.time()
+        # Where an input lies says nothing about the product; what is in it does.
+        keys = {key: value for key, value in self._config.items() if key != "out"}
+        for name in inputs:
+            keys.pop(name, None)
+        digests = {name: item["sha256"] for name, item in self._inputs.items()}
+        self.fingerprint = fingerprint(keys, digests, code_digest(program))
+
+    def is_current(self) -> bool:
+        """Whether the folder already holds this product, whole and unchanged; says so if it does."""
+        try:
+            manifest = read_manifest(self.folder)
+        except DataError:
+            return False
+        if manifest.get("fingerprint") != self.fingerprint:
+            return False
+        for name, output in manifest.get("outputs", {}).items():
+            path = self.folder / name
+            if not path.exists() or file_digest(path) != output["sha256"]:
+                return False
+        print(f"unchanged: {self.folder}")
+        return True
+
+    def write(self, name: str, write: Callable[[Path], None]) -> Path:
+        """Write one file of the product through `write(path)`."""
+        path = self.folder / name
+        write_atomically(path, write)
+        self._outputs[name] = {"sha256": file_digest(path), "bytes": path.stat().st_size}
+        return path
+
+    def write_folder(self, name: str, write: Callable[[Path], None]) -> Path:
+        """Write one folder of the product through `write(path)`; an older one is replaced."""
+        path = self.folder / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=self.folder, prefix=".part-"))
+        try:
+            write(temporary)
+            temporary.chmod(0o755)
+            if path.exists():
+                shutil.rmtree(path)
+            temporary.replace(path)
+        except OSError as error:
+            raise DataError(
+                f"cannot write {path}: {error}; free space or choose another folder"
+            ) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._outputs[name] = {"sha256": file_digest(path)}
+        return path
+
+    def finish(self) -> None:
+        """Write the manifest, last: only now is the product current."""
+        write_json(
+            {
+                "program": Path(self._program).name,
+                "fingerprint": self.fingerprint,
+                "config": self._config,
+                "inputs": self._inputs,
+                "outputs": self._outputs,
+                "counts": self.counts,
+                "versions": versions(),
+                "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+                "seconds": round(time.time() - self._started, 2),
+            },
+            self.folder / "manifest.json",
+        )

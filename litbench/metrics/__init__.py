@@ -1,0 +1,1 @@
+"""Agreement, bias, calibration and intervals: pure functions of verdicts."""

@@ -1,0 +1,67 @@
+"""Calibration of probabilities.
+
+The label is always "chosen", so p_chosen itself cannot be compared with a label that never
+varies. Confidence max(p, 1 - p) is compared with whether the favoured story was the chosen one.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from litbench.metrics.intervals import Interval, jackknife_interval
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How probabilities fit outcomes.
+
+    Attributes:
+        brier: mean of (1 - p_chosen)^2; 0.25 for a coin that knows it is one.
+        log_loss: mean of -log p_chosen, in nats; 0.693 for such a coin.
+        ece: expected calibration error, over bins of equal size.
+        bins: mean confidence and the agreement in each bin.
+        n: pairs with a probability.
+    """
+
+    brier: float
+    log_loss: float
+    ece: float
+    bins: list[tuple[float, Interval]]
+    n: int
+
+
+def calibration(p_chosen: np.ndarray, clusters: np.ndarray, bins: int = 8) -> Calibration | None:
+    """Measure calibration.
+
+    Args:
+        p_chosen: probability given to the chosen story; shape (n,); NaN where there is none.
+        clusters: prompt of each pair; shape (n,).
+        bins: number of bins of equal size; fewer when there are under 20 pairs to a bin.
+
+    Returns:
+        None without any probability other than one half.
+    """
+    present = np.isfinite(p_chosen)
+    p, clusters = p_chosen[present], clusters[present]
+    if len(p) == 0 or np.all(p == 0.5):
+        return None
+    confidence = np.maximum(p, 1 - p)
+    correct = np.where(p == 0.5, 0.5, (p > 0.5).astype(float))
+    order = np.argsort(confidence, kind="stable")
+    parts = np.array_split(order, max(1, min(bins, len(p) // 20)))
+    table = [
+        (float(confidence[part].mean()), jackknife_interval(correct[part], clusters[part]))
+        for part in parts
+    ]
+    error = sum(
+        len(part) * abs(mean - interval.mean)
+        for part, (mean, interval) in zip(parts, table, strict=True)
+    )
+    return Calibration(
+        brier=float(np.mean((1 - p) ** 2)),
+        log_loss=float(np.mean([-math.log(max(value, 1e-12)) for value in p])),
+        ece=error / len(p),
+        bins=table,
+        n=len(p),
+    )

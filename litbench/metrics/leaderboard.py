@@ -1,0 +1,220 @@
+"""The leaderboard: every figure of every rater, from verdicts and pairs."""
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.config import nearest
+from litbench.errors import ConfigError
+from litbench.metrics.agreement import PairFacts, PairScores, pair_scores, per_repeat_agreement
+from litbench.metrics.calibration import Calibration, calibration
+from litbench.metrics.comparisons import Comparison, compare_all
+from litbench.metrics.intervals import Interval, jackknife_interval
+
+_GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """One rater's figures.
+
+    Attributes:
+        rater: name.
+        kind: kind of rater.
+        agreement: headline agreement.
+        pooled_agreement: from the probability averaged over orders; only for ordered raters.
+        both_orders: agreement on pairs judged in every order; only where some were not.
+        coverage: share of verdicts that are judgements.
+        flip_rate: share of pairs in which the two orders disagree; only for ordered raters.
+        position_lean: how often the story shown first wins; only for ordered raters.
+        chosen_longer: agreement on pairs whose chosen story is the longer.
+        chosen_shorter: agreement on pairs whose chosen story is the shorter.
+        by_gap: agreement by length gap in words; (least, most, interval).
+        calibration: None without probabilities.
+        comparison: against the reference; None for the reference itself.
+        repeats: agreement of each repeat of a cross-validation.
+        seconds: time for all its verdicts on these pairs.
+        pairs_per_second: pairs over seconds, repeats counted.
+        cost_usd: None where nothing was paid.
+        before_symmetry: agreement on the pairs before length symmetry, where given.
+        trained_on: prompts of these pairs it was trained on; above 0 the row means nothing.
+    """
+
+    rater: str
+    kind: str
+    agreement: Interval
+    pooled_agreement: Interval | None
+    both_orders: Interval | None
+    coverage: float
+    flip_rate: Interval | None
+    position_lean: Interval | None
+    chosen_longer: Interval
+    chosen_shorter: Interval
+    by_gap: list[tuple[float, float, Interval]]
+    calibration: Calibration | None
+    comparison: Comparison | None
+    repeats: list[float]
+    seconds: float
+    pairs_per_second: float
+    cost_usd: float | None
+    before_symmetry: Interval | None
+    trained_on: int
+
+
+def _where_known(values: np.ndarray, clusters: np.ndarray) -> Interval | None:
+    known = np.isfinite(values)
+    return jackknife_interval(values[known], clusters[known]) if known.any() else None
+
+
+def _by_gap(scores: PairScores, facts: PairFacts) -> list[tuple[float, float, Interval]]:
+    size = np.abs(facts.difference)
+    rows = []
+    for low, high in _GAPS:
+        inside = (size >= low) & (size < high)
+        if inside.sum() >= 10:
+            interval = jackknife_interval(scores.credit[inside], facts.clusters[inside])
+            rows.append((float(low), float(high), interval))
+    return rows
+
+
+def leaderboard(
+    verdicts: pa.Table,
+    pairs: pa.Table,
+    reference: str,
+    *,
+    before_symmetry: pa.Table | None = None,
+    trained_on: Mapping[str, int] | None = None,
+) -> list[LeaderboardRow]:
+    """Compute every rater's figures.
+
+    Args:
+        verdicts: table by the schema VERDICTS.
+        pairs: the pairs the headline stands on.
+        reference: the rater all others are compared with, named before looking.
+        before_symmetry: a superset of `pairs` without the last filter; verdicts must cover it.
+        trained_on: per rater how many of the prompts it was trained on.
+
+    Returns:
+        One row per rater, highest agreement first.
+
+    Raises:
+        ConfigError: the reference is no rater of these verdicts.
+        DataError: see `pair_scores`.
+    """
+    all_scores = pair_scores(verdicts, pairs)
+    names = [scores.rater for scores in all_scores]
+    if reference not in names:
+        raise ConfigError(f"reference '{reference}' is none of the raters: {nearest(reference, names)}")
+    facts = PairFacts.of(pairs)
+    comparisons = {
+        comparison.rater: comparison
+        for comparison in compare_all({s.rater: s.credit for s in all_scores}, reference, facts.clusters)
+    }
+    wider: dict[str, Interval] = {}
+    if before_symmetry is not None:
+        wider_facts = PairFacts.of(before_symmetry)
+        for scores in pair_scores(verdicts, before_symmetry):
+            wider[scores.rater] = jackknife_interval(scores.credit, wider_facts.clusters)
+    rows = []
+    for scores in all_scores:
+        ordered = bool(np.isfinite(scores.first_wins).any())
+        complete = bool(np.isfinite(scores.both_orders).all())
+        longer, shorter = facts.difference > 0, facts.difference < 0
+        seconds = float(np.nansum(scores.seconds))
+        repeats = per_repeat_agreement(verdicts, scores.rater)
+        judged = len(scores.credit) * max(len(repeats), 1)
+        paid = np.isfinite(scores.cost_usd).any()
+        rows.append(
+            LeaderboardRow(
+                rater=scores.rater,
+                kind=scores.kind,
+                agreement=jackknife_interval(scores.credit, facts.clusters),
+                pooled_agreement=_where_known(scores.pooled_credit, facts.clusters)
+                if ordered
+                else None,
+                both_orders=None if complete else _where_known(scores.both_orders, facts.clusters),
+                coverage=float(scores.judged.mean()),
+                flip_rate=_where_known(scores.flipped, facts.clusters),
+                position_lean=_where_known(scores.first_wins, facts.clusters),
+                chosen_longer=jackknife_interval(scores.credit[longer], facts.clusters[longer]),
+                chosen_shorter=jackknife_interval(scores.credit[shorter], facts.clusters[shorter]),
+                by_gap=_by_gap(scores, facts),
+                calibration=calibration(scores.p_chosen, facts.clusters),
+                comparison=comparisons.get(scores.rater),
+                repeats=repeats,
+                seconds=seconds,
+                pairs_per_second=judged / seconds if seconds > 0 else math.inf,
+                cost_usd=float(np.nansum(scores.cost_usd)) if paid else None,
+                before_symmetry=wider.get(scores.rater),
+                trained_on=(trained_on or {}).get(scores.rater, 0),
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.agreement.mean, row.rater))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return None if not math.isfinite(value) else round(value, 6)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def leaderboard_json(rows: list[LeaderboardRow]) -> list[dict[str, Any]]:
+    """The rows as JSON can hold them; what cannot be told is null."""
+    return [_plain(asdict(row)) for row in rows]
+
+
+def write_leaderboard_csv(rows: list[LeaderboardRow], path: Path) -> None:
+    """Write the headline figures as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            "rater kind agreement low high n prompts effective_prompts chosen_longer chosen_shorter "
+            "before_symmetry coverage difference p_holm seconds pairs_per_second trained_on".split()
+        )
+        for row in rows:
+            comparison = row.comparison
+            wider = row.before_symmetry
+            values = [
+                row.rater, row.kind, row.agreement.mean, row.agreement.low, row.agreement.high,
+                row.agreement.n, row.agreement.clusters, row.agreement.effective_clusters,
+                row.chosen_longer.mean, row.chosen_shorter.mean,
+                None if wider is None else wider.mean, row.coverage,
+                None if comparison is None else comparison.difference.mean,
+                None if comparison is None else comparison.p_holm,
+                row.seconds, row.pairs_per_second, row.trained_on,
+            ]  # fmt: skip
+            writer.writerow([_plain(value) for value in values])
+
+
+def leaderboard_text(rows: list[LeaderboardRow]) -> str:
+    """The leaderboard for a terminal."""
+    width = max(len(row.rater) for row in rows)
+    reference = next((row.rater for row in rows if row.comparison is None), "")
+    first = rows[0].agreement
+    lines = [
+        f"agreement with the labels: {first.n} pairs, {first.clusters} prompts "
+        f"(worth {first.effective_clusters:.0f} of equal size), 95 % intervals by prompt",
+        "",
+        f"{'rater':<{width}}  agreement              chosen longer  shorter  vs {reference}",
+    ]
+    for row in rows:
+        versus = "reference"
+        if row.comparison is not None:
+            verdict = "" if row.comparison.is_clear else " (within noise)"
+            versus = f"{row.comparison.difference.mean:+.3f}{verdict}"
+        flag = f"  TRAINED ON {row.trained_on} OF THESE PROMPTS" if row.trained_on else ""
+        lines.append(
+            f"{row.rater:<{width}}  {row.agreement!s:<21}  {row.chosen_longer.mean:>13.3f}  "
+            f"{row.chosen_shorter.mean:>7.3f}  {versus}{flag}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Raters that are trained: surface features and Bradley-Terry reward models."""

@@ -1,0 +1,322 @@
+"""The feature model: logistic regression on differences of surface features.
+
+The floor every trained or bought rater must beat. It is a real model: coefficients one can
+read, JSON on disk, probabilities.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.config import build
+from litbench.errors import ConfigError, DataError, ModelError
+from litbench.manifest import versions, write_json
+from litbench.records import prompt_keys
+from litbench.raters import ScoreRater, blind, training_prompts_of
+from litbench.text import count_words_of
+
+_TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*\s+|\n+|[。！？]")
+_QUOTED = re.compile(r"[\"“][^\"“”]{1,400}[\"”]")
+_PRONOUNS = {
+    "rate_i": {"i", "i'm", "i'd", "i've", "i'll", "me", "my", "mine", "myself"},
+    "rate_you": {"you", "your", "yours", "you're", "you'd", "you've", "you'll"},
+    "rate_third_person": {
+        "he", "she", "him", "her", "his", "hers", "they", "them", "their", "it", "its",
+    },
+}  # fmt: skip
+_FUNCTION_WORDS = frozenset(
+    "the a an and but or of to in on at by for with from as that which who is was were be been "
+    "had have has not no so if then than there this these those".split()
+)
+
+FEATURES = (
+    "log_words",
+    "log_paragraphs",
+    "words_per_paragraph",
+    "sentence_length",
+    "sentence_length_sd",
+    "word_length",
+    "word_length_sd",
+    "type_token_ratio",
+    "function_words",
+    "rate_i",
+    "rate_you",
+    "rate_third_person",
+    "lower_case_i",
+    "quoted_share",
+    "commas",
+    "exclamations",
+    "questions",
+    "ellipses",
+    "dashes",
+    "semicolons",
+    "asterisks",
+    "digits",
+    "capitals",
+    "all_caps_words",
+    "ends_in_quote",
+    "last_sentence_length",
+    "prompt_overlap",
+)
+
+
+def surface_features(prompt: str, story: str) -> list[float]:
+    """Compute the surface features of one story.
+
+    Rates are per word, so that length speaks through `log_words` alone.
+
+    Args:
+        prompt: the prompt's text, for the share of its words that the story repeats.
+        story: the story's text.
+
+    Returns:
+        One number per name in `FEATURES`, in that order; all finite, for any text.
+    """
+    n_words = count_words_of(story)
+    per_word = 1 / max(n_words, 1)
+    paragraphs = [part for part in story.split("\n") if part.strip()]
+    sentences = [part for part in _SENTENCE_END.split(story) if part and part.strip()]
+    sentence_lengths = np.array([len(part.split()) for part in sentences] or [0], dtype=float)
+    tokens = _TOKEN.findall(story)
+    lower = [token.lower().replace("’", "'") for token in tokens]
+    word_lengths = np.array([len(token) for token in tokens] or [0], dtype=float)
+    # Long texts repeat more words whoever writes them: a window makes lengths comparable.
+    window = lower[:200]
+    prompt_words = {w.lower() for w in _TOKEN.findall(prompt)} - _FUNCTION_WORDS
+    quoted = sum(len(match) for match in _QUOTED.findall(story))
+    letters = sum(map(str.isalpha, story))
+    values = {
+        "log_words": math.log1p(n_words),
+        "log_paragraphs": math.log1p(len(paragraphs)),
+        "words_per_paragraph": math.log1p(n_words / max(len(paragraphs), 1)),
+        "sentence_length": math.log1p(sentence_lengths.mean()),
+        "sentence_length_sd": math.log1p(sentence_lengths.std()),
+        "word_length": word_lengths.mean(),
+        "word_length_sd": word_lengths.std(),
+        "type_token_ratio": len(set(window)) / max(len(window), 1),
+        "function_words": sum(word in _FUNCTION_WORDS for word in lower) * per_word,
+        **{name: sum(w in words for w in lower) * per_word for name, words in _PRONOUNS.items()},
+        "lower_case_i": float(len(re.findall(r"(?<![\w.])i(?![\w.])", story)) > 0),
+        "quoted_share": quoted / max(len(story), 1),
+        "commas": story.count(",") * per_word,
+        "exclamations": story.count("!") * per_word,
+        "questions": story.count("?") * per_word,
+        "ellipses": (story.count("...") + story.count("…")) * per_word,
+        "dashes": (story.count("—") + story.count("–") + story.count(" - ") + story.count("--"))
+        * per_word,
+        "semicolons": (story.count(";") + story.count(":")) * per_word,
+        "asterisks": math.log1p(story.count("*") + story.count("_")),
+        "digits": sum(map(str.isdigit, story)) * per_word,
+        "capitals": sum(map(str.isupper, story)) / max(letters, 1),
+        "all_caps_words": sum(len(t) > 1 and t.isupper() for t in tokens) * per_word,
+        "ends_in_quote": float(story.rstrip()[-1:] in ('"', "”", "*")),
+        "last_sentence_length": math.log1p(sentence_lengths[-1]),
+        "prompt_overlap": len(prompt_words & set(lower)) / max(len(prompt_words), 1),
+    }
+    return [float(values[name]) for name in FEATURES]
+
+
+@dataclass
+class FeatureOptions:
+    """How a feature model is fitted.
+
+    Attributes:
+        c: inverse regularisation strengths to choose from, by folds inside the training pairs.
+        folds: how many such folds, by prompt.
+        drop: features to leave out.
+    """
+
+    c: list[float] = field(default_factory=lambda: [0.001, 0.01, 0.1, 1.0])
+    folds: int = 5
+    drop: list[str] = field(default_factory=list)
+
+
+@dataclass
+class FeatureModel(ScoreRater):
+    """Bradley-Terry on surface features: reward = coefficients . (features - mean) / scale.
+
+    Attributes:
+        names: features used.
+        mean: per feature, over the training stories.
+        scale: standard deviation, likewise; 1 where a feature never varies.
+        coefficients: per standardised feature; positive means readers preferred more of it.
+        c: the inverse regularisation strength that was chosen.
+        prompts: `prompt_key` of the training prompts.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    mean: np.ndarray
+    scale: np.ndarray
+    coefficients: np.ndarray
+    c: float
+    prompts: frozenset[str]
+    kind: str = "features"
+    gives_probability = True
+
+    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        """Rewards in log-odds; float64, shape (n,)."""
+        places = [FEATURES.index(name) for name in self.names]
+        features = feature_matrix(prompts, stories)[:, places]
+        # A matrix product groups its sums by batch size; per-row sums do not, and so a story's
+        # reward does not depend on its neighbours.
+        rewards: np.ndarray = (((features - self.mean) / self.scale) * self.coefficients).sum(1)
+        return rewards
+
+    def training_prompts(self) -> frozenset[str]:
+        """`prompt_key` of the training prompts."""
+        return self.prompts
+
+    def notes(self) -> dict[str, Any]:
+        """The chosen strength and the coefficients, largest first."""
+        order = np.argsort(-np.abs(self.coefficients))
+        return {
+            "c": self.c,
+            "coefficients": {self.names[i]: round(float(self.coefficients[i]), 4) for i in order},
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `features.json` into a folder."""
+        content = {
+            "kind": self.kind,
+            "c": self.c,
+            "features": [
+                {"name": n, "mean": m, "scale": s, "coefficient": w}
+                for n, m, s, w in zip(
+                    self.names, self.mean.tolist(), self.scale.tolist(),
+                    self.coefficients.tolist(), strict=True,
+                )
+            ],
+            "training_prompts": sorted(self.prompts),
+            "versions": versions(),
+        }  # fmt: skip
+        write_json(content, folder / "features.json")
+
+    @classmethod
+    def load(cls, folder: Path, name: str = "features") -> "FeatureModel":
+        """Read a model back; every score is the same to the last bit.
+
+        Raises:
+            ModelError: no such model, or one with features this version does not compute.
+        """
+        path = folder / "features.json"
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"cannot read {path} ({error}): train it with train/features.py") from error
+        names = tuple(item["name"] for item in content["features"])
+        unknown = sorted(set(names) - set(FEATURES))
+        if unknown:
+            raise ModelError(f"{path} uses unknown features {unknown}: train it again")
+        columns = (
+            np.array([item[key] for item in content["features"]], dtype=np.float64)
+            for key in ("mean", "scale", "coefficient")
+        )
+        mean, scale, coefficients = columns
+        prompts = frozenset(content["training_prompts"])
+        return cls(name, names, mean, scale, coefficients, float(content["c"]), prompts)
+
+
+def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    """Surface features of many stories; float64, shape (n, len(FEATURES))."""
+    if not stories:
+        return np.zeros((0, len(FEATURES)))
+    rows = [surface_features(p, s) for p, s in zip(prompts, stories, strict=True)]
+    return np.array(rows, dtype=np.float64)
+
+
+def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features") -> FeatureModel:
+    """Fit a feature model to preference pairs.
+
+    Logistic regression without intercept on feature(first) - feature(second), which is the
+    Bradley-Terry model with a linear reward (paper 4.1). The strength of the L2 penalty is
+    chosen by log-loss in folds over the training prompts.
+
+    Args:
+        pairs: table by the schema PAIRS.
+        options: see FeatureOptions.
+        name: the rater's name.
+
+    Raises:
+        DataError: fewer than two pairs.
+        ConfigError: an unknown feature is to be dropped.
+    """
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+    from sklearn.metrics import log_loss  # noqa: PLC0415
+    from sklearn.model_selection import GroupKFold  # noqa: PLC0415
+
+    if pairs.num_rows < 2:
+        raise DataError(f"{pairs.num_rows} pairs are too few to fit features: give at least two")
+    unknown = sorted(set(options.drop) - set(FEATURES))
+    if unknown:
+        raise ConfigError(f"drop: unknown features {unknown}: valid are {', '.join(FEATURES)}")
+    names = tuple(n for n in FEATURES if n not in options.drop)
+    places = [FEATURES.index(n) for n in names]
+    blinded, chosen_first = blind(pairs)
+    texts = sorted({(p.prompt, s) for p in blinded for s in (p.first, p.second)})
+    index = {text: row for row, text in enumerate(texts)}
+    features = feature_matrix([p for p, _ in texts], [s for _, s in texts])[:, places]
+    mean, scale = features.mean(0), features.std(0)
+    scale[scale < 1e-12] = 1.0
+    standard = (features - mean) / scale
+    first = standard[[index[p.prompt, p.first] for p in blinded]]
+    second = standard[[index[p.prompt, p.second] for p in blinded]]
+    # Both orders of every pair: two classes of equal size whatever the labels, no intercept.
+    difference = np.concatenate([first - second, second - first])
+    label = np.concatenate([chosen_first, ~chosen_first])
+    weight = pairs["weight"].fill_null(1.0).to_numpy().astype(np.float64)
+    weight = np.concatenate([weight, weight]) / 2
+    groups, group = np.unique(prompt_keys(pairs), return_inverse=True)
+    group = np.concatenate([group, group])
+
+    def fitted(c: float, rows: np.ndarray) -> Any:
+        model = LogisticRegression(C=c, fit_intercept=False, max_iter=1_000, tol=1e-8)
+        return model.fit(difference[rows], label[rows], sample_weight=weight[rows])
+
+    strength = options.c[0]
+    folds = min(options.folds, len(groups))
+    if len(options.c) > 1 and folds > 1:
+        losses = dict.fromkeys(options.c, 0.0)
+        for train, test in GroupKFold(folds).split(difference, label, group):
+            for c in options.c:
+                p = fitted(c, train).predict_proba(difference[test])[:, 1]
+                losses[c] += log_loss(
+                    label[test], p, sample_weight=weight[test], labels=[False, True],
+                    normalize=False,
+                )  # fmt: skip
+        strength = min(options.c, key=lambda c: (losses[c], c))
+    model = fitted(strength, np.arange(len(label)))
+    coefficients = model.coef_[0].astype(np.float64)
+    prompts = training_prompts_of(pairs)
+    return FeatureModel(name, names, mean, scale, coefficients, strength, prompts)
+
+
+@dataclass
+class _PathOptions:
+    path: Path
+
+
+def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> FeatureModel:
+    """The kind `features` of a config; option `path`, a folder with `features.json`."""
+    return FeatureModel.load(build(_PathOptions, options, where).path, name)
+
+
+def train_rater(
+    name: str,
+    options: Mapping[str, Any],
+    pairs: pa.Table,
+    folder: Path,
+    seed: int,
+    where: str,
+) -> FeatureModel:
+    """Train the kind `features` inside cross-validation; nothing in it is drawn, nothing kept."""
+    del folder, seed
+    return fit_features(pairs, build(FeatureOptions, options, where), name)

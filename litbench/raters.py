@@ -1,0 +1,370 @@
+"""The Rater protocol, how a rater is named in a config, running raters over pairs.
+
+A rater gets a prompt and two texts in an order that says nothing, never which was chosen, never
+votes or times. `judge_pairs` hides the labels, asks, and writes verdict rows.
+
+In a config a rater is a named entry with a `kind` and that kind's options:
+
+    raters:
+      longer: {kind: longer}
+      verifier: {kind: reward, path: runs/verifier}
+
+Kinds are entry points of the group `litbench.raters`, so an installed package can add its own:
+a function `(name, options, where) -> Rater`. Kinds that can be trained inside cross-validation
+have a second one in `litbench.trainers`, see `Trainer`.
+"""
+
+import importlib.metadata
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.config import build, nearest
+from litbench.errors import ConfigError, DataError
+from litbench.records import VERDICTS, empty_columns, prompt_keys
+from litbench.text import count_words, digest, prompt_key
+
+Preference = Literal["first", "second", "tie", "unparsed", "refused", "error"]
+
+
+@dataclass(frozen=True)
+class BlindPair:
+    """What a rater sees: nothing in it depends on which story was chosen."""
+
+    prompt: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a rater says of one BlindPair.
+
+    Attributes:
+        prefers: which story, or why there is no verdict.
+        p_first: probability that the first is the better one, 0 to 1.
+        reward_first: the first story's reward; comparable within a prompt only.
+        reward_second: the second story's.
+        first_shown: the story that stood first in what the rater read ("first", "second"), or
+            null when the rater has no order.
+        explanation: what the rater wrote.
+        input_tokens: tokens read.
+        output_tokens: tokens written.
+        cost_usd: price paid.
+    """
+
+    prefers: Preference
+    p_first: float | None = None
+    reward_first: float | None = None
+    reward_second: float | None = None
+    first_shown: Literal["first", "second"] | None = None
+    explanation: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+
+
+@runtime_checkable
+class Rater(Protocol):
+    """Everything that can prefer one story to another."""
+
+    name: str
+    kind: str
+
+    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
+        """Judge every pair; one judgement per order in which the rater read it (one without)."""
+
+    def training_prompts(self) -> frozenset[str]:
+        """`litbench.text.prompt_key` of every prompt the rater was trained on."""
+
+    def notes(self) -> dict[str, Any]:
+        """What a reader should know, such as how many stories were cut; goes to the manifest."""
+
+
+class Trainer(Protocol):
+    """Trains a rater of one kind; an entry point of the group `litbench.trainers`."""
+
+    def __call__(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        pairs: pa.Table,
+        folder: Path,
+        seed: int,
+        where: str,
+    ) -> Rater:
+        """Train on a pairs table; files, if any, go into `folder`."""
+
+
+class ScoreRater:
+    """A rater that gives each story a reward of its own and prefers the higher one.
+
+    Subclasses define `score`. Each distinct (prompt, story) is scored once.
+
+    Attributes:
+        gives_probability: whether sigmoid(difference of rewards) is meant as a probability.
+    """
+
+    name: str
+    kind: str
+    gives_probability = False
+
+    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        """Rewards, float64, shape (n,)."""
+        raise NotImplementedError
+
+    def training_prompts(self) -> frozenset[str]:
+        """No prompts: nothing was trained."""
+        return frozenset()
+
+    def notes(self) -> dict[str, Any]:
+        """Nothing to note."""
+        return {}
+
+    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
+        """Compare rewards; equal ones are a tie.
+
+        Raises:
+            DataError: a reward is not finite.
+        """
+        places: dict[tuple[str, str], int] = {}
+        for pair in pairs:
+            for story in (pair.first, pair.second):
+                places.setdefault((pair.prompt, story), len(places))
+        rewards = self.score([p for p, _ in places], [s for _, s in places])
+        if not np.isfinite(rewards).all():
+            bad = int((~np.isfinite(rewards)).sum())
+            raise DataError(
+                f"rater {self.name}: {bad} of {len(rewards)} rewards are not finite: "
+                "check the model's weights and precision"
+            )
+        judged = []
+        for pair in pairs:
+            first = float(rewards[places[pair.prompt, pair.first]])
+            second = float(rewards[places[pair.prompt, pair.second]])
+            prefers: Preference = "tie"
+            if first != second:
+                prefers = "first" if first > second else "second"
+            p_first = float(1 / (1 + np.exp(np.clip(second - first, -500, 500))))
+            judged.append(
+                [Judgement(prefers, p_first if self.gives_probability else None, first, second)]
+            )
+        return judged
+
+
+@dataclass
+class LengthRater(ScoreRater):
+    """Prefers the longer story (`sign` 1) or the shorter one (-1), in words."""
+
+    name: str
+    kind: str
+    sign: int
+
+    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        """Signed word counts."""
+        del prompts
+        words = count_words(pa.array(stories, pa.large_string()))
+        return self.sign * words.to_numpy(zero_copy_only=False).astype(np.float64)
+
+    @classmethod
+    def longer(cls, name: str, options: Mapping[str, Any], where: str) -> "LengthRater":
+        """The kind `longer`; no options."""
+        build(_NoOptions, options, where)
+        return cls(name, "longer", 1)
+
+    @classmethod
+    def shorter(cls, name: str, options: Mapping[str, Any], where: str) -> "LengthRater":
+        """The kind `shorter`; no options."""
+        build(_NoOptions, options, where)
+        return cls(name, "shorter", -1)
+
+
+@dataclass
+class _NoOptions:
+    pass
+
+
+@dataclass
+class RandomRater:
+    """Throws a coin for each pair; the same coin for the same seed and texts.
+
+    Attributes:
+        seed: another seed, other coins.
+    """
+
+    name: str = "random"
+    kind: str = "random"
+    seed: int = 0
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "RandomRater":
+        """The kind `random`; option `seed`."""
+        return build(cls, {**options, "name": name}, where)
+
+    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
+        """Prefer the first story where the pair's hash is even."""
+        judged = []
+        for pair in pairs:
+            even = int(digest(self.seed, pair.prompt, pair.first, pair.second), 16) % 2 == 0
+            judged.append([Judgement("first" if even else "second", p_first=0.5)])
+        return judged
+
+    def training_prompts(self) -> frozenset[str]:
+        """No prompts."""
+        return frozenset()
+
+    def notes(self) -> dict[str, Any]:
+        """Nothing to note."""
+        return {}
+
+
+# Naming raters in a config -------------------------------------------------------------------
+
+
+@dataclass
+class RaterSpec:
+    """One entry under `raters:`.
+
+    Attributes:
+        name: the entry's key; the rater's name in every table.
+        kind: which code.
+        options: the rest, for that code.
+    """
+
+    name: str
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """The entry as messages name it."""
+        return f"raters.{self.name}"
+
+
+def _entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
+
+
+def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
+    """Read the `raters:` part of a config.
+
+    Raises:
+        ConfigError: none are given, an entry is no mapping, or its kind does not exist.
+    """
+    if not raters:
+        raise ConfigError("raters: none are given: name at least one, as longer: {kind: longer}")
+    kinds = _entry_points("litbench.raters")
+    specs = []
+    for name, entry in raters.items():
+        if not isinstance(entry, Mapping) or "kind" not in entry:
+            raise ConfigError(f"raters.{name}: needs a kind: one of {', '.join(sorted(kinds))}")
+        kind = str(entry["kind"])
+        if kind not in kinds:
+            raise ConfigError(f"raters.{name}: unknown kind '{kind}': {nearest(kind, list(kinds))}")
+        options = {key: value for key, value in entry.items() if key != "kind"}
+        specs.append(RaterSpec(str(name), kind, options))
+    return specs
+
+
+def load_rater(spec: RaterSpec) -> Rater:
+    """Load a rater that is ready to judge."""
+    make = _entry_points("litbench.raters")[spec.kind].load()
+    return cast(Rater, make(spec.name, spec.options, spec.where))
+
+
+def load_trainer(spec: RaterSpec) -> Trainer | None:
+    """Load the trainer of a rater that has no model yet; None when there is nothing to train."""
+    point = _entry_points("litbench.trainers").get(spec.kind)
+    if point is None or "path" in spec.options:
+        return None
+    return cast(Trainer, point.load())
+
+
+# Running raters over pairs -------------------------------------------------------------------
+
+
+def blind(pairs: pa.Table) -> tuple[list[BlindPair], np.ndarray]:
+    """Put both sides of every pair into an order that does not depend on the label.
+
+    Args:
+        pairs: table by the schema PAIRS.
+
+    Returns:
+        The blind pairs, and for each whether the chosen story stands first; bool, shape (n,).
+    """
+    blinded, chosen_first = [], []
+    columns = [pairs[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")]
+    for pair_id, prompt, chosen, rejected in zip(*columns, strict=True):
+        is_first = digest(pair_id, chosen) < digest(pair_id, rejected)
+        first, second = (chosen, rejected) if is_first else (rejected, chosen)
+        blinded.append(BlindPair(prompt, first, second))
+        chosen_first.append(is_first)
+    return blinded, np.array(chosen_first, dtype=bool)
+
+
+def training_prompts_of(pairs: pa.Table) -> frozenset[str]:
+    """`prompt_key` of every prompt in a pairs table."""
+    return frozenset(prompt_keys(pairs))
+
+
+def prompts_seen(rater: Rater, pairs: pa.Table) -> list[str]:
+    """The prompts of a pairs table that the rater was trained on, sorted."""
+    trained = rater.training_prompts()
+    if not trained:
+        return []
+    return sorted(p for p in set(pairs["prompt"].to_pylist()) if prompt_key(p) in trained)
+
+
+def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Table:
+    """Run a rater over pairs, blind, and write its verdicts.
+
+    Args:
+        rater: any rater.
+        pairs: table by the schema PAIRS.
+        fold: written into the column of that name.
+
+    Returns:
+        Table by the schema VERDICTS; one row per pair and order. `seconds` is the run's wall
+        time divided evenly over its rows.
+    """
+    blinded, chosen_first = blind(pairs)
+    started = time.perf_counter()
+    judged = rater.judge(blinded)
+    seconds = time.perf_counter() - started
+    ids = pairs["pair_id"].to_pylist()
+    rows: dict[str, list[Any]] = {column.name: [] for column in VERDICTS.columns}
+    total = sum(len(judgements) for judgements in judged)
+    for pair_id, is_first, judgements in zip(ids, chosen_first, judged, strict=True):
+        for judgement in judgements:
+            outcome: str = judgement.prefers
+            if outcome in ("first", "second"):
+                outcome = "chosen" if (outcome == "first") == is_first else "rejected"
+            p_first = judgement.p_first
+            order = judgement.first_shown
+            if order is not None:
+                order_of = "chosen" if (order == "first") == is_first else "rejected"
+            rewards = (judgement.reward_first, judgement.reward_second)
+            reward_chosen, reward_rejected = rewards if is_first else rewards[::-1]
+            rows["pair_id"].append(pair_id)
+            rows["rater"].append(rater.name)
+            rows["kind"].append(rater.kind)
+            rows["order"].append(None if order is None else order_of)
+            rows["outcome"].append(outcome)
+            rows["p_chosen"].append(
+                None if p_first is None else (p_first if is_first else 1 - p_first)
+            )
+            rows["reward_chosen"].append(reward_chosen)
+            rows["reward_rejected"].append(reward_rejected)
+            rows["explanation"].append(judgement.explanation)
+            rows["input_tokens"].append(judgement.input_tokens)
+            rows["output_tokens"].append(judgement.output_tokens)
+            rows["cost_usd"].append(judgement.cost_usd)
+            rows["seconds"].append(seconds / total)
+            rows["fold"].append(fold)
+    types = {name: column.type for name, column in empty_columns(VERDICTS, 0).items()}
+    return pa.table({name: pa.array(values, types[name]) for name, values in rows.items()})

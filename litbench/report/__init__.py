@@ -1,0 +1,1 @@
+"""The report: HTML and plots from tables."""

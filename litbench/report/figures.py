@@ -1,0 +1,185 @@
+"""Plots, as SVG that follows the page's theme.
+
+matplotlib draws with placeholder colours, which are then replaced by CSS variables: one picture
+serves light and dark. Text stays text, so that it can be read, searched and scaled.
+"""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from litbench.errors import MissingExtraError
+from litbench.metrics.calibration import Calibration
+from litbench.metrics.intervals import Interval
+
+_INK, _FAINT = "#010101", "#020202"
+_SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
+_VARIABLES = {
+    _INK: "var(--ink)",
+    _FAINT: "var(--line)",
+    **{color: f"var(--series-{place})" for place, color in enumerate(_SERIES, 1)},
+}
+_WIDTH, _HEIGHT = 4.4, 2.7
+
+
+def _draw(name: str, draw: Callable[[Any], None], height: float = _HEIGHT) -> str:
+    """Run `draw(axes)` on a fresh figure and return it as themed inline SVG."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "report") from error
+    style = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        # A rater may be called "$x$".
+        "text.parse_math": False,
+        "font.size": 9,
+        "axes.edgecolor": _FAINT,
+        "axes.labelcolor": _INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "text.color": _INK,
+        "grid.color": _FAINT,
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+        "legend.fontsize": 8,
+    }
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        draw(figure.add_subplot())
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for color, variable in _VARIABLES.items():
+        svg = svg.replace(color, variable)
+    # Width and height come from the page; the view box keeps the proportions.
+    svg = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
+    svg = re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1role="img"', svg, count=1)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1; font-family: inherit", svg)
+
+
+def length_symmetry(before: np.ndarray | None, after: np.ndarray, buckets: int) -> str:
+    """Histogram of length differences before and after pruning (paper, Figure 2).
+
+    Args:
+        before: words of chosen minus words of rejected, all pairs; None where unknown.
+        after: the same for the pairs that stayed.
+        buckets: buckets over the whole width, even.
+    """
+
+    def draw(axes: Any) -> None:
+        widest = max(1, int(np.abs(after if before is None else before).max()))
+        edges = np.linspace(-widest, widest, min(buckets, 60) // 2 * 2 + 1)
+        if before is not None:
+            axes.hist(before, edges, color=_SERIES[1], alpha=0.55, label="before")
+        axes.hist(after, edges, color=_SERIES[0], alpha=0.85, label="after")
+        axes.axvline(0, color=_INK, linewidth=0.8)
+        axes.set_xlabel("words of chosen minus words of rejected")
+        axes.set_ylabel("pairs")
+        axes.legend()
+
+    return _draw("symmetry", draw)
+
+
+def distribution(
+    chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False
+) -> str:
+    """Histogram of one quantity for chosen and rejected stories (paper, Figure 3)."""
+
+    def draw(axes: Any) -> None:
+        both = np.concatenate([chosen, rejected]).astype(float)
+        low, high = both.min(), max(both.max(), both.min() + 1)
+        edges = (
+            np.geomspace(max(low, 1), high, 31) if log and low > 0 else np.linspace(low, high, 31)
+        )
+        axes.hist(chosen, edges, histtype="stepfilled", color=_SERIES[0], alpha=0.45, label="chosen")
+        axes.hist(rejected, edges, histtype="step", color=_SERIES[1], linewidth=1.4, label="rejected")
+        if log and low > 0:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            axes.xaxis.set_minor_formatter(lambda *_: "")
+        axes.set_xlabel(label)
+        axes.set_ylabel("stories")
+        axes.legend()
+
+    return _draw(f"distribution {label}", draw)
+
+
+def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]]]]) -> str:
+    """Agreement by length gap, a line per rater with its intervals."""
+
+    def draw(axes: Any) -> None:
+        ranges = sorted({(low, high) for _, rows in raters for low, high, _ in rows})
+        for place, (name, rows) in enumerate(raters[: len(_SERIES)]):
+            x = np.array([ranges.index((low, high)) for low, high, _ in rows], dtype=float)
+            x += (place - (len(raters) - 1) / 2) * 0.09
+            mean = np.array([interval.mean for *_, interval in rows])
+            low = np.array([interval.low for *_, interval in rows])
+            high = np.array([interval.high for *_, interval in rows])
+            spread = np.nan_to_num(np.abs(np.vstack([mean - low, high - mean])))
+            axes.errorbar(
+                x, mean, spread, fmt="o-", color=_SERIES[place], markersize=3.5, linewidth=1.1,
+                elinewidth=0.8, label=name,
+            )  # fmt: skip
+        axes.axhline(0.5, color=_INK, linewidth=0.7, linestyle=":")
+        labels = [
+            f"{low:.0f}+" if np.isinf(high) else f"{low:.0f}-{high - 1:.0f}" for low, high in ranges
+        ]
+        axes.set_xticks(range(len(ranges)), labels)
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("difference in length, words")
+        axes.set_ylabel("agreement")
+        axes.legend(ncols=2)
+
+    return _draw("gap", draw, 2.9)
+
+
+def reliability(raters: Sequence[tuple[str, Calibration]]) -> str:
+    """Reliability curve: agreement against confidence, with intervals."""
+
+    def draw(axes: Any) -> None:
+        axes.plot([0.5, 1], [0.5, 1], color=_INK, linewidth=0.7, linestyle=":")
+        for place, (name, found) in enumerate(raters[: len(_SERIES)]):
+            x = np.array([confidence for confidence, _ in found.bins])
+            mean = np.array([interval.mean for _, interval in found.bins])
+            low = np.array([interval.low for _, interval in found.bins])
+            high = np.array([interval.high for _, interval in found.bins])
+            spread = np.nan_to_num(np.abs(np.vstack([mean - low, high - mean])))
+            axes.errorbar(
+                x, mean, spread, fmt="o-", color=_SERIES[place], markersize=3.5, linewidth=1.1,
+                elinewidth=0.8, label=name,
+            )  # fmt: skip
+        axes.set_xlim(0.49, 1.01)
+        axes.set_ylim(0.2, 1.02)
+        axes.set_xlabel("confidence, max(p, 1 - p)")
+        axes.set_ylabel("agreement")
+        axes.legend(loc="lower right")
+
+    return _draw("reliability", draw, 2.9)
+
+
+def coefficients(rows: Sequence[tuple[str, float, float, float]]) -> str:
+    """Feature coefficients, largest first: (name, mean, least, most) over models."""
+
+    def draw(axes: Any) -> None:
+        place = np.arange(len(rows))[::-1]
+        mean = np.array([row[1] for row in rows])
+        spread = np.vstack([mean - [row[2] for row in rows], [row[3] for row in rows] - mean])
+        colors = [_SERIES[0] if value > 0 else _SERIES[1] for value in mean]
+        axes.barh(place, mean, color=colors, height=0.66, alpha=0.8)
+        axes.errorbar(mean, place, xerr=np.abs(spread), fmt="none", ecolor=_INK, elinewidth=0.8)
+        axes.set_yticks(place, [row[0].replace("_", " ") for row in rows])
+        axes.tick_params(axis="y", length=0)
+        axes.axvline(0, color=_INK, linewidth=0.8)
+        axes.set_xlabel("log-odds per standard deviation; right: readers preferred more of it")
+
+    return _draw("coefficients", draw, 0.9 + 0.21 * len(rows))

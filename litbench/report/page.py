@@ -1,0 +1,271 @@
+"""report.html: one self-contained page from an evaluation and its pairs.
+
+The page holds no script and asks for nothing from the network; a content security policy in it
+says so to the browser. Stories, prompts and names are untrusted and escaped.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.errors import MissingExtraError
+from litbench.metrics.agreement import PairFacts, pair_scores
+from litbench.metrics.intervals import Interval
+from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.report import figures
+
+_SHOWN_COEFFICIENTS = 16
+_EXAMPLES = 10
+_LABELS = {
+    "votes": "votes of readers",
+    "people": "judgements of people",
+    "model": "labels of a model, not of people",
+    "planted": "planted labels: simulated, so no claim about people can be made from this page",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture with what it says."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pair and a rater's confidence in it."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+    confidence: float
+    facts: str
+
+
+def _examples(
+    pairs: pa.Table, p_chosen: np.ndarray, credit: np.ndarray
+) -> tuple[list[Example], list[Example]]:
+    """The most confident hits and misses, one per prompt so that they differ."""
+    columns = {name: pairs[name].to_pylist() for name in pairs.column_names}
+
+    def pick(rows: Sequence[int]) -> list[Example]:
+        found, prompts = [], set()
+        for row in rows:
+            if columns["prompt_id"][row] in prompts:
+                continue
+            prompts.add(columns["prompt_id"][row])
+            facts = [f"{columns['chosen_n_words'][row]:,} and {columns['rejected_n_words'][row]:,} words"]
+            if columns["chosen_score"][row] is not None:
+                facts.append(
+                    f"scores {columns['chosen_score'][row]:,} and {columns['rejected_score'][row]:,}"
+                )
+            found.append(
+                Example(
+                    columns["prompt"][row], columns["chosen"][row], columns["rejected"][row],
+                    max(p_chosen[row], 1 - p_chosen[row]), ", ".join(facts),
+                )
+            )  # fmt: skip
+            if len(found) == _EXAMPLES:
+                break
+        return found
+
+    order = [row for row in np.argsort(-p_chosen, kind="stable") if math.isfinite(p_chosen[row])]
+    hits = [row for row in order if credit[row] > 0.5 and p_chosen[row] > 0.5]
+    misses = [row for row in order[::-1] if credit[row] < 0.5 and p_chosen[row] < 0.5]
+    return pick(hits), pick(misses)
+
+
+def _distributions(pairs: pa.Table) -> list[Figure]:
+    found = []
+    for name, label, log in (
+        ("score", "score, net upvotes", True),
+        ("created_utc", "year of posting", False),
+        ("n_words", "length, words", True),
+    ):
+        sides = []
+        for side in ("chosen", "rejected"):
+            ids = np.array(pairs[f"{side}_story_id"].to_pylist())
+            _, first = np.unique(ids, return_index=True)
+            values = pairs[f"{side}_{name}"].take(pa.array(first)).drop_null().to_numpy()
+            if name == "created_utc":
+                # Average length of the Gregorian year.
+                values = 1970 + values / (365.2425 * 86_400)
+            sides.append(values)
+        if min(len(side) for side in sides):
+            title = {"score": "Scores", "created_utc": "Dates", "n_words": "Lengths"}[name]
+            caption = "Each story once per side."
+            found.append(Figure(title, caption, figures.distribution(*sides, label, log=log)))
+    return found
+
+
+def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
+    found = []
+    for rater, parts in records.items():
+        models = [part["notes"]["coefficients"] for part in parts if "coefficients" in part["notes"]]
+        if not models:
+            continue
+        rows = []
+        for name in models[0]:
+            values = [model[name] for model in models]
+            rows.append((name, float(np.mean(values)), min(values), max(values)))
+        rows.sort(key=lambda row: -abs(row[1]))
+        caption = f"{len(rows)} features, the {_SHOWN_COEFFICIENTS} largest shown"
+        if len(models) > 1:
+            caption += f"; mean and range over {len(models)} models"
+        svg = figures.coefficients(rows[:_SHOWN_COEFFICIENTS])
+        found.append(Figure(f"What {rater} goes by", caption + ".", svg))
+    return found
+
+
+def _place(value: float) -> float:
+    """Where a share stands on the drawn scale, in per cent."""
+    return 100 * min(max(value, 0.0), 1.0)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:.3f}"
+
+
+def _interval(value: Interval | None) -> str:
+    if value is None or not math.isfinite(value.mean):
+        return "–"
+    if not math.isfinite(value.low):
+        return f"{value.mean:.3f} (one prompt: no interval)"
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def _p_value(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _summary(rows: Sequence[LeaderboardRow], reference: str) -> str:
+    honest = [row for row in rows if not row.trained_on]
+    if not honest:
+        return "Every rater was trained on prompts of these pairs: nothing can be concluded."
+    best = honest[0]
+    text = f"{best.rater} agrees with the labels on {best.agreement.mean:.1%} of the pairs"
+    if math.isfinite(best.agreement.low):
+        text += f" (95 % interval {best.agreement.low:.1%} to {best.agreement.high:.1%})"
+    if best.comparison is not None:
+        clear = "a difference outside the noise" if best.comparison.is_clear else "within the noise"
+        text += f"; {best.comparison.difference.mean:+.3f} against {reference}, {clear}"
+    return text + "."
+
+
+def render_report(
+    *,
+    title: str,
+    rows: Sequence[LeaderboardRow],
+    verdicts: pa.Table,
+    pairs: pa.Table,
+    before_symmetry: pa.Table | None,
+    reference: str,
+    evaluation_manifest: Mapping[str, Any],
+    pairs_manifest: Mapping[str, Any] | None,
+) -> str:
+    """Render the page.
+
+    Args:
+        title: heading of the page.
+        rows: from litbench.metrics.leaderboard.
+        verdicts: table by the schema VERDICTS.
+        pairs: the pairs of the headline.
+        before_symmetry: the pairs before the last filter, where known.
+        reference: the rater that others are compared with.
+        evaluation_manifest: of eval/benchmark.py or eval/crossvalidate.py.
+        pairs_manifest: of the program that wrote the pairs, where it left one.
+
+    Raises:
+        MissingExtraError: jinja2 or matplotlib is not installed.
+    """
+    try:
+        import jinja2  # noqa: PLC0415
+        import markupsafe  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("jinja2", "report") from error
+    package = resources.files("litbench.report")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(
+        share=_share, interval=_interval, place=_place, p_value=_p_value,
+        safe_svg=markupsafe.Markup,
+    )  # fmt: skip
+    template = environment.from_string((package / "page.html").read_text(encoding="utf-8"))
+    facts = PairFacts.of(pairs)
+    wider = None if before_symmetry is None else PairFacts.of(before_symmetry).difference
+    counts = (pairs_manifest or {}).get("counts", {})
+    buckets = (pairs_manifest or {}).get("config", {}).get("symmetry_buckets") or 60
+    plots = [
+        Figure(
+            "Length differences",
+            "Pairs right of the line have the longer story chosen.",
+            figures.length_symmetry(wider, facts.difference, buckets),
+        ),
+        *_distributions(pairs),
+    ]
+    shown = [row for row in rows if row.kind not in ("longer", "shorter", "random")] or list(rows)
+    gaps = [(row.rater, row.by_gap) for row in shown if row.by_gap]
+    agreement_plots = []
+    if gaps:
+        caption = "Dotted: a coin. The longer story is always right or always wrong within a stratum."
+        agreement_plots.append(Figure("Agreement by length gap", caption, figures.by_length_gap(gaps)))
+    calibrated = [(row.rater, row.calibration) for row in rows if row.calibration is not None]
+    if calibrated:
+        caption = "Dotted: perfect calibration. Bins of equal size."
+        agreement_plots.append(Figure("Reliability", caption, figures.reliability(calibrated)))
+    agreement_plots += _coefficients(evaluation_manifest.get("counts", {}).get("raters", {}))
+    examples_of = next((row.rater for row in rows if row.calibration is not None), None)
+    hits: list[Example] = []
+    misses: list[Example] = []
+    if examples_of is not None:
+        scores = next(s for s in pair_scores(verdicts, pairs) if s.rater == examples_of)
+        hits, misses = _examples(pairs, scores.p_chosen, scores.credit)
+    sources = sorted(set(pairs["label_source"].to_pylist()))
+    return template.render(
+        title=title,
+        style=markupsafe.Markup((package / "style.css").read_text(encoding="utf-8")),  # noqa: S704
+        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
+        summary=_summary(rows, reference),
+        labels=[_LABELS[source] for source in sources],
+        planted="planted" in sources,
+        rows=rows,
+        reference=reference,
+        any_order=any(row.position_lean is not None for row in rows),
+        any_uncovered=any(row.coverage < 1 for row in rows),
+        any_before=any(row.before_symmetry is not None for row in rows),
+        any_calibration=any(row.calibration is not None for row in rows),
+        any_repeats=any(len(row.repeats) > 1 for row in rows),
+        any_cost=any(row.cost_usd is not None for row in rows),
+        before=before_symmetry,
+        pairs=pairs,
+        prompts=len(set(facts.clusters)),
+        funnel=counts.get("funnel", []),
+        read=counts.get("stories", {}),
+        lengths=counts.get("lengths", {}),
+        data_plots=plots,
+        agreement_plots=agreement_plots,
+        examples_of=examples_of,
+        hits=hits,
+        misses=misses,
+        manifests={
+            "evaluation": _without_notes(evaluation_manifest),
+            **({"pairs": json.dumps(pairs_manifest, indent=2)} if pairs_manifest else {}),
+        },
+        maximum=max((step["kept"] for step in counts.get("funnel", [])), default=1),
+    )
+
+
+def _without_notes(manifest: Mapping[str, Any]) -> str:
+    """The manifest without the per-part notes, which the figures show."""
+    short = {**manifest, "counts": {k: v for k, v in manifest["counts"].items() if k != "raters"}}
+    return json.dumps(short, indent=2)

@@ -1,0 +1,1 @@
+"""Where stories come from."""

@@ -1,0 +1,52 @@
+"""Fit the feature model: logistic regression on differences of surface features.
+
+    python train/features.py --config configs/train/features.yaml
+
+Reads `pairs`. Writes `model/features.json` (coefficients one can read) and `manifest.json` into
+`out`. Any machine; seconds for thousands of pairs.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from litbench.config import run_program
+from litbench.evaluation import read_pairs
+from litbench.manifest import Product
+from litbench.models.features import FeatureOptions, fit_features
+
+
+@dataclass(kw_only=True)
+class Config(FeatureOptions):
+    """Pairs and options; the options are those of FeatureOptions.
+
+    Attributes:
+        pairs: pairs file.
+        out: folder to write.
+        split: only pairs of this split; null for all.
+        c: inverse regularisation strengths to choose from, in folds inside the training pairs.
+        folds: how many such folds, by prompt.
+        drop: features to leave out.
+    """
+
+    pairs: Path
+    out: Path
+    split: str | None = None
+
+
+def main(config: Config) -> None:
+    """Fit and write."""
+    product = Product(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
+    if product.is_current():
+        return
+    pairs = read_pairs(config.pairs, None, config.split).headline
+    model = fit_features(pairs, config)
+    folder = product.write_folder("model", model.save)
+    product.counts = {"pairs": pairs.num_rows, "prompts": len(model.prompts), **model.notes()}
+    product.finish()
+    print(f"{folder}: {pairs.num_rows:,} pairs, {len(model.prompts)} prompts, C = {model.c}")
+    for name, coefficient in list(model.notes()["coefficients"].items())[:10]:
+        print(f"  {name:<22} {coefficient:+.3f}")
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)
