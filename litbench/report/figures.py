@@ -115,7 +115,7 @@ def distribution(
 
 
 def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]]]]) -> str:
-    """Agreement by length gap, a line per rater with its intervals."""
+    """Agreement by length gap, a line per rater with its intervals; the first six raters."""
 
     def draw(axes: Any) -> None:
         ranges = sorted({(low, high) for _, rows in raters for low, high, _ in rows})
@@ -180,6 +180,6 @@ def coefficients(rows: Sequence[tuple[str, float, float, float]]) -> str:
         axes.set_yticks(place, [row[0].replace("_", " ") for row in rows])
         axes.tick_params(axis="y", length=0)
         axes.axvline(0, color=_INK, linewidth=0.8)
-        axes.set_xlabel("log-odds per standard deviation; right: readers preferred more of it")
+        axes.set_xlabel("coefficient, log-odds per standard deviation")
 
-    return _draw("coefficients", draw, 0.9 + 0.21 * len(rows))
+    return _draw("coefficients", draw, 0.9 + 0.27 * len(rows))

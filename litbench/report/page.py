@@ -33,11 +33,12 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with what it says."""
+    """A picture with what it says; a tall one stands beside two others."""
 
     title: str
     caption: str
     svg: str
+    tall: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,11 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
             values = [model[name] for model in models]
             rows.append((name, float(np.mean(values)), min(values), max(values)))
         rows.sort(key=lambda row: -abs(row[1]))
-        caption = f"{len(rows)} features, the {_SHOWN_COEFFICIENTS} largest shown"
+        caption = f"Right: readers preferred more of it. The {_SHOWN_COEFFICIENTS} largest of {len(rows)}"
         if len(models) > 1:
             caption += f"; mean and range over {len(models)} models"
         svg = figures.coefficients(rows[:_SHOWN_COEFFICIENTS])
-        found.append(Figure(f"What {rater} goes by", caption + ".", svg))
+        found.append(Figure(f"What {rater} goes by", caption + ".", svg, tall=True))
     return found
 
 
@@ -149,18 +150,33 @@ def _p_value(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
-def _summary(rows: Sequence[LeaderboardRow], reference: str) -> str:
+@dataclass(frozen=True)
+class Summary:
+    """The first sentence of the page.
+
+    Attributes:
+        best: the rater with the highest agreement that was not trained on these prompts; None
+            when there is no such rater.
+        text: what follows its name.
+    """
+
+    best: str | None
+    text: str
+
+
+def _summary(rows: Sequence[LeaderboardRow], reference: str) -> Summary:
     honest = [row for row in rows if not row.trained_on]
     if not honest:
-        return "Every rater was trained on prompts of these pairs: nothing can be concluded."
+        text = "Every rater was trained on prompts of these pairs: nothing can be concluded."
+        return Summary(None, text)
     best = honest[0]
-    text = f"{best.rater} agrees with the labels on {best.agreement.mean:.1%} of the pairs"
+    text = f" agrees with the labels on {best.agreement.mean:.1%} of the pairs"
     if math.isfinite(best.agreement.low):
         text += f" (95 % interval {best.agreement.low:.1%} to {best.agreement.high:.1%})"
     if best.comparison is not None:
-        clear = "a difference outside the noise" if best.comparison.is_clear else "within the noise"
-        text += f"; {best.comparison.difference.mean:+.3f} against {reference}, {clear}"
-    return text + "."
+        noise = "outside the noise" if best.comparison.is_clear else "within the noise"
+        text += f", {100 * best.comparison.difference.mean:+.1f} points against {reference}, {noise}"
+    return Summary(best.rater, text + ".")
 
 
 def render_report(
@@ -217,13 +233,14 @@ def render_report(
     gaps = [(row.rater, row.by_gap) for row in shown if row.by_gap]
     agreement_plots = []
     if gaps:
-        caption = "Dotted: a coin. The longer story is always right or always wrong within a stratum."
+        caption = "Pairs by how much longer one story is. Dotted: a coin. Raters without chance and length."
         agreement_plots.append(Figure("Agreement by length gap", caption, figures.by_length_gap(gaps)))
     calibrated = [(row.rater, row.calibration) for row in rows if row.calibration is not None]
     if calibrated:
         caption = "Dotted: perfect calibration. Bins of equal size."
         agreement_plots.append(Figure("Reliability", caption, figures.reliability(calibrated)))
-    agreement_plots += _coefficients(evaluation_manifest.get("counts", {}).get("raters", {}))
+    # A tall picture comes second, so that the others stack beside it.
+    agreement_plots[1:1] = _coefficients(evaluation_manifest.get("counts", {}).get("raters", {}))
     examples_of = next((row.rater for row in rows if row.calibration is not None), None)
     hits: list[Example] = []
     misses: list[Example] = []
@@ -261,7 +278,7 @@ def render_report(
             "evaluation": _without_notes(evaluation_manifest),
             **({"pairs": json.dumps(pairs_manifest, indent=2)} if pairs_manifest else {}),
         },
-        maximum=max((step["kept"] for step in counts.get("funnel", [])), default=1),
+        most={step["unit"]: max(step["kept"], 1) for step in reversed(counts.get("funnel", []))},
     )
 
 

@@ -1,0 +1,58 @@
+# make quickstart   from the embedded sample to runs/quickstart/report/report.html
+# make test         the tests, except the long ones
+# make test-long    kills, soaks and long simulations
+# make check        format, lint, strict types, house rules
+# make format       put the code into the house format
+# make benchmarks   every benchmark, small
+# make clean        remove what the targets above made, the virtual environment too
+
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RUN := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true $(BIN)/python
+NEEDED_KB := 4000000
+
+.PHONY: quickstart test test-long check format benchmarks install clean
+
+quickstart: $(STAMP)
+	@$(RUN) data_prep/make_stories.py --config configs/data/sample_stories.yaml
+	@$(RUN) data_prep/make_pairs.py --config configs/data/sample_pairs.yaml
+	@$(RUN) eval/crossvalidate.py --config configs/eval/sample_crossvalidate.yaml
+	@$(RUN) eval/report.py --config configs/eval/sample_report.yaml
+
+test: $(STAMP)
+	@$(RUN) -m pytest
+
+test-long: $(STAMP)
+	@$(RUN) -m pytest -m long
+
+check: $(STAMP)
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-timings > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+	@$(RUN) -m pytest tests/test_house.py
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
+
+benchmarks: $(STAMP)
+	@for program in benchmarks/*.py; do echo "== $$program"; $(RUN) $$program || exit 1; done
+
+install: $(STAMP)
+
+# torch first, as constraints.txt pins it: otherwise another package may pull another build.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: LitBench needs Python 3.11 or newer, and none was found: install one, or run make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); LitBench needs Python 3.11 or newer: run make PYTHON=/path/to/python"; exit 1; }
+	@free=$$(df -Pk . | awk 'NR == 2 {print $$4}'); test -d $(VENV) || test "$$free" -ge $(NEEDED_KB) || { echo "error: $$((free / 1000)) MB free here, and installing needs $$(($(NEEDED_KB) / 1000)) MB: free some space"; exit 1; }
+	@echo "installing into $(VENV) (about 2 GB, a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,248 @@
+"""Builders of small tables and a way to run the programs, shared by all tests."""
+
+import functools
+import importlib.util
+import random
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from litbench.records import PAIRS, STORIES, VERDICTS, Schema, empty_columns, pair_id
+from litbench.text import count_words
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _table(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    types = {name: column.type for name, column in empty_columns(schema, 0).items()}
+    return pa.table({n: pa.array([row.get(n) for row in rows], t) for n, t in types.items()})
+
+
+@pytest.fixture
+def story_table() -> Callable[..., pa.Table]:
+    """Build a stories table from partial rows; what a row leaves out gets a harmless value."""
+
+    def build(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        full = []
+        for place, row in enumerate(rows):
+            text = row.get("text", f"story number {place} has some words")
+            base = {
+                "story_id": f"s{place:04d}",
+                "prompt_id": "p0",
+                "text": text,
+                "source": "test",
+                "n_words": count_words(pa.array([text], pa.large_string()))[0].as_py(),
+            }
+            merged = {**base, **row}
+            merged.setdefault("prompt", f"[WP] Prompt of {merged['prompt_id']}")
+            full.append(merged)
+        return _table(STORIES, full)
+
+    return build
+
+
+@pytest.fixture
+def pair_table() -> Callable[..., pa.Table]:
+    """Build a pairs table from partial rows; `chosen` and `rejected` are texts."""
+
+    def build(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        full = []
+        for place, row in enumerate(rows):
+            chosen = row.get("chosen", f"the chosen story number {place}")
+            rejected = row.get("rejected", f"a rejected one, number {place}")
+            words = count_words(pa.array([chosen, rejected], pa.large_string())).to_pylist()
+            base = {
+                "prompt_id": f"p{place % 7}",
+                "label_source": "people",
+                "split": "all",
+                "chosen": chosen,
+                "rejected": rejected,
+                "chosen_story_id": f"c{place}",
+                "rejected_story_id": f"r{place}",
+                "chosen_n_words": words[0],
+                "rejected_n_words": words[1],
+            }
+            merged = {**base, **row}
+            merged.setdefault("prompt", f"[WP] Prompt of {merged['prompt_id']}")
+            merged.setdefault(
+                "pair_id", pair_id(merged["chosen_story_id"], merged["rejected_story_id"])
+            )
+            full.append(merged)
+        return _table(PAIRS, full)
+
+    return build
+
+
+@pytest.fixture
+def verdict_table() -> Callable[..., pa.Table]:
+    """Build a verdicts table from partial rows."""
+
+    def build(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        base = {"rater": "rater", "kind": "test", "outcome": "chosen"}
+        return _table(VERDICTS, [{**base, **row} for row in rows])
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def load_program() -> Callable[[str], ModuleType]:
+    """Import a program by its path, to call its `main` without a new process."""
+
+    @functools.cache
+    def load(name: str) -> ModuleType:
+        # Named apart from any module of the tests; a Config's type hints are looked up by it.
+        spec = importlib.util.spec_from_file_location(f"program_{Path(name).stem}", ROOT / name)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def program() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run one of the programs, such as `program("data_prep/make_pairs.py", "--seed", "1")`."""
+
+    def run(name: str, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(ROOT / name), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=ROOT,
+            check=False,
+        )
+
+    return run
+
+
+WORDS = [
+    *("the", "a", "of", "and", "lantern", "river", "copper", "moth", "window", "ladder"),
+    *("winter", "kettle", "orchard", "whisper", "salt", "gate", "she", "he", "carried", "opened"),
+    *("forgot", "counted", "painted", "under", "over", "beyond", "toward", "slowly", "never"),
+]
+
+
+def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    corpus = [" ".join(WORDS), "\n\n", ". , ! ?", string.printable]
+    if kind == "bert":
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.train_from_iterator(
+            corpus,
+            trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False),
+        )
+        ends = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+        made.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+        )
+        names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+        return PreTrainedTokenizerFast(
+            tokenizer_object=made,
+            padding_side=padding_side,
+            **{f"{role}_token": token for role, token in names.items()},
+        )
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=["<begin>", "<end>", "<filler>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(corpus, trainer)
+    roles = {"eos_token": "<end>"}
+    if kind == "llama":
+        roles["bos_token"] = "<begin>"  # noqa: S105
+        made.post_processor = processors.TemplateProcessing(
+            single="<begin> $A",
+            pair="<begin> $A <begin> $B",
+            special_tokens=[("<begin>", made.token_to_id("<begin>"))],
+        )
+    if pad is not None:
+        roles["pad_token"] = {"own": "<filler>", "eos": "<end>"}[pad]
+    return PreTrainedTokenizerFast(tokenizer_object=made, padding_side=padding_side, **roles)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Make the folder of a tiny random model: `tiny_model("llama", pad="eos")`.
+
+    Kinds: `bert` (encoder), `llama` (decoder whose tokenizer adds BOS), `qwen3` (decoder without
+    BOS). `pad` is `own`, `eos` or None for no pad token at all. Two stories
+    differ in reward by far more than rounding.
+    """
+
+    @functools.cache
+    def build(
+        kind: str,
+        pad: str | None = "own",
+        padding_side: str = "right",
+        num_labels: int = 1,
+        positions: int = 512,
+    ) -> Path:
+        import torch  # noqa: PLC0415
+        import transformers  # noqa: PLC0415
+
+        torch.manual_seed(0)
+        tokenizer = _tiny_tokenizer(kind, pad, padding_side)
+        shape = {
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "max_position_embeddings": positions,
+            "num_labels": num_labels,
+            "pad_token_id": tokenizer.pad_token_id,
+            # Wide enough that stories differ; at the usual 0.02 they all score alike.
+            "initializer_range": 0.2,
+        }
+        if kind == "bert":
+            config = transformers.BertConfig(**shape)
+            model = transformers.BertForSequenceClassification(config)
+            head = model.classifier
+        else:
+            shape |= {
+                "num_key_value_heads": 1,
+                "bos_token_id": tokenizer.bos_token_id,
+                "eos_token_id": tokenizer.eos_token_id,
+            }
+            if kind == "qwen3":
+                config = transformers.Qwen3Config(**shape, head_dim=16)
+                model = transformers.Qwen3ForSequenceClassification(config)
+            else:
+                config = transformers.LlamaConfig(**shape)
+                model = transformers.LlamaForSequenceClassification(config)
+            head = model.score
+        torch.nn.init.normal_(head.weight, std=1.0)
+        folder = tmp_path_factory.mktemp(f"{kind}-{pad}-{padding_side}")
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def invented() -> Callable[..., str]:
+    """Make up a text of so many words: `invented(random.Random(0), 40)`; no commas in it."""
+
+    def write(source: random.Random, words: int) -> str:
+        ends = source.choices([" ", ". ", "! ", "\n\n"], weights=[12, 2, 1, 1], k=words)
+        return "".join(w + e for w, e in zip(source.choices(WORDS, k=words), ends, strict=True))
+
+    return write

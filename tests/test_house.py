@@ -1,0 +1,110 @@
+"""The house rules that a linter does not know."""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM_FOLDERS = ("data_prep", "train", "eval")
+PROGRAMS = sorted(path for folder in PROGRAM_FOLDERS for path in (ROOT / folder).glob("*.py"))
+CONFIGS = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "accelerate"]
+LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
+
+
+def test_importing_litbench_and_its_tables_needs_no_heavy_library() -> None:
+    code = (
+        "import sys, litbench, litbench.records, litbench.raters, litbench.models.features, "
+        "litbench.models.reward, litbench.models.training, litbench.evaluation, litbench.cli, "
+        "litbench.report.page\n"
+        "heavy = {'torch', 'transformers', 'trl', 'datasets', 'accelerate', 'peft', 'sklearn', "
+        "'matplotlib', 'praw', 'wandb', 'inspect_ai'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"imported at once: {done.stderr}"
+
+
+def test_no_program_shadows_a_package() -> None:
+    installed = {name.lower() for name in importlib.metadata.packages_distributions()}
+    shadowing = [path for path in PROGRAMS if path.stem in installed | set(sys.stdlib_module_names)]
+    assert not shadowing
+    forbidden = {"evaluate", "datasets", "accelerate", "trl", "tokenizers", "wandb", "praw"}
+    assert not [path for path in PROGRAMS if path.stem in forbidden]
+
+
+def test_program_folders_are_no_packages_and_nothing_is_named_for_nothing() -> None:
+    assert not [folder for folder in PROGRAM_FOLDERS if (ROOT / folder / "__init__.py").exists()]
+    vague = {"utils", "helpers", "common", "misc"}
+    assert not [path for path in ROOT.glob("*/**/*.py") if path.stem in vague and ".venv" not in path.parts]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+def test_a_program_can_be_read_from_top_to_bottom(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstring = ast.get_docstring(tree) or ""
+    assert f"{path.parent.name}/{path.name} --config" in docstring, "the docstring names the command"
+    names = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    assert {"Config", "main"} <= names
+    imported = {
+        module.split(".")[0]
+        for node in ast.walk(tree)
+        for module in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        )
+    }  # fmt: skip
+    assert not imported & {program.stem for program in PROGRAMS}, "programs do not import programs"
+    runs_at_import = [node for node in tree.body if isinstance(node, ast.Expr | ast.For | ast.While)]
+    assert len(runs_at_import) == 1, "nothing but the docstring stands at import time"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_a_config_opens_with_its_command_and_fits_its_program(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = path.read_text(encoding="utf-8")
+    header = "\n".join(line for line in text.split("\n") if line.startswith("#"))
+    found = re.search(r"(data_prep|train|eval)/(\w+\.py) --config (\S+)", header)
+    assert found, "the header shows the command"
+    assert found[3] == str(path.relative_to(ROOT)), "the header names this very file"
+    program = ROOT / found[1] / found[2]
+    for name in re.findall(r"\$(\w+)", text):
+        monkeypatch.setenv(name, "/somewhere")
+    namespace: dict[str, object] = {"__name__": "program"}
+    exec(compile(program.read_text(encoding="utf-8"), program, "exec"), namespace)  # noqa: S102
+    from litbench.config import load_config  # noqa: PLC0415
+
+    config = load_config(namespace["Config"], ["--config", str(path)])  # type: ignore[arg-type]
+    assert set(yaml.safe_load(text)) <= set(vars(config))
+
+
+@pytest.mark.parametrize("path", LAUNCH_CONFIGS, ids=lambda path: path.name)
+def test_a_launch_config_opens_with_its_command_and_is_one_for_accelerate(path: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file  # noqa: PLC0415
+
+    name = path.relative_to(ROOT)
+    assert f"accelerate launch --config_file {name} " in path.read_text(encoding="utf-8")
+    assert load_config_from_file(str(path)).num_machines == 1
+
+
+def test_the_wheel_ships_the_package_and_its_data_alone() -> None:
+    import tomllib  # noqa: PLC0415
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["litbench*"]
+    from litbench import __version__  # noqa: PLC0415
+
+    assert project["project"]["version"] == __version__
+
+
+def test_every_kind_of_rater_can_be_loaded() -> None:
+    for group in ("litbench.raters", "litbench.trainers"):
+        points = importlib.metadata.entry_points(group=group)
+        assert points
+        assert all(callable(point.load()) for point in points)

@@ -1,0 +1,138 @@
+"""The page is self-contained, escapes what it shows, and shows what was measured."""
+
+import html.parser
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from litbench.metrics.leaderboard import leaderboard
+from litbench.raters import LengthRater, RandomRater, ScoreRater, judge_pairs
+from litbench.report.page import render_report
+
+ATTACK = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
+
+
+class CommaRater(ScoreRater):
+    """Gives probabilities, so that calibration and examples are drawn."""
+
+    name = "commas & <b>co</b>"
+    kind = "features"
+    gives_probability = True
+
+    def score(self, prompts: Any, stories: Any) -> np.ndarray:
+        del prompts
+        return np.array([story.count(",") - len(story) / 1_000 for story in stories])
+
+
+class Page(html.parser.HTMLParser):
+    """Collects tags, attributes and visible text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def render(pair_table: Callable[..., pa.Table]) -> Callable[..., str]:
+    def build(story: str = "One, two, three.", **changes: Any) -> str:
+        rows = [
+            {
+                "prompt_id": f"p{place % 9}",
+                "chosen": f"{story} {'well, ' * (place % 5)} number {place}",
+                "rejected": f"dull words of number {place} " * (1 + place % 4),
+                "chosen_score": 20 + place,
+                "rejected_score": 10,
+                "chosen_created_utc": 1_600_000_000 + place,
+                "rejected_created_utc": 1_500_000_000 + place,
+                **changes,
+            }
+            for place in range(60)
+        ]
+        pairs = pair_table(rows)
+        raters = [CommaRater(), LengthRater("longer", "longer", 1), RandomRater()]
+        verdicts = pa.concat_tables([judge_pairs(rater, pairs) for rater in raters])
+        return render_report(
+            title="A title",
+            rows=leaderboard(verdicts, pairs, "longer", before_symmetry=pairs),
+            verdicts=verdicts,
+            pairs=pairs,
+            before_symmetry=pairs,
+            reference="longer",
+            evaluation_manifest={"counts": {"raters": {}}, "note": ATTACK},
+            pairs_manifest=None,
+        )
+
+    return build
+
+
+def test_the_page_runs_nothing_and_asks_for_nothing(render: Callable[..., str]) -> None:
+    page = Page(render())
+    assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & set(page.tags)
+    loading = [
+        value
+        for name, value in page.attributes
+        if name in ("src", "href", "xlink:href", "action", "srcset") and not value.startswith("#")
+    ]
+    assert not loading
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+    assert not re.search(r"url\((?!#)|@import", render())
+
+
+def test_texts_prompts_and_names_are_shown_as_they_are_and_never_as_markup(
+    render: Callable[..., str],
+) -> None:
+    source = render(story=ATTACK, prompt=f"[WP] {ATTACK}")
+    page = Page(source)
+    assert "script" not in page.tags
+    assert "img" not in page.tags
+    assert page.text.count(ATTACK) >= 4, "story, prompt and manifest show the text itself"
+    assert "commas & <b>co</b>" in page.text
+    assert "{{ 7 * 7 }}" in page.text, "a story is no template"
+
+
+def test_the_headline_of_the_page_is_the_one_of_the_leaderboard(render: Callable[..., str]) -> None:
+    page = Page(render())
+    # Every chosen story here has more commas, so the comma rater is always right.
+    assert "1.000" in page.text
+    assert re.search(r"agrees with the labels on 100\.0% of the pairs", page.text)
+    assert "60 pairs from 9 prompts" in page.text
+
+
+def test_planted_labels_are_said_to_be_no_people(render: Callable[..., str]) -> None:
+    assert "says nothing about readers" in Page(render(label_source="planted")).text
+    assert "says nothing about readers" not in Page(render(label_source="votes")).text
+
+
+def test_pairs_without_votes_and_times_still_make_a_page(render: Callable[..., str]) -> None:
+    nothing = dict.fromkeys(
+        ["chosen_score", "rejected_score", "chosen_created_utc", "rejected_created_utc"]
+    )
+    page = Page(render(**nothing))
+    assert "Scores" not in page.text
+    assert "Lengths" in page.text
+
+
+def test_pictures_follow_the_theme_and_the_same_page_is_drawn_twice(
+    render: Callable[..., str],
+) -> None:
+    first, second = render(), render()
+    assert "#010101" not in first
+    assert "var(--series-1)" in first
+    drawn = re.findall(r"<svg.*?</svg>", first, re.DOTALL)
+    assert drawn
+    assert drawn == re.findall(r"<svg.*?</svg>", second, re.DOTALL)
