@@ -93,7 +93,10 @@ class Config:
 
 
 def join_stories(links: pa.Table, stories: pa.Table, file: str, set_aside: SetAside) -> pa.Table:
-    """Look both stories of every pair up; a pair that cannot be made is set aside."""
+    """Look both stories of every pair up; a pair that cannot be made is set aside.
+
+    Its row is then counted among the rows that could be read.
+    """
     by_id = {row["story_id"]: row for row in stories.to_pylist()}
     rows = []
     for number, link in enumerate(links.to_pylist(), 1):
@@ -120,7 +123,10 @@ def join_stories(links: pa.Table, stories: pa.Table, file: str, set_aside: SetAs
 
 
 def complete(texts: pa.Table, config: Config, set_aside: SetAside) -> pa.Table:
-    """Fill in ids and lengths, and set pairs aside that say nothing or stand twice."""
+    """Fill in ids and lengths, and set pairs aside that say nothing or stand twice.
+
+    Their rows are then counted among the rows that could be read.
+    """
     words = {
         side: count_words(texts[side].combine_chunks()).to_pylist()
         for side in ("chosen", "rejected")

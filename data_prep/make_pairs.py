@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import duckdb
 import ibis
 import pyarrow as pa
 
@@ -88,12 +89,13 @@ def count_by(table: Any, column: str) -> dict[str | None, int]:
 
 def filter_stories(con: Any, stories: Any, config: Config, funnel: Funnel) -> Any:
     """Clean and deduplicate; returns the keys of the stories that stay."""
-    if config.max_tokens is not None and stories.n_tokens.count().execute() == 0:
+    uncounted = stories.n_tokens.isnull().sum().to_pyarrow().as_py()
+    if config.max_tokens is not None and uncounted:
         raise DataError(
-            f"{config.stories}: column n_tokens is empty, and max_tokens needs it: name a tokenizer "
-            "in make_stories.py, or set max_tokens to null"
+            f"{config.stories}: column n_tokens is null in {uncounted:,} rows, and max_tokens "
+            "needs it: name a tokenizer in make_stories.py, or set max_tokens to null"
         )
-    if config.chosen_later and stories.created_utc.count().execute() == 0:
+    if config.chosen_later and stories.created_utc.count().to_pyarrow().as_py() == 0:
         raise DataError(
             f"{config.stories}: column created_utc is empty, and chosen_later needs it: map it in "
             "make_stories.py, or set chosen_later to false"
@@ -125,7 +127,7 @@ def filter_stories(con: Any, stories: Any, config: Config, funnel: Funnel) -> An
     repeats = clean.mutate(repeated=filters.is_repeat(clean))
     repeats = con.create_table("repeats", repeats, temp=True)
     unique = repeats.filter(~repeats.repeated)
-    kept, before = unique.count().execute(), repeats.count().execute()
+    kept, before = unique.count().to_pyarrow().as_py(), repeats.count().to_pyarrow().as_py()
     funnel.add("drop_duplicates", "not a copy of an earlier story", "stories", kept, before - kept)
     return unique
 
@@ -150,12 +152,10 @@ def make_pairs(con: Any, stories: Any, config: Config, funnel: Funnel) -> Any:
     pairs = con.create_table("pairs", pairs, temp=True)
     if config.max_pairs_per_prompt is None:
         return pairs
-    capped = pairs.mutate(
-        over=pairing.over_cap(pairs, config.max_pairs_per_prompt, config.seed)
-    )
+    capped = pairs.mutate(over=pairing.over_cap(pairs, config.max_pairs_per_prompt, config.seed))
     capped = con.create_table("capped", capped, temp=True)
     kept = capped.filter(~capped.over)
-    n_kept, before = kept.count().execute(), capped.count().execute()
+    n_kept, before = kept.count().to_pyarrow().as_py(), capped.count().to_pyarrow().as_py()
     about = f"at most {config.max_pairs_per_prompt} pairs per prompt"
     funnel.add("max_pairs_per_prompt", about, "pairs", n_kept, before - n_kept)
     return kept.drop("over")
@@ -165,14 +165,12 @@ def balance(con: Any, pairs: Any, config: Config, funnel: Funnel) -> Any:
     """Prune to length symmetry; returns the keys with a column `removed`."""
     buckets = config.symmetry_buckets
     if buckets is None:
-        return pairs.mutate(removed=ibis.literal(False))  # noqa: FBT003
+        return pairs.mutate(removed=ibis.literal(False))
     marked = pairing.breaks_symmetry(pairs, buckets, config.seed)
     marked = con.create_table("balanced", marked, temp=True)
     removed = count_by(marked, "removed")
     about = f"length differences mirrored, {buckets} buckets"
-    funnel.add(
-        "symmetry_buckets", about, "pairs", removed.get(False, 0), removed.get(True, 0)
-    )
+    funnel.add("symmetry_buckets", about, "pairs", removed.get(False, 0), removed.get(True, 0))
     return marked
 
 
@@ -226,14 +224,19 @@ def main(config: Config) -> None:
         return
     con = ibis.duckdb.connect()
     if config.memory_limit is not None:
-        con.raw_sql(f"SET memory_limit = '{config.memory_limit}'")
+        try:
+            con.raw_sql(f"SET memory_limit = '{config.memory_limit}'")
+        except duckdb.Error as error:
+            raise ConfigError(
+                f"memory_limit is '{config.memory_limit}' ({error}): give a size such as 4GB"
+            ) from error
     stories = con.read_parquet(config.stories)
     funnel = Funnel()
     kept = filter_stories(con, stories, config, funnel)
     before = make_pairs(con, kept, config, funnel)
     marked = balance(con, before, config, funnel)
     after = marked.filter(~marked.removed).drop("removed")
-    if after.count().execute() == 0:
+    if after.count().to_pyarrow().as_py() == 0:
         raise DataError(f"no pair is left:\n{funnel}\nloosen the step that removed the most")
     tables = {"pairs.parquet": after}
     if config.write_before_symmetry and config.symmetry_buckets is not None:

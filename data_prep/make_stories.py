@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from litbench.config import run_program
 from litbench.curation.tokens import count_tokens
+from litbench.errors import ConfigError
 from litbench.manifest import Product
 from litbench.records import STORIES, SetAside, read_table, write_table
 from litbench.sources.sample import read_sample, sample_path
@@ -49,6 +50,8 @@ class Config:
 def main(config: Config) -> None:
     """Read, check, count, write."""
     is_sample = config.input == "sample"
+    if is_sample and (config.columns or config.where is not None):
+        raise ConfigError("the sample takes no columns: and no where: name a file as input")
     product = Product(
         config.out,
         program=__file__,

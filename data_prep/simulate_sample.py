@@ -38,7 +38,8 @@ class Config:
 
 def main(config: Config) -> None:
     """Simulate and write."""
-    records = [json.loads(line) for line in config.stories.open(encoding="utf-8")]
+    with config.stories.open(encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
     n_words = count_words(pa.array([record["text"] for record in records], pa.large_string()))
     # Rows that are no stories get the votes of a middling one: the filters must see through that.
     quality = [5 if record["quality"] is None else record["quality"] for record in records]
@@ -56,8 +57,8 @@ def main(config: Config) -> None:
         record["author"] = "AutoModerator" if author == "bot" else digest("sample", author)[:16]
     text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     write_atomically(config.stories, lambda path: path.write_text(text, encoding="utf-8") and None)
-    scores = votes.score
-    print(f"{len(records)} rows, {int((scores >= 10).sum())} with at least 10 votes, median {np.median(scores):.0f}")
+    enough, median = int((votes.score >= 10).sum()), np.median(votes.score)
+    print(f"{len(records)} rows, {enough} with at least 10 votes, median {median:.0f}")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,16 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from litbench.config import run_program
-from litbench.evaluation import VerdictParts, check_training_prompts, finish_evaluation, read_pairs
+from litbench.evaluation import (
+    JUDGING_CODE,
+    VerdictParts,
+    check_reference,
+    check_training_prompts,
+    finish_evaluation,
+    read_pairs,
+)
 from litbench.manifest import Product, code_digest, source_digest
-from litbench.raters import RaterSpec, judge_pairs, load_rater, parse_raters
+from litbench.raters import RaterSpec, check_options, judge_pairs, load_rater, parse_raters
 
 
 @dataclass
@@ -48,6 +55,9 @@ class Config:
 def main(config: Config) -> None:
     """Run every rater, then write the figures."""
     specs = parse_raters(config.raters)
+    for spec in specs:
+        check_options(spec, "raters")
+    check_reference(config.reference, [spec.name for spec in specs])
     inputs = {"pairs": config.pairs}
     if config.before_symmetry is not None:
         inputs["before_symmetry"] = config.before_symmetry
@@ -68,11 +78,13 @@ def main(config: Config) -> None:
         return verdicts, {"notes": rater.notes(), "trained_on": trained_on}
 
     data = {name: source_digest(path) for name, path in inputs.items()}
+    judging_code = code_digest(__file__, *JUDGING_CODE)
     verdicts, records = [], {}
     for spec in tqdm(specs, desc="raters", unit=" rater", leave=False, disable=None):
+        model = models.get(f"raters.{spec.name}")
         depends_on = [
-            spec, data, config.split, config.on_training_prompts, code_digest(__file__),
-            source_digest(spec.options.get("path", "")),
+            spec, data, config.split, config.on_training_prompts, judging_code,
+            None if model is None else source_digest(model),
         ]  # fmt: skip
         table, record = parts.get_or_make(spec.name, depends_on, lambda spec=spec: judge(spec))
         verdicts.append(table)

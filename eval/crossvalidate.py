@@ -23,11 +23,19 @@ from tqdm import tqdm
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError
-from litbench.evaluation import VerdictParts, check_training_prompts, finish_evaluation, read_pairs
+from litbench.evaluation import (
+    JUDGING_CODE,
+    VerdictParts,
+    check_reference,
+    check_training_prompts,
+    finish_evaluation,
+    read_pairs,
+)
 from litbench.manifest import Product, code_digest, source_digest
 from litbench.raters import (
     RaterSpec,
     Trainer,
+    check_options,
     judge_pairs,
     load_rater,
     load_trainer,
@@ -85,8 +93,11 @@ def list_jobs(config: Config) -> list[Job]:
     for spec in parse_raters(config.raters):
         repeats = spec.options.pop("repeats", config.repeats)
         if not isinstance(repeats, int) or repeats < 1:
-            raise ConfigError(f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1")
+            raise ConfigError(
+                f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1"
+            )
         trainer = load_trainer(spec)
+        check_options(spec, "raters" if trainer is None else "trainers")
         if trainer is None:
             jobs.append(Job(spec, None))
             continue
@@ -101,10 +112,17 @@ def list_jobs(config: Config) -> list[Job]:
 def main(config: Config) -> None:
     """Run every job, then write the figures."""
     jobs = list_jobs(config)
+    check_reference(config.reference, [job.spec.name for job in jobs])
     inputs = {"pairs": config.pairs}
     if config.before_symmetry is not None:
         inputs["before_symmetry"] = config.before_symmetry
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
+    models = {
+        f"raters.{job.spec.name}": job.spec.options[key]
+        for job in jobs
+        for key in ("path", "backbone")
+        if key in job.spec.options
+    }
+    product = Product(config.out, program=__file__, config=config, inputs={**inputs, **models})
     if product.is_current():
         return
     pairs = read_pairs(config.pairs, config.before_symmetry, None)
@@ -130,13 +148,16 @@ def main(config: Config) -> None:
         return verdicts, {"notes": rater.notes()}
 
     data = {name: source_digest(path) for name, path in inputs.items()}
+    judging_code = code_digest(__file__, *JUDGING_CODE)
+    weights = {name: source_digest(path) for name, path in models.items()}
     verdicts: list[pa.Table] = []
     records: dict[str, list[dict[str, Any]]] = {}
     bar = tqdm(jobs, desc="folds", unit=" fold", leave=False, disable=None)
     for job in bar:
         bar.set_postfix_str(job.label)
         depends_on = [
-            job.spec, job.repeat, job.fold, config.folds, config.seed, data, code_digest(__file__),
+            job.spec, job.repeat, job.fold, config.folds, config.seed, data, judging_code,
+            weights.get(f"raters.{job.spec.name}"),
         ]  # fmt: skip
         table, record = parts.get_or_make(job.label, depends_on, lambda job=job: work(job))
         verdicts.append(table)

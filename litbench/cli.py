@@ -1,6 +1,6 @@
 """The litbench command: what an installed user needs without a checkout.
 
-    litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
+litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
 """
 
 import argparse

@@ -14,6 +14,7 @@ import inspect
 import os
 import re
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag.endswith(":merge"):
+                continue
             key = self.construct_object(key_node, deep=deep)
             if key in seen:
                 line = key_node.start_mark.line + 1
@@ -58,8 +61,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.load(text, _Loader)  # noqa: S506
     except ConfigError as error:
         raise ConfigError(f"config {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"config {path} is not valid YAML: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: something that looks like a date and is none.
+        raise ConfigError(f"config {path} is not valid YAML: {error}: mend it") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -69,13 +73,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _expand(value: Any, where: str) -> Any:
     if isinstance(value, str):
+        for name in re.findall(r"\$\{?([A-Za-z_]\w*)", value):
+            if name not in os.environ:
+                raise ConfigError(
+                    f"{where}: the environment variable {name} is not set: export {name}=... first"
+                )
         expanded = os.path.expandvars(value)
-        missing = re.search(r"\$(\w+|\{\w+\})", expanded)
-        if missing:
-            name = missing.group(1).strip("{}")
-            raise ConfigError(
-                f"{where}: the environment variable {name} is not set: export {name}=... first"
-            )
         return str(Path(expanded).expanduser()) if expanded.startswith("~") else expanded
     if isinstance(value, dict):
         return {key: _expand(item, f"{where}.{key}") for key, item in value.items()}
@@ -130,12 +133,29 @@ def build(cls: type[C], values: Mapping[str, Any], where: str = "config") -> C:
             inner = ".".join(str(step) for step in problem["loc"])
             key = f"{name}.{inner}" if inner else name
             raise ConfigError(
-                f"{where}: key '{key}' is {problem['input']!r}: {problem['msg']}"
+                f"{where}: key '{key}' is {problem['input']!r:.120}: {problem['msg']}"
             ) from error
     return cls(**ready)
 
 
-def _overrides(arguments: Sequence[str]) -> tuple[list[Path], list[tuple[list[str], Any]]]:
+def _takes_text_only(cls: Any, path: Sequence[str]) -> bool:
+    """Whether the key at a dotted path is declared as text or a path, perhaps optional."""
+    hint = cls
+    for step in path:
+        if dataclasses.is_dataclass(hint):
+            hint = typing.get_type_hints(hint).get(step)
+        elif typing.get_origin(hint) in (dict, Mapping):
+            hint = typing.get_args(hint)[1]
+        else:
+            return False
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = set(typing.get_args(hint) if is_union else [hint]) - {type(None)}
+    return bool(kinds) and kinds <= {str, Path}
+
+
+def _overrides(
+    cls: type[Any], arguments: Sequence[str]
+) -> tuple[list[Path], list[tuple[list[str], Any]]]:
     files: list[Path] = []
     overrides: list[tuple[list[str], Any]] = []
     position = 0
@@ -159,9 +179,13 @@ def _overrides(arguments: Sequence[str]) -> tuple[list[Path], list[tuple[list[st
             continue
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             value = text
-        overrides.append((key.split("."), value))
+        path = key.split(".")
+        # "{title}: {body}" and "2024" are texts where a text belongs, whatever YAML makes of them.
+        if _takes_text_only(cls, path) and not (isinstance(value, str) or value is None):
+            value = text
+        overrides.append((path, value))
     return files, overrides
 
 
@@ -183,11 +207,13 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
             default = ""
             if field.default is not dataclasses.MISSING:
                 default = f" = {field.default!r}"
-            kind = field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
+            kind = (
+                field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
+            )
             print(f"  {field.name}: {kind}{default}")
         print("\n" + inspect.cleandoc(cls.__doc__ or ""))
         raise SystemExit(0)
-    files, overrides = _overrides(arguments)
+    files, overrides = _overrides(cls, arguments)
     values: dict[str, Any] = {}
     for file in files:
         values.update(read_yaml(file))
@@ -196,7 +222,10 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         for step in path[:-1]:
             inner = target.setdefault(step, {})
             if not isinstance(inner, dict):
-                raise ConfigError(f"--{'.'.join(path)}: '{step}' holds no keys")
+                raise ConfigError(
+                    f"--{'.'.join(path)}: '{step}' is {inner!r:.80} and holds no keys: "
+                    f"set --{step} itself"
+                )
             target = inner
         target[path[-1]] = value
     where = str(files[-1]) if files else "command line"
@@ -221,7 +250,8 @@ def run_program(main: Callable[[C], None], cls: type[C], about: str | None) -> N
     try:
         main(load_config(cls, sys.argv[1:], about))
     except LitBenchError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # Libraries' messages may run over lines; one error is one line.
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)

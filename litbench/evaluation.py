@@ -6,13 +6,15 @@ rater does only that rater.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from litbench.config import nearest
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, fingerprint, write_atomically, write_json
 from litbench.metrics.leaderboard import (
@@ -24,6 +26,9 @@ from litbench.metrics.leaderboard import (
 )
 from litbench.raters import Rater, prompts_seen
 from litbench.records import PAIRS, VERDICTS, read_table, write_table
+
+# What a verdict depends on; a change to figures or pages does not ask the raters again.
+JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
 
 
 @dataclass
@@ -57,9 +62,8 @@ def read_pairs(pairs: Path, before_symmetry: Path | None, split: str | None) -> 
             return table
         keep = [name == split for name in table["split"].to_pylist()]
         if not any(keep):
-            raise DataError(
-                f"{path}: no pair of split '{split}': it has {sorted(set(table['split'].to_pylist()))}"
-            )
+            there = sorted(set(table["split"].to_pylist()))
+            raise DataError(f"{path}: no pair of split '{split}': it has {there}")
         return table.filter(pa.array(keep))
 
     headline = one(pairs)
@@ -72,6 +76,16 @@ def read_pairs(pairs: Path, before_symmetry: Path | None, split: str | None) -> 
                 "both files must come from one run of make_pairs.py"
             )
     return EvaluationPairs(headline, wider)
+
+
+def check_reference(reference: str, raters: Sequence[str]) -> None:
+    """Check that the reference is among the raters, before hours are spent on judging.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if reference not in raters:
+        raise ConfigError(f"reference '{reference}' is no rater: {nearest(reference, raters)}")
 
 
 def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:
@@ -116,7 +130,9 @@ class VerdictParts:
             depends_on: plain values; another value makes another part.
             make: returns the verdicts and a JSON record about them.
         """
-        name = f"{label}-{fingerprint(depends_on)[:16]}"
+        # A rater may be called by its model, as owner/model.
+        readable = re.sub(r"[^-.+=@ \w]", "_", label)
+        name = f"{readable}-{fingerprint(depends_on)[:16]}"
         self.used.add(name)
         table_path, record_path = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
         if table_path.exists() and record_path.exists():
@@ -163,10 +179,7 @@ def finish_evaluation(
         trained_on=trained_on,
     )
     product.write("verdicts.parquet", lambda path: write_table(table, path))
-    product.write(
-        "leaderboard.json",
-        lambda path: path.write_text(json.dumps(leaderboard_json(rows), indent=2) + "\n") and None,
-    )
+    product.write("leaderboard.json", lambda path: write_json(leaderboard_json(rows), path))
     product.write("leaderboard.csv", lambda path: write_leaderboard_csv(rows, path))
     product.counts = {
         "pairs": pairs.headline.num_rows,

@@ -24,7 +24,10 @@ def resolve(name: str) -> str:
     """
     if name.startswith("package:"):
         package, _, inner = name.removeprefix("package:").partition("/")
-        spec = importlib.util.find_spec(package)
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            spec = None
         if spec is None or not spec.submodule_search_locations:
             if package in _EXTRA_OF_PACKAGE:
                 raise MissingExtraError(package, _EXTRA_OF_PACKAGE[package])

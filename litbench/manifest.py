@@ -30,10 +30,12 @@ from typing import Any
 from litbench.config import as_plain
 from litbench.errors import DataError
 
+# fmt: off
 _LIBRARIES = (
-    "litbench accelerate datasets duckdb ibis-framework numpy pandas peft pyarrow scikit-learn "
-    "scipy tokenizers torch transformers trl"
-).split()
+    "litbench", "accelerate", "datasets", "duckdb", "ibis-framework", "numpy", "pandas", "peft",
+    "pyarrow", "scikit-learn", "scipy", "tokenizers", "torch", "transformers", "trl",
+)
+# fmt: on
 
 
 def file_digest(path: Path) -> str:
@@ -50,14 +52,26 @@ def file_digest(path: Path) -> str:
 def source_digest(source: str | Path) -> str:
     """Digest of an input: its bytes where it is a local file, its name where it is not."""
     path = Path(source)
-    return file_digest(path) if path.exists() else f"name:{source}"
+    try:
+        return file_digest(path) if path.exists() else f"name:{source}"
+    except OSError as error:
+        raise DataError(f"cannot read {path} ({error}): check the disk and your access") from error
 
 
 @cache
-def code_digest(program: str) -> str:
-    """Digest of the program's file and the package: a product of older code is not current."""
+def code_digest(program: str, *parts: str) -> str:
+    """Digest of a program's file and the package: a product of older code is not current.
+
+    Args:
+        program: path of the program.
+        parts: files and folders of the package that the product depends on; all when not given.
+    """
     package = Path(__file__).parent
-    files = sorted(package.rglob("*.py")) + [Path(program)]
+    places = [package / part for part in parts] or [package]
+    inner = [
+        file for place in places for file in ([place] if place.is_file() else place.rglob("*.py"))
+    ]
+    files = [*sorted(inner), Path(program)]
     hasher = hashlib.sha256()
     for file in files:
         hasher.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -93,14 +107,18 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-", suffix=path.suffix)
         os.close(handle)
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
+        raise DataError(
+            f"cannot write {path}: {error.strerror}; free space or choose another folder"
+        ) from error
     temporary = Path(name)
     try:
         write(temporary)
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error}; free space or choose another folder") from error
+        raise DataError(
+            f"cannot write {path}: {error}; free space or choose another folder"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -108,7 +126,11 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 def write_json(content: Any, path: Path) -> None:
     """Write JSON, indented, in place of what was there."""
     text = json.dumps(as_plain(content), indent=2, ensure_ascii=False, sort_keys=False) + "\n"
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8") and None)
+
+    def write(part: Path) -> None:
+        part.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -120,11 +142,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except OSError as error:
         raise DataError(f"no manifest.json in {folder}: make the product again") from error
     except ValueError as error:
         raise DataError(f"{path} is not JSON: make the product again") from error
-    return dict(content)
+    if not isinstance(content, dict):
+        raise DataError(f"{path} holds no JSON object: make the product again")
+    return content
 
 
 class Product:
@@ -161,7 +185,7 @@ class Product:
         self.fingerprint = fingerprint(keys, digests, code_digest(program))
 
     def is_current(self) -> bool:
-        """Whether the folder already holds this product, whole and unchanged; says so if it does."""
+        """Whether the folder holds this product, whole and unchanged; says so if it does."""
         try:
             manifest = read_manifest(self.folder)
         except DataError:
@@ -185,9 +209,10 @@ class Product:
     def write_folder(self, name: str, write: Callable[[Path], None]) -> Path:
         """Write one folder of the product through `write(path)`; an older one is replaced."""
         path = self.folder / name
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=self.folder, prefix=".part-"))
+        temporary = None
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(dir=self.folder, prefix=".part-"))
             write(temporary)
             temporary.chmod(0o755)
             if path.exists():
@@ -198,12 +223,19 @@ class Product:
                 f"cannot write {path}: {error}; free space or choose another folder"
             ) from error
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
         self._outputs[name] = {"sha256": file_digest(path)}
         return path
 
     def finish(self) -> None:
         """Write the manifest, last: only now is the product current."""
+        for leftover in self.folder.glob(".part-*"):
+            # A killed run could not remove what it was writing.
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
         write_json(
             {
                 "program": Path(self._program).name,

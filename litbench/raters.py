@@ -11,7 +11,8 @@ In a config a rater is a named entry with a `kind` and that kind's options:
 
 Kinds are entry points of the group `litbench.raters`, so an installed package can add its own:
 a function `(name, options, where) -> Rater`. Kinds that can be trained inside cross-validation
-have a second one in `litbench.trainers`, see `Trainer`.
+have a second one in `litbench.trainers`, see `Trainer`. The dataclass of either's options stands in
+`litbench.options` as `raters.KIND` or `trainers.KIND`, so that a typo is found before any work.
 """
 
 import importlib.metadata
@@ -169,24 +170,32 @@ class LengthRater(ScoreRater):
         """Signed word counts."""
         del prompts
         words = count_words(pa.array(stories, pa.large_string()))
-        return self.sign * words.to_numpy(zero_copy_only=False).astype(np.float64)
+        rewards: np.ndarray = self.sign * words.to_numpy(zero_copy_only=False).astype(np.float64)
+        return rewards
 
     @classmethod
     def longer(cls, name: str, options: Mapping[str, Any], where: str) -> "LengthRater":
         """The kind `longer`; no options."""
-        build(_NoOptions, options, where)
+        build(NoOptions, options, where)
         return cls(name, "longer", 1)
 
     @classmethod
     def shorter(cls, name: str, options: Mapping[str, Any], where: str) -> "LengthRater":
         """The kind `shorter`; no options."""
-        build(_NoOptions, options, where)
+        build(NoOptions, options, where)
         return cls(name, "shorter", -1)
 
 
 @dataclass
-class _NoOptions:
-    pass
+class NoOptions:
+    """Options of a kind that has none."""
+
+
+@dataclass
+class RandomOptions:
+    """Options of the kind `random`; see RandomRater."""
+
+    seed: int = 0
 
 
 @dataclass
@@ -204,7 +213,7 @@ class RandomRater:
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "RandomRater":
         """The kind `random`; option `seed`."""
-        return build(cls, {**options, "name": name}, where)
+        return cls(name, seed=build(RandomOptions, options, where).seed)
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Prefer the first story where the pair's hash is even."""
@@ -271,6 +280,17 @@ def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
     return specs
 
 
+def check_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> None:
+    """Check an entry's options before any rater runs: the last one may be hours away.
+
+    Raises:
+        ConfigError: an unknown or missing option, or one of the wrong type.
+    """
+    point = _entry_points("litbench.options").get(f"{group}.{spec.kind}")
+    if point is not None:
+        build(point.load(), spec.options, spec.where)
+
+
 def load_rater(spec: RaterSpec) -> Rater:
     """Load a rater that is ready to judge."""
     make = _entry_points("litbench.raters")[spec.kind].load()
@@ -331,12 +351,22 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
     Returns:
         Table by the schema VERDICTS; one row per pair and order. `seconds` is the run's wall
         time divided evenly over its rows.
+
+    Raises:
+        DataError: the rater left a pair without a judgement.
     """
     blinded, chosen_first = blind(pairs)
     started = time.perf_counter()
     judged = rater.judge(blinded)
     seconds = time.perf_counter() - started
     ids = pairs["pair_id"].to_pylist()
+    silent = [pair_id for pair_id, judgements in zip(ids, judged, strict=False) if not judgements]
+    if silent or len(judged) != len(ids):
+        raise DataError(
+            f"rater {rater.name}: judged {len(judged) - len(silent)} of {len(ids)} pairs"
+            f"{f', not {silent[0]}' if silent else ''}: its judge() must return a judgement for "
+            "every pair, with prefers='error' where there is none"
+        )
     rows: dict[str, list[Any]] = {column.name: [] for column in VERDICTS.columns}
     total = sum(len(judgements) for judgements in judged)
     for pair_id, is_first, judgements in zip(ids, chosen_first, judged, strict=True):

@@ -6,24 +6,26 @@ in UTC. A row that breaks its schema is set aside with its reason when the calle
 `SetAside`, and is an error that names file, row and column when not.
 """
 
-import contextlib
+import codecs
 import csv
 import hashlib
 import itertools
 import json
+import math
 import string
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
 from litbench.config import nearest
@@ -40,6 +42,8 @@ _ARROW = {
 }
 _LARGEST_LINE = 256 << 20
 _ROW_GROUP = 16_384
+_GATHERED_ROWS = 8_192
+_GATHERED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -181,38 +185,108 @@ class SetAside:
 
 @dataclass
 class _Raw:
-    """A file's rows before any check: the table and each row's number in the file."""
+    """A file's rows before any check.
+
+    Attributes:
+        table: the rows that could be read.
+        rows: each row's number in the file.
+        strange: by column and row number, values that are neither text nor whole numbers in a
+            column that otherwise holds text; the table has their JSON.
+        left_out: rows a `where` left out.
+    """
 
     table: pa.Table
     rows: Sequence[int]
+    strange: dict[str, dict[int, Any]] = field(default_factory=dict)
     left_out: int = 0
 
 
-def _from_dicts(records: list[dict[str, Any]]) -> pa.Table:
-    """Columns of mixed types become JSON text, to be judged value by value later."""
-    names = list(dict.fromkeys(name for record in records for name in record))
-    columns = {}
-    for name in names:
-        values = [record.get(name) for record in records]
+class _Gatherer:
+    """Collects rows into Arrow columns, some thousand at a time to bound the memory."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self._parts = [pa.table({name: pa.array([], pa.large_string()) for name in names})]
+        self._rows: list[int] = []
+        self._strange: dict[str, dict[int, Any]] = {}
+        self._waiting: list[dict[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, row: int, record: dict[str, Any], size: int) -> None:
+        """Add one row; `size` is about its bytes."""
+        self._rows.append(row)
+        self._waiting.append(record)
+        self._bytes += size
+        if len(self._waiting) >= _GATHERED_ROWS or self._bytes >= _GATHERED_BYTES:
+            self._flush()
+
+    def finish(self) -> _Raw:
+        """Return all rows added; columns of mixed types hold JSON, to be judged value by value."""
+        self._flush()
+        # Without columns a table forgets how many rows it has.
+        parts = [part for part in self._parts if part.num_columns] or self._parts[:1]
         try:
-            columns[name] = pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-            columns[name] = pa.array(
-                [v if v is None or isinstance(v, str) else json.dumps(v) for v in values],
-                pa.large_string(),
-            )
-    return pa.table(columns)
+            table = pa.concat_tables(parts, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            table = self._concatenate_as_text(parts)
+        return _Raw(table, self._rows, self._strange)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        first = len(self._rows) - len(self._waiting)
+        columns = {}
+        for name in dict.fromkeys(name for record in self._waiting for name in record):
+            values = [record.get(name) for record in self._waiting]
+            kinds = set(map(type, values)) - {type(None)}
+            try:
+                # Arrow would take true for 1.0 among numbers.
+                if bool in kinds and len(kinds) > 1:
+                    raise pa.ArrowTypeError("true or false among other values")
+                columns[name] = pa.array(values)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+                columns[name] = self._as_text(name, values, first)
+        self._parts.append(pa.table(columns))
+        self._waiting, self._bytes = [], 0
+
+    def _as_text(self, name: str, values: list[Any], first: int) -> pa.Array:
+        texts = []
+        for place, value in enumerate(values, first):
+            if value is None or isinstance(value, str):
+                texts.append(value)
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                self._strange.setdefault(name, {})[self._rows[place]] = value
+            texts.append(json.dumps(value))
+        return pa.array(texts, pa.large_string())
+
+    def _concatenate_as_text(self, parts: list[pa.Table]) -> pa.Table:
+        columns: dict[str, list[pa.Array]] = {
+            name: [] for name in dict.fromkeys(name for part in parts for name in part.column_names)
+        }
+        first = 0
+        for part in parts:
+            for name, chunks in columns.items():
+                has = name in part.column_names
+                values = part[name].to_pylist() if has else [None] * part.num_rows
+                chunks.append(self._as_text(name, values, first))
+            first += part.num_rows
+        return pa.table({name: pa.chunked_array(chunks) for name, chunks in columns.items()})
 
 
-def _read_jsonl_by_line(path: Path, problem: Callable[..., None]) -> _Raw:
-    records, rows = [], []
+def _read_jsonl(path: Path, problem: Callable[..., None]) -> _Raw:
+    # Arrow's JSON reader is faster, but takes "2024-01-01" for a time, joins objects across
+    # lines, and overflows its stack on deeply nested ones.
+    gathered = _Gatherer()
     with path.open("rb") as file:
         for row, line in enumerate(file, 1):
+            if row == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)  # noqa: PLW2901
             if not line.strip():
                 continue
             try:
                 record = json.loads(line.decode("utf-8"))
-                json.dumps(record, ensure_ascii=False).encode("utf-8")
+                if b"\\u" in line:
+                    json.dumps(record, ensure_ascii=False).encode("utf-8")
             except UnicodeDecodeError as error:
                 problem(row, "(line)", f"bytes that are not UTF-8, at byte {error.start}")
                 continue
@@ -225,77 +299,90 @@ def _read_jsonl_by_line(path: Path, problem: Callable[..., None]) -> _Raw:
             if not isinstance(record, dict):
                 problem(row, "(line)", "not a JSON object", record)
                 continue
-            records.append(record)
-            rows.append(row)
-    return _Raw(_from_dicts(records), rows)
+            gathered.add(row, record, len(line))
+    return gathered.finish()
 
 
-def _read_jsonl(path: Path, problem: Callable[..., None]) -> _Raw:
-    try:
-        # One block holds at least one line, so the block must be as large as the longest line.
-        options = pa_json.ReadOptions(block_size=min(max(path.stat().st_size, 1), 64 << 20))
-        table = pa_json.read_json(path, read_options=options)
-        table.validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        # Something does not fit: go line by line, which finds out what and where.
-        return _read_jsonl_by_line(path, problem)
-    return _Raw(table, range(1, table.num_rows + 1))
+class _Lines:
+    """A file's lines, of which those of a broken record can be read again."""
+
+    def __init__(self, file: Iterable[str]) -> None:
+        self._file = iter(file)
+        self._again: deque[str] = deque()
+        self._given: list[str] = []
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._file)
+        self._given.append(line)
+        return line
+
+    def start_record(self) -> None:
+        self._given.clear()
+
+    def give_up_first_line(self) -> None:
+        self._again.extendleft(reversed(self._given[1:]))
 
 
-def _read_csv_by_row(path: Path, problem: Callable[..., None]) -> _Raw:
-    records, rows = [], []
-    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-        csv.field_size_limit(_LARGEST_LINE)
-        reader = csv.reader(file)
-        names = next(reader, [])
+def _read_csv(path: Path, problem: Callable[..., None]) -> _Raw:
+    # Arrow's CSV reader is faster, but a quote that is never closed swallows the rows below it
+    # without a word. Here that record is an error, and reading goes on at the next line.
+    csv.field_size_limit(_LARGEST_LINE)
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        lines = _Lines(file)
+        reader = csv.reader(lines, strict=True)
+        try:
+            names = next((values for values in reader if values), [])
+            "".join(names).encode("utf-8")
+        except (csv.Error, UnicodeEncodeError) as error:
+            raise DataError(
+                f"{path}: the headings cannot be read ({error}): save it as CSV in UTF-8"
+            ) from error
+        _check_names(names, path)
+        gathered = _Gatherer(names)
         row = 0
         while True:
-            row += 1
+            lines.start_record()
             try:
                 values = next(reader)
             except StopIteration:
                 break
             except csv.Error as error:
+                row += 1
                 problem(row, "(row)", "not CSV", str(error))
+                lines.give_up_first_line()
                 continue
             if not values:
                 continue
+            row += 1
             if len(values) != len(names):
-                problem(row, "(row)", f"{len(values)} fields under {len(names)} headings", values[0])
+                problem(
+                    row, "(row)", f"{len(values)} fields under {len(names)} headings", values[0]
+                )
                 continue
-            if any("\ud800" <= letter <= "\udfff" for value in values for letter in value):
+            try:
+                size = len("".join(values).encode("utf-8"))
+            except UnicodeEncodeError:
                 problem(row, "(row)", "bytes that are not UTF-8")
                 continue
-            records.append({n: v if v else None for n, v in zip(names, values, strict=True)})
-            rows.append(row)
-    table = _from_dicts(records) if records else pa.table({n: pa.array([], pa.large_string()) for n in names})
-    return _Raw(table, rows)
+            gathered.add(row, {n: v or None for n, v in zip(names, values, strict=True)}, size)
+    return gathered.finish()
 
 
-def _read_csv(path: Path, problem: Callable[..., None]) -> _Raw:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            names = next(csv.reader(file), [])
-        table = pa_csv.read_csv(
-            path,
-            read_options=pa_csv.ReadOptions(block_size=64 << 20),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.large_string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=True,
-            ),
-        )
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        return _read_csv_by_row(path, problem)
-    return _Raw(table, range(1, table.num_rows + 1))
+def _check_names(names: Sequence[str], source: str | Path) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{source}: column '{twice[0]}' stands there twice: rename one of them")
 
 
 def _read_parquet(path: Path, problem: Callable[..., None]) -> _Raw:
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        file = pq.ParquetFile(path)
+        _check_names(file.schema_arrow.names, path)
+        table = file.read()
+    except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a Parquet file ({error}): export it again") from error
     try:
         table.validate(full=True)
@@ -328,13 +415,14 @@ def _read_dataset(source: str, problem: Callable[..., None]) -> _Raw:  # noqa: A
             name, _, split = source.partition(":")
             name, _, revision = name.partition("@")
             loaded = datasets.load_dataset(name, split=split or None, revision=revision or None)
-    except Exception as error:  # noqa: BLE001 - the library raises dozens of types
+    except Exception as error:  # the library raises dozens of types
         raise DataError(
             f"cannot load the dataset {source!r} ({type(error).__name__}: {error}): check the name "
             "(owner/name, owner/name@revision, owner/name:split), the network and your access"
         ) from error
     if isinstance(loaded, dict):
-        raise DataError(f"{source} has splits {sorted(loaded)}: name one, as {name}:{min(loaded)}")
+        one = path / min(loaded) if path.is_dir() else f"{name}:{min(loaded)}"
+        raise DataError(f"{source} has splits {sorted(loaded)}: name one, as {one}")
     table = loaded.with_format("arrow")[:]
     return _Raw(table, range(1, table.num_rows + 1))
 
@@ -357,7 +445,12 @@ def _read_raw(source: str | Path, problem: Callable[..., None]) -> _Raw:
             )
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty (0 bytes): make it again")
-        return _READERS[path.suffix](path, problem)
+        try:
+            return _READERS[path.suffix](path, problem)
+        except OSError as error:
+            raise DataError(
+                f"cannot read {path} ({error}): check the disk and your access"
+            ) from error
     if path.is_dir():
         return _read_dataset(str(path), problem)
     name = str(source)
@@ -375,10 +468,14 @@ def _to_integer(value: Any) -> int:
         raise ValueError("true or false where a whole number belongs")
     if isinstance(value, str):
         value = float(value) if any(c in value for c in ".eE") else int(value)
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError("a fraction where a whole number belongs")
     number = int(value)
-    if abs(number) >= 1 << 63:
+    if number != value:
+        raise ValueError("a fraction where a whole number belongs")
+    return _in_64_bits(number)
+
+
+def _in_64_bits(number: int) -> int:
+    if not -(1 << 63) <= number < 1 << 63:
         raise ValueError("a number too large for 64 bits")
     return number
 
@@ -387,28 +484,30 @@ def _to_number(value: Any) -> float:
     if isinstance(value, bool):
         raise ValueError("true or false where a number belongs")
     number = float(value)
-    if number != number or number in (float("inf"), float("-inf")):
+    if not math.isfinite(number):
         raise ValueError("not a finite number")
     return number
 
 
 def _to_time(value: Any) -> int:
-    if isinstance(value, datetime):
-        return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            return int(float(value))
-        moment = datetime.fromisoformat(value)
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     if isinstance(value, bool):
         raise ValueError("true or false where a time belongs")
-    return int(value)
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
+    if isinstance(value, date):
+        return _to_time(datetime(value.year, value.month, value.day, tzinfo=UTC))
+    return _in_64_bits(int(value))
 
 
 def _to_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, bool | int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise ValueError(f"a {type(value).__name__} where text belongs")
 
@@ -427,11 +526,12 @@ def _convert(
     """Bring a column to its type; a value that will not go becomes null after `problem`."""
     target = _ARROW[kind]
     given = values.type
+    whole = pa.types.is_integer(given) and not pa.types.is_uint64(given)
     exact = {
         "text": pa.types.is_string(given) or pa.types.is_large_string(given),
-        "integer": pa.types.is_integer(given),
-        "number": pa.types.is_integer(given) or pa.types.is_floating(given),
-        "time": pa.types.is_integer(given),
+        "integer": whole,
+        "number": whole or pa.types.is_floating(given),
+        "time": whole,
     }[kind]
     if pa.types.is_null(given):
         return pa.chunked_array([pa.nulls(len(values), target)])
@@ -462,55 +562,89 @@ def _select_rows(raw: _Raw, where: str, source: str) -> _Raw:
         connection.register("raw", raw.table)
         try:
             # The condition is the user's own, from their own config.
-            found = connection.sql(f"SELECT ({where}) FROM raw").to_arrow_table()  # noqa: S608
+            query = f"SELECT ({where})::BOOLEAN FROM raw"  # noqa: S608
+            found = connection.sql(query).to_arrow_table()
         except duckdb.Error as error:
-            raise DataError(f"{source}: where: {where!r} cannot be evaluated: {error}") from error
-    keep = pc.indices_nonzero(pc.fill_null(found.column(0).cast(pa.bool_()), fill_value=False))
-    rows = [raw.rows[place] for place in keep.to_pylist()]
-    return _Raw(raw.table.take(keep), rows, raw.table.num_rows - len(rows))
+            hint = ""
+            if source.endswith(".csv"):
+                hint = "; CSV holds text only: write TRY_CAST(score AS INT) for score"
+            raise DataError(
+                f"{source}: where: {where!r} cannot be evaluated: {error}{hint}"
+            ) from error
+    if found.num_rows != raw.table.num_rows:
+        raise DataError(
+            f"{source}: where: {where!r} gives {found.num_rows} answers for {raw.table.num_rows} "
+            "rows: write a condition on one row"
+        )
+    keep = pc.fill_null(found.column(0), fill_value=False)
+    rows = [raw.rows[place] for place in pc.indices_nonzero(keep).to_pylist()]
+    return _Raw(raw.table.filter(keep), rows, raw.strange, raw.table.num_rows - len(rows))
 
 
 class _RowFormatter(string.Formatter):
     """Fills "{subreddit} {created_utc:%Y-%m}" from a row; fields are columns and nothing else."""
 
-    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:  # noqa: ARG002
         return kwargs[field_name], field_name
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec.startswith("%") and isinstance(value, int | float):
-            value = datetime.fromtimestamp(value, UTC)
+        if format_spec.startswith("%"):
+            value = datetime.fromtimestamp(_to_time(value), UTC)
         return str(format(value, format_spec))
 
 
-def _fill(template: str, table: pa.Table, source: str) -> pa.ChunkedArray:
-    names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+def _fill(
+    template: str, table: pa.Table, source: str, problem: Callable[[int, str, Any], None]
+) -> pa.ChunkedArray:
+    try:
+        fields = [part for part in string.Formatter().parse(template) if part[1] is not None]
+    except ValueError as error:
+        raise DataError(f"columns: '{template}' is no template: {error}: mend it") from error
+    names = list(dict.fromkeys(name for _, name, _, _ in fields if name is not None))
+    if not names:
+        raise DataError(f"columns: '{template}' names no column: a constant begins with =")
     for name in names:
         if name not in table.column_names:
             raise DataError(
-                f"{source}: no column '{name}' for '{template}': {nearest(name, table.column_names)}"
+                f"{source}: no column '{name}' for '{template}': "
+                f"{nearest(name, table.column_names)}"
             )
-    if not names:
-        return pa.chunked_array([pa.array([template] * table.num_rows, pa.large_string())])
+    if any("{" in (spec or "") for _, _, spec, _ in fields):
+        raise DataError(f"columns: '{template}' has braces within braces: write the format out")
     formatter = _RowFormatter()
-    filled = [
-        None
-        if any(value is None for value in row.values())
-        else formatter.vformat(template, (), row)
-        for row in table.select(names).to_pylist()
-    ]
+    filled: list[str | None] = []
+    for row, values in enumerate(iterate_rows(table.select(names))):
+        filled.append(None)
+        if any(value is None for value in values.values()):
+            continue
+        try:
+            filled[row] = formatter.vformat(template, (), values)
+        except (ValueError, TypeError, OverflowError, OSError):
+            problem(row, f"does not fit the template {template}", values)
     return pa.chunked_array([pa.array(filled, pa.large_string())])
 
 
-def _select(raw: _Raw, schema: Schema, columns: Mapping[str, str], source: str) -> pa.Table:
+def _select(
+    raw: _Raw,
+    schema: Schema,
+    columns: Mapping[str, str],
+    source: str,
+    flag: Callable[[str, int, str, Any], None],
+) -> pa.Table:
     """Rename and fill columns by the map; keep the rest as extra columns."""
     known = {column.name for column in schema.columns}
     for name in columns:
         if name not in known:
-            raise DataError(f"columns: '{name}' is no column of {schema.name}: {nearest(name, sorted(known))}")
+            raise DataError(
+                f"columns: '{name}' is no column of {schema.name}: {nearest(name, sorted(known))}"
+            )
     table, taken, named = raw.table, set(), {}
     for name, origin in columns.items():
-        if "{" in origin or origin.startswith("="):
-            named[name] = _fill(origin.removeprefix("="), table, source)
+        if origin.startswith("="):
+            constant = pa.scalar(origin[1:], pa.large_string())
+            named[name] = pa.chunked_array([pa.repeat(constant, table.num_rows)])
+        elif "{" in origin:
+            named[name] = _fill(origin, table, source, partial(flag, name))
         elif origin in table.column_names:
             named[name] = table[origin]
             taken.add(origin)
@@ -550,19 +684,20 @@ def fit(
     schema: Schema,
     source: str,
     problem: Callable[..., None],
+    *,
     columns: Mapping[str, str] | None = None,
     now: float | None = None,
 ) -> pa.Table:
     """Fit raw rows to a schema; `problem(row, column, reason, value)` hears of each broken row."""
-    table = _select(raw, schema, columns or {}, source)
     rows = raw.rows
     broken: set[int] = set()
 
-    def flag(row: int, column: str, reason: str, value: Any = None) -> None:
+    def flag(column: str, row: int, reason: str, value: Any = None) -> None:
         if row not in broken:
             problem(rows[row], column, reason, value)
         broken.add(row)
 
+    table = _select(raw, schema, columns or {}, source, flag)
     fitted: dict[str, pa.ChunkedArray] = {}
     latest = int((now if now is not None else time.time()) + 86_400)
     for column in schema.columns:
@@ -579,22 +714,27 @@ def fit(
                 )
             fitted[name] = pa.chunked_array([pa.nulls(table.num_rows, _ARROW[column.kind])])
             continue
-        values = _convert(
-            table[name], column.kind, lambda row, why, value, name=name: flag(row, name, why, value)
-        )
+        values = _convert(table[name], column.kind, partial(flag, name))
         fitted[name] = values
+        strange = (
+            raw.strange.get((columns or {}).get(name, name)) if column.kind == "text" else None
+        )
+        if strange:
+            for row, number in enumerate(rows):
+                if number in strange:
+                    flag(name, row, "not text", strange[number])
         if column.required:
             for row in pc.indices_nonzero(pc.is_null(values)).to_pylist():
-                flag(row, name, "null")
+                flag(name, row, "null")
         if column.kind == "time":
             future = pc.fill_null(pc.greater(values, latest), fill_value=False)
             for row in pc.indices_nonzero(future).to_pylist():
-                flag(row, name, "in the future", values[row].as_py())
+                flag(name, row, "in the future", values[row].as_py())
         if column.choices:
             allowed = pc.is_in(values, value_set=pa.array(column.choices, pa.large_string()))
             wrong = pc.and_(pc.is_valid(values), pc.invert(allowed))
             for row in pc.indices_nonzero(wrong).to_pylist():
-                flag(row, name, f"not one of {', '.join(column.choices)}", values[row].as_py())
+                flag(name, row, f"not one of {', '.join(column.choices)}", values[row].as_py())
     for name in table.column_names:
         if name not in fitted:
             extra = table[name]
@@ -633,7 +773,8 @@ def read_table(
             "{subreddit} {created_utc:%Y-%m}", or "=constant". Given (even empty), the input
             counts as raw, and `n_words` is counted anew.
         set_aside: collects broken rows. Without it the first broken row is an error.
-        where: SQL condition (DuckDB) on the file's own columns; other rows are left out.
+        where: SQL condition (DuckDB) on the file's own columns, which are all text in CSV; other
+            rows are left out.
 
     Returns:
         The declared columns first, then the extra ones; large_string, int64 and float64.
@@ -656,11 +797,15 @@ def read_table(
     raw = _read_raw(source, problem)
     if raw.table.num_rows == 0 and (set_aside is None or not set_aside.rows):
         raise DataError(f"{name} holds no rows: make it again")
-    if where is not None:
+    if where is not None and raw.table.num_rows:
         raw = _select_rows(raw, where, name)
         if set_aside is not None:
             set_aside.not_selected += raw.left_out
-    table = fit(raw, schema, name, problem, columns) if raw.table.num_rows else raw.table
+        if raw.table.num_rows == 0:
+            raise DataError(
+                f"{name}: where: {where!r} is true of none of {raw.left_out} rows: widen it"
+            )
+    table = fit(raw, schema, name, problem, columns=columns) if raw.table.num_rows else raw.table
     if table.num_rows == 0:
         reasons = "; ".join(f"{why} ({n})" for why, n in (set_aside or SetAside()).counts().items())
         raise DataError(f"{name}: no usable row is left, all were set aside: {reasons}")
@@ -692,7 +837,9 @@ def check_parquet(path: Path, schema: Schema) -> None:
         found, wanted = given.field(column.name).type, _ARROW[column.kind]
         text = pa.types.is_string(found) or pa.types.is_large_string(found)
         if not (text if column.kind == "text" else found == wanted):
-            raise DataError(f"{path}: column '{column.name}' holds {found}, not {wanted}: make it again")
+            raise DataError(
+                f"{path}: column '{column.name}' holds {found}, not {wanted}: make it again"
+            )
         if column.required:
             place = given.names.index(column.name)
             nulls = 0
@@ -706,25 +853,43 @@ def check_parquet(path: Path, schema: Schema) -> None:
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a table as Parquet, JSONL or CSV by the path's ending, or else as a `datasets` folder.
 
-    The same table gives the same bytes.
+    The same table gives the same bytes, whatever its chunks. CSV has no types: there an empty
+    text is read back as null and an extra column as text.
 
     Raises:
+        DataError: a column holds what the format cannot, such as lists in CSV.
         MissingExtraError: a folder was asked for and `datasets` is not installed.
     """
     if path.suffix == ".parquet":
-        pq.write_table(table, path, compression="zstd", row_group_size=_ROW_GROUP)
+        with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+            for start in range(0, max(table.num_rows, 1), _ROW_GROUP):
+                # Arrow ends a page where a chunk ends, so chunks would show in the bytes.
+                writer.write_table(table.slice(start, _ROW_GROUP).combine_chunks())
     elif path.suffix in (".jsonl", ".ndjson"):
         with path.open("w", encoding="utf-8") as file:
             for row in iterate_rows(table):
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(json.dumps(row, ensure_ascii=False, default=_plain) + "\n")
     elif path.suffix == ".csv":
+        for one in table.schema:
+            if pa.types.is_nested(one.type):
+                raise DataError(
+                    f"{path}: CSV cannot hold column '{one.name}' ({one.type}): use Parquet"
+                )
         pa_csv.write_csv(table, path)
     else:
         try:
             import datasets  # noqa: PLC0415
         except ImportError as error:
             raise MissingExtraError("datasets", "train") from error
-        datasets.Dataset(datasets.table.InMemoryTable(table)).save_to_disk(str(path))
+        # Chunks become record batches, and so would show in the bytes.
+        whole = datasets.table.InMemoryTable(table.combine_chunks())
+        datasets.Dataset(whole).save_to_disk(str(path))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, date | Decimal):
+        return str(value)
+    raise DataError(f"JSONL cannot hold {value!r:.80} ({type(value).__name__}): use Parquet")
 
 
 def iterate_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -745,7 +910,7 @@ def pair_id(story_a: str, story_b: str) -> str:
 
 
 def prompt_keys(table: pa.Table) -> list[str]:
-    """`litbench.text.prompt_key` of every row's prompt: the clusters and groups of all statistics."""
+    """`litbench.text.prompt_key` of every row's prompt: what all statistics cluster by."""
     prompts = table["prompt"].to_pylist()
     keys = {prompt: prompt_key(prompt) for prompt in set(prompts)}
     return [keys[prompt] for prompt in prompts]

@@ -13,10 +13,14 @@ import pyarrow.compute as pc
 
 # RE2, the engine behind Arrow, has no class subtraction, so scripts that are written without
 # spaces between words are counted first, character by character, and then blanked out.
-_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}]"
-_LETTER = r"[\p{L}\p{M}\p{N}]"
-_WORD = rf"{_LETTER}+(?:['’\-]{_LETTER}+)*"
+# The two long marks (ー, ｰ) stand in no script's class.
+_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\x{30fc}\x{ff70}]"
+# A word starts with a letter or digit: a mark that follows a symbol or 語 is no word of its own.
+# Soft hyphens and joiners are invisible inside a word.
+_LETTERS = r"[\p{L}\p{N}][\p{L}\p{M}\p{N}\x{ad}\x{200c}\x{200d}]*"
+_WORD = rf"{_LETTERS}(?:['’\-\x{{2010}}\x{{2011}}]{_LETTERS})*"
 
+_MARKDOWN = "*_#> "
 _DASHES_AND_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-"})
 
 
@@ -46,19 +50,28 @@ def count_words_of(text: str) -> int:
 
 
 def normalise(text: str) -> str:
-    """Fold a text to what two copies of it share: compatibility forms, case and spacing."""
-    folded = unicodedata.normalize("NFKC", text).translate(_DASHES_AND_QUOTES).casefold()
-    return " ".join(folded.split())
+    """Fold a text to what two copies of it share: compatibility forms, case and spacing.
+
+    Characters that cannot be seen (soft hyphens, joiners, variation selectors) are dropped.
+    """
+    seen = "".join(character for character in text if not _is_invisible(character))
+    # Folding case can undo a composition, and the second pass composes it again.
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
+    return " ".join(folded.translate(_DASHES_AND_QUOTES).split())
+
+
+def _is_invisible(character: str) -> bool:
+    return unicodedata.category(character) == "Cf" or "\ufe00" <= character <= "\ufe0f"
 
 
 def normalise_prompt(prompt: str) -> str:
     """Normalise a prompt so that reposts of it are equal.
 
-    Drops a leading tag such as "[WP]", then punctuation, case and spacing.
+    Drops leading tags such as "[WP]" or "**[WP]**", then punctuation, case and spacing.
     """
-    folded = normalise(prompt)
+    folded = normalise(prompt).lstrip(_MARKDOWN)
     while folded.startswith("[") and "]" in folded[:24]:
-        folded = folded.split("]", 1)[1].lstrip()
+        folded = folded.split("]", 1)[1].lstrip(_MARKDOWN)
     bare = "".join(
         " " if unicodedata.category(character)[0] in "PSZ" else character for character in folded
     )

@@ -13,11 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import settings
 
 from litbench.records import PAIRS, STORIES, VERDICTS, Schema, empty_columns, pair_id
 from litbench.text import count_words
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# The first example of a test may import scipy; no test asserts speed.
+settings.register_profile("litbench", deadline=None)
+settings.load_profile("litbench")
 
 
 def _table(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -54,20 +59,21 @@ def pair_table() -> Callable[..., pa.Table]:
 
     def build(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         full = []
+        chosen = [r.get("chosen", f"the chosen story number {k}") for k, r in enumerate(rows)]
+        rejected = [r.get("rejected", f"a rejected one, number {k}") for k, r in enumerate(rows)]
+        # One call: each compiles its expressions, which takes milliseconds.
+        words = count_words(pa.array(chosen + rejected, pa.large_string())).to_pylist()
         for place, row in enumerate(rows):
-            chosen = row.get("chosen", f"the chosen story number {place}")
-            rejected = row.get("rejected", f"a rejected one, number {place}")
-            words = count_words(pa.array([chosen, rejected], pa.large_string())).to_pylist()
             base = {
                 "prompt_id": f"p{place % 7}",
                 "label_source": "people",
                 "split": "all",
-                "chosen": chosen,
-                "rejected": rejected,
+                "chosen": chosen[place],
+                "rejected": rejected[place],
                 "chosen_story_id": f"c{place}",
                 "rejected_story_id": f"r{place}",
-                "chosen_n_words": words[0],
-                "rejected_n_words": words[1],
+                "chosen_n_words": words[place],
+                "rejected_n_words": words[len(rows) + place],
             }
             merged = {**base, **row}
             merged.setdefault("prompt", f"[WP] Prompt of {merged['prompt_id']}")
@@ -99,7 +105,8 @@ def load_program() -> Callable[[str], ModuleType]:
     def load(name: str) -> ModuleType:
         # Named apart from any module of the tests; a Config's type hints are looked up by it.
         spec = importlib.util.spec_from_file_location(f"program_{Path(name).stem}", ROOT / name)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
@@ -197,6 +204,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         import torch  # noqa: PLC0415
         import transformers  # noqa: PLC0415
 
+        # Models this small only wait for their threads, for minutes on a busy machine.
+        torch.set_num_threads(1)
         torch.manual_seed(0)
         tokenizer = _tiny_tokenizer(kind, pad, padding_side)
         shape = {

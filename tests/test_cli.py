@@ -17,7 +17,10 @@ from litbench.models.features import FeatureModel, FeatureOptions, fit_features
 @pytest.fixture
 def model_folder(tmp_path: Path, pair_table: Callable[..., pa.Table]) -> Path:
     pairs = pair_table(
-        [{"chosen": "Well, well, well, " * (1 + n % 3), "rejected": "Dull! " * 9} for n in range(20)]
+        [
+            {"chosen": "Well, well, well, " * (1 + n % 3), "rejected": "Dull! " * 9}
+            for n in range(20)
+        ]
     )
     fit_features(pairs, FeatureOptions(c=[0.1])).save(tmp_path / "model")
     return tmp_path / "model"
@@ -50,7 +53,16 @@ def test_every_row_comes_back_with_its_reward_and_rank(
 def test_one_story_can_be_scored_from_the_command_line(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(monkeypatch, "score", "--model", model_folder, "--story", "Well, well.", "--prompt", "[WP] X")
+    run(
+        monkeypatch,
+        "score",
+        "--model",
+        model_folder,
+        "--story",
+        "Well, well.",
+        "--prompt",
+        "[WP] X",
+    )
     expected = FeatureModel.load(model_folder).score(["[WP] X"], ["Well, well."])[0]
     assert float(capsys.readouterr().out) == pytest.approx(expected, abs=1e-6)
 

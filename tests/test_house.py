@@ -13,7 +13,9 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM_FOLDERS = ("data_prep", "train", "eval")
 PROGRAMS = sorted(path for folder in PROGRAM_FOLDERS for path in (ROOT / folder).glob("*.py"))
-CONFIGS = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "accelerate"]
+CONFIGS = [
+    path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "accelerate"
+]
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
@@ -41,14 +43,18 @@ def test_no_program_shadows_a_package() -> None:
 def test_program_folders_are_no_packages_and_nothing_is_named_for_nothing() -> None:
     assert not [folder for folder in PROGRAM_FOLDERS if (ROOT / folder / "__init__.py").exists()]
     vague = {"utils", "helpers", "common", "misc"}
-    assert not [path for path in ROOT.glob("*/**/*.py") if path.stem in vague and ".venv" not in path.parts]
+    assert not [
+        path for path in ROOT.glob("*/**/*.py") if path.stem in vague and ".venv" not in path.parts
+    ]
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 def test_a_program_can_be_read_from_top_to_bottom(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstring = ast.get_docstring(tree) or ""
-    assert f"{path.parent.name}/{path.name} --config" in docstring, "the docstring names the command"
+    assert f"{path.parent.name}/{path.name} --config" in docstring, (
+        "the docstring names the command"
+    )
     names = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     assert {"Config", "main"} <= names
     imported = {
@@ -60,7 +66,9 @@ def test_a_program_can_be_read_from_top_to_bottom(path: Path) -> None:
         )
     }  # fmt: skip
     assert not imported & {program.stem for program in PROGRAMS}, "programs do not import programs"
-    runs_at_import = [node for node in tree.body if isinstance(node, ast.Expr | ast.For | ast.While)]
+    runs_at_import = [
+        node for node in tree.body if isinstance(node, ast.Expr | ast.For | ast.While)
+    ]
     assert len(runs_at_import) == 1, "nothing but the docstring stands at import time"
 
 

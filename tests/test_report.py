@@ -81,7 +81,9 @@ def render(pair_table: Callable[..., pa.Table]) -> Callable[..., str]:
 
 def test_the_page_runs_nothing_and_asks_for_nothing(render: Callable[..., str]) -> None:
     page = Page(render())
-    assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & set(page.tags)
+    assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & set(
+        page.tags
+    )
     loading = [
         value
         for name, value in page.attributes

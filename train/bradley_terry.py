@@ -36,7 +36,8 @@ class Config(RewardTraining):
 
 def main(config: Config) -> None:
     """Train and write."""
-    product = Product(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
+    inputs = {"pairs": config.pairs, "backbone": config.backbone}
+    product = Product(config.out, program=__file__, config=config, inputs=inputs)
     if product.is_current():
         return
     pairs = read_pairs(config.pairs, None, config.split).headline
@@ -53,7 +54,8 @@ def main(config: Config) -> None:
     shutil.rmtree(checkpoints, ignore_errors=True)
     print(
         f"{folder}: {pairs.num_rows:,} pairs ({record['counts']['pairs_cut']} cut to fit), "
-        f"{record['steps']} steps in {record['seconds']:.0f} s, last loss {record['curve'][-1]['loss']:.3f}"
+        f"{record['steps']} steps in {record['seconds']:.0f} s, "
+        f"last loss {record['curve'][-1]['loss']:.3f}"
     )
 
 

@@ -6,14 +6,18 @@ from typing import Any
 
 import ibis
 
-# Bodies that Reddit and its archives put in place of a text that is gone.
-_GONE = ("[deleted]", "[removed]", "[deleted by user]", "[removed by reddit]", "")
-_BOT_NAMES = r"(?i)^(automoderator|.*[-_]?bot)$"
-_BOT_TEXTS = (
-    r"(?i)(i am a bot, and this action was performed automatically"
-    r"|^\W*off[- ]topic (discussion|talk)\b"
-    r"|^\W*welcome to the prompt!)"
+# Bodies that Reddit and its archives put in place of a text that is gone, such as "[removed]" and
+# "[ Removed by Reddit on account of violating the content policy. ]".
+_GONE = r"(?is)^(\[\s*(deleted|removed)(\s+by\s+(user|reddit|moderators?)\b.{0,200})?\s*\])?$"
+# A set-off or capitalised "Bot" at the end: people are called Talbot and Abbot.
+_BOT_NAMES = r"^(?i:automoderator)$|(^|[-_])(?i:bot)\d*$|[A-Za-z0-9]Bot\d*$"
+_BOT_SIGNATURE = r"(?i)\bi am a bot, and this action was performed automatically"
+# A story may open with the same words, so the template's next sentence is asked for as well.
+_BOT_TEMPLATE = (
+    r"(?is)^\W*(off[- ]topic (discussion|talk)|welcome to the prompt)\b"
+    r".{0,300}\b(top[- ]level|reminder|reply here)\b"
 )
+_EDGE = 400
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,16 @@ def story_rules(
         max_tokens: most tokens (paper: 2,048).
         min_words: fewest words (paper: 50).
     """
-    text = stories.text.strip()
     rules = []
     if drop_deleted:
-        rules.append(Rule("drop_deleted", "not deleted or removed", text.lower().isin(_GONE)))
+        text = stories.text.strip()
+        rules.append(Rule("drop_deleted", "not deleted or removed", text.re_search(_GONE)))
     if drop_bots:
-        by_name = stories.author.re_search(_BOT_NAMES).fill_null(False)  # noqa: FBT003
-        by_text = text.substr(0, 400).re_search(_BOT_TEXTS) | text.right(400).re_search(_BOT_TEXTS)
+        by_name = stories.author.re_search(_BOT_NAMES).fill_null(False)
+        text = stories.text.strip()
+        head, tail = text.substr(0, _EDGE), text.right(_EDGE)
+        by_text = head.re_search(_BOT_TEMPLATE) | head.re_search(_BOT_SIGNATURE)
+        by_text |= tail.re_search(_BOT_SIGNATURE)
         rules.append(Rule("drop_bots", "not a bot or a moderator template", by_name | by_text))
     if needs_score:
         rules.append(Rule("has_score", "score is known", stories.score.isnull()))
@@ -73,9 +80,7 @@ def story_rules(
             Rule("max_tokens", f"at most {max_tokens:,} tokens", stories.n_tokens > max_tokens)
         )
     if min_words is not None:
-        rules.append(
-            Rule("min_words", f"at least {min_words} words", stories.n_words < min_words)
-        )
+        rules.append(Rule("min_words", f"at least {min_words} words", stories.n_words < min_words))
     return rules
 
 

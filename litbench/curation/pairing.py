@@ -55,7 +55,7 @@ def pair_rules(pairs: Any, *, min_gap: float | None, chosen_later: bool) -> list
             at least 10 votes on either side the smallest chosen score is then 14). A chosen
             score of zero or less passes with any lead.
         chosen_later: the higher-scored story must also be the later one, so that exposure
-            cannot be why it leads (after Ethayarajh et al., 2022).
+            cannot be why it leads (after Ethayarajh et al., 2022). An unknown time is not later.
     """
     rules = []
     if min_gap is not None:
@@ -63,23 +63,26 @@ def pair_rules(pairs: Any, *, min_gap: float | None, chosen_later: bool) -> list
         too_small = gap < min_gap * pairs.chosen_score.cast("float64") - _ROUNDING
         rules.append(Rule("min_gap", f"scores differ by {min_gap:.0%} of the higher", too_small))
     if chosen_later:
-        early = pairs.chosen_created_utc <= pairs.rejected_created_utc
-        rules.append(Rule("chosen_later", "higher-scored story is the later", early))
+        later = (pairs.chosen_created_utc > pairs.rejected_created_utc).fill_null(False)
+        rules.append(Rule("chosen_later", "higher-scored story is the later", ~later))
     return rules
 
 
-def _draw(pairs: Any, seed: int) -> Any:
+def _draw(pairs: Any, seed: int | str) -> Any:
     return ibis.literal(f"{seed}|").concat(pairs.pair_id).hexdigest("md5")
 
 
 def over_cap(pairs: Any, most: int, seed: int) -> Any:
     """True for the pairs of a prompt beyond the first `most`, in seeded order."""
-    window = ibis.window(group_by=pairs.prompt_id, order_by=[_draw(pairs, seed), pairs.pair_id])
+    # Symmetry draws again: with the same draw it would keep the pairs of large prompts first,
+    # since a cap leaves these their smallest values.
+    draw = _draw(pairs, f"cap|{seed}")
+    window = ibis.window(group_by=pairs.prompt_id, order_by=[draw, pairs.pair_id])
     return ibis.row_number().over(window) >= most
 
 
 def breaks_symmetry(pairs: Any, buckets: int, seed: int) -> Any:
-    """True for the pairs to prune so that length says nothing about the choice (paper 3.2).
+    """Mark the pairs to prune so that length says nothing about the choice (paper 3.2).
 
     The length difference (words of chosen minus words of rejected) falls into `buckets` equal
     buckets, mirrored around zero, up to the largest absolute difference of the split. Of two
@@ -87,27 +90,29 @@ def breaks_symmetry(pairs: Any, buckets: int, seed: int) -> Any:
     number: the largest balanced subset. Pairs of equal length favour neither side and stay.
 
     Args:
-        pairs: Ibis table with `split`, `pair_id` and `n_words` per side.
+        pairs: Ibis table with `split`, `pair_id` (unique) and `n_words` per side.
         buckets: an even number (paper: 100).
         seed: seeds the draw.
+
+    Returns:
+        `pairs` with a boolean column `removed`.
     """
     half = buckets // 2
     difference = pairs.chosen_n_words - pairs.rejected_n_words
-    size, side = difference.abs(), difference.sign()
-    widest = size.max().over(ibis.window(group_by=pairs.split))
+    # Few and narrow columns go through the sort and the groups, the rest is joined back: half
+    # the time of windows over whole pairs.
+    marked = pairs.select("pair_id", "split", size=difference.abs(), side=difference.sign())
+    marked = marked.join(marked.group_by("split").agg(widest=marked["size"].max()), "split")
     # Whole numbers throughout: no engine rounds a pair into another bucket.
-    place = ibis.ifelse(widest > 0, (size * half).floordiv(ibis.greatest(widest, 1)), 0)
-    bucket = ibis.least(place, half - 1)
-    marked = pairs.mutate(bucket=bucket, side=side, draw=_draw(pairs, seed))
-    cell = ibis.window(group_by=[marked.split, marked.bucket])
-    fewer = ibis.least(
-        (marked.side > 0).ifelse(1, 0).sum().over(cell),
-        (marked.side < 0).ifelse(1, 0).sum().over(cell),
-    )
+    place = (marked["size"] * half).floordiv(ibis.greatest(marked.widest, 1))
+    marked = marked.mutate(bucket=ibis.least(place, half - 1), draw=_draw(marked, seed))
+    longer, shorter = (marked.side > 0).sum(), (marked.side < 0).sum()
+    fewer = marked.group_by("split", "bucket").agg(fewer=ibis.least(longer, shorter))
+    marked = marked.join(fewer, ["split", "bucket"])
     order = ibis.window(
         group_by=[marked.split, marked.bucket, marked.side],
         order_by=[marked.draw, marked.pair_id],
     )
-    return marked.mutate(
-        removed=(marked.side != 0) & (ibis.row_number().over(order) >= fewer)
-    ).drop("bucket", "side", "draw")
+    beyond = ibis.row_number().over(order) >= marked.fewer
+    removed = marked.select("pair_id", removed=(marked.side != 0) & beyond)
+    return pairs.join(removed, "pair_id")

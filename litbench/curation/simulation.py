@@ -87,8 +87,9 @@ def simulate_votes(
     prompts, prompt_of = np.unique(np.asarray(prompt_ids), return_inverse=True)
 
     def standard(values: np.ndarray) -> np.ndarray:
-        spread: float = values.std()
-        return (values - values.mean()) / (spread if spread > 0 else 1.0)
+        centred: np.ndarray = values - values.mean()
+        spread = float(values.std())
+        return centred / spread if spread > 0 else centred
 
     taste = options.quality_weight * standard(np.asarray(quality, dtype=float))
     taste += options.length_weight * standard(np.log1p(np.asarray(n_words, dtype=float)))

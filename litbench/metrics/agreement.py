@@ -4,6 +4,7 @@ Per order a right verdict counts 1, a tie 1/2, and a pair that was not judged 1/
 over orders (and, in repeated cross-validation, over repeats), then over pairs.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,13 +27,15 @@ class PairScores:
         rater: name.
         kind: kind of rater.
         credit: headline agreement of each pair, 0 to 1.
-        pooled_credit: the same, from the probability averaged over orders; NaN without one.
+        pooled_credit: the same, from the probability averaged over orders; 1/2 where an order
+            lacks one, NaN throughout when the rater gives none.
         judged: share of the pair's verdicts that were a judgement (coverage).
         both_orders: credit where every verdict was a judgement, NaN elsewhere.
-        flipped: 1 where the two orders named different stories, 0 where the same; NaN where
-            there are no two judged orders.
+        flipped: 1 where the two orders named different stories, 0 where the same; NaN unless
+            both named one.
         first_wins: share of judged orders in which the story shown first won; NaN without order.
-        p_chosen: probability for the chosen story, averaged over orders and repeats; NaN without.
+        p_chosen: probability for the chosen story, averaged over orders and repeats; NaN where
+            some verdict lacks one.
         seconds: total time of the pair's verdicts, or NaN.
         cost_usd: total price, or NaN.
     """
@@ -50,31 +53,48 @@ class PairScores:
     cost_usd: np.ndarray
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _mean_of_all(values: Sequence[float | None]) -> float:
     present = [value for value in values if value is not None]
-    return float(np.mean(present)) if present else float("nan")
+    # The probability of one order alone would carry the lean to a position into the mean.
+    return _mean(present) if len(present) == len(values) else math.nan
 
 
 def _sum(values: Sequence[float | None]) -> float:
     present = [value for value in values if value is not None]
-    return float(np.sum(present)) if present else float("nan")
+    return sum(present) if present else math.nan
 
 
-def _gather(rater: str, pair_ids: Sequence[str], rows: dict[str, list[dict[str, Any]]]) -> PairScores:
-    columns: dict[str, list[float]] = {name: [] for name in PairScores.__annotations__}
+def _credit(outcome: str) -> float:
+    return _CREDIT.get(outcome, 0.5)
+
+
+def _pooled_credit(p: float) -> float:
+    return 0.5 if math.isnan(p) or p == 0.5 else float(p > 0.5)
+
+
+def _gather(
+    rater: str, pair_ids: Sequence[str], rows: dict[str, list[dict[str, Any]]]
+) -> PairScores:
+    columns: dict[str, list[float]] = {
+        name: [] for name in PairScores.__annotations__ if name not in ("rater", "kind")
+    }
     kind = ""
+    has_probabilities = False
     for pair_id in pair_ids:
         verdicts = rows[pair_id]
         kind = verdicts[0]["kind"]
-        judged = [verdict["outcome"] in _JUDGED for verdict in verdicts]
-        credit = [_CREDIT.get(verdict["outcome"], 0.5) for verdict in verdicts]
-        pooled, flips = [], []
-        repeats: dict[str | None, list[dict[str, Any]]] = {}
+        judged = [float(verdict["outcome"] in _JUDGED) for verdict in verdicts]
+        by_repeat: dict[str | None, list[dict[str, Any]]] = {}
         for verdict in verdicts:
-            repeats.setdefault(verdict["fold"], []).append(verdict)
-        for repeat in repeats.values():
-            p = _mean([verdict["p_chosen"] for verdict in repeat])
-            pooled.append(None if np.isnan(p) else float(p > 0.5) + 0.5 * float(p == 0.5))
+            by_repeat.setdefault(verdict["fold"], []).append(verdict)
+        credits, probabilities, flips = [], [], []
+        for repeat in by_repeat.values():
+            credits.append(_mean([_credit(verdict["outcome"]) for verdict in repeat]))
+            probabilities.append(_mean_of_all([verdict["p_chosen"] for verdict in repeat]))
             winners = {
                 verdict["order"]: verdict["outcome"]
                 for verdict in repeat
@@ -87,20 +107,19 @@ def _gather(rater: str, pair_ids: Sequence[str], rows: dict[str, list[dict[str, 
             for verdict in verdicts
             if verdict["order"] is not None and verdict["outcome"] in _JUDGED
         ]
-        columns["credit"].append(float(np.mean(credit)))
-        columns["pooled_credit"].append(_mean(pooled))
-        columns["judged"].append(float(np.mean(judged)))
-        columns["both_orders"].append(float(np.mean(credit)) if all(judged) else float("nan"))
+        has_probabilities |= any(verdict["p_chosen"] is not None for verdict in verdicts)
+        columns["credit"].append(_mean(credits))
+        columns["pooled_credit"].append(_mean([_pooled_credit(p) for p in probabilities]))
+        columns["judged"].append(_mean(judged))
+        columns["both_orders"].append(_mean(credits) if all(judged) else math.nan)
         columns["flipped"].append(_mean(flips))
         columns["first_wins"].append(_mean(first))
-        columns["p_chosen"].append(_mean([verdict["p_chosen"] for verdict in verdicts]))
+        columns["p_chosen"].append(_mean(probabilities))
         columns["seconds"].append(_sum([verdict["seconds"] for verdict in verdicts]))
         columns["cost_usd"].append(_sum([verdict["cost_usd"] for verdict in verdicts]))
-    arrays = {
-        name: np.array(values, dtype=float)
-        for name, values in columns.items()
-        if name not in ("rater", "kind")
-    }
+    if not has_probabilities:
+        columns["pooled_credit"] = [math.nan] * len(pair_ids)
+    arrays = {name: np.array(values, dtype=float) for name, values in columns.items()}
     return PairScores(rater=rater, kind=kind, **arrays)
 
 
@@ -120,7 +139,17 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
     """
     pair_ids = pairs["pair_id"].to_pylist()
     wanted = set(pair_ids)
-    columns = ("pair_id", "rater", "kind", "order", "outcome", "p_chosen", "seconds", "cost_usd", "fold")
+    columns = (
+        "pair_id",
+        "rater",
+        "kind",
+        "order",
+        "outcome",
+        "p_chosen",
+        "seconds",
+        "cost_usd",
+        "fold",
+    )
     by_rater: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in verdicts.select(columns).to_pylist():
         rows = by_rater.setdefault(row["rater"], {})
@@ -132,8 +161,8 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
         if missing:
             example = next(pair_id for pair_id in pair_ids if pair_id not in rows)
             raise DataError(
-                f"rater {rater}: no verdict on {missing} of {len(wanted)} pairs, such as {example}: "
-                "run it again on this pairs file"
+                f"rater {rater}: no verdict on {missing} of {len(wanted)} pairs, such as "
+                f"{example}: run it again on this pairs file"
             )
         scores.append(_gather(rater, pair_ids, rows))
     return scores
@@ -160,16 +189,18 @@ class PairFacts:
         return cls(np.array(prompt_keys(pairs)), difference)
 
 
-def per_repeat_agreement(verdicts: pa.Table, rater: str) -> list[float]:
+def per_repeat_agreement(verdicts: pa.Table, pairs: pa.Table, rater: str) -> list[float]:
     """Headline agreement of each repeat of a cross-validation, by repeat.
 
     Args:
         verdicts: table by the schema VERDICTS whose `fold` reads "repeat/fold".
+        pairs: table by the schema PAIRS; verdicts on other pairs are left out.
         rater: its name.
     """
-    sums: dict[int, list[float]] = {}
-    for row in verdicts.select(["rater", "fold", "outcome"]).to_pylist():
-        if row["rater"] == rater and row["fold"] is not None:
-            repeat = int(row["fold"].split("/")[0])
-            sums.setdefault(repeat, []).append(_CREDIT.get(row["outcome"], 0.5))
-    return [float(np.mean(sums[repeat])) for repeat in sorted(sums)]
+    wanted = set(pairs["pair_id"].to_pylist())
+    credits: dict[int, dict[str, list[float]]] = {}
+    for row in verdicts.select(["pair_id", "rater", "fold", "outcome"]).to_pylist():
+        if row["rater"] == rater and row["fold"] is not None and row["pair_id"] in wanted:
+            repeat = credits.setdefault(int(row["fold"].split("/")[0]), {})
+            repeat.setdefault(row["pair_id"], []).append(_credit(row["outcome"]))
+    return [_mean([_mean(of) for of in credits[repeat].values()]) for repeat in sorted(credits)]

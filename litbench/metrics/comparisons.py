@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.intervals import LEVEL, Interval, clustered_mean, interval_without_variance
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Comparison:
         rater: name.
         reference: name.
         difference: agreement of the rater minus that of the reference, with its interval.
-        p_value: two-sided, of no difference; from the same t distribution as the interval.
+        p_value: two-sided, of no difference; below 0.05 where the interval leaves out zero.
         p_holm: the same after Holm's correction for all comparisons made together.
     """
 
@@ -35,26 +35,33 @@ class Comparison:
 
 
 def paired_difference(
-    credit: np.ndarray, reference: np.ndarray, clusters: Sequence[Any]
+    credit: np.ndarray, reference: np.ndarray, clusters: Sequence[Any] | np.ndarray
 ) -> tuple[Interval, float]:
-    """Mean paired difference with a cluster-jackknife interval and p value.
+    """Mean paired difference with a cluster-jackknife t interval and its p value.
+
+    The p value is the interval's: one minus the highest level at which it leaves out zero.
 
     Args:
-        credit: per-pair credit of the rater; shape (n,).
+        credit: per-pair credit of the rater, 0 to 1; shape (n,).
         reference: per-pair credit of the reference; shape (n,).
         clusters: prompt of each pair; shape (n,).
+
+    Returns:
+        The interval, within -1 and 1, and the two-sided p value; NaN bounds and p with fewer
+        than two prompts.
     """
     from scipy import stats  # noqa: PLC0415
 
-    interval = jackknife_interval(credit - reference, clusters, limits=(-math.inf, math.inf))
-    if math.isnan(interval.low):
-        return interval, math.nan
-    freedom = max(interval.effective_clusters - 1, 1.0)
-    half = (interval.high - interval.low) / 2
-    if half < 1e-12:
-        return interval, 1.0 if abs(interval.mean) < 1e-12 else 0.0
-    error = half / float(stats.t.ppf(0.975, freedom))
-    return interval, float(2 * stats.t.sf(abs(interval.mean) / error, freedom))
+    estimate = clustered_mean(credit - reference, clusters)
+    mean, error = estimate.mean, estimate.error
+    if math.isnan(error):
+        return estimate.interval(math.nan, math.nan), math.nan
+    if error == 0:
+        p = min(1.0, 2 * (1 + abs(mean)) ** -estimate.effective_clusters)
+        return interval_without_variance(estimate, (-1.0, 1.0)), p
+    half = float(stats.t.ppf((1 + LEVEL) / 2, estimate.freedom)) * error
+    interval = estimate.interval(max(-1.0, mean - half), min(1.0, mean + half))
+    return interval, float(2 * stats.t.sf(abs(mean) / error, estimate.freedom))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -69,7 +76,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_all(
-    credits: dict[str, np.ndarray], reference: str, clusters: Sequence[Any]
+    credits: dict[str, np.ndarray], reference: str, clusters: Sequence[Any] | np.ndarray
 ) -> list[Comparison]:
     """Compare every rater with the reference, Holm-corrected together.
 

@@ -2,7 +2,7 @@
 
 Pairs of one prompt share stories, so they are not independent: a prompt is the unit that is
 drawn. `jackknife_interval` is what LitBench reports; `benchmarks/intervals.py` measures the
-coverage of the methods here at the cluster sizes of real sets, and is why.
+coverage of the methods here at the cluster sizes of real sets, and is why (docs/statistics.md).
 """
 
 import math
@@ -39,6 +39,35 @@ class Interval:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
+@dataclass(frozen=True)
+class ClusteredMean:
+    """A mean over pairs and how far it can be trusted.
+
+    Attributes:
+        mean: the mean over pairs; NaN without pairs.
+        error: its standard error, by the cluster jackknife; NaN with fewer than two prompts, and
+            exactly 0 where leaving out any prompt leaves the mean as it is.
+        n: pairs.
+        clusters: prompts.
+        effective_clusters: see `effective_clusters`.
+    """
+
+    mean: float
+    error: float
+    n: int
+    clusters: int
+    effective_clusters: float
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of its t distribution: `effective_clusters` - 1, at least 1."""
+        return max(self.effective_clusters - 1, 1.0)
+
+    def interval(self, low: float, high: float) -> Interval:
+        """The interval with these bounds."""
+        return Interval(self.mean, low, high, self.n, self.clusters, self.effective_clusters)
+
+
 def effective_clusters(sizes: np.ndarray) -> float:
     """How many clusters of equal size would be worth these: (sum n)^2 / sum n^2.
 
@@ -52,61 +81,93 @@ def effective_clusters(sizes: np.ndarray) -> float:
     return total**2 / float(np.sum(np.square(sizes, dtype=float))) if total else 0.0
 
 
-def _cluster_sums(values: np.ndarray, clusters: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
+def _cluster_sums(
+    values: np.ndarray, clusters: Sequence[Any] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    _, place = np.unique(np.asarray(clusters), return_inverse=True)
     return np.bincount(place, weights=values), np.bincount(place).astype(float)
 
 
-def jackknife_interval(
-    values: np.ndarray,
-    clusters: Sequence[Any],
-    limits: tuple[float, float] = (0.0, 1.0),
-    level: float = LEVEL,
-) -> Interval:
-    """Cluster jackknife with a t quantile.
+def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> ClusteredMean:
+    """Mean over pairs with its cluster-jackknife standard error.
 
-    The variance is CV3 (MacKinnon, Nielsen and Webb, 2023, Cluster-robust inference: a guide,
-    section 3): (G - 1) / G times the sum over prompts of (mean without the prompt - mean)^2. The
-    t quantile has `effective_clusters` - 1 degrees of freedom rather than G - 1, which matters
-    when a few prompts hold most pairs. When every pair has the same value the variance says
-    nothing; for shares (`limits` 0 and 1, value 0 or 1) an exact binomial interval
-    (Clopper-Pearson) with the effective number of prompts as sample size stands in.
+    The variance is CV3 (MacKinnon, Nielsen and Webb, 2023, Cluster-robust inference: A guide to
+    empirical practice): (G - 1) / G times the sum over the G prompts of (mean without the
+    prompt - mean)^2.
 
     Args:
         values: one number per pair; shape (n,).
         clusters: the prompt of each pair; shape (n,).
+    """
+    n = len(values)
+    if n == 0:
+        return ClusteredMean(math.nan, math.nan, 0, 0, 0.0)
+    sums, sizes = _cluster_sums(values, clusters)
+    count, effective = len(sizes), effective_clusters(sizes)
+    mean = float(sums.sum() / n)
+    if count < 2:
+        return ClusteredMean(mean, math.nan, n, count, effective)
+    without = (sums.sum() - sums) / (n - sizes)
+    error = math.sqrt((count - 1) / count * float(np.sum((without - mean) ** 2)))
+    # What rounding leaves of a variance of zero.
+    return ClusteredMean(mean, error if error > 1e-12 else 0.0, n, count, effective)
+
+
+def interval_without_variance(
+    estimate: ClusteredMean, limits: tuple[float, float], level: float = LEVEL
+) -> Interval:
+    """Interval of a mean that is the same in every prompt, so that its variance says nothing.
+
+    Prompts that look otherwise were not met in `effective_clusters` draws; by the exact binomial
+    bound (Clopper and Pearson, 1934) they are at most a share 1 - (alpha / 2)^(1 / effective) of
+    all, and may lie anywhere within the limits.
+
+    Args:
+        estimate: a mean with an error of 0.
         limits: least and greatest value the mean can have.
+        level: confidence level.
+    """
+    unseen = 1 - ((1 - level) / 2) ** (1 / estimate.effective_clusters)
+    mean = estimate.mean
+    return estimate.interval(mean - unseen * (mean - limits[0]), mean + unseen * (limits[1] - mean))
+
+
+def jackknife_interval(
+    values: np.ndarray, clusters: Sequence[Any] | np.ndarray, level: float = LEVEL
+) -> Interval:
+    """Interval of a share: cluster jackknife with a t quantile, on the logit scale.
+
+    The logit, common for shares in surveys (Korn and Graubard, 1998), keeps the bounds between 0
+    and 1 and makes room on the side of one half, where the truth is more often than the plain
+    interval allows when nearly all pairs agree. The t quantile has
+    `effective_clusters` - 1 degrees of freedom rather than G - 1, which matters when a few
+    prompts hold most pairs.
+
+    Args:
+        values: one number from 0 to 1 per pair; shape (n,).
+        clusters: the prompt of each pair; shape (n,).
         level: confidence level.
 
     Returns:
         The interval; NaN bounds with fewer than two prompts.
     """
-    from scipy import stats  # noqa: PLC0415
+    from scipy import special, stats  # noqa: PLC0415
 
-    n = len(values)
-    if n == 0:
-        return Interval(math.nan, math.nan, math.nan, 0, 0, 0.0)
-    sums, sizes = _cluster_sums(values, clusters)
-    count, effective = len(sizes), effective_clusters(sizes)
-    mean = float(sums.sum() / n)
-    if count < 2:
-        return Interval(mean, math.nan, math.nan, n, count, effective)
-    without = (sums.sum() - sums) / (n - sizes)
-    error = math.sqrt((count - 1) / count * float(np.sum((without - mean) ** 2)))
-    if error < 1e-12 and limits == (0.0, 1.0) and mean in (0.0, 1.0):
-        tail = (1 - level) / 2
-        reach = 1 - tail ** (1 / effective)
-        low, high = (1 - reach, 1.0) if mean == 1.0 else (0.0, reach)
-        return Interval(mean, low, high, n, count, effective)
-    half = float(stats.t.ppf((1 + level) / 2, max(effective - 1, 1.0))) * error
-    low, high = max(limits[0], mean - half), min(limits[1], mean + half)
-    return Interval(mean, low, high, n, count, effective)
+    estimate = clustered_mean(values, clusters)
+    if math.isnan(estimate.error):
+        return estimate.interval(math.nan, math.nan)
+    if estimate.error == 0:
+        return interval_without_variance(estimate, (0.0, 1.0), level)
+    mean = estimate.mean
+    half = stats.t.ppf((1 + level) / 2, estimate.freedom) * estimate.error / (mean * (1 - mean))
+    low, high = special.expit(special.logit(mean) + np.array([-half, half]))
+    return estimate.interval(float(low), float(high))
 
 
 def bootstrap_interval(
     values: np.ndarray,
-    clusters: Sequence[Any],
-    draws: int = 2_000,
+    clusters: Sequence[Any] | np.ndarray,
+    draws: int = 1_000,
     seed: int = 0,
     level: float = LEVEL,
 ) -> Interval:
@@ -120,8 +181,7 @@ def bootstrap_interval(
         level: confidence level.
     """
     sums, sizes = _cluster_sums(values, clusters)
-    random = np.random.default_rng(seed)
-    picks = random.integers(len(sums), size=(draws, len(sums)))
+    picks = np.random.default_rng(seed).integers(len(sums), size=(draws, len(sums)))
     means = sums[picks].sum(1) / sizes[picks].sum(1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     mean = float(sums.sum() / sizes.sum())
@@ -131,7 +191,7 @@ def bootstrap_interval(
 
 def wild_bootstrap_interval(
     values: np.ndarray,
-    clusters: Sequence[Any],
+    clusters: Sequence[Any] | np.ndarray,
     draws: int = 999,
     seed: int = 0,
     level: float = LEVEL,
@@ -139,11 +199,11 @@ def wild_bootstrap_interval(
     """Wild cluster bootstrap-t with Rademacher weights (Cameron, Gelbach and Miller, 2008).
 
     Residual sums of whole prompts change sign together; the quantiles of the resulting t
-    statistics replace those of Student's distribution.
+    statistics replace those of Student's distribution. Kept for comparison.
 
     Args:
         values: one number per pair; shape (n,).
-        clusters: the prompt of each pair; shape (n,).
+        clusters: the prompt of each pair, two prompts or more; shape (n,).
         draws: resamples.
         seed: seeds them.
         level: confidence level.
@@ -152,11 +212,14 @@ def wild_bootstrap_interval(
     n, count = float(sizes.sum()), len(sizes)
     mean = float(sums.sum() / n)
     residual = sums - mean * sizes
-    error = math.sqrt(count / (count - 1) * float(np.sum(residual**2))) / n
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, count))
-    moved = signs * residual
-    shift = moved.sum(1) / n
-    spread = np.sqrt(count / (count - 1) * np.sum((moved - shift[:, None] * sizes) ** 2, 1)) / n
+    scale = math.sqrt(count / (count - 1)) / n
+    error = scale * math.sqrt(float(np.sum(residual**2)))
+    signs = np.random.default_rng(seed).integers(0, 2, size=(draws, count)) * 2.0 - 1.0
+    shift = signs @ residual / n
+    # sum((sign * residual - shift * size)^2), multiplied out
+    squares = np.sum(residual**2) - 2 * shift * (signs @ (residual * sizes))
+    squares += shift**2 * np.sum(sizes**2)
+    spread = scale * np.sqrt(np.maximum(squares, 0.0))
     reach = float(np.quantile(np.abs(shift) / np.maximum(spread, 1e-12), level)) * error
     effective = effective_clusters(sizes)
     return Interval(mean, mean - reach, mean + reach, len(values), count, effective)

@@ -17,6 +17,11 @@ from litbench.metrics.calibration import Calibration, calibration
 from litbench.metrics.comparisons import Comparison, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
 
+_CSV_COLUMNS = (
+    "rater", "kind", "agreement", "low", "high", "n", "prompts", "effective_prompts",
+    "chosen_longer", "chosen_shorter", "before_symmetry", "coverage", "difference", "p_holm",
+    "seconds", "pairs_per_second", "trained_on",
+)  # fmt: skip
 _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
 
@@ -110,11 +115,15 @@ def leaderboard(
     all_scores = pair_scores(verdicts, pairs)
     names = [scores.rater for scores in all_scores]
     if reference not in names:
-        raise ConfigError(f"reference '{reference}' is none of the raters: {nearest(reference, names)}")
+        raise ConfigError(
+            f"reference '{reference}' is none of the raters: {nearest(reference, names)}"
+        )
     facts = PairFacts.of(pairs)
     comparisons = {
         comparison.rater: comparison
-        for comparison in compare_all({s.rater: s.credit for s in all_scores}, reference, facts.clusters)
+        for comparison in compare_all(
+            {s.rater: s.credit for s in all_scores}, reference, facts.clusters
+        )
     }
     wider: dict[str, Interval] = {}
     if before_symmetry is not None:
@@ -127,7 +136,7 @@ def leaderboard(
         complete = bool(np.isfinite(scores.both_orders).all())
         longer, shorter = facts.difference > 0, facts.difference < 0
         seconds = float(np.nansum(scores.seconds))
-        repeats = per_repeat_agreement(verdicts, scores.rater)
+        repeats = per_repeat_agreement(verdicts, pairs, scores.rater)
         judged = len(scores.credit) * max(len(repeats), 1)
         paid = np.isfinite(scores.cost_usd).any()
         rows.append(
@@ -177,10 +186,7 @@ def write_leaderboard_csv(rows: list[LeaderboardRow], path: Path) -> None:
     """Write the headline figures as CSV."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            "rater kind agreement low high n prompts effective_prompts chosen_longer chosen_shorter "
-            "before_symmetry coverage difference p_holm seconds pairs_per_second trained_on".split()
-        )
+        writer.writerow(_CSV_COLUMNS)
         for row in rows:
             comparison = row.comparison
             wider = row.before_symmetry

@@ -7,7 +7,8 @@ read, JSON on disk, probabilities.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ import pyarrow as pa
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.manifest import versions, write_json
-from litbench.records import prompt_keys
 from litbench.raters import ScoreRater, blind, training_prompts_of
-from litbench.text import count_words_of
+from litbench.records import prompt_keys
+from litbench.text import count_words, count_words_of
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-_SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*\s+|\n+|[。！？]")
+# A run of marks is tried once, from its start, and never in part: otherwise a page of dots takes
+# minutes.
+_SENTENCE_END = re.compile(r"(?<![.!?…。！？])[.!?…。！？]++[\"'”’)\]]*+\s+|\n+|[。！？]")
 _QUOTED = re.compile(r"[\"“][^\"“”]{1,400}[\"”]")
 _PRONOUNS = {
     "rate_i": {"i", "i'm", "i'd", "i've", "i'll", "me", "my", "mine", "myself"},
@@ -33,8 +36,11 @@ _PRONOUNS = {
     },
 }  # fmt: skip
 _FUNCTION_WORDS = frozenset(
-    "the a an and but or of to in on at by for with from as that which who is was were be been "
-    "had have has not no so if then than there this these those".split()
+    (
+        *("the", "a", "an", "and", "but", "or", "of", "to", "in", "on", "at", "by", "for", "with"),
+        *("from", "as", "that", "which", "who", "is", "was", "were", "be", "been", "had", "have"),
+        *("has", "not", "no", "so", "if", "then", "than", "there", "this", "these", "those"),
+    )
 )
 
 FEATURES = (
@@ -80,19 +86,26 @@ def surface_features(prompt: str, story: str) -> list[float]:
     Returns:
         One number per name in `FEATURES`, in that order; all finite, for any text.
     """
-    n_words = count_words_of(story)
+    return _features(prompt, story, count_words_of(story))
+
+
+def _features(prompt: str, story: str, n_words: int) -> list[float]:
     per_word = 1 / max(n_words, 1)
     paragraphs = [part for part in story.split("\n") if part.strip()]
     sentences = [part for part in _SENTENCE_END.split(story) if part and part.strip()]
     sentence_lengths = np.array([len(part.split()) for part in sentences] or [0], dtype=float)
     tokens = _TOKEN.findall(story)
-    lower = [token.lower().replace("’", "'") for token in tokens]
     word_lengths = np.array([len(token) for token in tokens] or [0], dtype=float)
     # Long texts repeat more words whoever writes them: a window makes lengths comparable.
-    window = lower[:200]
+    window = [_folded(token) for token in tokens[:200]]
     prompt_words = {w.lower() for w in _TOKEN.findall(prompt)} - _FUNCTION_WORDS
     quoted = sum(len(match) for match in _QUOTED.findall(story))
-    letters = sum(map(str.isalpha, story))
+    # Distinct characters and words are few: counting them first is several times faster.
+    characters, spellings = Counter(story), Counter(tokens)
+    vocabulary: Counter[str] = Counter()
+    for token, n in spellings.items():
+        vocabulary[_folded(token)] += n
+    letters = sum(n for letter, n in characters.items() if letter.isalpha())
     values = {
         "log_words": math.log1p(n_words),
         "log_paragraphs": math.log1p(len(paragraphs)),
@@ -102,8 +115,8 @@ def surface_features(prompt: str, story: str) -> list[float]:
         "word_length": word_lengths.mean(),
         "word_length_sd": word_lengths.std(),
         "type_token_ratio": len(set(window)) / max(len(window), 1),
-        "function_words": sum(word in _FUNCTION_WORDS for word in lower) * per_word,
-        **{name: sum(w in words for w in lower) * per_word for name, words in _PRONOUNS.items()},
+        "function_words": _total(vocabulary, _FUNCTION_WORDS) * per_word,
+        **{name: _total(vocabulary, words) * per_word for name, words in _PRONOUNS.items()},
         "lower_case_i": float(len(re.findall(r"(?<![\w.])i(?![\w.])", story)) > 0),
         "quoted_share": quoted / max(len(story), 1),
         "commas": story.count(",") * per_word,
@@ -114,14 +127,24 @@ def surface_features(prompt: str, story: str) -> list[float]:
         * per_word,
         "semicolons": (story.count(";") + story.count(":")) * per_word,
         "asterisks": math.log1p(story.count("*") + story.count("_")),
-        "digits": sum(map(str.isdigit, story)) * per_word,
-        "capitals": sum(map(str.isupper, story)) / max(letters, 1),
-        "all_caps_words": sum(len(t) > 1 and t.isupper() for t in tokens) * per_word,
+        "digits": sum(n for letter, n in characters.items() if letter.isdigit()) * per_word,
+        "capitals": sum(n for letter, n in characters.items() if letter.isupper())
+        / max(letters, 1),
+        "all_caps_words": sum(n for t, n in spellings.items() if len(t) > 1 and t.isupper())
+        * per_word,
         "ends_in_quote": float(story.rstrip()[-1:] in ('"', "”", "*")),
         "last_sentence_length": math.log1p(sentence_lengths[-1]),
-        "prompt_overlap": len(prompt_words & set(lower)) / max(len(prompt_words), 1),
+        "prompt_overlap": len(prompt_words & vocabulary.keys()) / max(len(prompt_words), 1),
     }
     return [float(values[name]) for name in FEATURES]
+
+
+def _folded(token: str) -> str:
+    return token.lower().replace("’", "'")
+
+
+def _total(counts: Counter[str], words: Collection[str]) -> int:
+    return sum(counts[word] for word in words)
 
 
 @dataclass
@@ -166,10 +189,10 @@ class FeatureModel(ScoreRater):
         """Rewards in log-odds; float64, shape (n,)."""
         places = [FEATURES.index(name) for name in self.names]
         features = feature_matrix(prompts, stories)[:, places]
-        # A matrix product groups its sums by batch size; per-row sums do not, and so a story's
-        # reward does not depend on its neighbours.
-        rewards: np.ndarray = (((features - self.mean) / self.scale) * self.coefficients).sum(1)
-        return rewards
+        terms = ((features - self.mean) / self.scale) * self.coefficients
+        # numpy groups the terms of a sum by memory layout and batch size; fsum rounds once, and
+        # so a story's reward does not depend on its neighbours.
+        return np.array([math.fsum(row) for row in terms.tolist()], dtype=np.float64)
 
     def training_prompts(self) -> frozenset[str]:
         """`prompt_key` of the training prompts."""
@@ -210,26 +233,31 @@ class FeatureModel(ScoreRater):
         path = folder / "features.json"
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ModelError(f"cannot read {path} ({error}): train it with train/features.py") from error
-        names = tuple(item["name"] for item in content["features"])
+            names = tuple(str(item["name"]) for item in content["features"])
+            mean, scale, coefficients = (
+                np.array([item[key] for item in content["features"]], dtype=np.float64)
+                for key in ("mean", "scale", "coefficient")
+            )
+            strength = float(content["c"])
+            prompts = frozenset(content["training_prompts"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(
+                f"cannot read {path} ({type(error).__name__}: {error}): train it with "
+                "train/features.py"
+            ) from error
         unknown = sorted(set(names) - set(FEATURES))
         if unknown:
             raise ModelError(f"{path} uses unknown features {unknown}: train it again")
-        columns = (
-            np.array([item[key] for item in content["features"]], dtype=np.float64)
-            for key in ("mean", "scale", "coefficient")
-        )
-        mean, scale, coefficients = columns
-        prompts = frozenset(content["training_prompts"])
-        return cls(name, names, mean, scale, coefficients, float(content["c"]), prompts)
+        return cls(name, names, mean, scale, coefficients, strength, prompts)
 
 
 def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
     """Surface features of many stories; float64, shape (n, len(FEATURES))."""
     if not stories:
         return np.zeros((0, len(FEATURES)))
-    rows = [surface_features(p, s) for p, s in zip(prompts, stories, strict=True)]
+    # Counted in one go: for a single text, Arrow spends all its time on compiling the expression.
+    words = count_words(pa.array(stories, pa.large_string())).to_pylist()
+    rows = [_features(p, s, n) for p, s, n in zip(prompts, stories, words, strict=True)]
     return np.array(rows, dtype=np.float64)
 
 
@@ -246,8 +274,9 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
         name: the rater's name.
 
     Raises:
-        DataError: fewer than two pairs.
-        ConfigError: an unknown feature is to be dropped.
+        DataError: fewer than two pairs, or a weight that is negative or no number.
+        ConfigError: an unknown feature is to be dropped, or all are; no strength, or one that is
+            not positive.
     """
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
     from sklearn.metrics import log_loss  # noqa: PLC0415
@@ -259,6 +288,10 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     if unknown:
         raise ConfigError(f"drop: unknown features {unknown}: valid are {', '.join(FEATURES)}")
     names = tuple(n for n in FEATURES if n not in options.drop)
+    if not names:
+        raise ConfigError("drop: every feature is dropped: keep at least one")
+    if not options.c or min(options.c) <= 0:
+        raise ConfigError(f"c: {options.c}: give at least one strength, all of them positive")
     places = [FEATURES.index(n) for n in names]
     blinded, chosen_first = blind(pairs)
     texts = sorted({(p.prompt, s) for p in blinded for s in (p.first, p.second)})
@@ -273,12 +306,20 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     difference = np.concatenate([first - second, second - first])
     label = np.concatenate([chosen_first, ~chosen_first])
     weight = pairs["weight"].fill_null(1.0).to_numpy().astype(np.float64)
+    if not (np.isfinite(weight).all() and (weight >= 0).all() and weight.any()):
+        raise DataError(
+            f"column weight runs from {weight.min()} to {weight.max()}: give finite weights of at "
+            "least 0, some of them above"
+        )
     weight = np.concatenate([weight, weight]) / 2
     groups, group = np.unique(prompt_keys(pairs), return_inverse=True)
     group = np.concatenate([group, group])
 
     def fitted(c: float, rows: np.ndarray) -> Any:
-        model = LogisticRegression(C=c, fit_intercept=False, max_iter=1_000, tol=1e-8)
+        # Newton: few columns and many rows; lbfgs gives up short of this tolerance on some data.
+        model = LogisticRegression(
+            C=c, fit_intercept=False, solver="newton-cholesky", max_iter=1_000, tol=1e-8
+        )
         return model.fit(difference[rows], label[rows], sample_weight=weight[rows])
 
     strength = options.c[0]
@@ -300,13 +341,15 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
 
 
 @dataclass
-class _PathOptions:
+class PathOptions:
+    """A feature model as a rater: `path`, a folder with `features.json`."""
+
     path: Path
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> FeatureModel:
     """The kind `features` of a config; option `path`, a folder with `features.json`."""
-    return FeatureModel.load(build(_PathOptions, options, where).path, name)
+    return FeatureModel.load(build(PathOptions, options, where).path, name)
 
 
 def train_rater(

@@ -12,6 +12,7 @@ apart, so that no token straddles their border and cutting never touches the pro
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from litbench.errors import ModelError
@@ -92,9 +93,7 @@ class Layout:
         probe = tokenizer("a", "b", return_special_tokens_mask=True)
         ids, special = probe["input_ids"], probe["special_tokens_mask"]
         texts = [place for place, flag in enumerate(special) if not flag]
-        gap = next(
-            (p for p, q in zip(texts, texts[1:], strict=False) if q > p + 1), texts[0]
-        )
+        gap = next((p for p, q in pairwise(texts) if q > p + 1), texts[0])
         after = next(p for p in texts if p > gap)
         return cls(
             tuple(ids[: texts[0]]),

@@ -89,10 +89,10 @@ def load_backbone(name: str, *, trust_remote_code: bool = False, dtype: str = "f
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
         )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except Exception as error:  # the loaders raise dozens of types
         raise ModelError(
-            f"cannot load the model '{name}' ({type(error).__name__}: {error}): check the name, the "
-            "network and your access; weights must be safetensors with at most one label"
+            f"cannot load the model '{name}' ({type(error).__name__}: {error}): check the name, "
+            "the network and your access; weights must be safetensors with at most one label"
         ) from error
     finally:
         logging.set_verbosity(verbosity)
@@ -132,7 +132,7 @@ class RewardModel(ScoreRater):
         *,
         name: str = "reward",
         prompts: frozenset[str] = frozenset(),
-        batch_tokens: int = 8_192,
+        batch_tokens: int | None = None,
         training: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model.eval()
@@ -140,7 +140,9 @@ class RewardModel(ScoreRater):
         self.layout = layout
         self.name = name
         self.prompts = prompts
-        self.batch_tokens = batch_tokens
+        on_cpu = next(model.parameters()).device.type == "cpu"
+        # Activations of more tokens fall out of a CPU's cache (benchmarks/scoring.py).
+        self.batch_tokens = batch_tokens or (2_048 if on_cpu else 8_192)
         self.stories_cut = 0
         self.layout_inferred = False
         self.training_record = dict(training or {})
@@ -153,7 +155,7 @@ class RewardModel(ScoreRater):
         name: str = "reward",
         device: str | None = None,
         dtype: str = "float32",
-        batch_tokens: int = 8_192,
+        batch_tokens: int | None = None,
         max_length: int | None = None,
         trust_remote_code: bool = False,
     ) -> "RewardModel":
@@ -166,7 +168,8 @@ class RewardModel(ScoreRater):
             name: the rater's name.
             device: such as cuda or cpu; a GPU where there is one when not given.
             dtype: float32, bfloat16 or float16; the head is computed in float32 in any case.
-            batch_tokens: most tokens, padding included, of one forward pass.
+            batch_tokens: most tokens, padding included, of one forward pass; 2,048 on a CPU and
+                8,192 elsewhere when not given.
             max_length: most tokens of a sequence, for a model without stored layout.
             trust_remote_code: run code from the model's repository.
 
@@ -291,7 +294,7 @@ class RewardRaterOptions:
     path: str
     device: str | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    batch_tokens: int = 8_192
+    batch_tokens: int | None = None
     max_length: int | None = None
     trust_remote_code: bool = False
 

@@ -6,6 +6,7 @@ scoring. trl itself would drop overlong pairs, and read the reward one token ear
 token is the EOS token.
 """
 
+import json
 import math
 import os
 import sys
@@ -75,8 +76,8 @@ def accumulation_steps(batch_size: int, per_device: int, processes: int) -> int:
     together = per_device * processes
     if batch_size % together:
         raise ConfigError(
-            f"batch_size {batch_size} is not a multiple of per_device_train_batch_size {per_device} "
-            f"times {processes} processes: change one of them"
+            f"batch_size {batch_size} is not a multiple of per_device_train_batch_size "
+            f"{per_device} times {processes} processes: change one of them"
         )
     return batch_size // together
 
@@ -141,6 +142,17 @@ def _watch_class() -> Any:
     return Watch
 
 
+def _last_whole_checkpoint(folder: Path) -> str | None:
+    """Find the newest checkpoint whose last file was written; a kill may leave half of one."""
+    found = []
+    for state in folder.glob("checkpoint-*/trainer_state.json"):
+        try:
+            found.append((int(json.loads(state.read_text())["global_step"]), state.parent))
+        except (ValueError, KeyError):
+            continue
+    return str(max(found)[1]) if found else None
+
+
 def _use_bf16(precision: str) -> bool:
     import torch  # noqa: PLC0415
 
@@ -200,9 +212,9 @@ def train_reward_model(
     if pairs.num_rows == 0:
         raise DataError("there are no pairs to train on: check the filters and the split")
     trainer_class = _trainer_class()
+    import torch  # noqa: PLC0415
     from transformers import set_seed  # noqa: PLC0415
     from transformers.trainer_callback import PrinterCallback  # noqa: PLC0415
-    from transformers.trainer_utils import get_last_checkpoint  # noqa: PLC0415
     from trl import RewardConfig  # noqa: PLC0415
 
     # One line for parallel tokenizers that fork, not one per process.
@@ -212,12 +224,10 @@ def train_reward_model(
         options.backbone, trust_remote_code=options.trust_remote_code
     )
     layout = Layout.infer(tokenizer, backbone, options.max_length, options.max_prompt_tokens)
-    model = RewardModel(
-        backbone, tokenizer, layout, name=name, prompts=training_prompts_of(pairs)
-    )
+    model = RewardModel(backbone, tokenizer, layout, name=name, prompts=training_prompts_of(pairs))
     dataset, counts = _dataset(model, pairs)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    bf16 = _use_bf16(options.precision)
+    bf16, has_accelerator = _use_bf16(options.precision), torch.accelerator.is_available()
     accumulation = accumulation_steps(
         options.batch_size, options.per_device_train_batch_size, processes
     )
@@ -233,6 +243,8 @@ def train_reward_model(
         per_device_train_batch_size=options.per_device_train_batch_size,
         gradient_accumulation_steps=accumulation,
         bf16=bf16,
+        # Without it, transformers refuses bf16 on a machine without a GPU.
+        use_cpu=not has_accelerator,
         center_rewards_coefficient=options.center_rewards_coefficient,
         activation_checkpointing=options.activation_checkpointing,
         seed=options.seed,
@@ -240,9 +252,11 @@ def train_reward_model(
         save_steps=options.save_steps or 500,
         save_total_limit=2,
         logging_steps=max(1, min(10, steps // 20)),
+        # The filter would show the last finite loss in place of NaN, and the run would go on.
+        logging_nan_inf_filter=False,
         report_to=options.report_to,
         disable_tqdm=not sys.stderr.isatty(),
-        dataloader_pin_memory=bf16,
+        dataloader_pin_memory=has_accelerator,
     )
     # trl takes the pad token from the tokenizer, and falls back to EOS by itself.
     trainer = trainer_class(
@@ -253,8 +267,7 @@ def train_reward_model(
         callbacks=[_watch_class()()],
     )
     trainer.remove_callback(PrinterCallback)
-    checkpoint = get_last_checkpoint(str(folder)) if folder.is_dir() else None
-    outcome = trainer.train(resume_from_checkpoint=checkpoint)
+    outcome = trainer.train(resume_from_checkpoint=_last_whole_checkpoint(folder))
     curve = [
         {"step": entry["step"], "loss": round(entry["loss"], 6)}
         for entry in trainer.state.log_history

@@ -90,9 +90,7 @@ def length_symmetry(before: np.ndarray | None, after: np.ndarray, buckets: int) 
     return _draw("symmetry", draw)
 
 
-def distribution(
-    chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False
-) -> str:
+def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False) -> str:
     """Histogram of one quantity for chosen and rejected stories (paper, Figure 3)."""
 
     def draw(axes: Any) -> None:
@@ -101,8 +99,12 @@ def distribution(
         edges = (
             np.geomspace(max(low, 1), high, 31) if log and low > 0 else np.linspace(low, high, 31)
         )
-        axes.hist(chosen, edges, histtype="stepfilled", color=_SERIES[0], alpha=0.45, label="chosen")
-        axes.hist(rejected, edges, histtype="step", color=_SERIES[1], linewidth=1.4, label="rejected")
+        axes.hist(
+            chosen, edges, histtype="stepfilled", color=_SERIES[0], alpha=0.45, label="chosen"
+        )
+        axes.hist(
+            rejected, edges, histtype="step", color=_SERIES[1], linewidth=1.4, label="rejected"
+        )
         if log and low > 0:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -64,11 +64,12 @@ def _examples(
             if columns["prompt_id"][row] in prompts:
                 continue
             prompts.add(columns["prompt_id"][row])
-            facts = [f"{columns['chosen_n_words'][row]:,} and {columns['rejected_n_words'][row]:,} words"]
+            facts = [
+                f"{columns['chosen_n_words'][row]:,} and {columns['rejected_n_words'][row]:,} words"
+            ]
             if columns["chosen_score"][row] is not None:
-                facts.append(
-                    f"scores {columns['chosen_score'][row]:,} and {columns['rejected_score'][row]:,}"
-                )
+                scores = [columns[f"{side}_score"][row] for side in ("chosen", "rejected")]
+                facts.append(f"scores {scores[0]:,} and {scores[1]:,}")
             found.append(
                 Example(
                     columns["prompt"][row], columns["chosen"][row], columns["rejected"][row],
@@ -104,14 +105,18 @@ def _distributions(pairs: pa.Table) -> list[Figure]:
         if min(len(side) for side in sides):
             title = {"score": "Scores", "created_utc": "Dates", "n_words": "Lengths"}[name]
             caption = "Each story once per side."
-            found.append(Figure(title, caption, figures.distribution(*sides, label, log=log)))
+            found.append(
+                Figure(title, caption, figures.distribution(sides[0], sides[1], label, log=log))
+            )
     return found
 
 
 def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
     found = []
     for rater, parts in records.items():
-        models = [part["notes"]["coefficients"] for part in parts if "coefficients" in part["notes"]]
+        models = [
+            part["notes"]["coefficients"] for part in parts if "coefficients" in part["notes"]
+        ]
         if not models:
             continue
         rows = []
@@ -119,7 +124,9 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
             values = [model[name] for model in models]
             rows.append((name, float(np.mean(values)), min(values), max(values)))
         rows.sort(key=lambda row: -abs(row[1]))
-        caption = f"Right: readers preferred more of it. The {_SHOWN_COEFFICIENTS} largest of {len(rows)}"
+        caption = (
+            f"Right: readers preferred more of it. The {_SHOWN_COEFFICIENTS} largest of {len(rows)}"
+        )
         if len(models) > 1:
             caption += f"; mean and range over {len(models)} models"
         svg = figures.coefficients(rows[:_SHOWN_COEFFICIENTS])
@@ -175,7 +182,9 @@ def _summary(rows: Sequence[LeaderboardRow], reference: str) -> Summary:
         text += f" (95 % interval {best.agreement.low:.1%} to {best.agreement.high:.1%})"
     if best.comparison is not None:
         noise = "outside the noise" if best.comparison.is_clear else "within the noise"
-        text += f", {100 * best.comparison.difference.mean:+.1f} points against {reference}, {noise}"
+        text += (
+            f", {100 * best.comparison.difference.mean:+.1f} points against {reference}, {noise}"
+        )
     return Summary(best.rater, text + ".")
 
 
@@ -233,8 +242,10 @@ def render_report(
     gaps = [(row.rater, row.by_gap) for row in shown if row.by_gap]
     agreement_plots = []
     if gaps:
-        caption = "Pairs by how much longer one story is. Dotted: a coin. Raters without chance and length."
-        agreement_plots.append(Figure("Agreement by length gap", caption, figures.by_length_gap(gaps)))
+        caption = "Pairs by how much longer one story is, for raters that read. Dotted: a coin."
+        agreement_plots.append(
+            Figure("Agreement by length gap", caption, figures.by_length_gap(gaps))
+        )
     calibrated = [(row.rater, row.calibration) for row in rows if row.calibration is not None]
     if calibrated:
         caption = "Dotted: perfect calibration. Bins of equal size."

@@ -30,7 +30,8 @@ def read_sample() -> pa.Table:
         each story by its author; null for rows that are no stories) and `fit` (why a row is
         there: story, short, overlong, repost, removed, bot).
     """
-    records = [json.loads(line) for line in sample_path().open(encoding="utf-8")]
+    with sample_path().open(encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
     types = {name: column.type for name, column in empty_columns(STORIES, 0).items()}
     columns = {
         name: pa.array([record.get(name) for record in records], kind)

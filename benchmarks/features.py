@@ -1,0 +1,133 @@
+"""How long the feature model takes, beside TF-IDF with logistic regression on the same pairs.
+
+    python benchmarks/features.py --stories 5000
+
+Invented word soup: story lengths are log-normal with a median of 450 words, two stories a pair,
+labels planted (more commas wins) so that both fits have something to find. The yardstick is
+scikit-learn's TfidfVectorizer on words and pairs of words with LogisticRegression on differences
+of its vectors. Both sides are timed in this process, one after the other, `--repeats` times;
+medians are printed. The last line is one JSON object.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from litbench.models.features import FeatureOptions, feature_matrix, fit_features
+from litbench.records import PAIRS, empty_columns, pair_id
+from litbench.text import count_words
+
+
+def invent_stories(n: int, seed: int) -> list[str]:
+    """Word soup with sentences, paragraphs and commas; Zipf-like word frequencies."""
+    source = random.Random(seed)
+    letters = "etaoinshrdlucmfwypvbgk"
+    words = ["".join(source.choices(letters, k=source.randint(2, 9))) for _ in range(20_000)]
+    weights = [1 / rank for rank in range(1, len(words) + 1)]
+    stories = []
+    for _ in range(n):
+        length = min(max(int(source.lognormvariate(np.log(450), 0.6)), 20), 4_000)
+        comma = source.uniform(0.02, 0.12)
+        ends = source.choices(
+            [" ", ", ", ". ", ".\n\n"], weights=[1 - comma - 0.08, comma, 0.07, 0.01], k=length
+        )
+        chosen = source.choices(words, weights, k=length)
+        stories.append("".join(word + end for word, end in zip(chosen, ends, strict=True)))
+    return stories
+
+
+def make_pairs(stories: list[str]) -> pa.Table:
+    """Pair neighbours; the one with more commas a word is chosen, for nine pairs in ten."""
+    source = random.Random(1)
+    rows: dict[str, list[Any]] = {name: [] for name in empty_columns(PAIRS, 0)}
+    words = count_words(pa.array(stories, pa.large_string())).to_pylist()
+    for place in range(0, len(stories) - 1, 2):
+        sides = sorted(
+            (place, place + 1), key=lambda row: stories[row].count(",") / words[row], reverse=True
+        )
+        if source.random() < 0.1:
+            sides.reverse()
+        values = {
+            "pair_id": pair_id(f"s{place}", f"s{place + 1}"),
+            "prompt_id": f"p{place // 16}",
+            "prompt": f"[WP] Prompt {place // 16}",
+            "label_source": "planted",
+            "split": "all",
+        }
+        for side, row in zip(("chosen", "rejected"), sides, strict=True):
+            values |= {side: stories[row], f"{side}_story_id": f"s{row}"}
+            values[f"{side}_n_words"] = words[row]
+        for name, column in rows.items():
+            column.append(values.get(name))
+    types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
+    return pa.table({name: pa.array(values, types[name]) for name, values in rows.items()})
+
+
+def fit_tfidf(pairs: pa.Table) -> LogisticRegression:
+    """The yardstick; every other pair is shown the other way round, so that there are classes."""
+    chosen, rejected = pairs["chosen"].to_pylist(), pairs["rejected"].to_pylist()
+    vectors = TfidfVectorizer(ngram_range=(1, 2), min_df=2).fit_transform(chosen + rejected)
+    difference = vectors[: len(chosen)] - vectors[len(chosen) :]
+    sign = np.where(np.arange(len(chosen)) % 2, 1, -1)
+    model = LogisticRegression(C=10, fit_intercept=False, max_iter=1_000)
+    return model.fit(difference.multiply(sign[:, None]).tocsr(), sign > 0)
+
+
+def timed(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """Median seconds and the last result."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        result = work()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds), result
+
+
+def main() -> None:
+    """Time, check, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--stories", type=int, default=5_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    stories = invent_stories(given.stories, seed=0)
+    pairs = make_pairs(stories)
+    prompts = ["[WP] Prompt"] * len(stories)
+    matrix_seconds, matrix = timed(lambda: feature_matrix(prompts, stories), given.repeats)
+    # The matrix of both sides again, the choice of C in five folds, and the fit.
+    fit_seconds, model = timed(lambda: fit_features(pairs, FeatureOptions()), given.repeats)
+    tfidf_seconds, _ = timed(lambda: fit_tfidf(pairs), given.repeats)
+    strongest = next(iter(model.notes()["coefficients"].items()))
+    if strongest[0] != "commas" or strongest[1] <= 0:
+        raise SystemExit(f"commas were planted, and the strongest coefficient is {strongest}")
+    words = int(np.expm1(matrix[:, 0]).round().sum())
+    print(f"{len(stories):,} stories, {pairs.num_rows:,} pairs, {words:,} words")
+    print(f"feature matrix           {matrix_seconds:7.2f} s")
+    print(f"feature model, matrix in {fit_seconds:7.2f} s")
+    print(f"TF-IDF and regression    {tfidf_seconds:7.2f} s")
+    print(
+        json.dumps(
+            {
+                "stories": len(stories),
+                "pairs": pairs.num_rows,
+                "words": words,
+                "repeats": given.repeats,
+                "matrix_seconds": round(matrix_seconds, 3),
+                "features_seconds": round(fit_seconds, 3),
+                "tfidf_seconds": round(tfidf_seconds, 3),
+                "tfidf_over_features": round(tfidf_seconds / fit_seconds, 2),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""How verdicts become agreement: small cases whose figures can be counted by hand."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from litbench.errors import DataError
+from litbench.metrics.agreement import PairFacts, PairScores, pair_scores, per_repeat_agreement
+from litbench.records import OUTCOMES
+
+NAN = float("nan")
+Build = Callable[..., pa.Table]
+
+
+def _pairs(pair_table: Build, n: int) -> pa.Table:
+    return pair_table([{"pair_id": f"p{k}"} for k in range(n)])
+
+
+def _score(pair_table: Build, verdict_table: Build, rows: list[dict[str, Any]]) -> PairScores:
+    """Scores of one rater; `pair` is the pair's number."""
+    n = 1 + max(row["pair"] for row in rows)
+    verdicts = [{"pair_id": f"p{row['pair']}", **row} for row in rows]
+    (scores,) = pair_scores(verdict_table(verdicts), _pairs(pair_table, n))
+    return scores
+
+
+def test_right_counts_one_a_tie_half_and_not_judged_half(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    rows = [{"pair": k, "outcome": outcome} for k, outcome in enumerate(OUTCOMES)]
+    scores = _score(pair_table, verdict_table, rows)
+    expected = {
+        "chosen": 1,
+        "rejected": 0,
+        "tie": 0.5,
+        "unparsed": 0.5,
+        "refused": 0.5,
+        "error": 0.5,
+    }
+    assert scores.credit.tolist() == [expected[outcome] for outcome in OUTCOMES]
+    assert scores.judged.tolist() == [1, 1, 1, 0, 0, 0]
+    np.testing.assert_array_equal(scores.both_orders, [1, 0, 0.5, NAN, NAN, NAN])
+
+
+def test_orders_are_averaged_before_pairs(pair_table: Build, verdict_table: Build) -> None:
+    rows = [
+        {"pair": 0, "order": "chosen", "outcome": "chosen"},
+        {"pair": 0, "order": "rejected", "outcome": "chosen"},
+        {"pair": 1, "order": "chosen", "outcome": "chosen"},
+        {"pair": 1, "order": "rejected", "outcome": "rejected"},
+        {"pair": 2, "order": "chosen", "outcome": "tie"},
+        {"pair": 2, "order": "rejected", "outcome": "refused"},
+        {"pair": 3, "order": "chosen", "outcome": "refused"},
+        {"pair": 3, "order": "rejected", "outcome": "chosen"},
+    ]
+    scores = _score(pair_table, verdict_table, rows)
+    assert scores.credit.tolist() == [1, (1 + 0) / 2, (0.5 + 0.5) / 2, (0.5 + 1) / 2]
+    assert scores.judged.tolist() == [1, 1, 1 / 2, 1 / 2]
+    np.testing.assert_array_equal(scores.both_orders, [1, 0.5, NAN, NAN])
+    np.testing.assert_array_equal(scores.flipped, [0, 1, NAN, NAN])
+    # Pair 2: its one judged order tied; pair 3: the chosen story won while standing second.
+    np.testing.assert_array_equal(scores.first_wins, [1 / 2, 2 / 2, 0.5, 0])
+
+
+def test_repeats_are_averaged_after_orders(pair_table: Build, verdict_table: Build) -> None:
+    # The second repeat was read in one order only: its verdict weighs a whole repeat.
+    rows = [
+        {"pair": 0, "fold": "0/1", "order": "chosen", "outcome": "chosen"},
+        {"pair": 0, "fold": "0/1", "order": "rejected", "outcome": "chosen"},
+        {"pair": 0, "fold": "1/3", "order": "chosen", "outcome": "rejected"},
+    ]
+    assert _score(pair_table, verdict_table, rows).credit.tolist() == [(1 + 0) / 2]
+
+
+def test_an_always_first_rater_scores_half_flips_always_and_leans_wholly(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    rows = [
+        {"pair": k, "order": order, "outcome": order}
+        for k in range(5)
+        for order in ("chosen", "rejected")
+    ]
+    scores = _score(pair_table, verdict_table, rows)
+    assert scores.credit.tolist() == [0.5] * 5
+    assert scores.flipped.tolist() == [1.0] * 5
+    assert scores.first_wins.tolist() == [1.0] * 5
+
+
+def test_an_always_second_rater_leans_to_zero(pair_table: Build, verdict_table: Build) -> None:
+    rows = [
+        {"pair": 0, "order": "chosen", "outcome": "rejected"},
+        {"pair": 0, "order": "rejected", "outcome": "chosen"},
+    ]
+    scores = _score(pair_table, verdict_table, rows)
+    assert (scores.first_wins[0], scores.flipped[0], scores.credit[0]) == (0.0, 1.0, 0.5)
+
+
+def test_raters_without_order_neither_flip_nor_lean(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    scores = _score(pair_table, verdict_table, [{"pair": 0}, {"pair": 1}])
+    assert np.isnan(scores.flipped).all()
+    assert np.isnan(scores.first_wins).all()
+
+
+def test_the_pooled_probability_averages_orders_first(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    rows = [
+        {"pair": 0, "order": "chosen", "outcome": "chosen", "p_chosen": 0.9},
+        {"pair": 0, "order": "rejected", "outcome": "rejected", "p_chosen": 0.3},
+        {"pair": 1, "order": "chosen", "outcome": "chosen", "p_chosen": 0.6},
+        {"pair": 1, "order": "rejected", "outcome": "rejected", "p_chosen": 0.1},
+        {"pair": 2, "order": "chosen", "outcome": "chosen", "p_chosen": 0.75},
+        {"pair": 2, "order": "rejected", "outcome": "rejected", "p_chosen": 0.25},
+    ]
+    scores = _score(pair_table, verdict_table, rows)
+    assert scores.credit.tolist() == [0.5, 0.5, 0.5]
+    # Means 0.6, 0.35 and 0.5.
+    assert scores.pooled_credit.tolist() == [1.0, 0.0, 0.5]
+    assert scores.p_chosen.tolist() == pytest.approx([0.6, 0.35, 0.5])
+
+
+def test_one_order_alone_is_no_pooled_probability(pair_table: Build, verdict_table: Build) -> None:
+    rows = [
+        {"pair": 0, "order": "chosen", "outcome": "chosen", "p_chosen": 0.9},
+        {"pair": 0, "order": "rejected", "outcome": "refused"},
+    ]
+    scores = _score(pair_table, verdict_table, rows)
+    assert scores.pooled_credit.tolist() == [0.5]
+    assert np.isnan(scores.p_chosen).all()
+
+
+def test_a_rater_without_probabilities_has_no_pooled_credit(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    assert np.isnan(_score(pair_table, verdict_table, [{"pair": 0}]).pooled_credit).all()
+
+
+def test_time_and_price_add_up_over_orders(pair_table: Build, verdict_table: Build) -> None:
+    rows = [
+        {"pair": 0, "order": "chosen", "seconds": 0.5, "cost_usd": 0.25},
+        {"pair": 0, "order": "rejected", "seconds": 1.5, "cost_usd": 0.5},
+        {"pair": 1, "order": "chosen"},
+    ]
+    scores = _score(pair_table, verdict_table, rows)
+    np.testing.assert_array_equal(scores.seconds, [2.0, NAN])
+    np.testing.assert_array_equal(scores.cost_usd, [0.75, NAN])
+
+
+def test_a_missing_verdict_names_the_rater_and_a_pair(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    verdicts = verdict_table(
+        [
+            {"pair_id": "p0", "rater": "whole"},
+            {"pair_id": "p1", "rater": "whole"},
+            {"pair_id": "p0", "rater": "half"},
+        ]
+    )
+    with pytest.raises(DataError, match=r"rater half: no verdict on 1 of 2 pairs, such as p1"):
+        pair_scores(verdicts, _pairs(pair_table, 2))
+
+
+def test_verdicts_on_other_pairs_are_left_out(pair_table: Build, verdict_table: Build) -> None:
+    verdicts = verdict_table([{"pair_id": "p0"}, {"pair_id": "elsewhere", "outcome": "rejected"}])
+    (scores,) = pair_scores(verdicts, _pairs(pair_table, 1))
+    assert scores.credit.tolist() == [1.0]
+
+
+def test_scores_follow_the_pairs_and_raters_their_first_row(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    verdicts = verdict_table(
+        [
+            {"pair_id": "p1", "rater": "b", "outcome": "rejected"},
+            {"pair_id": "p0", "rater": "a", "outcome": "tie"},
+            {"pair_id": "p0", "rater": "b", "outcome": "chosen"},
+            {"pair_id": "p1", "rater": "a", "outcome": "chosen"},
+        ]
+    )
+    scores = pair_scores(verdicts, _pairs(pair_table, 2))
+    assert [(s.rater, s.credit.tolist()) for s in scores] == [("b", [1, 0]), ("a", [0.5, 1])]
+
+
+@given(data=st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_renaming_the_sides_mirrors_every_figure(
+    data: st.DataObject, pair_table: Build, verdict_table: Build
+) -> None:
+    other = {"chosen": "rejected", "rejected": "chosen"}
+    rows = []
+    for pair in range(data.draw(st.integers(1, 4))):
+        for order in data.draw(st.sampled_from([(None,), ("chosen", "rejected")])):
+            outcome = data.draw(st.sampled_from(OUTCOMES))
+            # Eighths, so that 1 - p is exact.
+            p = data.draw(st.sampled_from([None, 0.125, 0.375, 0.5, 0.875]))
+            rows.append({"pair": pair, "order": order, "outcome": outcome, "p_chosen": p})
+    renamed = [
+        {
+            **row,
+            "order": other.get(row["order"]),
+            "outcome": other.get(row["outcome"], row["outcome"]),
+            "p_chosen": None if row["p_chosen"] is None else 1 - row["p_chosen"],
+        }
+        for row in rows
+    ]
+    plain = _score(pair_table, verdict_table, rows)
+    mirrored = _score(pair_table, verdict_table, renamed)
+    for name in ("credit", "pooled_credit", "both_orders", "p_chosen"):
+        np.testing.assert_array_equal(getattr(mirrored, name), 1 - getattr(plain, name))
+    for name in ("judged", "flipped", "first_wins"):
+        np.testing.assert_array_equal(getattr(mirrored, name), getattr(plain, name))
+
+
+def test_agreement_of_each_repeat_averages_orders_then_pairs(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    verdicts = verdict_table(
+        [
+            {"pair_id": "p0", "fold": "0/0", "order": "chosen", "outcome": "chosen"},
+            {"pair_id": "p0", "fold": "0/0", "order": "rejected", "outcome": "rejected"},
+            {"pair_id": "p1", "fold": "0/1", "outcome": "rejected"},
+            {"pair_id": "p0", "fold": "1/0", "outcome": "chosen"},
+            {"pair_id": "p1", "fold": "1/1", "outcome": "tie"},
+            {"pair_id": "p1", "fold": "1/1", "outcome": "chosen", "rater": "another"},
+        ]
+    )
+    repeats = per_repeat_agreement(verdicts, _pairs(pair_table, 2), "rater")
+    assert repeats == [(0.5 + 0) / 2, (1 + 0.5) / 2]
+
+
+def test_repeats_stand_on_the_same_pairs_as_the_headline(
+    pair_table: Build, verdict_table: Build
+) -> None:
+    verdicts = verdict_table(
+        [
+            {"pair_id": "p0", "fold": "0/0", "outcome": "chosen"},
+            {"pair_id": "pruned", "fold": "0/0", "outcome": "rejected"},
+        ]
+    )
+    assert per_repeat_agreement(verdicts, _pairs(pair_table, 1), "rater") == [1.0]
+
+
+def test_without_folds_there_are_no_repeats(pair_table: Build, verdict_table: Build) -> None:
+    verdicts = verdict_table([{"pair_id": "p0"}])
+    assert per_repeat_agreement(verdicts, _pairs(pair_table, 1), "rater") == []
+
+
+def test_reposts_of_a_prompt_are_one_cluster(pair_table: Build) -> None:
+    pairs = pair_table(
+        [
+            {"prompt_id": "a", "prompt": "[WP] The lamp speaks."},
+            {"prompt_id": "b", "prompt": "the lamp  speaks"},
+            {"prompt_id": "c", "prompt": "The lamp is silent."},
+        ]
+    )
+    clusters = PairFacts.of(pairs).clusters
+    assert clusters[0] == clusters[1] != clusters[2]
+
+
+def test_the_length_difference_is_chosen_minus_rejected(pair_table: Build) -> None:
+    pairs = pair_table([{"chosen": "one two three", "rejected": "one two three four five"}])
+    assert PairFacts.of(pairs).difference.tolist() == [3 - 5]
+
+
+def test_tables_stay_as_they_were(pair_table: Build, verdict_table: Build) -> None:
+    pairs, verdicts = _pairs(pair_table, 1), verdict_table([{"pair_id": "p0"}])
+    before = pairs.to_pylist(), verdicts.to_pylist()
+    pair_scores(verdicts, pairs)
+    assert (pairs.to_pylist(), verdicts.to_pylist()) == before

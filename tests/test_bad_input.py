@@ -1,0 +1,593 @@
+"""Input that is broken: one clear line and exit code 2, or the row set aside and the rest kept."""
+
+import csv
+import io
+import itertools
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from litbench.config import run_program
+from litbench.records import STORIES, SetAside, read_table
+
+MAP = ["--columns.prompt=title", "--columns.text=body", "--columns.prompt_id=post"]
+ENDINGS = ["jsonl", "csv", "parquet"]
+every_format = pytest.mark.parametrize("ending", ENDINGS)
+
+
+@dataclass
+class Outcome:
+    """What a run of make_stories.py left: exit code, its message, its tables."""
+
+    code: int
+    error: str
+    stories: dict[str, dict[str, Any]]
+    set_aside: list[dict[str, Any]]
+    counts: dict[str, Any]
+
+    def adds_up_to(self, rows: int) -> bool:
+        """Whether every row of the file is kept, set aside or not selected, once."""
+        assert self.code == 0, self.error
+        noted = [row["row"] for row in self.set_aside]
+        assert len(set(noted)) == len(noted)
+        assert sum(self.counts["set_aside"].values()) == len(noted)
+        assert self.counts["stories"] == len(self.stories)
+        return len(self.stories) + len(noted) + self.counts["not_selected"] == rows
+
+    def says(self, *parts: str) -> bool:
+        """Whether the run ended in exit code 2 and one line that holds all the parts."""
+        assert self.code == 2
+        assert self.error.startswith("error: ")
+        assert self.error.count("\n") == 1
+        assert "Traceback" not in self.error
+        assert len(self.error) < 2_000
+        assert not [part for part in parts if part not in self.error], self.error
+        return True
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def make_stories(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    load_program: Callable[[str], ModuleType],
+) -> Run:
+    """Run make_stories.py on a file, in this process, by its command line."""
+    module = load_program("data_prep/make_stories.py")
+    numbers = itertools.count()
+
+    def run(source: Path | str, *arguments: str, columns: Sequence[str] = MAP) -> Outcome:
+        out = tmp_path / f"out{next(numbers)}"
+        line = ["make_stories.py", f"--out={out}", f"--input={source}", *columns, *arguments]
+        monkeypatch.setattr(sys, "argv", line)
+        capsys.readouterr()
+        code = 0
+        try:
+            run_program(module.main, module.Config, module.__doc__)
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        error = capsys.readouterr().err
+        if code:
+            assert not (out / "manifest.json").exists()
+            return Outcome(code, error, {}, [], {})
+        rows = pq.read_table(out / "stories.parquet").to_pylist()
+        stories = {row["story_id"]: row for row in rows}
+        assert len(stories) == len(rows)
+        noted = (out / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+        counts = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["counts"]
+        return Outcome(code, error, stories, [json.loads(line) for line in noted], counts)
+
+    return run
+
+
+def rows_of(count: int = 6) -> list[dict[str, Any]]:
+    return [
+        {
+            "story_id": f"s{k}",
+            "post": f"p{k // 2}",
+            "title": f"[WP] A prompt, number {k // 2}",
+            "body": f'The {k}th story said "go",\nand then, of course, it went.',
+            "score": k,
+            "created_utc": 1_500_000_000 + k,
+        }
+        for k in range(count)
+    ]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if path.suffix == ".jsonl":
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        path.write_text(text, encoding="utf-8")
+    elif path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        columns = {}
+        for name in names:
+            values = [row.get(name) for row in rows]
+            if len({type(value) for value in values} - {type(None)}) > 1:
+                values = [None if value is None else str(value) for value in values]
+            columns[name] = values
+        pq.write_table(pa.table(columns), path)
+    return path
+
+
+# The file as a whole -------------------------------------------------------------------------
+
+
+@every_format
+def test_a_good_file_is_kept_whole(make_stories: Run, tmp_path: Path, ending: str) -> None:
+    outcome = make_stories(write(tmp_path / f"raw.{ending}", rows_of()))
+    assert outcome.adds_up_to(6)
+    assert len(outcome.stories) == 6
+    assert outcome.stories["s3"]["text"] == rows_of()[3]["body"]
+    assert outcome.stories["s3"]["score"] == 3
+
+
+@every_format
+def test_a_missing_column_is_named_with_what_there_is(
+    make_stories: Run, tmp_path: Path, ending: str
+) -> None:
+    path = write(tmp_path / f"raw.{ending}", rows_of())
+    outcome = make_stories(path, columns=MAP[:2])
+    assert outcome.says(str(path), "'prompt_id' is missing", "post, ", "name its origin")
+    outcome = make_stories(path, "--columns.text=bodi")
+    assert outcome.says(str(path), "no column 'bodi' (mapped to text)", "did you mean 'body'?")
+
+
+@every_format
+def test_an_empty_file_is_refused(make_stories: Run, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"raw.{ending}"
+    path.touch()
+    assert make_stories(path).says(str(path), "is empty (0 bytes)", "make it again")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("raw.csv", b"story_id,post,title,body\n"),
+        ("raw.csv", b"story_id,post,title,body"),
+        ("raw.csv", b"\n\n"),
+        ("raw.jsonl", b"\n \n"),
+    ],
+)
+def test_a_file_without_rows_is_refused(
+    make_stories: Run, tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert make_stories(path).says(str(path), "holds no rows", "make it again")
+    assert make_stories(path, "--where", "score > 3").says(str(path), "holds no rows")
+
+
+def test_a_parquet_file_without_rows_is_refused(make_stories: Run, tmp_path: Path) -> None:
+    path = tmp_path / "raw.parquet"
+    pq.write_table(pa.Table.from_pylist(rows_of()).slice(0, 0), path)
+    assert make_stories(path).says(str(path), "holds no rows")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"this is no Parquet file",
+        b"PAR1PAR1",
+        b"PAR1" + b"\x00" * 100 + b"PAR1",
+        b"PAR1" + b"\xff" * 100 + b"\x10\x00\x00\x00PAR1",
+        b'{"story_id": "a"}\n',
+    ],
+)
+def test_what_is_not_really_parquet_is_refused(
+    make_stories: Run, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "raw.parquet"
+    path.write_bytes(content)
+    assert make_stories(path).says(str(path), "is not a Parquet file", "export it again")
+
+
+def test_half_a_parquet_file_is_refused(make_stories: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "raw.parquet", rows_of())
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert make_stories(path).says(str(path), "is not a Parquet file", "export it again")
+
+
+@pytest.mark.parametrize("name", ["raw.txt", "raw.json", "raw", "raw.jsonl.gz", "raw.tsv"])
+def test_a_wrong_file_ending_is_refused(make_stories: Run, tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "raw.jsonl", rows_of()).rename(tmp_path / name)
+    ending = path.suffix
+    assert make_stories(path).says(str(path), f"ends in '{ending}'", ".parquet, .jsonl")
+
+
+def test_a_missing_file_is_named(make_stories: Run, tmp_path: Path) -> None:
+    path = tmp_path / "none.jsonl"
+    assert make_stories(path).says(f"there is no file {path}", "check the path")
+
+
+def test_a_heading_that_is_not_utf8_is_refused(make_stories: Run, tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    path.write_bytes("story_id,post,title,k\u00f6rper\na,b,c,d\n".encode("latin-1"))
+    assert make_stories(path).says(str(path), "headings cannot be read", "in UTF-8")
+    path.write_bytes("story_id,post,title,body\na,b,c,d\n".encode("utf-16"))
+    assert make_stories(path).says(str(path), "headings cannot be read", "in UTF-8")
+
+
+def test_a_file_of_another_encoding_leaves_no_row(make_stories: Run, tmp_path: Path) -> None:
+    path = tmp_path / "raw.jsonl"
+    path.write_bytes(path.name.join(["x"] * 3).encode("utf-16"))
+    assert make_stories(path).says(str(path), "no usable row is left", "not UTF-8")
+
+
+def test_a_condition_that_leaves_no_row_says_so(make_stories: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "raw.jsonl", rows_of())
+    assert make_stories(path, "--where", "score > 99").says(str(path), "score > 99", "none of 6")
+    assert make_stories(path, "--where", "score >> ").says(str(path), "cannot be evaluated")
+
+
+def test_the_sample_refuses_a_map_and_a_condition(make_stories: Run) -> None:
+    assert make_stories("sample").says("the sample takes no columns: and no where:")
+    assert make_stories("sample", "--where=score > 3", columns=[]).says("the sample takes no")
+
+
+def test_a_wrong_config_is_one_line_too(make_stories: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "raw.jsonl", rows_of())
+    assert make_stories(path, "--colums.text=body").says("unknown key 'colums'", "'columns'")
+    assert make_stories(path, "--max_words_tokenized=lots").says("'max_words_tokenized' is 'lots'")
+    assert make_stories(path, "--config", str(tmp_path)).says("cannot read config")
+    assert make_stories(path, "--tokenizer=./none").says("no folder ./none")
+
+
+def test_a_program_on_bad_input_exits_with_2_in_its_own_process(
+    program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    done = program("data_prep/make_stories.py", "--out", str(tmp_path / "o"), "--input=none.csv")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: there is no file none.csv")
+    assert done.stderr.count("\n") == 1
+
+
+# Single rows ---------------------------------------------------------------------------------
+
+
+@every_format
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("score", "lots", "not a whole number"),
+        ("score", "1e400", "not a whole number"),
+        ("score", 2.5, "not a whole number"),
+        ("created_utc", "long ago", "not a time"),
+        ("created_utc", 33_000_000_000, "in the future"),
+        ("body", None, "null"),
+        ("title", None, "null"),
+        ("story_id", None, "null"),
+        ("post", None, "null"),
+    ],
+)
+def test_a_bad_value_sets_its_row_aside_and_no_other(
+    make_stories: Run, tmp_path: Path, ending: str, column: str, value: Any, reason: str
+) -> None:
+    rows = rows_of()
+    rows[2][column] = value
+    outcome = make_stories(write(tmp_path / f"raw.{ending}", rows))
+    assert outcome.adds_up_to(6)
+    assert set(outcome.stories) == {"s0", "s1", "s3", "s4", "s5"}
+    (noted,) = outcome.set_aside
+    assert noted["row"] == 3
+    assert noted["reason"].startswith(reason)
+
+
+@pytest.mark.parametrize("written", ["1e400", "-1e400", "NaN", "Infinity", "true", '"NaN"', "[1]"])
+def test_a_score_that_is_no_number_sets_its_row_aside(
+    make_stories: Run, tmp_path: Path, written: str
+) -> None:
+    path = write(tmp_path / "raw.jsonl", rows_of())
+    path.write_text(path.read_text().replace('"score": 2,', f'"score": {written},'))
+    outcome = make_stories(path)
+    assert outcome.adds_up_to(6)
+    assert set(outcome.stories) == {"s0", "s1", "s3", "s4", "s5"}
+    assert outcome.counts["set_aside"] == {"score: not a whole number": 1}
+
+
+def test_when_every_score_is_true_none_is_one(make_stories: Run, tmp_path: Path) -> None:
+    rows = [{**row, "score": True} for row in rows_of()]
+    for ending in ("jsonl", "parquet"):
+        path = write(tmp_path / f"raw.{ending}", rows)
+        assert make_stories(path).says("no usable row is left", "score: not a whole number (6)")
+
+
+@every_format
+def test_a_negative_score_is_good_data(make_stories: Run, tmp_path: Path, ending: str) -> None:
+    rows = [{**row, "score": -row["score"] - 1} for row in rows_of()]
+    outcome = make_stories(write(tmp_path / f"raw.{ending}", rows))
+    assert outcome.adds_up_to(6)
+    assert {k: row["score"] for k, row in outcome.stories.items()} == {
+        f"s{k}": -k - 1 for k in range(6)
+    }
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("value", ["", " ", "\n"])
+def test_an_empty_story_is_a_story_of_no_words(
+    make_stories: Run, tmp_path: Path, ending: str, value: str
+) -> None:
+    rows = rows_of()
+    rows[2]["body"] = value
+    outcome = make_stories(write(tmp_path / f"raw.{ending}", rows))
+    assert outcome.adds_up_to(6)
+    assert outcome.stories["s2"]["text"] == value
+    assert outcome.stories["s2"]["n_words"] == 0
+
+
+@every_format
+def test_the_same_row_twice_is_kept_once(make_stories: Run, tmp_path: Path, ending: str) -> None:
+    rows = rows_of()
+    outcome = make_stories(write(tmp_path / f"raw.{ending}", [*rows, rows[2], rows[2]]))
+    assert outcome.adds_up_to(8)
+    assert len(outcome.stories) == 6
+    assert outcome.counts["set_aside"] == {"story_id: repeated row": 2}
+
+
+@every_format
+def test_two_rows_of_one_id_keep_the_same_one_whatever_their_order(
+    make_stories: Run, tmp_path: Path, ending: str
+) -> None:
+    rows = rows_of(4)
+    for place, text in ((1, "a first version"), (2, "a second version"), (3, "a third one")):
+        rows[place] |= {"story_id": "twice", "body": text}
+    results = set()
+    for order in itertools.permutations(rows):
+        outcome = make_stories(write(tmp_path / f"raw.{ending}", list(order)))
+        assert outcome.adds_up_to(4)
+        assert outcome.counts["set_aside"] == {"story_id: duplicate id": 2}
+        results.add(json.dumps(outcome.stories))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("broken", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf0\x9f\x8c"])
+@every_format
+def test_bytes_that_are_not_utf8_set_their_row_aside(
+    make_stories: Run, tmp_path: Path, ending: str, broken: bytes
+) -> None:
+    path = write(tmp_path / f"raw.{ending}", rows_of())
+    if ending == "parquet":
+        table = pa.Table.from_pylist(rows_of())
+        bodies = [text.encode() for text in table["body"].to_pylist()]
+        bodies[2] = b"The 2th" + broken
+        raw = pa.array(bodies, pa.binary()).view(pa.string())
+        pq.write_table(table.set_column(table.column_names.index("body"), "body", raw), path)
+    else:
+        path.write_bytes(path.read_bytes().replace(b"The 2th", b"The 2th" + broken))
+    outcome = make_stories(path)
+    assert outcome.adds_up_to(6)
+    assert set(outcome.stories) == {"s0", "s1", "s3", "s4", "s5"}
+    (noted,) = outcome.set_aside
+    assert noted["row"] == 3
+    assert "not UTF-8" in noted["reason"]
+
+
+@pytest.mark.parametrize("escape", ["\\ud83c", "\\udf0d", "\\udf0d\\ud83c"])
+def test_half_a_surrogate_pair_sets_its_row_aside(
+    make_stories: Run, tmp_path: Path, escape: str
+) -> None:
+    path = write(tmp_path / "raw.jsonl", rows_of())
+    path.write_text(
+        path.read_text().replace("The 2th", "The " + escape).replace("The 3th", "\\ud83c\\udf0d")
+    )
+    outcome = make_stories(path)
+    assert outcome.adds_up_to(6)
+    assert "s2" not in outcome.stories
+    assert outcome.stories["s3"]["text"].startswith("🌍 story")
+
+
+@every_format
+def test_a_story_of_two_megabytes_is_kept_whole(
+    make_stories: Run, tmp_path: Path, ending: str
+) -> None:
+    rows = rows_of()
+    rows[2]["body"] = "words and\n" * 200_000
+    outcome = make_stories(write(tmp_path / f"raw.{ending}", rows))
+    assert outcome.adds_up_to(6)
+    assert outcome.stories["s2"]["text"] == rows[2]["body"]
+    assert outcome.stories["s2"]["n_words"] == 2 * 200_000
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"story_id": "x", "body": ', "not JSON"),
+        ('{"story_id": "x"} {"story_id": "y"}', "not JSON"),
+        ('{"story_id": "x"},', "not JSON"),
+        ("not JSON at all", "not JSON"),
+        ("{'story_id': 'x'}", "not JSON"),
+        ('{"story_id": "x', "not JSON"),
+        ('"a text"', "not a JSON object"),
+        ("[1, 2]", "not a JSON object"),
+        ("null", "not a JSON object"),
+        ("\x00", "not JSON"),
+        ('{"story_id": ' + "1" * 5_000 + "}", "not JSON"),
+        ('{"story_id": ' + "[" * 200_000 + "]" * 200_000 + "}", "not JSON"),
+        ("{}", "null"),
+        ('{"story_id": "x", "post": "p", "title": "t", "body": {"text": "nested"}}', "not text"),
+    ],
+)
+def test_a_broken_json_line_among_good_ones_is_set_aside(
+    make_stories: Run, tmp_path: Path, line: str, reason: str
+) -> None:
+    path = write(tmp_path / "raw.jsonl", rows_of())
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], line, *lines[2:]]))
+    outcome = make_stories(path)
+    assert outcome.adds_up_to(7)
+    assert len(outcome.stories) == 6
+    (noted,) = outcome.set_aside
+    assert noted["row"] == 3
+    assert noted["reason"].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "line", ["x,p,t,b,1,1500000000,more", "x,p,t", "x", ",,,,,,,,", '"x"y,p,t']
+)
+def test_a_csv_row_of_too_many_or_few_fields_is_set_aside(
+    make_stories: Run, tmp_path: Path, line: str
+) -> None:
+    path = write(tmp_path / "raw.csv", [{**row, "body": "one line"} for row in rows_of()])
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], line, *lines[3:]]))
+    outcome = make_stories(path)
+    assert outcome.adds_up_to(7)
+    assert len(outcome.stories) == 6
+    (noted,) = outcome.set_aside
+    assert noted["row"] == 3
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_a_quote_that_is_never_closed_costs_its_own_row_only(
+    make_stories: Run, tmp_path: Path, place: int, quoting: Any
+) -> None:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, quoting=quoting, lineterminator="\n")
+    writer.writerow(rows_of()[0])
+    writer.writerows({**row, "title": "t, u", "body": "one line"}.values() for row in rows_of())
+    lines = buffer.getvalue().splitlines()
+    assert '"t, u",' in lines[place + 1]
+    lines[place + 1] = lines[place + 1].replace('"t, u",', '"t, u,')
+    path = tmp_path / "raw.csv"
+    path.write_text("\n".join(lines))
+    outcome = make_stories(path)
+    assert outcome.adds_up_to(6)
+    assert set(outcome.stories) == {f"s{k}" for k in range(6) if k != place}
+    (noted,) = outcome.set_aside
+    assert noted["row"] == place + 1
+
+
+def test_many_faults_in_one_file_are_each_counted(make_stories: Run, tmp_path: Path) -> None:
+    rows = rows_of(12)
+    rows[1]["body"] = None
+    rows[2]["score"] = "lots"
+    rows[3]["story_id"] = "s4"
+    rows[5]["created_utc"] = 33_000_000_000
+    path = write(tmp_path / "raw.jsonl", rows)
+    path.write_bytes(path.read_bytes() + b"{broken\n\xff\xfe\n")
+    outcome = make_stories(path, "--where=story_id <> 's7'")
+    assert outcome.adds_up_to(14)
+    assert outcome.counts["not_selected"] == 1
+    assert sorted(row["row"] for row in outcome.set_aside if row["row"] not in (4, 5)) == [
+        2,
+        3,
+        6,
+        13,
+        14,
+    ]
+    assert {"s0", "s4", "s6", "s8", "s9", "s10", "s11"} == set(outcome.stories)
+    assert sum(outcome.counts["set_aside"].values()) == 6
+
+
+def test_what_was_set_aside_is_printed_and_found_again(make_stories: Run, tmp_path: Path) -> None:
+    rows = rows_of()
+    rows[2]["score"] = "l" * 10_000
+    path = write(tmp_path / "raw.jsonl", rows)
+    (noted,) = make_stories(path).set_aside
+    assert noted["file"] == str(path)
+    assert noted["column"] == "score"
+    assert noted["value"].startswith("'lll")
+    assert len(noted["value"]) <= 120
+
+
+# Any corruption ------------------------------------------------------------------------------
+
+
+def corrupt(data: bytes, rng: random.Random) -> bytes:
+    """Damage a few bytes: change, remove, insert, repeat, cut."""
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(data))
+        span = rng.choice([1, 1, 1, 2, 8, 40])
+        marks = [b'"', b",", b"\n", b"\r", b"\\", b"{", b"}", b"[", b":", b"\x00", b"\xff", b"'"]
+        kind = rng.randrange(5)
+        if kind == 0:
+            data = data[:at] + rng.randbytes(1) + data[at + 1 :]
+        elif kind == 1:
+            data = data[:at] + data[at + span :]
+        elif kind == 2:
+            data = data[:at] + rng.choice(marks) + data[at:]
+        elif kind == 3:
+            data = data[: at + span] + data[at:]
+        else:
+            data = data[:at] + rng.choice(marks) + data[at + 1 :]
+    return data or b" "
+
+
+def plain_rows(count: int) -> list[dict[str, Any]]:
+    """Rows of one line each, so that the line that was damaged is known."""
+    return [{**row, "body": f"Story {row['story_id']} went on, and on."} for row in rows_of(count)]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_random_damage_never_loses_a_good_row_silently(tmp_path: Path, ending: str) -> None:
+    rng = random.Random(20)
+    path = write(tmp_path / f"raw.{ending}", plain_rows(12))
+    columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "=test"}
+    expected = read_table(path, STORIES, columns=columns).to_pylist()
+    lines = path.read_bytes().splitlines()
+    # The headings are spared: without them there are no columns.
+    head = lines.pop(0) + b"\n" if ending == "csv" else b""
+    for _ in range(200):
+        body = corrupt(b"\n".join(lines), rng)
+        path.write_bytes(head + body)
+        whole = set(body.replace(b"\r\n", b"\n").split(b"\n"))
+        set_aside = SetAside()
+        stories = read_table(path, STORIES, columns=columns, set_aside=set_aside)
+        found = {row["story_id"]: row for row in stories.to_pylist()}
+        # Damage elsewhere may give another row the id of a good one; that is noted.
+        twice = any(row["column"] == "story_id" for row in set_aside.rows)
+        for line, row in zip(lines, expected, strict=True):
+            if line in whole and not twice:
+                kept = found.get(row["story_id"], {})
+                assert {name: kept.get(name) for name in row} == row, body
+        if ending == "jsonl":
+            written = sum(bool(line.strip()) for line in body.split(b"\n"))
+            assert stories.num_rows + len(set_aside.rows) == written, body
+
+
+def test_random_damage_to_parquet_is_an_error_or_rows_set_aside(
+    make_stories: Run, tmp_path: Path
+) -> None:
+    rng = random.Random(21)
+    path = write(tmp_path / "raw.parquet", rows_of(50))
+    good = path.read_bytes()
+    refused = 0
+    for _ in range(60):
+        path.write_bytes(corrupt(good, rng))
+        outcome = make_stories(path)
+        if outcome.code:
+            assert outcome.says(str(path))
+            refused += 1
+        else:
+            assert outcome.adds_up_to(50)
+    assert refused > 10
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_random_bytes_are_refused_in_one_line(
+    make_stories: Run, tmp_path: Path, ending: str
+) -> None:
+    rng = random.Random(22)
+    path = tmp_path / f"raw.{ending}"
+    for size in (1, 2, 3, 10, 100, 1_000, 10_000) * 4:
+        path.write_bytes(rng.randbytes(size))
+        assert make_stories(path).says(str(path))

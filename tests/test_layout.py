@@ -1,0 +1,163 @@
+"""The joined form of prompt and story: what stands where, what is cut, what never is."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from litbench.errors import ModelError
+from litbench.models.layout import Layout
+
+transformers = pytest.importorskip("transformers")
+
+KINDS = ["bert", "llama", "qwen3"]
+
+
+@pytest.fixture
+def load(tiny_model):
+    def loaded(kind, **options):
+        folder = tiny_model(kind, **options)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        return transformers.AutoTokenizer.from_pretrained(folder), model
+
+    return loaded
+
+
+def words_of(tokenizer, ids):
+    return tokenizer.decode(ids, skip_special_tokens=True).split()
+
+
+def test_an_encoder_gets_its_own_special_tokens(load):
+    tokenizer, model = load("bert")
+    layout = Layout.infer(tokenizer, model, 64)
+    cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    assert (layout.prefix, layout.middle, layout.suffix) == ((cls,), (sep,), (sep,))
+    assert layout.pooling == "first"
+    # The tokenizer's own way of joining two texts is the reference.
+    ids = layout.encode(tokenizer, ["the moth"], ["she opened the gate"]).ids
+    assert ids == [tokenizer("the moth", "she opened the gate")["input_ids"]]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_a_decoder_gets_bos_only_where_its_tokenizer_adds_one_and_eos_always(load, kind):
+    tokenizer, model = load(kind)
+    layout = Layout.infer(tokenizer, model, 64)
+    begin, end = tokenizer.convert_tokens_to_ids(["<begin>", "<end>"])
+    assert layout.prefix == ((begin,) if kind == "llama" else ())
+    assert tokenizer.decode(layout.middle) == "\n\n"
+    assert layout.suffix == (end,)
+    assert layout.pooling == "last"
+    (ids,) = layout.encode(tokenizer, ["the moth"], ["she opened the gate"]).ids
+    assert ids.count(begin) == (1 if kind == "llama" else 0)
+    assert ids.count(end) == 1
+    assert ids[-1] == end
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "the moth\n\nshe opened the gate"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_overlong_story_loses_only_its_end_and_is_counted(load, invented, kind):
+    tokenizer, model = load(kind)
+    layout = Layout.infer(tokenizer, model, 64)
+    prompt, story = "the moth counted", invented(random.Random(1), 200)
+    encoded = layout.encode(tokenizer, [prompt], [story])
+    assert encoded.cut == [True]
+    (ids,) = encoded.ids
+    assert len(ids) == 64
+    prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    story_ids = tokenizer(story, add_special_tokens=False)["input_ids"]
+    head = [*layout.prefix, *prompt_ids, *layout.middle]
+    room = 64 - len(head) - len(layout.suffix)
+    assert ids == [*head, *story_ids[:room], *layout.suffix]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_overlong_prompt_is_cut_to_its_share_and_counted(load, invented, kind):
+    tokenizer, model = load(kind)
+    layout = Layout.infer(tokenizer, model, 64, max_prompt_tokens=10)
+    prompt, story = invented(random.Random(2), 100), "she opened the gate"
+    encoded = layout.encode(tokenizer, [prompt, "the moth"], [story, story])
+    assert encoded.cut == [True, False]
+    prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    story_ids = tokenizer(story, add_special_tokens=False)["input_ids"]
+    assert encoded.ids[0] == [
+        *layout.prefix, *prompt_ids[:10], *layout.middle, *story_ids, *layout.suffix
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_story_that_just_fits_is_whole_and_one_token_more_is_cut(load, kind):
+    tokenizer, model = load(kind)
+    prompt, story = "the moth", "she opened the gate"
+    whole = Layout.infer(tokenizer, model, 64).encode(tokenizer, [prompt], [story]).ids[0]
+    exact = Layout.infer(tokenizer, model, len(whole), 2).encode(tokenizer, [prompt], [story])
+    assert (exact.ids, exact.cut) == ([whole], [False])
+    tight = Layout.infer(tokenizer, model, len(whole) - 1, 2).encode(tokenizer, [prompt], [story])
+    suffix = len(Layout.infer(tokenizer, model, 64).suffix)
+    assert tight.cut == [True]
+    assert tight.ids == [whole[: -suffix - 1] + whole[-suffix:]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_room_for_a_story_is_an_error_that_names_the_keys(load, kind):
+    tokenizer, model = load(kind)
+    layout = Layout.infer(tokenizer, model, 12, max_prompt_tokens=12)
+    with pytest.raises(ModelError, match=r"max_length 12 leaves no room.*max_prompt_tokens"):
+        layout.encode(tokenizer, ["the moth"], ["she opened the gate"])
+
+
+def test_max_length_is_lowered_to_the_positions_of_the_model(load):
+    tokenizer, model = load("bert", positions=48)
+    layout = Layout.infer(tokenizer, model, 2_048)
+    assert layout.max_length == 48
+    assert layout.max_prompt_tokens == 48 // 4
+
+
+def test_a_decoder_without_eos_is_refused(load):
+    tokenizer, model = load("qwen3")
+    tokenizer.eos_token = None
+    with pytest.raises(ModelError, match=r"no EOS token.*set its eos_token"):
+        Layout.infer(tokenizer, model, 64)
+
+
+@pytest.fixture(scope="session")
+def three_layouts(tiny_model):
+    made = []
+    for kind in KINDS:
+        folder = tiny_model(kind)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        made.append((tokenizer, Layout.infer(tokenizer, model, 40)))
+    return made
+
+
+@given(prompt=st.text(max_size=80), story=st.text(max_size=300))
+def test_every_text_is_framed_and_fits(three_layouts, prompt, story):
+    for tokenizer, layout in three_layouts:
+        encoded = layout.encode(tokenizer, [prompt], [story])
+        (ids,), (cut,) = encoded.ids, encoded.cut
+        prefix, suffix = len(layout.prefix), len(layout.suffix)
+        assert tuple(ids[:prefix]) == layout.prefix
+        assert tuple(ids[-suffix:]) == layout.suffix
+        assert len(ids) <= layout.max_length
+        alone = [
+            len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (prompt, story)
+        ]
+        missing = sum(alone) + prefix + len(layout.middle) + suffix - len(ids)
+        assert cut == (missing > 0)
+
+
+def test_the_rows_do_not_depend_on_their_neighbours(three_layouts, invented):
+    source = random.Random(3)
+    prompts = [f"the moth {place % 3}" for place in range(20)]
+    stories = [invented(source, source.randint(0, 60)) for _ in prompts]
+    for tokenizer, layout in three_layouts:
+        together = layout.encode(tokenizer, prompts, stories)
+        alone = [layout.encode(tokenizer, [p], [s]) for p, s in zip(prompts, stories, strict=True)]
+        assert together.ids == [one.ids[0] for one in alone]
+        assert together.cut == [one.cut[0] for one in alone]
+
+
+def test_no_stories_give_no_rows(three_layouts):
+    tokenizer, layout = three_layouts[0]
+    assert layout.encode(tokenizer, [], []).ids == []

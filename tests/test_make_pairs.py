@@ -1,0 +1,428 @@
+"""The program make_pairs, end to end: what it writes, counts, repeats and refuses."""
+
+import json
+from collections import Counter
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from litbench.config import load_config
+from litbench.errors import ConfigError, DataError
+from litbench.records import PAIRS, check_parquet, pair_id, write_table
+from litbench.sources.sample import read_sample
+from litbench.text import prompt_key
+
+CONFIGS = Path(__file__).parent.parent / "configs/data"
+LOOSE = {
+    "min_score": None,
+    "max_tokens": None,
+    "min_words": None,
+    "min_gap": None,
+    "chosen_later": False,
+    "symmetry_buckets": None,
+}
+
+
+@pytest.fixture
+def pairs_from(load_program, tmp_path):
+    """Write a stories table, run main on it and read what it wrote."""
+    program = load_program("data_prep/make_pairs.py")
+    runs = iter(range(1_000))
+
+    def run(stories, config=None, **options):
+        folder = tmp_path / f"run{next(runs)}"
+        folder.mkdir()
+        write_table(stories, folder / "stories.parquet")
+        arguments = ["--config", str(CONFIGS / config)] if config else []
+        paths = [f"--stories={folder / 'stories.parquet'}", f"--out={folder / 'out'}"]
+        given = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
+        program.main(load_config(program.Config, [*arguments, *paths, *given]))
+        return Written(folder / "out")
+
+    return run
+
+
+class Written:
+    """A folder of make_pairs."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.pairs = pq.read_table(folder / "pairs.parquet")
+        self.rows = self.pairs.to_pylist()
+        self.manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        self.funnel = self.manifest["counts"]["funnel"]
+
+    def before(self):
+        return pq.read_table(self.folder / "pairs_before_symmetry.parquet")
+
+    def bytes(self):
+        files = sorted(self.folder.glob("*.parquet"))
+        return {file.name: file.read_bytes() for file in files}
+
+    def sides(self):
+        return sides(self.pairs)
+
+
+def sides(pairs):
+    names = (pairs[f"{side}_story_id"].to_pylist() for side in ("chosen", "rejected"))
+    return set(zip(*names, strict=True))
+
+
+def village(story_table, prompts=12, stories=14, seed=0):
+    """Stories whose votes go with length, so that every later step has something to remove."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for place in range(prompts * stories):
+        n_words = int(random.integers(30, 400))
+        rows.append(
+            {
+                "prompt_id": f"p{place // stories}",
+                "text": f"Story {place} of the village.",
+                "n_words": n_words,
+                "n_tokens": n_words * int(random.choice([1, 1, 1, 9])),
+                "score": int(random.poisson(8 + n_words / 30)),
+                "created_utc": int(random.integers(0, 5_000)),
+                "author": random.choice(["4f1b", "77aa", "AutoModerator"], p=[0.5, 0.48, 0.02]),
+            }
+        )
+    return story_table(rows)
+
+
+def test_the_product_is_a_pairs_table_in_the_order_of_pair_id(pairs_from, story_table):
+    stories = village(story_table)
+    written = pairs_from(stories)
+    check_parquet(written.folder / "pairs.parquet", PAIRS)
+    assert written.pairs.column_names == [column.name for column in PAIRS.columns]
+    names = written.pairs["pair_id"].to_pylist()
+    assert names == sorted(set(names))
+    by_name = {row["story_id"]: row for row in stories.to_pylist()}
+    for row in written.rows:
+        chosen, rejected = (by_name[row[f"{side}_story_id"]] for side in ("chosen", "rejected"))
+        assert (row["chosen"], row["rejected"]) == (chosen["text"], rejected["text"])
+        assert row["prompt"] == chosen["prompt"] == rejected["prompt"]
+        assert row["prompt_id"] == chosen["prompt_id"] == rejected["prompt_id"]
+        assert row["pair_id"] == pair_id(chosen["story_id"], rejected["story_id"])
+        assert (row["label_source"], row["split"]) == ("votes", "all")
+        assert row["margin"] is row["weight"] is row["fold"] is None
+        for column in ("score", "created_utc", "author", "n_words"):
+            values = (row[f"chosen_{column}"], row[f"rejected_{column}"])
+            assert values == (chosen[column], rejected[column])
+
+
+def test_every_pair_that_is_written_keeps_every_rule(pairs_from, story_table):
+    written = pairs_from(village(story_table))
+    assert written.rows
+    for row in written.rows:
+        assert row["rejected_score"] >= 10
+        assert row["chosen_score"] - row["rejected_score"] >= 0.25 * row["chosen_score"]
+        assert row["chosen_created_utc"] > row["rejected_created_utc"]
+        assert min(row["chosen_n_words"], row["rejected_n_words"]) >= 50
+        assert "AutoModerator" not in (row["chosen_author"], row["rejected_author"])
+
+
+def test_in_the_written_splits_the_longer_story_is_chosen_in_exactly_half(pairs_from, story_table):
+    stories = village(story_table, prompts=30, stories=12)
+    written = pairs_from(stories, splits={"train": 0.6, "test": 0.4}, symmetry_buckets=10)
+    lengths = written.manifest["counts"]["lengths"]
+    for split in ("train", "test"):
+        signs = Counter(
+            int(np.sign(row["chosen_n_words"] - row["rejected_n_words"]))
+            for row in written.rows
+            if row["split"] == split
+        )
+        assert signs[1] == signs[-1] > 0
+        counted = lengths["after"][split]
+        assert (counted["chosen_longer"], counted["chosen_shorter"]) == (signs[1], signs[-1])
+        assert counted["pairs"] == sum(signs.values())
+        before = lengths["before"][split]
+        assert before["chosen_longer"] > before["chosen_shorter"]
+    assert written.sides() < sides(written.before())
+
+
+def test_reposts_of_a_prompt_share_a_split_and_no_prompt_is_in_two(pairs_from, story_table):
+    rows = []
+    for place in range(40):
+        for post, tag in enumerate(("[WP]", "[EU]", "")):
+            for score in (1, 5):
+                prompt = f"{tag} The ferry number {place} never returns{'.' * post}"
+                rows.append({"prompt_id": f"{place}-{post}", "prompt": prompt, "score": score})
+    written = pairs_from(story_table(rows), splits={"train": 0.5, "test": 0.5}, **LOOSE)
+    # Two stories a post make one pair; posts are never mixed, though they share a prompt.
+    assert len(written.rows) == 40 * 3
+    seen = {(prompt_key(row["prompt"]), row["split"]) for row in written.rows}
+    assert len(seen) == 40
+    assert {split for _, split in seen} == {"train", "test"}
+
+
+def test_shuffled_rows_give_the_same_bytes_and_another_seed_gives_others(pairs_from, story_table):
+    stories = village(story_table, prompts=6, stories=60)
+    options = {"splits": {"train": 0.5, "test": 0.5}, "max_pairs_per_prompt": 300}
+    shuffled = stories.take(np.random.default_rng(1).permutation(stories.num_rows))
+    first = pairs_from(stories, **options)
+    assert len(first.rows) > 100
+    assert pairs_from(shuffled, **options).bytes() == first.bytes()
+    assert pairs_from(stories, **options).bytes() == first.bytes()
+    for step in ({"splits": {"all": 1.0}}, {"splits": {"all": 1.0}, "max_pairs_per_prompt": None}):
+        seeds = [pairs_from(stories, **{**options, **step}, seed=seed).sides() for seed in (0, 1)]
+        assert seeds[0] != seeds[1], step
+
+
+def test_a_second_run_leaves_a_current_product_alone(pairs_from, load_program, story_table, capsys):
+    folder = pairs_from(village(story_table)).folder
+    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    program = load_program("data_prep/make_pairs.py")
+    paths = [f"--stories={folder.parent / 'stories.parquet'}", f"--out={folder}"]
+    capsys.readouterr()
+    program.main(load_config(program.Config, paths))
+    assert capsys.readouterr().out == f"unchanged: {folder}\n"
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+    program.main(load_config(program.Config, [*paths, "--min_gap=0.2"]))
+    assert (folder / "pairs.parquet").stat().st_mtime_ns > before[folder / "pairs.parquet"]
+
+
+def test_a_cap_holds_for_every_prompt(pairs_from, story_table):
+    stories = village(story_table)
+    every = Counter(row["prompt_id"] for row in pairs_from(stories, symmetry_buckets=None).rows)
+    capped = pairs_from(stories, symmetry_buckets=None, max_pairs_per_prompt=5)
+    assert max(every.values()) > 5
+    counted = Counter(row["prompt_id"] for row in capped.rows)
+    assert counted == {prompt_id: min(count, 5) for prompt_id, count in every.items()}
+
+
+def check_funnel(written, stories):
+    """Every step starts from what the last one kept, and the ends are what was read and written."""
+    steps = {step["step"]: step for step in written.funnel}
+    for before, after in pairwise(written.funnel):
+        if after["unit"] == before["unit"]:
+            assert after["kept"] + after["removed"] == before["kept"]
+    assert written.funnel[0]["kept"] == stories.num_rows
+    assert written.funnel[-1]["kept"] == written.pairs.num_rows
+    if "symmetry_buckets" in steps:
+        step = steps["symmetry_buckets"]
+        assert step["kept"] + step["removed"] == written.before().num_rows
+    return steps
+
+
+def test_every_rule_has_its_step_in_the_funnel(pairs_from, story_table):
+    stories = village(story_table)
+    steps = check_funnel(pairs_from(stories, max_pairs_per_prompt=9), stories)
+    assert list(steps) == [
+        "read", "drop_deleted", "drop_bots", "has_score", "has_time", "min_score", "max_tokens",
+        "min_words", "drop_duplicates", "within_prompt", "min_gap", "chosen_later",
+        "max_pairs_per_prompt", "symmetry_buckets",
+    ]  # fmt: skip
+
+
+def test_a_key_set_to_null_or_false_leaves_its_step_out(pairs_from, story_table):
+    stories = village(story_table)
+    off = {"drop_deleted": False, "drop_bots": False, "drop_duplicates": False, **LOOSE}
+    written = pairs_from(stories, **off)
+    steps = check_funnel(written, stories)
+    assert list(steps) == ["read", "has_score", "within_prompt"]
+    unequal = sum(
+        a["prompt_id"] == b["prompt_id"] and a["score"] != b["score"]
+        for a, b in combinations(stories.to_pylist(), 2)
+    )
+    assert written.pairs.num_rows == unequal
+    assert not (written.folder / "pairs_before_symmetry.parquet").exists()
+
+
+nullable = st.one_of(st.none(), st.integers(0, 30))
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries(
+            {
+                "prompt_id": st.sampled_from("ab"),
+                "text": st.sampled_from(["[removed]", "One. ", "Two. ", "Three. ", "Four. "]),
+                "score": nullable,
+                "created_utc": nullable,
+                "n_words": st.integers(45, 70),
+                "n_tokens": st.integers(2_040, 2_051),
+            }
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    options=st.fixed_dictionaries(
+        {
+            "drop_duplicates": st.booleans(),
+            "max_pairs_per_prompt": st.sampled_from([None, 1, 7]),
+            "symmetry_buckets": st.sampled_from([None, 2, 8]),
+        }
+    ),
+)
+def test_the_funnel_adds_up(pairs_from, story_table, rows, options):
+    # One pair that every rule keeps, since a product without pairs is an error.
+    safe = {"prompt_id": "safe", "n_words": 60, "n_tokens": 80}
+    rows += [{**safe, "text": f"Safe {n}.", "score": 20 * n, "created_utc": n} for n in (1, 2)]
+    stories = story_table(rows)
+    check_funnel(pairs_from(stories, **options), stories)
+
+
+PAPER = {
+    "naive": "paper_naive_upvotes.yaml",
+    "timed": "paper_upvotes_and_timestamps.yaml",
+    "full": "paper_full.yaml",
+}
+
+
+def test_the_papers_three_sets_on_a_table_small_enough_to_pair_by_hand(pairs_from, story_table):
+    columns = ("story_id", "score", "created_utc", "n_words")
+    rows = [
+        ("a", 10, 1, 60),
+        ("b", 14, 2, 60),
+        ("c", 100, 0, 60),  # high and early
+        ("d", 4, 3, 60),  # too few votes
+        ("e", 1, 1, 60),
+        ("f", 50, 9, 20),  # too short
+    ]
+    stories = story_table(
+        [{**dict(zip(columns, row, strict=True)), "n_tokens": 80} for row in rows]
+    )
+    found = {name: pairs_from(stories, file).sides() for name, file in PAPER.items()}
+    assert found["naive"] == {
+        ("b", "a"),
+        ("c", "a"),
+        ("c", "b"),
+        ("c", "f"),
+        ("f", "a"),
+        ("f", "b"),
+    }
+    assert found["timed"] == {
+        ("b", "a"), ("b", "e"), ("d", "e"), ("f", "a"), ("f", "b"), ("f", "d"), ("f", "e"),
+    }  # fmt: skip
+    assert found["full"] == {("b", "a")}
+
+
+def test_the_papers_full_set_is_within_the_other_two(pairs_from, story_table):
+    stories = village(story_table)
+    made = {name: pairs_from(stories, file) for name, file in PAPER.items()}
+    both = made["naive"].sides() & made["timed"].sides()
+    by_name = {row["story_id"]: row for row in stories.to_pylist()}
+
+    def fits(name):
+        return by_name[name]["n_words"] >= 50 and by_name[name]["n_tokens"] <= 2_048
+
+    before = sides(made["full"].before())
+    assert before == {pair for pair in both if all(map(fits, pair))}
+    assert made["full"].sides() < before < both
+    assert both < made["naive"].sides()
+    assert both < made["timed"].sides()
+
+
+def test_all_filters_have_work_on_the_sample(pairs_from):
+    sample = read_sample()
+    # Every word of the sample is at least one token; overlong rows have over 2,048 words.
+    tokens = sample["n_words"]
+    sample = sample.set_column(sample.column_names.index("n_tokens"), "n_tokens", tokens)
+    written = pairs_from(sample, "sample_pairs.yaml")
+    steps = check_funnel(written, sample)
+    idle = {"read", "has_score", "has_time", "within_prompt"}
+    assert {name for name, step in steps.items() if step["removed"] == 0} == idle
+    assert {row["label_source"] for row in written.rows} == {"planted"}
+
+
+def usable(story_table, **column):
+    rows = [{"score": 10 * n, "created_utc": n, "n_tokens": 90, "n_words": 60} for n in (1, 2)]
+    return story_table([{**row, **column} for row in rows])
+
+
+def test_a_table_that_gives_one_pair_gives_one_pair(pairs_from, story_table):
+    assert pairs_from(usable(story_table)).sides() == {("s0001", "s0000")}
+
+
+def test_tokens_that_were_not_counted_are_an_error_until_no_rule_needs_them(
+    pairs_from, story_table
+):
+    with pytest.raises(
+        DataError, match=r"stories\.parquet: column n_tokens is null in 2 rows.*null"
+    ):
+        pairs_from(usable(story_table, n_tokens=None))
+    half = story_table(
+        [
+            {"score": 10 * n, "created_utc": n, "n_tokens": t, "n_words": 60}
+            for n, t in ((1, 9), (2, None))
+        ]
+    )
+    with pytest.raises(DataError, match="null in 1 rows"):
+        pairs_from(half)
+    assert len(pairs_from(half, max_tokens=None).rows) == 1
+
+
+def test_times_that_are_not_known_are_an_error_until_no_rule_needs_them(pairs_from, story_table):
+    stories = usable(story_table, created_utc=None)
+    with pytest.raises(DataError, match=r"created_utc is empty, and chosen_later needs it.*false"):
+        pairs_from(stories)
+    assert len(pairs_from(stories, chosen_later=False).rows) == 1
+
+
+@pytest.mark.parametrize("buckets", [1, 7, 0, -2])
+def test_buckets_that_cannot_be_mirrored_are_refused(pairs_from, story_table, buckets):
+    with pytest.raises(ConfigError, match=f"symmetry_buckets is {buckets}: give an even number"):
+        pairs_from(usable(story_table), symmetry_buckets=buckets)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splits": {"train": 0.8, "test": 0.1}}, "splits: .*summing to 1"),
+        ({"min_gap": 1.0}, "min_gap is 1.0: give a share from 0 to below 1"),
+        ({"min_gap": -0.1}, "min_gap is -0.1"),
+        ({"max_pairs_per_prompt": 0}, "max_pairs_per_prompt is below 1"),
+        ({"memory_limit": "plenty"}, "memory_limit is 'plenty'.*give a size such as 4GB"),
+        ({"label_source": "guess"}, "label_source"),
+        ({"min_scores": 3}, "unknown key 'min_scores': did you mean 'min_score'"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(pairs_from, story_table, options, message):
+    with pytest.raises(ConfigError, match=message):
+        pairs_from(usable(story_table), **options)
+
+
+def test_when_no_pair_is_left_the_funnel_tells_where_they_went(pairs_from, story_table):
+    with pytest.raises(DataError, match=r"no pair is left:[\s\S]*score at least 1000 +0 stories"):
+        pairs_from(usable(story_table), min_score=1_000)
+    # One pair of unequal lengths has no mirror.
+    lengths = story_table(
+        [{"score": 10 * n, "created_utc": n, "n_tokens": 90, "n_words": 60 + n} for n in (1, 2)]
+    )
+    with pytest.raises(DataError, match=r"no pair is left:[\s\S]*mirrored, 100 buckets +0 pairs"):
+        pairs_from(lengths)
+
+
+def test_a_missing_file_is_named(load_program, tmp_path):
+    program = load_program("data_prep/make_pairs.py")
+    config = program.Config(stories=tmp_path / "nothing.parquet", out=tmp_path / "out")
+    with pytest.raises(DataError, match=r"there is no file .*nothing\.parquet"):
+        program.main(config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_program_prints_an_error_in_one_line_without_traceback(program, story_table, tmp_path):
+    write_table(usable(story_table), tmp_path / "stories.parquet")
+    paths = [f"--stories={tmp_path / 'stories.parquet'}", f"--out={tmp_path / 'out'}"]
+    done = program("data_prep/make_pairs.py", *paths, "--symmetry_buckets", "3")
+    assert done.returncode == 2
+    assert done.stderr == "error: symmetry_buckets is 3: give an even number, 2 or more\n"
+    done = program("data_prep/make_pairs.py", *paths)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "score at least 10" in done.stdout
+
+
+def test_hand_written_sql_and_pandas_keep_the_same_pairs(load_program, capsys):
+    benchmark = load_program("benchmarks/curation.py")
+    summary = benchmark.main(n_stories=4_000, repeats=1)
+    assert summary["n_pairs"] > 100
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == summary

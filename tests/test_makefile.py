@@ -1,0 +1,52 @@
+"""make says clearly why it cannot install."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    return subprocess.run(
+        ["make", "install", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def fake_python(folder: Path, version: str, works: bool) -> Path:
+    """A stand-in for an interpreter: passes or fails the version check, and tells its version."""
+    path = folder / "fake-python"
+    status = 0 if works else 1
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "Python {version}" && exit\nexit {status}\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_an_old_python_is_named_with_what_to_do(tmp_path: Path) -> None:
+    old = fake_python(tmp_path, "3.9.1", works=False)
+    done = make(tmp_path, f"PYTHON={old}")
+    assert done.returncode != 0
+    assert "Python 3.9.1; LitBench needs Python 3.11 or newer" in done.stdout
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_no_python_at_all_is_said(tmp_path: Path) -> None:
+    done = make(tmp_path, "PYTHON=")
+    assert done.returncode != 0
+    assert "none was found" in done.stdout
+
+
+def test_a_full_disk_is_said_before_anything_is_installed(tmp_path: Path) -> None:
+    new = fake_python(tmp_path, "3.12.0", works=True)
+    done = make(tmp_path, f"PYTHON={new}", "NEEDED_KB=999999999999999")
+    assert done.returncode != 0
+    assert "free some space" in done.stdout
+    assert not (tmp_path / ".venv").exists()

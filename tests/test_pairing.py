@@ -1,0 +1,219 @@
+"""Pairs within a prompt: the gap, the later story, caps, against a double loop in plain Python."""
+
+import hashlib
+from collections import Counter
+from fractions import Fraction
+from itertools import permutations
+
+import ibis
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from litbench.curation import filters, pairing
+from litbench.records import pair_id
+
+QUICK = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def with_split(stories: pa.Table, splits: list[str] | None = None) -> pa.Table:
+    return stories.append_column("split", pa.array(splits or ["all"] * stories.num_rows))
+
+
+def pairs_of(stories, splits=None, *, min_gap=0.25, chosen_later=True):
+    """Rows of the pairs that every rule keeps."""
+    candidates = pairing.within_prompt(ibis.memtable(with_split(stories, splits)))
+    rules = pairing.pair_rules(candidates, min_gap=min_gap, chosen_later=chosen_later)
+    marked = candidates.mutate(removed_by=filters.removed_by(rules)).to_pyarrow().to_pylist()
+    return [row for row in marked if row["removed_by"] is None]
+
+
+def sides(pairs):
+    return sorted((row["chosen_story_id"], row["rejected_story_id"]) for row in pairs)
+
+
+def loop_over_stories(rows, *, min_gap, chosen_later):
+    """The same pairs by the rules of the paper, one story against one other."""
+    found = []
+    for a, b in permutations(rows, 2):
+        if a["prompt_id"] != b["prompt_id"] or a["split"] != b["split"]:
+            continue
+        if a["score"] is None or b["score"] is None or a["score"] <= b["score"]:
+            continue
+        gap = Fraction(str(min_gap)) if min_gap is not None else None
+        if gap is not None and a["score"] - b["score"] < gap * a["score"]:
+            continue
+        if chosen_later:
+            times = (a["created_utc"], b["created_utc"])
+            if None in times or times[0] <= times[1]:
+                continue
+        found.append((a["story_id"], b["story_id"]))
+    return sorted(found)
+
+
+@QUICK
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries(
+            {
+                "prompt_id": st.sampled_from(["p0", "p1", "p2"]),
+                "split": st.sampled_from(["train", "test"]),
+                "score": st.one_of(st.none(), st.integers(-6, 40)),
+                "created_utc": st.one_of(st.none(), st.integers(0, 6)),
+            }
+        ),
+        min_size=1,
+        max_size=24,
+    ),
+    min_gap=st.sampled_from([None, 0.0, 0.1, 0.25, 0.3, 0.9]),
+    chosen_later=st.booleans(),
+)
+def test_pairs_are_those_of_a_double_loop(story_table, rows, min_gap, chosen_later):
+    rows = [{**row, "story_id": f"s{place}"} for place, row in enumerate(rows)]
+    options = {"min_gap": min_gap, "chosen_later": chosen_later}
+    found = pairs_of(story_table(rows), [row["split"] for row in rows], **options)
+    assert sides(found) == loop_over_stories(rows, **options)
+    by_name = {row["story_id"]: row for row in rows}
+    for pair in found:
+        for side in ("chosen", "rejected"):
+            story = by_name[pair[f"{side}_story_id"]]
+            assert pair[f"{side}_score"] == story["score"]
+            assert pair[f"{side}_created_utc"] == story["created_utc"]
+        assert pair["pair_id"] == pair_id(pair["chosen_story_id"], pair["rejected_story_id"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "passes"),
+    [
+        (10, 13, False),  # 3 < 0.25 * 13 = 3.25
+        (10, 14, True),  # 4 >= 0.25 * 14 = 3.5
+        (12, 16, True),  # 4 = 0.25 * 16
+        (13, 17, False),  # 4 < 0.25 * 17 = 4.25
+        (750_000, 1_000_000, True),
+        (750_001, 1_000_000, False),
+        (0, 1, True),
+        (-5, 0, True),  # a quarter of nothing is nothing
+        (-2, -1, True),
+        (-1, 3, True),
+    ],
+)
+def test_the_gap_is_a_share_of_the_chosen_score(story_table, low, high, passes):
+    stories = story_table([{"score": low, "created_utc": 1}, {"score": high, "created_utc": 2}])
+    assert bool(pairs_of(stories)) is passes
+
+
+def test_with_at_least_10_votes_the_smallest_chosen_score_is_14(story_table):
+    stories = story_table([{"score": score, "created_utc": score} for score in range(10, 30)])
+    assert min(row["chosen_score"] for row in pairs_of(stories)) == 14
+
+
+@pytest.mark.parametrize(
+    ("share", "chosen", "lead"), [(0.07, 100, 7), (0.14, 50, 7), (0.28, 25, 7), (0.55, 100, 55)]
+)
+def test_a_lead_of_exactly_the_share_passes_though_floats_round(story_table, share, chosen, lead):
+    assert share * chosen > lead
+    scores = (chosen - lead, chosen - lead + 1, chosen)
+    stories = story_table([{"score": score, "created_utc": score} for score in scores])
+    assert ("s0002", "s0000") in sides(pairs_of(stories, min_gap=share))
+    assert ("s0002", "s0001") not in sides(pairs_of(stories, min_gap=share))
+
+
+def test_equal_scores_make_no_pair(story_table):
+    stories = story_table([{"score": 20, "created_utc": 1}, {"score": 20, "created_utc": 2}])
+    assert pairs_of(stories, min_gap=None, chosen_later=False) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen_time", "rejected_time", "passes"),
+    [(2, 1, True), (1, 1, False), (1, 2, False), (None, 1, False), (2, None, False)],
+)
+def test_the_chosen_story_is_the_later_one(story_table, chosen_time, rejected_time, passes):
+    stories = story_table(
+        [{"score": 50, "created_utc": chosen_time}, {"score": 10, "created_utc": rejected_time}]
+    )
+    assert bool(pairs_of(stories)) is passes
+    assert len(pairs_of(stories, chosen_later=False)) == 1
+
+
+def test_a_story_without_score_is_in_no_pair(story_table):
+    stories = story_table([{"score": None}, {"score": 10}, {"score": 20}])
+    found = pairs_of(stories, min_gap=None, chosen_later=False)
+    assert sides(found) == [("s0002", "s0001")]
+
+
+def test_stories_of_other_prompts_and_splits_are_not_paired(story_table):
+    stories = story_table([{"score": 10 * n, "prompt_id": p} for n, p in enumerate("aabb", 1)])
+    found = pairs_of(stories, ["x", "y", "x", "x"], min_gap=None, chosen_later=False)
+    assert sides(found) == [("s0003", "s0002")]
+
+
+def test_a_pair_keeps_its_name_when_its_sides_change_places(story_table):
+    names = ["t3_a", "t1_ü", "T1_Z", "10", "9"]
+    for first, second in permutations(names, 2):
+        stories = story_table([{"story_id": first, "score": 30}, {"story_id": second, "score": 10}])
+        found = pairs_of(stories, chosen_later=False)
+        assert [row["pair_id"] for row in found] == [pair_id(first, second)]
+        assert pair_id(first, second) == pair_id(second, first)
+
+
+def kept_by_cap(stories, most, seed):
+    candidates = pairing.within_prompt(ibis.memtable(with_split(stories)))
+    marked = candidates.mutate(over=pairing.over_cap(candidates, most, seed))
+    return [row for row in marked.to_pyarrow().to_pylist() if not row["over"]]
+
+
+def crowd(story_table, sizes):
+    """A prompt with so many stories, all of different scores, per size."""
+    return story_table(
+        [
+            {"prompt_id": f"p{place}", "score": score, "created_utc": score}
+            for place, size in enumerate(sizes)
+            for score in range(size)
+        ]
+    )
+
+
+def test_a_cap_leaves_each_prompt_its_share_or_all_it_has(story_table):
+    # 2, 4 and 7 stories make 1, 6 and 21 pairs.
+    found = Counter(r["prompt_id"] for r in kept_by_cap(crowd(story_table, [2, 4, 7]), 5, 0))
+    assert found == {"p0": 1, "p1": 5, "p2": 5}
+
+
+def test_a_smaller_cap_keeps_a_part_of_what_a_larger_one_keeps(story_table):
+    stories = crowd(story_table, [6, 7])
+    kept = [set(sides(kept_by_cap(stories, most, 3))) for most in (1, 4, 10)]
+    assert kept[0] < kept[1] < kept[2]
+
+
+def test_a_cap_draws_by_seed_and_not_by_the_order_of_rows(story_table):
+    stories = crowd(story_table, [8, 8])
+    turned = stories.take(list(range(stories.num_rows))[::-1])
+    assert sides(kept_by_cap(stories, 6, 1)) == sides(kept_by_cap(turned, 6, 1))
+    assert sides(kept_by_cap(stories, 6, 1)) != sides(kept_by_cap(stories, 6, 2))
+
+
+def test_caps_do_not_favour_high_scores(story_table):
+    stories = crowd(story_table, [12] * 30)
+    every = [row["chosen_score"] for row in kept_by_cap(stories, 1_000, 0)]
+    kept = [row["chosen_score"] for row in kept_by_cap(stories, 10, 0)]
+    mean = sum(every) / len(every)
+    # The larger of two different numbers out of n has variance (n + 1) (n - 2) / 18; n is 12.
+    error = (13 * 10 / 18 / len(kept)) ** 0.5
+    assert abs(sum(kept) / len(kept) - mean) < 4 * error
+
+
+def test_the_cap_and_symmetry_draw_apart(story_table):
+    """With one draw for both, what a cap keeps of a large prompt is what symmetry keeps first."""
+    kept = kept_by_cap(crowd(story_table, [30]), 40, 0)
+    draws = [
+        int(hashlib.md5(f"0|{row['pair_id']}".encode(), usedforsecurity=False).hexdigest()[:8], 16)
+        / 2**32
+        for row in kept
+    ]
+    # Uniform draws have mean 1/2 and standard error sqrt(1/12/40) = 0.046.
+    assert 0.5 - 4 * 0.046 < sum(draws) / len(draws) < 0.5 + 4 * 0.046

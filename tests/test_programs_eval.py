@@ -1,0 +1,415 @@
+"""The evaluation and feature programs: no leaks, parts reused, honest folds, kills survived."""
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from litbench.errors import ConfigError
+from litbench.records import PAIRS, VERDICTS, prompt_keys, read_table, write_table
+
+ROOT = Path(__file__).resolve().parent.parent
+FAST = {"kind": "features", "c": [0.1]}
+
+
+@pytest.fixture
+def pairs_file(pair_table, invented, tmp_path):
+    def write(n, prompts=6, name="pairs.parquet", first=0):
+        source = random.Random(first)
+        rows = [
+            {
+                "chosen": invented(source, source.randint(20, 60)),
+                "rejected": invented(source, source.randint(20, 60)),
+                "prompt_id": f"p{first}-{place % prompts}",
+                "chosen_story_id": f"c{first}-{place}",
+                "rejected_story_id": f"r{first}-{place}",
+            }
+            for place in range(n)
+        ]
+        path = tmp_path / name
+        write_table(pair_table(rows), path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def model_folder(load_program, tmp_path):
+    """The model folder of a feature model fitted to a pairs file."""
+
+    def fit(pairs, name="fitted"):
+        fitting = load_program("train/features.py")
+        fitting.main(fitting.Config(pairs=pairs, out=tmp_path / name, c=[0.1]))
+        return tmp_path / name / "model"
+
+    return fit
+
+
+@pytest.fixture
+def watched(load_program, monkeypatch):
+    """A program whose calls of judge_pairs are noted as (rater's name, fold)."""
+
+    def load(name):
+        module = load_program(name)
+        calls = []
+        judge = module.judge_pairs
+
+        def noting(rater, pairs, fold=None):
+            calls.append((rater.name, fold))
+            return judge(rater, pairs, fold=fold)
+
+        monkeypatch.setattr(module, "judge_pairs", noting)
+        return module, calls
+
+    return load
+
+
+def verdict_rows(folder):
+    table = read_table(folder / "verdicts.parquet", VERDICTS)
+    return table.drop_columns(["seconds"]).to_pylist()
+
+
+# Fitting the feature model -------------------------------------------------------------------
+
+
+def test_fitting_writes_a_model_and_a_second_run_changes_nothing(program, pairs_file, tmp_path):
+    pairs = pairs_file(60)
+    given = ("train/features.py", "--pairs", pairs, "--out", tmp_path / "run")
+    done = program(*given)
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "run/model/features.json").read_text())
+    assert len(content["training_prompts"]) == 6
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    assert manifest["counts"]["pairs"] == 60
+    assert "unchanged" in program(*given).stdout
+
+
+# Benchmark -----------------------------------------------------------------------------------
+
+
+def test_a_model_is_refused_on_its_training_prompts_and_flagged_when_told_to(
+    load_program, pairs_file, model_folder, tmp_path
+):
+    benchmark = load_program("eval/benchmark.py")
+    pairs = pairs_file(40)
+    raters = {
+        "longer": {"kind": "longer"},
+        "fitted": {"kind": "features", "path": str(model_folder(pairs))},
+    }
+    config = benchmark.Config(pairs=pairs, out=tmp_path / "out", raters=raters)
+    with pytest.raises(ConfigError, match="fitted was trained on 6 of the prompts"):
+        benchmark.main(config)
+    assert not (tmp_path / "out" / "verdicts.parquet").exists()
+    config.on_training_prompts = "flag"
+    benchmark.main(config)
+    rows = {
+        row["rater"]: row for row in json.loads((tmp_path / "out/leaderboard.json").read_text())
+    }
+    assert (rows["fitted"]["trained_on"], rows["longer"]["trained_on"]) == (6, 0)
+    # On prompts it never saw, it is welcome.
+    config.pairs, config.on_training_prompts = pairs_file(40, name="new.parquet", first=1), "refuse"
+    benchmark.main(config)
+    assert json.loads((tmp_path / "out/leaderboard.json").read_text())[0]["trained_on"] == 0
+
+
+def test_what_a_killed_benchmark_had_judged_is_not_judged_again(watched, pairs_file, tmp_path):
+    benchmark, calls = watched("eval/benchmark.py")
+    raters = {"longer": {"kind": "longer"}, "coin": {"kind": "random"}}
+    config = benchmark.Config(pairs=pairs_file(30), out=tmp_path / "out", raters=raters)
+    benchmark.main(config)
+    assert calls == [("longer", None), ("coin", None)]
+    before = verdict_rows(tmp_path / "out")
+    benchmark.main(config)
+    for name in ("manifest.json", "verdicts.parquet", "leaderboard.json"):
+        (tmp_path / "out" / name).unlink()
+    benchmark.main(config)
+    assert len(calls) == 2
+    assert verdict_rows(tmp_path / "out") == before
+    config.raters = {**raters, "shorter": {"kind": "shorter"}}
+    benchmark.main(config)
+    assert calls[2:] == [("shorter", None)]
+    # A rater with another option is another rater, and another file of pairs another benchmark.
+    config.raters = {**raters, "coin": {"kind": "random", "seed": 1}}
+    benchmark.main(config)
+    assert calls[3:] == [("coin", None)]
+    config.pairs = pairs_file(31)
+    benchmark.main(config)
+    assert calls[4:] == [("longer", None), ("coin", None)]
+
+
+def test_a_kill_between_two_raters_costs_only_the_second(
+    watched, pairs_file, tmp_path, monkeypatch
+):
+    benchmark, calls = watched("eval/benchmark.py")
+    raters = {"longer": {"kind": "longer"}, "coin": {"kind": "random"}}
+    config = benchmark.Config(pairs=pairs_file(30), out=tmp_path / "out", raters=raters)
+    noting = benchmark.judge_pairs
+
+    def dying(rater, pairs, fold=None):
+        if rater.name == "coin":
+            raise KeyboardInterrupt
+        return noting(rater, pairs, fold)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(benchmark, "judge_pairs", dying)
+        with pytest.raises(KeyboardInterrupt):
+            benchmark.main(config)
+    benchmark.main(config)
+    assert calls == [("longer", None), ("coin", None)]
+
+
+def test_a_retrained_model_at_the_same_path_is_judged_anew(
+    watched, pairs_file, model_folder, tmp_path
+):
+    benchmark, calls = watched("eval/benchmark.py")
+    folder = model_folder(pairs_file(40, first=1, name="train.parquet"))
+    raters = {"longer": {"kind": "longer"}, "fitted": {"kind": "features", "path": str(folder)}}
+    config = benchmark.Config(pairs=pairs_file(20), out=tmp_path / "out", raters=raters)
+    benchmark.main(config)
+    model_folder(pairs_file(50, first=2, name="train.parquet"))
+    benchmark.main(config)
+    assert calls == [("longer", None), ("fitted", None), ("fitted", None)]
+
+
+@pytest.mark.parametrize("name", ["eval/benchmark.py", "eval/crossvalidate.py"])
+def test_an_unknown_reference_is_refused_before_anything_is_judged(
+    watched, pairs_file, tmp_path, name
+):
+    module, calls = watched(name)
+    config = module.Config(
+        pairs=pairs_file(20), out=tmp_path, raters={"coin": {"kind": "random"}}, reference="cion"
+    )
+    with pytest.raises(ConfigError, match="did you mean 'coin'"):
+        module.main(config)
+    assert calls == []
+
+
+def test_the_program_reports_errors_in_one_line(program, pairs_file, tmp_path):
+    given = ("eval/benchmark.py", "--pairs", pairs_file(10), "--out", tmp_path / "out")
+    done = program(*given, "--raters.longer.kind", "longr")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: raters.longer: unknown kind 'longr'")
+    assert done.stderr.count("\n") == 1
+
+
+# Cross-validation ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crossvalidated(load_program, pairs_file, tmp_path):
+    """Cross-validate two raters; returns the module, its config and the pairs."""
+
+    def build(out="out", repeats=2, folds=3, raters=None):
+        module = load_program("eval/crossvalidate.py")
+        path = tmp_path / "pairs.parquet"
+        config = module.Config(
+            pairs=path if path.exists() else pairs_file(48, prompts=9),
+            out=tmp_path / out,
+            raters=raters or {"longer": {"kind": "longer"}, "features": dict(FAST)},
+            folds=folds,
+            repeats=repeats,
+        )
+        return module, config
+
+    return build
+
+
+def test_trained_raters_judge_every_pair_once_per_repeat_and_never_their_training(
+    crossvalidated, monkeypatch
+):
+    module, config = crossvalidated(repeats=3)
+    trained, leaks = [], []
+    load_trainer, judge = module.load_trainer, module.judge_pairs
+
+    def watching(spec):
+        trainer = load_trainer(spec)
+        if trainer is None:
+            return None
+
+        def train(name, options, pairs, *rest):
+            trained.append(set(prompt_keys(pairs)))
+            return trainer(name, options, pairs, *rest)
+
+        return train
+
+    def checking(rater, pairs, fold=None):
+        if fold is not None:
+            leaks.append(trained[-1] & set(prompt_keys(pairs)))
+        return judge(rater, pairs, fold=fold)
+
+    monkeypatch.setattr(module, "load_trainer", watching)
+    monkeypatch.setattr(module, "judge_pairs", checking)
+    module.main(config)
+    assert len(trained) == 3 * 3
+    assert not any(leaks)
+    rows = verdict_rows(config.out)
+    ids = set(read_table(config.pairs, PAIRS)["pair_id"].to_pylist())
+    times = Counter(row["pair_id"] for row in rows if row["rater"] == "features")
+    assert times == dict.fromkeys(ids, 3)
+    assert Counter(row["pair_id"] for row in rows if row["rater"] == "longer") == Counter(ids)
+    assert {row["fold"] for row in rows if row["rater"] == "longer"} == {None}
+    found = {row["fold"] for row in rows if row["rater"] == "features"}
+    assert all(re.fullmatch(r"\d+/\d+", fold) for fold in found)
+    assert found == {f"{repeat}/{fold}" for repeat in range(3) for fold in range(3)}
+    # Within a repeat a prompt lies in one fold; other repeats deal anew.
+    prompt_of = dict(zip(*pair_prompts(config.pairs), strict=True))
+    folds_of = Counter(
+        (prompt_of[row["pair_id"]], row["fold"]) for row in rows if row["rater"] == "features"
+    )
+    assert len(folds_of) == len(set(prompt_of.values())) * 3
+    deals = [
+        {prompt: fold[2:] for prompt, fold in folds_of if fold.startswith(f"{repeat}/")}
+        for repeat in range(3)
+    ]
+    assert deals[0] != deals[1]
+    assert not (config.out / "scratch").exists()
+
+
+def pair_prompts(path):
+    table = read_table(path, PAIRS)
+    return table["pair_id"].to_pylist(), prompt_keys(table)
+
+
+def test_the_same_config_gives_the_same_verdicts_twice(crossvalidated):
+    module, config = crossvalidated("one")
+    module.main(config)
+    _, other = crossvalidated("two")
+    module.main(other)
+    assert verdict_rows(config.out) == verdict_rows(other.out)
+    _, reseeded = crossvalidated("three")
+    reseeded.seed = 1
+    module.main(reseeded)
+    assert verdict_rows(reseeded.out) != verdict_rows(config.out)
+
+
+def test_folds_done_before_a_kill_are_not_done_again(crossvalidated, watched, monkeypatch):
+    module, config = crossvalidated("whole")
+    module.main(config)
+    watched_module, calls = watched("eval/crossvalidate.py")
+    _, killed = crossvalidated("killed")
+    noting = watched_module.judge_pairs
+
+    def dying(rater, pairs, fold=None):
+        if fold == "1/0":
+            raise KeyboardInterrupt
+        return noting(rater, pairs, fold)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watched_module, "judge_pairs", dying)
+        with pytest.raises(KeyboardInterrupt):
+            watched_module.main(killed)
+    assert len(calls) == 4  # longer and the three folds of the first repeat
+    watched_module.main(killed)
+    assert calls[4:] == [("features", "1/0"), ("features", "1/1"), ("features", "1/2")]
+    assert verdict_rows(killed.out) == verdict_rows(config.out)
+
+
+def test_a_rater_has_repeats_of_its_own(crossvalidated):
+    raters = {
+        "longer": {"kind": "longer"},
+        "once": {**FAST, "repeats": 1},
+        "often": dict(FAST),
+    }
+    module, config = crossvalidated(raters=raters)
+    module.main(config)
+    counts = Counter(row["rater"] for row in verdict_rows(config.out))
+    assert counts == {"longer": 48, "once": 48, "often": 96}
+    config.raters["once"]["repeats"] = 0
+    with pytest.raises(ConfigError, match=r"raters\.once: repeats is 0"):
+        module.main(config)
+
+
+def test_a_finished_model_is_refused_on_its_training_prompts_there_too(
+    crossvalidated, model_folder, pairs_file
+):
+    pairs = pairs_file(48, prompts=9)
+    raters = {
+        "longer": {"kind": "longer"},
+        "fitted": {"kind": "features", "path": str(model_folder(pairs))},
+    }
+    module, config = crossvalidated(raters=raters)
+    with pytest.raises(ConfigError, match="fitted was trained on 9"):
+        module.main(config)
+
+
+def test_pairs_before_symmetry_are_judged_but_not_trained_on(crossvalidated, monkeypatch):
+    module, config = crossvalidated(repeats=1)
+    wide = read_table(config.pairs, PAIRS)
+    narrow = config.pairs.with_name("narrow.parquet")
+    write_table(wide.slice(0, 36), narrow)
+    config.before_symmetry, config.pairs = config.pairs, narrow
+    trained = Counter()
+    load_trainer = module.load_trainer
+
+    def watching(spec):
+        trainer = load_trainer(spec)
+        return trainer and (
+            lambda name, options, pairs, *rest: (
+                trained.update(pairs["pair_id"].to_pylist()),
+                trainer(name, options, pairs, *rest),
+            )[1]
+        )
+
+    monkeypatch.setattr(module, "load_trainer", watching)
+    module.main(config)
+    # Of three folds, each pair trains two models.
+    assert trained == Counter(dict.fromkeys(wide["pair_id"].to_pylist()[:36], 2))
+    judged = Counter(row["pair_id"] for row in verdict_rows(config.out) if row["fold"])
+    assert judged == Counter(wide["pair_id"].to_pylist())
+
+
+def test_a_reward_model_is_trained_inside_the_folds(crossvalidated, tiny_model):
+    pytest.importorskip("trl")
+    tiny = {
+        "kind": "reward",
+        "backbone": str(tiny_model("bert")),
+        "max_length": 64,
+        "batch_size": 16,
+        "per_device_train_batch_size": 16,
+        "precision": "fp32",
+    }
+    raters = {"longer": {"kind": "longer"}, "tiny": tiny}
+    module, config = crossvalidated(raters=raters, repeats=1, folds=2)
+    module.main(config)
+    rows = [row for row in verdict_rows(config.out) if row["rater"] == "tiny"]
+    assert len(rows) == 48
+    assert all(row["reward_chosen"] is not None for row in rows)
+    assert not (config.out / "scratch").exists()
+
+
+@pytest.mark.long
+def test_a_cross_validation_killed_half_way_gives_the_same_verdicts(program, pairs_file, tmp_path):
+    pairs = pairs_file(120, prompts=12)
+
+    def given(out):
+        return [
+            *("--pairs", str(pairs), "--out", str(tmp_path / out), "--repeats", "8"),
+            *("--raters.longer.kind", "longer", "--raters.features.kind", "features"),
+        ]
+
+    assert program("eval/crossvalidate.py", *given("whole")).returncode == 0
+    running = subprocess.Popen(
+        [sys.executable, str(ROOT / "eval/crossvalidate.py"), *given("killed")],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 120
+    while len(list((tmp_path / "killed/parts").glob("features*.parquet"))) < 15:
+        assert time.monotonic() < until
+        assert running.poll() is None
+        time.sleep(0.005)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert not (tmp_path / "killed/verdicts.parquet").exists()
+    done = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "killed/parts").glob("*.*t")}
+    assert program("eval/crossvalidate.py", *given("killed")).returncode == 0
+    assert all((tmp_path / "killed/parts" / n).stat().st_mtime_ns == t for n, t in done.items())
+    assert verdict_rows(tmp_path / "killed") == verdict_rows(tmp_path / "whole")

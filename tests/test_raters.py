@@ -1,0 +1,479 @@
+"""Raters are blind: what they see, what they say, and how it is written down."""
+
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from litbench.errors import ConfigError, DataError
+from litbench.metrics.agreement import PairScores, pair_scores
+from litbench.models.features import FeatureOptions, fit_features
+from litbench.raters import (
+    BlindPair,
+    Judgement,
+    LengthRater,
+    RandomRater,
+    Rater,
+    RaterSpec,
+    ScoreRater,
+    blind,
+    judge_pairs,
+    load_rater,
+    load_trainer,
+    parse_raters,
+    prompts_seen,
+    training_prompts_of,
+)
+from litbench.records import VERDICTS, read_table, write_table
+from litbench.text import prompt_key
+
+Build = Callable[..., pa.Table]
+WORDS = (
+    "amber", "harbour", "lantern", "whisper", "gravel", "orchard", "signal", "velvet", "copper",
+    "drift", "hollow", "ember", "tide", "quarry", "saddle", "thimble", "marrow", "beacon",
+)  # fmt: skip
+
+
+def _story(random: Random) -> str:
+    sentences = [
+        " ".join(random.choices(WORDS, k=random.randint(2, 8))) + random.choice(".!?")
+        for _ in range(random.randint(1, 5))
+    ]
+    return " ".join(sentences)
+
+
+@pytest.fixture
+def invented_pairs(pair_table: Build) -> Callable[[int, int], pa.Table]:
+    """Pairs of invented stories; some are of equal length, some have scores and times."""
+
+    def build(n: int, seed: int) -> pa.Table:
+        random = Random(seed)
+        rows = [
+            {
+                "prompt_id": f"p{seed}-{place % 11}",
+                "chosen": _story(random),
+                "rejected": _story(random),
+                "chosen_story_id": f"{seed}-{2 * place}",
+                "rejected_story_id": f"{seed}-{2 * place + 1}",
+                "chosen_score": 90,
+                "rejected_score": 10,
+                "chosen_created_utc": 2_000,
+                "rejected_created_utc": 1_000,
+            }
+            for place in range(n)
+        ]
+        return pair_table(rows)
+
+    return build
+
+
+def _renamed(pairs: pa.Table) -> pa.Table:
+    """The same pairs with chosen and rejected exchanged in every column that has a side."""
+    other = {}
+    for name in pairs.column_names:
+        side, _, rest = name.partition("_")
+        if side in ("chosen", "rejected"):
+            swapped = "rejected" if side == "chosen" else "chosen"
+            other[name] = f"{swapped}_{rest}" if rest else swapped
+    return pa.table({name: pairs[other.get(name, name)] for name in pairs.column_names})
+
+
+@dataclass
+class StubJudge:
+    """A judge that reads both orders: likes questions, leans to the first, sometimes refuses."""
+
+    name: str = "judge"
+    kind: str = "stub"
+
+    def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
+        """Two judgements per pair, from nothing but what it reads."""
+        judged = []
+        for pair in pairs:
+            both = []
+            for shown in ("first", "second"):
+                texts = (pair.first, pair.second)
+                top, below = texts if shown == "first" else texts[::-1]
+                lead = top.count("?") - below.count("?") + 0.5
+                if len(top) % 13 == 0:
+                    both.append(Judgement("refused", first_shown=shown))
+                    continue
+                if len(below) % 7 == 0:
+                    both.append(Judgement("tie", p_first=0.5, first_shown=shown))
+                    continue
+                p_top = float(1 / (1 + np.exp(-lead)))
+                wins = shown if lead > 0 else ("second" if shown == "first" else "first")
+                p_first = p_top if shown == "first" else 1 - p_top
+                both.append(Judgement(wins, p_first=p_first, first_shown=shown))
+            judged.append(both)
+        return judged
+
+    def training_prompts(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
+    def notes(self) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
+@dataclass
+class AlwaysFirst(StubJudge):
+    """Names whatever stands first in what it reads."""
+
+    def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
+        """Both orders, always the one on top."""
+        shown = [Judgement("first", first_shown="first"), Judgement("second", first_shown="second")]
+        return [shown for _ in pairs]
+
+
+@dataclass
+class Fixed(ScoreRater):
+    """Rewards from a function of the story."""
+
+    reward: Callable[[str], float]
+    name: str = "fixed"
+    kind: str = "test"
+    gives_probability = True
+
+    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        """Apply the function."""
+        assert len(prompts) == len(stories)
+        return np.array([self.reward(story) for story in stories], dtype=float)
+
+
+def _rater(kind: str, training_pairs: pa.Table) -> Rater:
+    if kind == "features":
+        return fit_features(training_pairs, FeatureOptions(c=[1.0]))
+    if kind == "judge":
+        return StubJudge()
+    return load_rater(RaterSpec(kind, kind))
+
+
+def _trained_on(pairs: pa.Table) -> Rater:
+    """A rater that remembers its training prompts."""
+
+    class Trained(Fixed):
+        def training_prompts(self) -> frozenset[str]:
+            return training_prompts_of(pairs)
+
+    return Trained(lambda story: float(len(story)))
+
+
+def _scores(rater: Rater, pairs: pa.Table) -> PairScores:
+    (scores,) = pair_scores(judge_pairs(rater, pairs), pairs)
+    return scores
+
+
+@pytest.mark.parametrize("kind", ["longer", "shorter", "random", "features", "judge"])
+def test_renaming_the_sides_turns_agreement_into_one_minus_it(
+    kind: str, invented_pairs: Callable[[int, int], pa.Table]
+) -> None:
+    rater = _rater(kind, invented_pairs(120, 1))
+    pairs = invented_pairs(200, 2)
+    plain, mirrored = _scores(rater, pairs), _scores(rater, _renamed(pairs))
+    np.testing.assert_array_equal(mirrored.credit, 1 - plain.credit)
+    assert mirrored.credit.sum() == len(pairs) - plain.credit.sum()
+    # Otherwise the line above could hold for a rater that only ever ties.
+    assert np.any(plain.credit == 1)
+    assert np.any(plain.credit == 0)
+    np.testing.assert_array_equal(mirrored.flipped, plain.flipped)
+    np.testing.assert_array_equal(mirrored.first_wins, plain.first_wins)
+    np.testing.assert_array_equal(mirrored.judged, plain.judged)
+
+
+@pytest.mark.parametrize("kind", ["longer", "shorter", "random", "features", "judge"])
+def test_a_rater_sees_and_says_the_same_after_renaming(
+    kind: str, invented_pairs: Callable[[int, int], pa.Table]
+) -> None:
+    rater = _rater(kind, invented_pairs(120, 1))
+    pairs = invented_pairs(100, 2)
+    (plain, chosen_first), (mirrored, renamed_first) = blind(pairs), blind(_renamed(pairs))
+    assert plain == mirrored
+    np.testing.assert_array_equal(renamed_first, ~chosen_first)
+    assert rater.judge(plain) == rater.judge(mirrored)
+
+
+def test_a_blind_pair_holds_texts_only() -> None:
+    assert [field.name for field in fields(BlindPair)] == ["prompt", "first", "second"]
+
+
+def test_nothing_but_the_texts_reaches_a_rater(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    pairs = invented_pairs(50, 3)
+    blinded, chosen_first = blind(pairs)
+    for pair, is_first, row in zip(blinded, chosen_first, pairs.to_pylist(), strict=True):
+        texts = (row["chosen"], row["rejected"])
+        assert (pair.prompt, pair.first, pair.second) == (
+            row["prompt"],
+            *(texts if is_first else texts[::-1]),
+        )
+
+
+def test_about_half_of_the_chosen_stories_stand_first(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    _, chosen_first = blind(invented_pairs(1_000, 4))
+    # Binomial: five standard errors of 0.0158 on either side.
+    assert abs(chosen_first.mean() - 0.5) < 5 * 0.0158
+
+
+def test_the_order_does_not_depend_on_scores_or_times(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    pairs = invented_pairs(50, 3)
+    nulls = pa.nulls(50, pa.int64())
+    for name in ("chosen_score", "rejected_score", "chosen_created_utc", "rejected_created_utc"):
+        pairs = pairs.set_column(pairs.column_names.index(name), name, nulls)
+    np.testing.assert_array_equal(blind(pairs)[1], blind(invented_pairs(50, 3))[1])
+
+
+def test_the_order_of_a_pair_does_not_depend_on_its_neighbours(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    pairs = invented_pairs(40, 5)
+    part = pairs.slice(10, 10)
+    assert blind(part)[0] == blind(pairs)[0][10:20]
+
+
+def test_an_always_first_rater_scores_half_flips_always_and_leans_wholly(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    scores = _scores(AlwaysFirst(), invented_pairs(60, 6))
+    assert scores.credit.mean() == 0.5
+    assert scores.flipped.mean() == 1.0
+    assert scores.first_wins.mean() == 1.0
+
+
+def test_an_always_first_rater_is_near_half_even_in_one_order(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    @dataclass
+    class OneOrder(StubJudge):
+        def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
+            return [[Judgement("first", first_shown="first")] for _ in pairs]
+
+    scores = _scores(OneOrder(), invented_pairs(1_000, 7))
+    assert abs(scores.credit.mean() - 0.5) < 5 * 0.0158
+    assert scores.first_wins.mean() == 1.0
+
+
+def test_a_random_rater_is_near_half(invented_pairs: Callable[[int, int], pa.Table]) -> None:
+    pairs = invented_pairs(1_000, 8)
+    assert abs(_scores(RandomRater(), pairs).credit.mean() - 0.5) < 5 * 0.0158
+    judged = RandomRater().judge(blind(pairs)[0])
+    named_first = np.mean([judgement.prefers == "first" for (judgement,) in judged])
+    assert abs(named_first - 0.5) < 5 * 0.0158
+
+
+def test_a_random_rater_repeats_with_its_seed_and_differs_with_another(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    blinded, _ = blind(invented_pairs(64, 9))
+    assert RandomRater(seed=1).judge(blinded) == RandomRater(seed=1).judge(blinded)
+    assert RandomRater(seed=1).judge(blinded) != RandomRater(seed=2).judge(blinded)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "longer", "shorter"),
+    [
+        ("one two three", "one two", "chosen", "rejected"),
+        ("one", "one two", "rejected", "chosen"),
+        ("one two", "characters-galore, nonetheless-two", "tie", "tie"),
+        ("月光照在", "one two three", "chosen", "rejected"),
+    ],
+)
+def test_length_raters_count_words(
+    chosen: str, rejected: str, longer: str, shorter: str, pair_table: Build
+) -> None:
+    pairs = pair_table([{"chosen": chosen, "rejected": rejected}])
+    for make, outcome in ((LengthRater.longer, longer), (LengthRater.shorter, shorter)):
+        verdicts = judge_pairs(make("length", {}, "raters.length"), pairs)
+        assert verdicts["outcome"].to_pylist() == [outcome]
+
+
+def test_longer_agrees_with_the_stored_word_counts(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    pairs = invented_pairs(100, 10)
+    verdicts = judge_pairs(LengthRater.longer("longer", {}, ""), pairs)
+    assert verdicts["reward_chosen"].to_pylist() == pairs["chosen_n_words"].to_pylist()
+    assert verdicts["reward_rejected"].to_pylist() == pairs["rejected_n_words"].to_pylist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_reward_that_is_not_finite_is_an_error(bad: float, pair_table: Build) -> None:
+    pairs = pair_table([{"chosen": "fine", "rejected": "broken"}])
+    rater = Fixed(lambda story: bad if story == "broken" else 0.0, name="shaky")
+    with pytest.raises(DataError, match="rater shaky: 1 of 2 rewards are not finite"):
+        judge_pairs(rater, pairs)
+
+
+def test_probability_is_the_sigmoid_of_the_difference_in_reward(pair_table: Build) -> None:
+    pairs = pair_table([{"chosen": "aaa", "rejected": "a"}, {"chosen": "a", "rejected": "aa"}])
+    verdicts = judge_pairs(Fixed(lambda story: float(len(story))), pairs)
+    assert verdicts["p_chosen"].to_pylist() == pytest.approx(
+        [1 / (1 + np.exp(-(3 - 1))), 1 / (1 + np.exp(-(1 - 2)))]
+    )
+    assert verdicts["outcome"].to_pylist() == ["chosen", "rejected"]
+    assert verdicts["reward_chosen"].to_pylist() == [3, 1]
+    assert verdicts["reward_rejected"].to_pylist() == [1, 2]
+
+
+def test_rewards_far_apart_do_not_overflow(pair_table: Build) -> None:
+    pairs = pair_table([{"chosen": "up", "rejected": "down"}])
+    verdicts = judge_pairs(Fixed(lambda story: 1e9 if story == "up" else -1e9), pairs)
+    assert verdicts["p_chosen"].to_pylist() == [1.0]
+
+
+def test_each_story_of_a_prompt_is_scored_once(pair_table: Build) -> None:
+    seen = []
+
+    class Counting(Fixed):
+        def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+            seen.extend(zip(prompts, stories, strict=True))
+            return super().score(prompts, stories)
+
+    rows = [("a", "b", "p"), ("a", "c", "p"), ("b", "c", "p"), ("a", "b", "q")]
+    pairs = pair_table(
+        [
+            {"chosen": one, "rejected": two, "prompt_id": p, "pair_id": f"{one}{two}{p}"}
+            for one, two, p in rows
+        ]
+    )
+    verdicts = judge_pairs(Counting(lambda story: float(ord(story))), pairs)
+    assert verdicts["reward_chosen"].to_pylist() == [ord(one) for one, _, _ in rows]
+    assert verdicts["reward_rejected"].to_pylist() == [ord(two) for _, two, _ in rows]
+    assert len(seen) == len(set(seen)) == 3 + 2
+
+
+def test_what_a_judge_says_is_translated_to_sides(pair_table: Build) -> None:
+    @dataclass
+    class Wordy(StubJudge):
+        def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
+            given = Judgement(
+                "first", 0.75, 2.0, 1.0, "second", "because", input_tokens=5, output_tokens=6,
+                cost_usd=0.5,
+            )  # fmt: skip
+            return [[given, replace(given, prefers="unparsed", p_first=None)] for _ in pairs]
+
+    pairs = pair_table([{"pair_id": f"p{place}"} for place in range(12)])
+    _, chosen_first = blind(pairs)
+    assert 0 < chosen_first.sum() < 12
+    rows = judge_pairs(Wordy(), pairs, fold="0/3").to_pylist()
+    assert len(rows) == 24
+    for is_first, row, broken in zip(chosen_first, rows[::2], rows[1::2], strict=True):
+        assert row["outcome"] == ("chosen" if is_first else "rejected")
+        assert row["order"] == ("rejected" if is_first else "chosen")
+        assert row["p_chosen"] == (0.75 if is_first else 0.25)
+        assert row["reward_chosen"] == (2.0 if is_first else 1.0)
+        assert row["reward_rejected"] == (1.0 if is_first else 2.0)
+        assert (row["explanation"], row["input_tokens"], row["output_tokens"]) == ("because", 5, 6)
+        assert (row["cost_usd"], row["fold"], row["kind"]) == (0.5, "0/3", "stub")
+        assert (broken["outcome"], broken["p_chosen"]) == ("unparsed", None)
+
+
+def test_seconds_add_up_to_the_run(invented_pairs: Callable[[int, int], pa.Table]) -> None:
+    seconds = judge_pairs(StubJudge(), invented_pairs(10, 11))["seconds"].to_pylist()
+    assert len(set(seconds)) == 1
+    assert 0 < sum(seconds) < 60
+
+
+@pytest.mark.parametrize("kind", ["random", "judge"])
+def test_verdicts_keep_to_their_schema(
+    kind: str, invented_pairs: Callable[[int, int], pa.Table], tmp_path: Any
+) -> None:
+    pairs = invented_pairs(30, 12)
+    verdicts = judge_pairs(_rater(kind, pairs), pairs)
+    write_table(verdicts, tmp_path / "verdicts.parquet")
+    assert read_table(tmp_path / "verdicts.parquet", VERDICTS).equals(verdicts)
+
+
+@pytest.mark.parametrize("answer", ["none", "empty"])
+def test_a_rater_that_leaves_pairs_out_is_an_error(
+    answer: str, invented_pairs: Callable[[int, int], pa.Table]
+) -> None:
+    @dataclass
+    class Silent(StubJudge):
+        def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
+            judged = super().judge(pairs)
+            return judged[:-1] if answer == "none" else [*judged[:-1], []]
+
+    with pytest.raises(DataError, match="rater judge: judged 9 of 10 pairs"):
+        judge_pairs(Silent(), invented_pairs(10, 13))
+
+
+def test_judging_leaves_the_pairs_as_they_were(
+    invented_pairs: Callable[[int, int], pa.Table],
+) -> None:
+    pairs = invented_pairs(10, 14)
+    before = pairs.to_pylist()
+    judge_pairs(StubJudge(), pairs)
+    assert pairs.to_pylist() == before
+
+
+def test_raters_are_read_from_a_config() -> None:
+    specs = parse_raters({"l": {"kind": "longer"}, "coin": {"kind": "random", "seed": 3}})
+    assert [(s.name, s.kind, s.options) for s in specs] == [
+        ("l", "longer", {}),
+        ("coin", "random", {"seed": 3}),
+    ]
+    assert isinstance(load_rater(specs[0]), Rater)
+    coin = load_rater(specs[1])
+    assert (coin.name, coin.kind, coin.seed) == ("coin", "random", 3)
+
+
+@pytest.mark.parametrize(
+    ("raters", "message"),
+    [
+        ({}, "name at least one"),
+        ({"a": "longer"}, r"raters\.a: needs a kind: one of .*longer"),
+        ({"a": {"path": "x"}}, r"raters\.a: needs a kind"),
+        ({"a": {"kind": "lunger"}}, r"raters\.a: unknown kind 'lunger': did you mean 'longer'\?"),
+    ],
+)
+def test_a_broken_entry_names_itself_and_the_remedy(raters: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_raters(raters)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("random", {"sead": 1}, r"raters\.r: unknown key 'sead': did you mean 'seed'\?"),
+        ("random", {"seed": "many"}, r"raters\.r: key 'seed' is 'many'"),
+        ("longer", {"seed": 1}, r"raters\.r: unknown key 'seed'"),
+    ],
+)
+def test_a_wrong_option_is_an_error(kind: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_rater(RaterSpec("r", kind, options))
+
+
+def test_every_kind_and_trainer_can_be_imported() -> None:
+    for group in ("litbench.raters", "litbench.trainers"):
+        points = importlib.metadata.entry_points(group=group)
+        assert len(points) > 0
+        assert all(callable(point.load()) for point in points)
+
+
+def test_only_a_trainable_kind_without_a_path_has_a_trainer() -> None:
+    assert load_trainer(RaterSpec("f", "features")) is not None
+    assert load_trainer(RaterSpec("f", "features", {"path": "runs/f"})) is None
+    assert load_trainer(RaterSpec("l", "longer")) is None
+
+
+def test_prompts_seen_finds_reposts_of_training_prompts(pair_table: Build) -> None:
+    trained = pair_table([{"prompt": "[WP] The lamp speaks."}])
+    judged = pair_table(
+        [{"prompt": "The Lamp, speaks"}, {"prompt": "A quiet lamp"}, {"prompt": "The Lamp, speaks"}]
+    )
+    rater = _trained_on(trained)
+    assert rater.training_prompts() == {prompt_key("the lamp speaks")}
+    assert prompts_seen(rater, judged) == ["The Lamp, speaks"]
+    assert prompts_seen(RandomRater(), judged) == []

