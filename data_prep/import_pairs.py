@@ -184,8 +184,7 @@ def main(config: Config) -> None:
     }
     product.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
-    for reason, count in set_aside.counts().items():
-        print(f"  set aside: {count:,} rows, {reason} (see set_aside.jsonl)")
+    print(set_aside.summary(), end="")
 
 
 if __name__ == "__main__":

@@ -91,10 +91,7 @@ def main(config: Config) -> None:
     }
     product.finish()
     print(f"{config.out / 'stories.parquet'}: {stories.num_rows:,} stories")
-    for reason, count in set_aside.counts().items():
-        print(f"  set aside: {count:,} rows, {reason} (see set_aside.jsonl)")
-    if set_aside.not_selected:
-        print(f"  left out by where: {set_aside.not_selected:,} rows")
+    print(set_aside.summary(), end="")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ SCORABLE = Schema(
 )
 
 
-def load_model(path: str, batch_tokens: int, device: str | None) -> ScoreRater:
+def load_model(path: str, batch_tokens: int | None, device: str | None) -> ScoreRater:
     """Load a feature model or a reward model, by what its folder holds."""
     if (Path(path) / "features.json").exists():
         return FeatureModel.load(Path(path))
@@ -91,7 +91,7 @@ def main() -> None:
     scoring.add_argument("--story", help="score this one text and print its reward")
     scoring.add_argument("--prompt", help="the prompt that --story answers")
     scoring.add_argument("--device", help="such as cuda or cpu")
-    scoring.add_argument("--batch-tokens", type=int, default=8_192, help="default: 8192")
+    scoring.add_argument("--batch-tokens", type=int, help="most tokens of one forward pass")
     scoring.set_defaults(run=score)
     arguments = parser.parse_args()
     try:

@@ -50,7 +50,14 @@ def file_digest(path: Path) -> str:
 
 
 def source_digest(source: str | Path) -> str:
-    """Digest of an input: its bytes where it is a local file, its name where it is not."""
+    """Digest of an input: its bytes where it is a local file, its name where it is not.
+
+    Raises:
+        DataError: an empty name, which would stand for the whole working folder, or a file that
+            cannot be read.
+    """
+    if not str(source):
+        raise DataError("the name of an input is empty: give a file, a folder or a data set's name")
     path = Path(source)
     try:
         return file_digest(path) if path.exists() else f"name:{source}"

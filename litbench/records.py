@@ -173,6 +173,16 @@ class SetAside:
         counter = Counter(f"{row['column']}: {row['reason']}" for row in self.rows)
         return dict(sorted(counter.items(), key=lambda item: (-item[1], item[0])))
 
+    def summary(self) -> str:
+        """Lines for the terminal; empty when every row could be used."""
+        lines = [
+            f"  set aside: {count:,} rows, {reason} (see set_aside.jsonl)\n"
+            for reason, count in self.counts().items()
+        ]
+        if self.not_selected:
+            lines.append(f"  left out by where: {self.not_selected:,} rows\n")
+        return "".join(lines)
+
     def write(self, path: Path) -> None:
         """Write the rows as JSONL, in the order of the file."""
         ordered = sorted(self.rows, key=lambda row: (row["file"], row["row"]))

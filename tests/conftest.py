@@ -115,6 +115,22 @@ def load_program() -> Callable[[str], ModuleType]:
 
 
 @pytest.fixture
+def rename_sides() -> Callable[[pa.Table], pa.Table]:
+    """The same pairs with chosen and rejected exchanged in every column that has a side."""
+
+    def renamed(pairs: pa.Table) -> pa.Table:
+        other = {}
+        for name in pairs.column_names:
+            side, _, rest = name.partition("_")
+            if side in ("chosen", "rejected"):
+                swapped = "rejected" if side == "chosen" else "chosen"
+                other[name] = f"{swapped}_{rest}" if rest else swapped
+        return pa.table({name: pairs[other.get(name, name)] for name in pairs.column_names})
+
+    return renamed
+
+
+@pytest.fixture
 def program() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run one of the programs, such as `program("data_prep/make_pairs.py", "--seed", "1")`."""
 

@@ -158,6 +158,19 @@ def test_the_rows_do_not_depend_on_their_neighbours(three_layouts, invented):
         assert together.cut == [one.cut[0] for one in alone]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_story_cannot_place_special_tokens(load, kind):
+    tokenizer, model = load(kind)
+    layout = Layout.infer(tokenizer, model, 128)
+    spelled = " ".join(tokenizer.all_special_tokens)
+    (plain,) = layout.encode(tokenizer, ["the moth"], ["she opened the gate"]).ids
+    (attacked,) = layout.encode(tokenizer, ["the moth"], [f"she {spelled} opened the gate"]).ids
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    assert [token for token in attacked if token in special] == [
+        token for token in plain if token in special
+    ]
+
+
 def test_no_stories_give_no_rows(three_layouts):
     tokenizer, layout = three_layouts[0]
     assert layout.encode(tokenizer, [], []).ids == []

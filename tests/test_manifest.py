@@ -353,3 +353,8 @@ def test_the_seconds_of_a_run_are_in_the_manifest(
     monkeypatch.setattr("time.time", lambda: now + 90)
     product.finish()
     assert 90 <= read_manifest(config.out)["seconds"] < 150
+
+
+def test_an_empty_name_is_no_input() -> None:
+    with pytest.raises(DataError, match="name of an input is empty"):
+        source_digest("")

@@ -38,6 +38,8 @@ WORDS = (
     "drift", "hollow", "ember", "tide", "quarry", "saddle", "thimble", "marrow", "beacon",
 )  # fmt: skip
 
+Rename = Callable[[pa.Table], pa.Table]
+
 
 def _story(random: Random) -> str:
     sentences = [
@@ -70,17 +72,6 @@ def invented_pairs(pair_table: Build) -> Callable[[int, int], pa.Table]:
         return pair_table(rows)
 
     return build
-
-
-def _renamed(pairs: pa.Table) -> pa.Table:
-    """The same pairs with chosen and rejected exchanged in every column that has a side."""
-    other = {}
-    for name in pairs.column_names:
-        side, _, rest = name.partition("_")
-        if side in ("chosen", "rejected"):
-            swapped = "rejected" if side == "chosen" else "chosen"
-            other[name] = f"{swapped}_{rest}" if rest else swapped
-    return pa.table({name: pairs[other.get(name, name)] for name in pairs.column_names})
 
 
 @dataclass
@@ -171,11 +162,11 @@ def _scores(rater: Rater, pairs: pa.Table) -> PairScores:
 
 @pytest.mark.parametrize("kind", ["longer", "shorter", "random", "features", "judge"])
 def test_renaming_the_sides_turns_agreement_into_one_minus_it(
-    kind: str, invented_pairs: Callable[[int, int], pa.Table]
+    kind: str, invented_pairs: Callable[[int, int], pa.Table], rename_sides: Rename
 ) -> None:
     rater = _rater(kind, invented_pairs(120, 1))
     pairs = invented_pairs(200, 2)
-    plain, mirrored = _scores(rater, pairs), _scores(rater, _renamed(pairs))
+    plain, mirrored = _scores(rater, pairs), _scores(rater, rename_sides(pairs))
     np.testing.assert_array_equal(mirrored.credit, 1 - plain.credit)
     assert mirrored.credit.sum() == len(pairs) - plain.credit.sum()
     # Otherwise the line above could hold for a rater that only ever ties.
@@ -188,11 +179,11 @@ def test_renaming_the_sides_turns_agreement_into_one_minus_it(
 
 @pytest.mark.parametrize("kind", ["longer", "shorter", "random", "features", "judge"])
 def test_a_rater_sees_and_says_the_same_after_renaming(
-    kind: str, invented_pairs: Callable[[int, int], pa.Table]
+    kind: str, invented_pairs: Callable[[int, int], pa.Table], rename_sides: Rename
 ) -> None:
     rater = _rater(kind, invented_pairs(120, 1))
     pairs = invented_pairs(100, 2)
-    (plain, chosen_first), (mirrored, renamed_first) = blind(pairs), blind(_renamed(pairs))
+    (plain, chosen_first), (mirrored, renamed_first) = blind(pairs), blind(rename_sides(pairs))
     assert plain == mirrored
     np.testing.assert_array_equal(renamed_first, ~chosen_first)
     assert rater.judge(plain) == rater.judge(mirrored)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, ModelError
+from litbench.metrics.agreement import pair_scores
 from litbench.models.reward import RewardModel, rater_from_options
 from litbench.raters import judge_pairs
 from litbench.text import prompt_key
@@ -215,3 +216,18 @@ def test_a_broken_record_is_a_clear_error(tiny_model, tmp_path, spoil):
 def test_unknown_options_name_the_nearest():
     with pytest.raises(ConfigError, match=r"raters\.tiny.*batch_tokens"):
         rater_from_options("tiny", {"path": "x", "batch_token": 3}, "raters.tiny")
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_renaming_the_sides_of_every_pair_turns_agreement_into_one_minus_it(
+    kind, tiny_model, pair_table, rename_sides, invented
+):
+    source = random.Random(0)
+    texts = [[invented(source, source.randint(5, 40)) for _ in range(2)] for _ in range(30)]
+    pairs = pair_table([{"chosen": chosen, "rejected": rejected} for chosen, rejected in texts])
+    model = RewardModel.load(tiny_model(kind))
+    credits = [
+        pair_scores(judge_pairs(model, t), t)[0].credit for t in (pairs, rename_sides(pairs))
+    ]
+    assert 0 < credits[0].mean() < 1
+    np.testing.assert_array_equal(credits[1], 1 - credits[0])

@@ -135,6 +135,9 @@ class Layout:
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    # A story that spells out "</s>" or "[SEP]" must not place that token: it stays plain text.
     # verbose=False: the warning about sequences longer than the model is ours to give, as `cut`.
-    encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)
+    encoded = tokenizer(
+        list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False
+    )
     return list(encoded["input_ids"])
