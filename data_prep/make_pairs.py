@@ -23,7 +23,7 @@ from litbench.curation import filters, pairing, splits
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, read_manifest
-from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches
+from litbench.records import PAIRS, STORIES, check_parquet, read_table, write_sorted_batches
 
 
 @dataclass
@@ -31,7 +31,8 @@ class Config:
     """The rules; the defaults are the paper's full set.
 
     Attributes:
-        stories: Parquet file by the schema STORIES.
+        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; Parquet is read from disk
+            as needed, the others into memory.
         out: folder to write.
         seed: seeds splits, caps and symmetry.
         drop_deleted: remove deleted and removed bodies.
@@ -216,7 +217,10 @@ def longer_share(pairs: Any) -> dict[str, Any]:
 def main(config: Config) -> None:
     """Run the steps in their order and write the product."""
     check(config)
-    check_parquet(config.stories, STORIES)
+    is_parquet = config.stories.suffix == ".parquet"
+    if is_parquet:
+        # Stays on disk: DuckDB reads what a step needs.
+        check_parquet(config.stories, STORIES)
     product = Product(
         config.out, program=__file__, config=config, inputs={"stories": config.stories}
     )
@@ -230,7 +234,10 @@ def main(config: Config) -> None:
             raise ConfigError(
                 f"memory_limit is '{config.memory_limit}' ({error}): give a size such as 4GB"
             ) from error
-    stories = con.read_parquet(config.stories)
+    if is_parquet:
+        stories = con.read_parquet(config.stories)
+    else:
+        stories = ibis.memtable(read_table(config.stories, STORIES))
     funnel = Funnel()
     kept = filter_stories(con, stories, config, funnel)
     before = make_pairs(con, kept, config, funnel)

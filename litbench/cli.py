@@ -12,7 +12,13 @@ import pyarrow as pa
 
 from litbench import __version__
 from litbench.errors import ConfigError, LitBenchError
-from litbench.manifest import write_atomically
+from litbench.manifest import (
+    file_digest,
+    source_digest,
+    versions,
+    write_atomically,
+    write_json,
+)
 from litbench.models.features import FeatureModel
 from litbench.models.reward import RewardModel
 from litbench.raters import ScoreRater
@@ -66,6 +72,18 @@ def score(arguments: argparse.Namespace) -> None:
             stories = stories.drop_columns([name])
         stories = stories.append_column(name, values)
     write_atomically(arguments.out, lambda path: write_table(stories, path))
+    write_json(
+        {
+            "command": "litbench score",
+            "model": {"path": arguments.model, "sha256": source_digest(arguments.model)},
+            "input": {"path": arguments.input, "sha256": source_digest(arguments.input)},
+            "output": {"path": str(arguments.out), "sha256": file_digest(arguments.out)},
+            "counts": {"stories": stories.num_rows, "set_aside": set_aside.counts()},
+            "notes": model.notes(),
+            "versions": versions(),
+        },
+        arguments.out.with_name(f"{arguments.out.name}.manifest.json"),
+    )
     print(f"{arguments.out}: {stories.num_rows:,} stories scored")
     print("  rewards can be compared within a prompt only", file=sys.stderr)
     for note, value in model.notes().items():

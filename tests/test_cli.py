@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from litbench.cli import main, ranks_within_prompt
+from litbench.manifest import file_digest
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
 
 
@@ -48,6 +49,9 @@ def test_every_row_comes_back_with_its_reward_and_rank(
     expected = model.score([row["prompt"] for row in rows], [row["text"] for row in rows])
     np.testing.assert_allclose([row["reward"] for row in scored], expected, rtol=0, atol=1e-12)
     assert [row["rank_within_prompt"] for row in scored] == [1, 2, 1]
+    manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
+    assert manifest["counts"] == {"stories": 3, "set_aside": {}}
+    assert manifest["output"]["sha256"] == file_digest(out)
 
 
 def test_one_story_can_be_scored_from_the_command_line(

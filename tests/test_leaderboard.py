@@ -101,6 +101,8 @@ def test_every_figure_of_a_judge_by_hand(rows: list[LeaderboardRow]) -> None:
     assert judge.chosen_shorter.mean == pytest.approx((1 + 0.5 + 0.5) / 3)
     assert judge.seconds == pytest.approx(16 * 0.25)
     assert judge.pairs_per_second == pytest.approx(8 / 4)
+    # No two of these pairs share a story.
+    assert judge.stories_per_second == pytest.approx(2 * 8 / 4)
     assert judge.cost_usd == pytest.approx(16 * 0.01)
     assert (judge.repeats, judge.before_symmetry, judge.trained_on) == ([], None, 0)
     assert judge.calibration.n == 7

@@ -34,12 +34,12 @@ def pairs_from(load_program, tmp_path):
     program = load_program("data_prep/make_pairs.py")
     runs = iter(range(1_000))
 
-    def run(stories, config=None, **options):
+    def run(stories, config=None, file="stories.parquet", **options):
         folder = tmp_path / f"run{next(runs)}"
         folder.mkdir()
-        write_table(stories, folder / "stories.parquet")
+        write_table(stories, folder / file)
         arguments = ["--config", str(CONFIGS / config)] if config else []
-        paths = [f"--stories={folder / 'stories.parquet'}", f"--out={folder / 'out'}"]
+        paths = [f"--stories={folder / file}", f"--out={folder / 'out'}"]
         given = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
         program.main(load_config(program.Config, [*arguments, *paths, *given]))
         return Written(folder / "out")
@@ -91,6 +91,15 @@ def village(story_table, prompts=12, stories=14, seed=0):
             }
         )
     return story_table(rows)
+
+
+@pytest.mark.parametrize("file", ["stories.jsonl", "stories.csv", "stories"])
+def test_the_format_of_the_stories_does_not_matter(file, story_table, pairs_from):
+    stories = village(story_table)
+    plain, other = pairs_from(stories), pairs_from(stories, file=file)
+    assert (plain.folder / "pairs.parquet").read_bytes() == (
+        other.folder / "pairs.parquet"
+    ).read_bytes()
 
 
 def test_the_product_is_a_pairs_table_in_the_order_of_pair_id(pairs_from, story_table):

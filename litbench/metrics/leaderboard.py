@@ -20,7 +20,7 @@ from litbench.metrics.intervals import Interval, jackknife_interval
 _CSV_COLUMNS = (
     "rater", "kind", "agreement", "low", "high", "n", "prompts", "effective_prompts",
     "chosen_longer", "chosen_shorter", "before_symmetry", "coverage", "difference", "p_holm",
-    "seconds", "pairs_per_second", "trained_on",
+    "seconds", "pairs_per_second", "stories_per_second", "trained_on",
 )  # fmt: skip
 _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
@@ -46,6 +46,7 @@ class LeaderboardRow:
         repeats: agreement of each repeat of a cross-validation.
         seconds: time for all its verdicts on these pairs.
         pairs_per_second: pairs over seconds, repeats counted.
+        stories_per_second: distinct stories of these pairs over seconds, repeats counted.
         cost_usd: None where nothing was paid.
         before_symmetry: agreement on the pairs before length symmetry, where given.
         trained_on: prompts of these pairs it was trained on; above 0 the row means nothing.
@@ -67,6 +68,7 @@ class LeaderboardRow:
     repeats: list[float]
     seconds: float
     pairs_per_second: float
+    stories_per_second: float
     cost_usd: float | None
     before_symmetry: Interval | None
     trained_on: int
@@ -130,6 +132,13 @@ def leaderboard(
         wider_facts = PairFacts.of(before_symmetry)
         for scores in pair_scores(verdicts, before_symmetry):
             wider[scores.rater] = jackknife_interval(scores.credit, wider_facts.clusters)
+    stories = len(
+        {
+            (key, story)
+            for side in ("chosen_story_id", "rejected_story_id")
+            for key, story in zip(facts.clusters, pairs[side].to_pylist(), strict=True)
+        }
+    )
     rows = []
     for scores in all_scores:
         ordered = bool(np.isfinite(scores.first_wins).any())
@@ -137,7 +146,7 @@ def leaderboard(
         longer, shorter = facts.difference > 0, facts.difference < 0
         seconds = float(np.nansum(scores.seconds))
         repeats = per_repeat_agreement(verdicts, pairs, scores.rater)
-        judged = len(scores.credit) * max(len(repeats), 1)
+        rounds = max(len(repeats), 1)
         paid = np.isfinite(scores.cost_usd).any()
         rows.append(
             LeaderboardRow(
@@ -158,7 +167,8 @@ def leaderboard(
                 comparison=comparisons.get(scores.rater),
                 repeats=repeats,
                 seconds=seconds,
-                pairs_per_second=judged / seconds if seconds > 0 else math.inf,
+                pairs_per_second=len(scores.credit) * rounds / seconds if seconds else math.inf,
+                stories_per_second=stories * rounds / seconds if seconds else math.inf,
                 cost_usd=float(np.nansum(scores.cost_usd)) if paid else None,
                 before_symmetry=wider.get(scores.rater),
                 trained_on=(trained_on or {}).get(scores.rater, 0),
@@ -197,7 +207,7 @@ def write_leaderboard_csv(rows: list[LeaderboardRow], path: Path) -> None:
                 None if wider is None else wider.mean, row.coverage,
                 None if comparison is None else comparison.difference.mean,
                 None if comparison is None else comparison.p_holm,
-                row.seconds, row.pairs_per_second, row.trained_on,
+                row.seconds, row.pairs_per_second, row.stories_per_second, row.trained_on,
             ]  # fmt: skip
             writer.writerow([_plain(value) for value in values])
 
