@@ -56,7 +56,7 @@ def main(config: Config) -> None:
         author = "bot" if record["fit"] == "bot" else f"author {author_numbers[place]}"
         record["author"] = "AutoModerator" if author == "bot" else digest("sample", author)[:16]
     text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    write_atomically(config.stories, lambda path: path.write_text(text, encoding="utf-8") and None)
+    write_atomically(config.stories, lambda path: path.write_text(text, encoding="utf-8"))
     enough, median = int((votes.score >= 10).sum()), np.median(votes.score)
     print(f"{len(records)} rows, {enough} with at least 10 votes, median {median:.0f}")
 

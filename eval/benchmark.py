@@ -1,11 +1,11 @@
 """Benchmark any list of raters on any pairs: one verdict table, one leaderboard.
 
-    python eval/benchmark.py --config configs/eval/benchmark.yaml
+    python eval/benchmark.py --config configs/eval/sample_benchmark.yaml
 
 Reads `pairs` (and the pairs before length symmetry, when given) and the raters of the config.
-Writes `verdicts.parquet`, `leaderboard.json`, `leaderboard.csv` and `manifest.json` into `out`.
-Each rater's verdicts are kept as soon as it is done: a killed run goes on with the next rater,
-and a rater added later is the only one to run.
+Writes `verdicts.parquet`, `leaderboard.json` (also `.csv` and `.txt`) and `manifest.json` into
+`out`. Each rater's verdicts are kept as soon as it is done: a killed run goes on with the next
+rater, and a rater added later is the only one to run.
 """
 
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from litbench.evaluation import (
     check_reference,
     check_training_prompts,
     finish_evaluation,
+    print_leaderboard,
     read_pairs,
 )
 from litbench.manifest import Product, code_digest, source_digest
@@ -66,6 +67,7 @@ def main(config: Config) -> None:
     }
     product = Product(config.out, program=__file__, config=config, inputs={**inputs, **models})
     if product.is_current():
+        print_leaderboard(config.out)
         return
     pairs = read_pairs(config.pairs, config.before_symmetry, config.split)
     parts = VerdictParts(config.out / "parts")

@@ -8,8 +8,9 @@ own; verdicts carry "repeat/fold". Raters with nothing to train judge once. What
 tunes, it tunes inside its training folds.
 
 Reads `pairs` (and the pairs before length symmetry, when given: raters train on `pairs` and
-judge both). Writes `verdicts.parquet`, `leaderboard.json`, `leaderboard.csv` and `manifest.json`
-into `out`. Each fold is kept as soon as it is done, so a killed run goes on with the next.
+judge both). Writes `verdicts.parquet`, `leaderboard.json` (also `.csv` and `.txt`) and
+`manifest.json` into `out`. Each fold is kept as soon as it is done, so a killed run goes on with
+the next.
 """
 
 import shutil
@@ -29,6 +30,7 @@ from litbench.evaluation import (
     check_reference,
     check_training_prompts,
     finish_evaluation,
+    print_leaderboard,
     read_pairs,
 )
 from litbench.manifest import Product, code_digest, source_digest
@@ -124,6 +126,7 @@ def main(config: Config) -> None:
     }
     product = Product(config.out, program=__file__, config=config, inputs={**inputs, **models})
     if product.is_current():
+        print_leaderboard(config.out)
         return
     pairs = read_pairs(config.pairs, config.before_symmetry, None)
     keys = {"train": prompt_keys(pairs.headline), "judge": prompt_keys(pairs.all)}

@@ -40,6 +40,7 @@ def main(config: Config) -> None:
     inputs = {"evaluation": config.evaluation / "manifest.json", "pairs": pairs_path}
     product = Product(config.out, program=__file__, config=config, inputs=inputs)
     if product.is_current():
+        print(f"report: {(config.out / 'report.html').resolve()}")
         return
     wider = manifest["inputs"].get("before_symmetry")
     split = manifest["config"].get("split")
@@ -68,7 +69,7 @@ def main(config: Config) -> None:
         evaluation_manifest=manifest,
         pairs_manifest=pairs_manifest,
     )
-    product.write("report.html", lambda path: path.write_text(page, encoding="utf-8") and None)
+    product.write("report.html", lambda path: path.write_text(page, encoding="utf-8"))
     product.counts = {"pairs": pairs.headline.num_rows, "raters": len(rows)}
     product.finish()
     print(f"report: {(config.out / 'report.html').resolve()}")

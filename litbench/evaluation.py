@@ -27,6 +27,7 @@ from litbench.metrics.leaderboard import (
 from litbench.raters import Rater, prompts_seen
 from litbench.records import PAIRS, VERDICTS, read_table, write_table
 
+_TEXT = "leaderboard.txt"
 # What a verdict depends on; a change to figures or pages does not ask the raters again.
 JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
 
@@ -158,7 +159,7 @@ def finish_evaluation(
     pairs: EvaluationPairs,
     reference: str,
 ) -> list[LeaderboardRow]:
-    """Write `verdicts.parquet`, `leaderboard.json`, `leaderboard.csv` and the manifest; print.
+    """Write verdicts, the leaderboard as JSON, CSV and text, and the manifest; print.
 
     Args:
         product: of the program.
@@ -181,6 +182,8 @@ def finish_evaluation(
     product.write("verdicts.parquet", lambda path: write_table(table, path))
     product.write("leaderboard.json", lambda path: write_json(leaderboard_json(rows), path))
     product.write("leaderboard.csv", lambda path: write_leaderboard_csv(rows, path))
+    text = leaderboard_text(rows) + "\n"
+    product.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
     product.counts = {
         "pairs": pairs.headline.num_rows,
         "pairs_judged": pairs.all.num_rows,
@@ -189,5 +192,10 @@ def finish_evaluation(
         "raters": dict(records),
     }
     product.finish()
-    print(leaderboard_text(rows))
+    print(text, end="")
     return rows
+
+
+def print_leaderboard(folder: Path) -> None:
+    """Print the leaderboard of an evaluation that is current."""
+    print((folder / _TEXT).read_text(encoding="utf-8"), end="")

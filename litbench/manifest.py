@@ -102,7 +102,7 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary neighbour of `path`, then rename it into place.
 
     Raises:
@@ -206,14 +206,14 @@ class Product:
         print(f"unchanged: {self.folder}")
         return True
 
-    def write(self, name: str, write: Callable[[Path], None]) -> Path:
+    def write(self, name: str, write: Callable[[Path], object]) -> Path:
         """Write one file of the product through `write(path)`."""
         path = self.folder / name
         write_atomically(path, write)
         self._outputs[name] = {"sha256": file_digest(path), "bytes": path.stat().st_size}
         return path
 
-    def write_folder(self, name: str, write: Callable[[Path], None]) -> Path:
+    def write_folder(self, name: str, write: Callable[[Path], object]) -> Path:
         """Write one folder of the product through `write(path)`; an older one is replaced."""
         path = self.folder / name
         temporary = None

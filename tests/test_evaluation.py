@@ -162,7 +162,8 @@ def test_the_files_of_an_evaluation_agree_with_each_other(pair_table, tmp_path, 
     assert read_table(tmp_path / "verdicts.parquet", VERDICTS).num_rows == 24
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["counts"]["verdicts"] == 24
-    assert set(manifest["outputs"]) == {"verdicts.parquet", "leaderboard.json", "leaderboard.csv"}
+    tables = {f"leaderboard.{ending}" for ending in ("json", "csv", "txt")}
+    assert set(manifest["outputs"]) == {"verdicts.parquet", *tables}
     shown = capsys.readouterr().out
     assert "longer" in shown
     assert "shorter" in shown

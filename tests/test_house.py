@@ -78,10 +78,10 @@ def test_a_config_opens_with_its_command_and_fits_its_program(
 ) -> None:
     text = path.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.split("\n") if line.startswith("#"))
-    found = re.search(r"(data_prep|train|eval)/(\w+\.py) --config (\S+)", header)
-    assert found, "the header shows the command"
-    assert found[3] == str(path.relative_to(ROOT)), "the header names this very file"
-    program = ROOT / found[1] / found[2]
+    shown = re.findall(r"((?:data_prep|train|eval)/\w+\.py) --config (\S+)", header)
+    programs = [name for name, config in shown if config == str(path.relative_to(ROOT))]
+    assert len(programs) == 1, "the header shows the command with this very file"
+    program = ROOT / programs[0]
     for name in re.findall(r"\$(\w+)", text):
         monkeypatch.setenv(name, "/somewhere")
     namespace: dict[str, object] = {"__name__": "program"}

@@ -48,8 +48,8 @@ def product_of(config: Config) -> Product:
 
 def make(config: Config, text: str = "pairs\n") -> Product:
     product = product_of(config)
-    product.write("pairs.txt", lambda path: path.write_text(text) and None)
-    product.write_folder("model", lambda path: (path / "weights").write_text(text) and None)
+    product.write("pairs.txt", lambda path: path.write_text(text))
+    product.write_folder("model", lambda path: (path / "weights").write_text(text))
     product.counts = {"pairs": 1}
     product.finish()
     return product
@@ -227,7 +227,7 @@ def test_who_reads_the_old_file_while_it_is_replaced_reads_it_whole(tmp_path: Pa
     path.write_text("old " * 10_000)
     with path.open() as reader:
         reader.read(4)
-        write_atomically(path, lambda part: part.write_text("new") and None)
+        write_atomically(path, lambda part: part.write_text("new"))
         assert reader.read() == "old " * 9_999
     assert path.read_text() == "new"
 
@@ -261,7 +261,7 @@ def half(path):
         print("writing", flush=True)
         time.sleep(60)
 
-product.write("whole.txt", lambda path: path.write_text("whole") and None)
+product.write("whole.txt", lambda path: path.write_text("whole"))
 product.write("pairs.txt", half)
 product.finish()
 """

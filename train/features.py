@@ -1,6 +1,6 @@
 """Fit the feature model: logistic regression on differences of surface features.
 
-    python train/features.py --config configs/train/features.yaml
+    python train/features.py --config configs/train/sample_features.yaml
 
 Reads `pairs`. Writes `model/features.json` (coefficients one can read) and `manifest.json` into
 `out`. Any machine; seconds for thousands of pairs.
