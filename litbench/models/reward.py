@@ -8,8 +8,9 @@ whatever the batch, the tokenizer's padding side or its pad token (tested to 1e-
 Rewards are comparable within a prompt only: Bradley-Terry leaves a free offset per prompt.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,11 +48,34 @@ def last_token_logits(hidden_states: Any, head: Any, last: Any) -> Any:
     return torch.nn.functional.linear(pooled, head.weight.float(), bias)
 
 
-def load_backbone(name: str, *, trust_remote_code: bool = False, dtype: str = "float32") -> Any:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' own bars and reports to itself: a new head is what we ask for."""
+    from transformers.utils import logging  # noqa: PLC0415
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def load_backbone(
+    name: str,
+    *,
+    trained_head: bool = True,
+    trust_remote_code: bool = False,
+    dtype: str = "float32",
+) -> Any:
     """Load a sequence-classification model with one label; safetensors only.
 
     Args:
         name: `package:NAME/folder`, a folder, or a name on the Hub.
+        trained_head: whether the reward head must be there, or may be new and random.
         trust_remote_code: run code from the model's repository.
         dtype: weights' type: float32, bfloat16 or float16.
 
@@ -59,7 +83,7 @@ def load_backbone(name: str, *, trust_remote_code: bool = False, dtype: str = "f
         (model, tokenizer).
 
     Raises:
-        ModelError: it cannot be loaded, or has more than one label.
+        ModelError: it cannot be loaded, has more than one label, or lacks the head it must have.
         MissingExtraError: transformers or torch is not installed.
     """
     try:
@@ -69,35 +93,34 @@ def load_backbone(name: str, *, trust_remote_code: bool = False, dtype: str = "f
             AutoModelForSequenceClassification,
             AutoTokenizer,
         )
-        from transformers.utils import logging  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("torch and transformers", "models") from error
     place = resolve(name)
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    # A new head is what we ask for; the loader's report of it says nothing.
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(
-            place, num_labels=1, trust_remote_code=trust_remote_code
-        )
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
-        model = AutoModelForSequenceClassification.from_pretrained(
-            place,
-            config=config,
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-        )
+        with _quiet():
+            config = AutoConfig.from_pretrained(
+                place, num_labels=1, trust_remote_code=trust_remote_code
+            )
+            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                place,
+                config=config,
+                dtype=getattr(torch, dtype),
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
     except Exception as error:  # the loaders raise dozens of types
         raise ModelError(
             f"cannot load the model '{name}' ({type(error).__name__}: {error}): check the name, "
             "the network and your access; weights must be safetensors with at most one label"
         ) from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+    if trained_head and found["missing_keys"]:
+        missing = ", ".join(sorted(found["missing_keys"]))
+        raise ModelError(
+            f"the model '{name}' lacks trained weights for {missing}: its rewards would be random; "
+            "train it with train/bradley_terry.py first"
+        )
     text_config = model.config.get_text_config()
     if text_config.pad_token_id is None:
         # Only a filler under a mask of zeros; any valid id will do.
@@ -178,7 +201,7 @@ class RewardModel(ScoreRater):
             MissingExtraError: torch or transformers is not installed.
         """
         model, tokenizer = load_backbone(
-            str(path), trust_remote_code=trust_remote_code, dtype=dtype
+            str(path), trained_head=True, trust_remote_code=trust_remote_code, dtype=dtype
         )
         stored = Path(resolve(str(path))) / _FILE
         inferred = not stored.exists()
@@ -208,7 +231,8 @@ class RewardModel(ScoreRater):
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
-        self.model.save_pretrained(folder)
+        with _quiet():
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         content = {
             "format": _FORMAT,

@@ -221,7 +221,7 @@ def train_reward_model(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     set_seed(options.seed)
     backbone, tokenizer = load_backbone(
-        options.backbone, trust_remote_code=options.trust_remote_code
+        options.backbone, trained_head=False, trust_remote_code=options.trust_remote_code
     )
     layout = Layout.infer(tokenizer, backbone, options.max_length, options.max_prompt_tokens)
     model = RewardModel(backbone, tokenizer, layout, name=name, prompts=training_prompts_of(pairs))
