@@ -1,6 +1,7 @@
 """Train a Bradley-Terry reward model (paper 4.1, A.9).
 
-    accelerate launch train/bradley_terry.py --config configs/train/llama_3.2_1b.yaml
+    accelerate launch --config_file configs/accelerate/one_gpu.yaml \
+        train/bradley_terry.py --config configs/train/llama_3.2_1b.yaml
     python train/bradley_terry.py --config configs/train/sample_minilm.yaml
 
 Reads `pairs`. Writes `model/` (weights as safetensors, tokenizer, `litbench.json` with the joined

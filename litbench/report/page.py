@@ -130,7 +130,7 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
         if len(models) > 1:
             caption += f"; mean and range over {len(models)} models"
         svg = figures.coefficients(rows[:_SHOWN_COEFFICIENTS])
-        found.append(Figure(f"What {rater} goes by", caption + ".", svg, tall=True))
+        found.append(Figure(f"Coefficients of {rater}", caption + ".", svg, tall=True))
     return found
 
 
