@@ -81,19 +81,30 @@ def length_symmetry(before: np.ndarray | None, after: np.ndarray, buckets: int) 
         edges = np.linspace(-widest, widest, min(buckets, 60) // 2 * 2 + 1)
         if before is not None:
             axes.hist(before, edges, color=_SERIES[1], alpha=0.55, label="before")
-        axes.hist(after, edges, color=_SERIES[0], alpha=0.85, label="after")
+        label = None if before is None else "after"
+        axes.hist(after, edges, color=_SERIES[0], alpha=0.85, label=label)
         axes.axvline(0, color=_INK, linewidth=0.8)
         axes.set_xlabel("words of chosen minus words of rejected")
         axes.set_ylabel("pairs")
-        axes.legend()
+        if before is not None:
+            axes.legend()
 
     return _draw("symmetry", draw)
 
 
 def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False) -> str:
-    """Histogram of one quantity for chosen and rejected stories (paper, Figure 3)."""
+    """Histogram of one quantity for chosen and rejected stories (paper, Figure 3).
+
+    Args:
+        chosen: one number per chosen story; shape (n,).
+        rejected: one number per rejected story; shape (m,).
+        label: the quantity with its unit.
+        log: whether its axis is logarithmic, where all values are positive.
+    """
 
     def draw(axes: Any) -> None:
+        from matplotlib.ticker import LogLocator  # noqa: PLC0415
+
         both = np.concatenate([chosen, rejected]).astype(float)
         low, high = both.min(), max(both.max(), both.min() + 1)
         edges = (
@@ -107,6 +118,7 @@ def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: b
         )
         if log and low > 0:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
             axes.xaxis.set_minor_formatter(lambda *_: "")
         axes.set_xlabel(label)
