@@ -214,18 +214,8 @@ def longer_share(pairs: Any) -> dict[str, Any]:
     return {row.pop("split"): row for row in rows}
 
 
-def main(config: Config) -> None:
-    """Run the steps in their order and write the product."""
-    check(config)
-    is_parquet = config.stories.suffix == ".parquet"
-    if is_parquet:
-        # Stays on disk: DuckDB reads what a step needs.
-        check_parquet(config.stories, STORIES)
-    product = Product(
-        config.out, program=__file__, config=config, inputs={"stories": config.stories}
-    )
-    if product.is_current():
-        return
+def connect(config: Config) -> Any:
+    """Open an in-memory DuckDB through Ibis."""
     con = ibis.duckdb.connect()
     if config.memory_limit is not None:
         try:
@@ -234,7 +224,13 @@ def main(config: Config) -> None:
             raise ConfigError(
                 f"memory_limit is '{config.memory_limit}' ({error}): give a size such as 4GB"
             ) from error
-    if is_parquet:
+    return con
+
+
+def run_steps(con: Any, config: Config, product: Product) -> Funnel:
+    """Run the steps in their order and write the tables."""
+    if config.stories.suffix == ".parquet":
+        # Stays on disk: DuckDB reads what a step needs.
         stories = con.read_parquet(config.stories)
     else:
         stories = ibis.memtable(read_table(config.stories, STORIES))
@@ -258,11 +254,27 @@ def main(config: Config) -> None:
         "funnel": funnel.plain(),
         "lengths": {"after": longer_share(after), "before": longer_share(marked)},
     }
-    stories_manifest = config.stories.parent / "manifest.json"
-    if stories_manifest.exists():
+    return funnel
+
+
+def main(config: Config) -> None:
+    """Check, run the steps, write the manifest."""
+    check(config)
+    if config.stories.suffix == ".parquet":
+        check_parquet(config.stories, STORIES)
+    product = Product(
+        config.out, program=__file__, config=config, inputs={"stories": config.stories}
+    )
+    if product.is_current():
+        return
+    con = connect(config)
+    try:
+        funnel = run_steps(con, config, product)
+    finally:
+        con.disconnect()
+    if (config.stories.parent / "manifest.json").exists():
         # What came before, so that the report can tell the whole way.
-        upstream = read_manifest(config.stories.parent)
-        product.counts["stories"] = upstream.get("counts", {})
+        product.counts["stories"] = read_manifest(config.stories.parent).get("counts", {})
     product.finish()
     print(f"{config.out / 'pairs.parquet'}:\n{funnel}")
 
