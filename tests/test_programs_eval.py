@@ -413,3 +413,33 @@ def test_a_cross_validation_killed_half_way_gives_the_same_verdicts(program, pai
     assert program("eval/crossvalidate.py", *given("killed")).returncode == 0
     assert all((tmp_path / "killed/parts" / n).stat().st_mtime_ns == t for n, t in done.items())
     assert verdict_rows(tmp_path / "killed") == verdict_rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["eval/crossvalidate.py", "eval/benchmark.py"])
+def test_a_typo_in_the_last_rater_is_found_before_the_first_one_runs(
+    name, load_program, pairs_file, tmp_path
+):
+    module = load_program(name)
+    trained = {"path": tmp_path} if name == "eval/benchmark.py" else {}
+    raters = {"longer": {"kind": "longer"}, "last": {**FAST, **trained, "fold": 3}}
+    if trained:
+        del raters["last"]["c"]
+    with pytest.raises(ConfigError, match=r"raters\.last: unknown key 'fold'"):
+        module.main(module.Config(pairs=pairs_file(12), out=tmp_path / "out", raters=raters))
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+
+
+def test_an_unchanged_evaluation_prints_its_leaderboard_again(
+    load_program, pairs_file, tmp_path, capsys
+):
+    module = load_program("eval/benchmark.py")
+    config = module.Config(
+        pairs=pairs_file(12), out=tmp_path / "out", raters={"longer": {"kind": "longer"}}
+    )
+    module.main(config)
+    first = capsys.readouterr().out
+    module.main(config)
+    again = capsys.readouterr().out
+    assert again.startswith("unchanged:")
+    assert again.endswith(first)
+    assert "longer" in first
