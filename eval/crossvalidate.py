@@ -27,13 +27,13 @@ from litbench.errors import ConfigError
 from litbench.evaluation import (
     JUDGING_CODE,
     VerdictParts,
-    check_reference,
     check_training_prompts,
     finish_evaluation,
     print_leaderboard,
     read_pairs,
 )
 from litbench.manifest import Product, code_digest, source_digest
+from litbench.metrics.leaderboard import check_reference
 from litbench.raters import (
     RaterSpec,
     Trainer,

@@ -7,14 +7,13 @@ rater does only that rater.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from litbench.config import nearest
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, fingerprint, write_atomically, write_json
 from litbench.metrics.leaderboard import (
@@ -77,16 +76,6 @@ def read_pairs(pairs: Path, before_symmetry: Path | None, split: str | None) -> 
                 "both files must come from one run of make_pairs.py"
             )
     return EvaluationPairs(headline, wider)
-
-
-def check_reference(reference: str, raters: Sequence[str]) -> None:
-    """Check that the reference is among the raters, before hours are spent on judging.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if reference not in raters:
-        raise ConfigError(f"reference '{reference}' is no rater: {nearest(reference, raters)}")
 
 
 def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:

@@ -8,12 +8,12 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     EvaluationPairs,
     VerdictParts,
-    check_reference,
     check_training_prompts,
     finish_evaluation,
     read_pairs,
 )
 from litbench.manifest import Product
+from litbench.metrics.leaderboard import check_reference
 from litbench.raters import LengthRater, judge_pairs
 from litbench.records import VERDICTS, read_table, write_table
 from litbench.text import prompt_key

@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,16 @@ def _by_gap(scores: PairScores, facts: PairFacts) -> list[tuple[float, float, In
     return rows
 
 
+def check_reference(reference: str, raters: Sequence[str]) -> None:
+    """Check that the reference is among the raters; programs do so before hours of judging.
+
+    Raises:
+        ConfigError: it is not; the nearest rater is named.
+    """
+    if reference not in raters:
+        raise ConfigError(f"reference '{reference}' is no rater: {nearest(reference, raters)}")
+
+
 def leaderboard(
     verdicts: pa.Table,
     pairs: pa.Table,
@@ -116,10 +126,7 @@ def leaderboard(
     """
     all_scores = pair_scores(verdicts, pairs)
     names = [scores.rater for scores in all_scores]
-    if reference not in names:
-        raise ConfigError(
-            f"reference '{reference}' is none of the raters: {nearest(reference, names)}"
-        )
+    check_reference(reference, names)
     facts = PairFacts.of(pairs)
     comparisons = {
         comparison.rater: comparison
