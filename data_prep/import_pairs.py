@@ -17,6 +17,7 @@ import pyarrow as pa
 from litbench.config import run_program
 from litbench.errors import DataError
 from litbench.manifest import Product
+from litbench.reading import read_table
 from litbench.records import (
     PAIRS,
     STORIES,
@@ -25,7 +26,6 @@ from litbench.records import (
     SetAside,
     empty_columns,
     pair_id,
-    read_table,
     write_table,
 )
 from litbench.text import count_words, digest, prompt_key

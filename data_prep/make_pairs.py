@@ -23,7 +23,8 @@ from litbench.curation import filters, pairing, splits
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, read_manifest
-from litbench.records import PAIRS, STORIES, check_parquet, read_table, write_sorted_batches
+from litbench.reading import read_table
+from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches
 
 
 @dataclass

@@ -17,7 +17,8 @@ from litbench.config import run_program
 from litbench.curation.tokens import count_tokens
 from litbench.errors import ConfigError
 from litbench.manifest import Product
-from litbench.records import STORIES, SetAside, read_table, write_table
+from litbench.reading import read_table
+from litbench.records import STORIES, SetAside, write_table
 from litbench.sources.sample import read_sample, sample_path
 
 

@@ -14,7 +14,8 @@ from litbench.errors import DataError
 from litbench.evaluation import read_pairs
 from litbench.manifest import Product, read_manifest
 from litbench.metrics.leaderboard import leaderboard
-from litbench.records import VERDICTS, read_table
+from litbench.reading import read_table
+from litbench.records import VERDICTS
 from litbench.report.page import render_report
 
 

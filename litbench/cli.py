@@ -22,7 +22,8 @@ from litbench.manifest import (
 from litbench.models.features import FeatureModel
 from litbench.models.reward import RewardModel
 from litbench.raters import ScoreRater
-from litbench.records import Column, Schema, SetAside, prompt_keys, read_table, write_table
+from litbench.reading import read_table
+from litbench.records import Column, Schema, SetAside, prompt_keys, write_table
 
 # What scoring needs of a row; everything else in it is kept.
 SCORABLE = Schema(

@@ -24,7 +24,8 @@ from litbench.metrics.leaderboard import (
     write_leaderboard_csv,
 )
 from litbench.raters import Rater, prompts_seen
-from litbench.records import PAIRS, VERDICTS, read_table, write_table
+from litbench.reading import read_table
+from litbench.records import PAIRS, VERDICTS, write_table
 
 _TEXT = "leaderboard.txt"
 # What a verdict depends on; a change to figures or pages does not ask the raters again.

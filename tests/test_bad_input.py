@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.config import run_program
-from litbench.records import STORIES, SetAside, read_table
+from litbench.reading import read_table
+from litbench.records import STORIES, SetAside
 
 MAP = ["--columns.prompt=title", "--columns.text=body", "--columns.prompt_id=post"]
 ENDINGS = ["jsonl", "csv", "parquet"]

@@ -15,7 +15,8 @@ from litbench.evaluation import (
 from litbench.manifest import Product
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import LengthRater, judge_pairs
-from litbench.records import VERDICTS, read_table, write_table
+from litbench.reading import read_table
+from litbench.records import VERDICTS, write_table
 from litbench.text import prompt_key
 
 

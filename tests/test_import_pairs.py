@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from litbench.records import PAIRS, pair_id, read_table
+from litbench.reading import read_table
+from litbench.records import PAIRS, pair_id
 
 
 def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from litbench.errors import ConfigError
-from litbench.records import PAIRS, VERDICTS, prompt_keys, read_table, write_table
+from litbench.reading import read_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST = {"kind": "features", "c": [0.1]}

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.errors import DataError
+from litbench.reading import read_table
 from litbench.records import (
     PAIRS,
     STORIES,
@@ -27,7 +28,6 @@ from litbench.records import (
     empty_columns,
     pair_id,
     prompt_keys,
-    read_table,
     write_sorted_batches,
     write_table,
 )

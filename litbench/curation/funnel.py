@@ -1,8 +1,15 @@
-"""The funnel: how many rows each named step kept and removed."""
+"""The funnel: how many rows each named step kept and removed, and examples of what went."""
 
+import heapq
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+from litbench.text import digest
+
+_LONGEST_EXAMPLE = 600
 
 
 @dataclass(frozen=True)
@@ -58,3 +65,44 @@ class Funnel:
             f"  {step.about:<{width}}  {step.kept:>9,} {step.unit:<7} (-{step.removed:,})"
             for step in self.steps
         )
+
+
+class Examples:
+    """A few of the rows that each step removed or of the passages that it cut.
+
+    Which ones is drawn by a hash of step and name, so neither the order of rows nor the size of
+    batches shows in them.
+
+    Attributes:
+        per_step: how many are kept of each step.
+    """
+
+    def __init__(self, per_step: int = 5) -> None:
+        self.per_step = per_step
+        self._kept: dict[str, list[tuple[int, str, str, str]]] = {}
+
+    def add(self, step: str, name: str, text: str, about: str = "") -> None:
+        """Offer an example: the row's story_id or pair_id, the text, and facts in words."""
+        # A heap of negated hashes: the largest hash is the first to go.
+        place = -int(digest("example", step, name, text), 16)
+        kept = self._kept.setdefault(step, [])
+        item = (place, name, text[:_LONGEST_EXAMPLE], about)
+        if item in kept:
+            return
+        if len(kept) < self.per_step:
+            heapq.heappush(kept, item)
+        else:
+            heapq.heappushpop(kept, item)
+
+    def rows(self) -> list[dict[str, str]]:
+        """`step`, `name`, `text` (its first 600 characters) and `about` of each example."""
+        return [
+            {"step": step, "name": name, "text": text, "about": about}
+            for step, kept in self._kept.items()
+            for _, name, text, about in sorted(kept, reverse=True)
+        ]
+
+    def write(self, path: Path) -> None:
+        """Write the rows as JSONL."""
+        lines = (json.dumps(row, ensure_ascii=True) + "\n" for row in self.rows())
+        path.write_text("".join(lines), encoding="utf-8")

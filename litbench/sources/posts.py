@@ -1,0 +1,180 @@
+"""Reddit posts and comments as rows of a stories table, whether an API or an archive gave them.
+
+Both speak the same JSON: a post has `id`, `title`, `created_utc`, a comment `id`, `link_id`,
+`parent_id`, `body`, `author`, `score`. Names of authors are hashed with a secret salt before
+anything is written, so that two stories of one author can be told without saying whose they are.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from litbench.errors import ConfigError, DataError
+
+# What r/WritingPrompts calls a prompt: writing, simple, established universe, constrained, theme,
+# image, media, reality, prompt me. Not: [PI] and [CC], whose story is the post; [OT], [MODPOST].
+PROMPT_TAGS = ("WP", "SP", "EU", "CW", "TT", "IP", "MP", "RF", "PM")
+
+SALT_VARIABLE = "LITBENCH_SALT"
+
+_TAG = re.compile(r"^[\s*_#>]*\[\s*([A-Za-z]{2,12})\s*\]")
+# A set-off or capitalised "Bot" at the end: people are called Talbot and Abbot.
+_BOT_NAME = re.compile(r"^(?i:automoderator)$|(^|[-_])(?i:bot)\d*$|[A-Za-z0-9]Bot\d*$")
+_NOBODY = ("[deleted]", "[removed]", "")
+
+
+def prompt_tag(title: str) -> str | None:
+    """The tag a title opens with, in capitals: "WP" of "[WP] A door."; null without one."""
+    found = _TAG.match(title)
+    return found[1].upper() if found else None
+
+
+def is_bot(author: str | None) -> bool:
+    """Whether an account's name says that it is a bot."""
+    return author is not None and _BOT_NAME.search(author) is not None
+
+
+def load_salt() -> str:
+    """The secret that authors' names are hashed with.
+
+    It is read from the environment variable LITBENCH_SALT, or else from a file in the user's
+    configuration folder that is made on first use, so that the same author has the same hash in
+    every source this user prepares. It is never written beside the data.
+
+    Raises:
+        ConfigError: the variable is shorter than 16 characters, or the file cannot be made.
+    """
+    given = os.environ.get(SALT_VARIABLE)
+    if given is not None:
+        if len(given) < 16:
+            raise ConfigError(
+                f"{SALT_VARIABLE} is shorter than 16 characters: export a longer secret, such as "
+                "the output of openssl rand -hex 16"
+            )
+        return given
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    path = Path(base) / "litbench" / "salt"
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Of two programs that start at once, the first to link wins, and both read its file.
+            draft = path.with_name(f".salt-{secrets.token_hex(8)}")
+            draft.touch(mode=0o600)
+            draft.write_text(secrets.token_hex(16), encoding="utf-8")
+            try:
+                path.hardlink_to(draft)
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(
+            f"the salt for authors' names cannot be kept in {path} ({error}): export "
+            f"{SALT_VARIABLE} instead"
+        ) from error
+
+
+def hash_author(author: str | None, salt: str) -> str | None:
+    """Hash an account's name to 16 hexadecimal digits; null for a deleted account."""
+    if author is None or author in _NOBODY:
+        return None
+    name = author.casefold().encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(name, key=salt.encode()[:64], digest_size=8).hexdigest()
+
+
+def fullname(kind: str, value: str) -> str:
+    """The full name of a thing, such as "t1_abc" of "abc" (kind "t1"), "t1_abc" or "T1_ABC"."""
+    bare = value.strip().lower()
+    return bare if bare.startswith(f"{kind}_") else f"{kind}_{bare}"
+
+
+def story_row(
+    comment: Mapping[str, Any],
+    post: Mapping[str, Any],
+    *,
+    source: str,
+    salt: str,
+    score_utc: int | None,
+    escaped: bool,
+    min_score_age_hours: float = 0,
+) -> dict[str, Any]:
+    """One top-level comment as a row of a stories table.
+
+    Args:
+        comment: a comment's JSON, by the names of Reddit's API.
+        post: the JSON of the post it answers.
+        source: written into the column `source`.
+        salt: see `load_salt`.
+        score_utc: when the score was read; null where unknown.
+        escaped: whether texts hold "&amp;", "&lt;" and "&gt;", as in archives; an API asked with
+            raw_json=1 (praw does) gives them plain.
+        min_score_age_hours: a score read sooner after posting has not settled and becomes null;
+            so does one of unknown age.
+
+    Returns:
+        The columns of STORIES but `n_words` and `n_tokens`, and the extra columns `edited_utc`,
+        `over_18`, `is_bot`, `prompt_created_utc` and `score_settled`.
+
+    Raises:
+        DataError: a field is missing or of the wrong type; the message names it.
+    """
+    created = _number(comment, "created_utc")
+    if created is None:
+        raise DataError("created_utc is missing")
+    score = _number(comment, "score")
+    settled = min_score_age_hours <= 0 or (
+        score_utc is not None and score_utc - created >= min_score_age_hours * 3_600
+    )
+    edited = comment.get("edited")
+    author = _text(comment, "author", needed=False)
+    return {
+        "story_id": fullname("t1", _text(comment, "id")),
+        "prompt_id": fullname("t3", _text(post, "id")),
+        "prompt": _unescape(_text(post, "title")) if escaped else _text(post, "title"),
+        "text": _unescape(_text(comment, "body")) if escaped else _text(comment, "body"),
+        "source": source,
+        "score": score if settled else None,
+        "score_utc": score_utc,
+        "created_utc": created,
+        "author": hash_author(author, salt),
+        "flair": prompt_tag(_text(post, "title")) or _text(post, "link_flair_text", needed=False),
+        # Reddit says false, or when; very old posts say true.
+        "edited_utc": None if edited in (None, False, True) else _number(comment, "edited"),
+        "over_18": bool(post.get("over_18", False)),
+        "is_bot": is_bot(author),
+        "prompt_created_utc": _number(post, "created_utc"),
+        "score_settled": settled,
+    }
+
+
+def _unescape(text: str) -> str:
+    # Reddit escapes these three and no others; "&amp;nbsp;" was typed as "&nbsp;".
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def _text(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
+    value = thing.get(name)
+    if value is None and not needed:
+        return None
+    if not isinstance(value, str):
+        what = "is missing" if value is None else f"is a {type(value).__name__}, not text"
+        raise DataError(f"{name} {what}")
+    return value
+
+
+def _number(thing: Mapping[str, Any], name: str) -> int | None:
+    value = thing.get(name)
+    if value is None:
+        return None
+    try:
+        # Old archives hold times as text.
+        if isinstance(value, bool):
+            raise ValueError("true or false")
+        return int(float(value)) if isinstance(value, float | str) else int(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"{name} is {value!r:.40}, not a number") from error
