@@ -2,20 +2,32 @@
 
     python data_prep/import_pairs.py --config configs/data/storyer_pairs.yaml
 
-Reads either a table of stories and a table of pairs that names two stories each (`stories` is
-given), or one table that holds prompt and both texts (`stories` is null). What the source does
-not have stays null. Writes `pairs.parquet`, `set_aside.jsonl` (rows that could not be used, with
-reasons) and `manifest.json` into `out`.
+Reads pairs in one of three forms, from a file or from the Hub:
+
+- a table of stories and a table of pairs that name two of them (`stories` is given);
+- prompt, chosen and rejected text in one row;
+- prompt, a first and a second text, and a label that says which is better (`label_first` and
+  `label_second` are given).
+
+What the source does not have stays null. Texts stay as they were published unless `cleaning` says
+otherwise. No rule of make_pairs.py is applied: these pairs are somebody else's choice. Writes
+`pairs.parquet`, `set_aside.jsonl` (rows that could not be used, with reasons), with `cleaning`
+also `examples.jsonl` (what was cut), and `manifest.json` into `out`.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from litbench.config import run_program
-from litbench.errors import DataError
+from litbench.config import nearest, run_program
+from litbench.curation.cleaning import Cleaning, clean_table
+from litbench.curation.funnel import Examples
+from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product
 from litbench.reading import read_table
 from litbench.records import (
@@ -26,9 +38,54 @@ from litbench.records import (
     SetAside,
     empty_columns,
     pair_id,
+    prompt_keys,
     write_table,
 )
-from litbench.text import count_words, digest, prompt_key
+from litbench.text import count_words, digest
+
+SIDES = ("chosen", "rejected")
+
+# What a row may say of each of its two stories, whatever the form calls them.
+PER_SIDE = (
+    Column("story_id", "text", "unique name of the story"),
+    Column("score", "integer", "net upvotes"),
+    Column("created_utc", "time", "when it was posted"),
+    Column("author", "text", "salted hash"),
+)
+
+OF_PAIR = (
+    Column("margin", "number", "by how much chosen should lead, in reward"),
+    Column("weight", "number", "weight of the pair in training"),
+    Column("split", "text", "train, test or another name"),
+    Column("fold", "text", "fold the source assigned"),
+)
+
+
+def two_texts(name: str, sides: tuple[str, str], more: Sequence[Column]) -> Schema:
+    """Schema of a row that holds a prompt and two texts."""
+    return Schema(
+        name,
+        (
+            Column("prompt", "text", "the prompt's text", required=True),
+            *(Column(side, "text", f"the {side} story's text", required=True) for side in sides),
+            Column("prompt_id", "text", "the prompt both stories answer"),
+            *(Column(f"{s}_{c.name}", c.kind, c.about) for c in PER_SIDE for s in sides),
+            *more,
+            *OF_PAIR,
+        ),
+        key=("prompt", *sides, *(column.name for column in more)),
+    )
+
+
+# A pair that holds its texts.
+TEXTS = two_texts("texts", SIDES, ())
+
+# Two texts and which of them is better.
+LABELLED = two_texts(
+    "labelled texts",
+    ("first", "second"),
+    (Column("label", "text", "which text is better", required=True),),
+)
 
 # A pair that names its stories by id.
 LINKS = Schema(
@@ -36,33 +93,9 @@ LINKS = Schema(
     (
         Column("chosen_story_id", "text", "story_id of the preferred story", required=True),
         Column("rejected_story_id", "text", "story_id of the other story", required=True),
+        *OF_PAIR,
     ),
     key=("chosen_story_id", "rejected_story_id"),
-)
-
-# A pair that holds its texts.
-TEXTS = Schema(
-    "texts",
-    (
-        Column("prompt", "text", "the prompt's text", required=True),
-        Column("chosen", "text", "text of the preferred story", required=True),
-        Column("rejected", "text", "text of the other story", required=True),
-        Column("prompt_id", "text", "the prompt both stories answer"),
-        *(
-            Column(f"{side}_{name}", kind, about)
-            for name, kind, about in (
-                ("story_id", "text", "unique name of the story"),
-                ("score", "integer", "net upvotes"),
-                ("created_utc", "time", "when it was posted"),
-                ("author", "text", "salted hash"),
-            )
-            for side in ("chosen", "rejected")
-        ),
-        Column("margin", "number", "by how much chosen should lead, in reward"),
-        Column("weight", "number", "weight of the pair in training"),
-        Column("split", "text", "train, test or another name"),
-    ),
-    key=("prompt", "chosen", "rejected"),
 )
 
 
@@ -74,117 +107,262 @@ class Config:
         pairs: a file, a folder saved by datasets, or owner/name[@revision][:split].
         out: folder to write.
         pair_columns: for each column its origin in `pairs`: a column's name, a template, or
-            "=constant".
+            "=constant". In the labelled form the columns are prompt, first, second, label and,
+            where the source has them, first_score, second_score, first_created_utc and so on.
+        keep: further columns of `pairs` to take along as they are.
+        label_first: values of `label` that prefer the first text; true and false are mapped by a
+            template, label: "{column}", which gives True and False.
+        label_second: values that prefer the second; a row with any other is set aside.
         stories: table of stories, or null when `pairs` holds the texts.
         story_columns: the same map for `stories`.
         where: SQL condition on the columns of `pairs`.
         label_source: who preferred the chosen story.
         split: written where the source names no split.
+        cleaning: what to cut out of the texts; nothing when not given, and a step that is not
+            named is on when it is.
     """
 
     pairs: str
     out: Path
     pair_columns: dict[str, str] = field(default_factory=dict)
+    keep: list[str] = field(default_factory=list)
+    label_first: list[str | int] = field(default_factory=list)
+    label_second: list[str | int] = field(default_factory=list)
     stories: str | None = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
+    cleaning: Cleaning = field(default_factory=Cleaning.none)
 
 
-def join_stories(links: pa.Table, stories: pa.Table, file: str, set_aside: SetAside) -> pa.Table:
+def choose_schema(config: Config) -> Schema:
+    """Check what the types cannot, and tell the form that `pairs` is in."""
+    first, second = ({str(value) for value in v} for v in (config.label_first, config.label_second))
+    if bool(first) != bool(second):
+        raise ConfigError("label_first and label_second belong together: give both, or neither")
+    if first & second:
+        raise ConfigError(
+            f"'{min(first & second)}' is in label_first and in label_second: keep one"
+        )
+    if first and config.stories is not None:
+        raise ConfigError("stories and label_first are two forms of pairs: give one of them")
+    taken = [name for name in config.keep if name in PAIRS.arrow().names]
+    if taken:
+        raise ConfigError(f"keep: '{taken[0]}' is a column of pairs: map it under pair_columns")
+    if config.stories is not None:
+        return LINKS
+    return LABELLED if first else TEXTS
+
+
+def check_kept(given: pa.Table, config: Config) -> None:
+    """Refuse a column to keep that is not there."""
+    for name in config.keep:
+        if name not in given.column_names:
+            mapped = name in config.pair_columns.values()
+            advice = "it is mapped already" if mapped else nearest(name, given.column_names)
+            raise DataError(f"{config.pairs}: no column '{name}' to keep: {advice}")
+
+
+def columns_by_type(schema: Schema) -> dict[str, pa.DataType]:
+    """The Arrow type of each declared column."""
+    return {name: column.type for name, column in empty_columns(schema, 0).items()}
+
+
+def join_stories(
+    links: pa.Table, stories: pa.Table, config: Config, set_aside: SetAside
+) -> pa.Table:
     """Look both stories of every pair up; a pair that cannot be made is set aside.
 
     Its row is then counted among the rows that could be read.
     """
-    by_id = {row["story_id"]: row for row in stories.to_pylist()}
-    rows = []
-    for number, link in enumerate(links.to_pylist(), 1):
-        sides = {side: by_id.get(link[f"{side}_story_id"]) for side in ("chosen", "rejected")}
-        missing = [f"{side}_story_id" for side, story in sides.items() if story is None]
+    ids = stories["story_id"].combine_chunks()
+    places = {
+        side: pc.index_in(links[f"{side}_story_id"], value_set=ids).combine_chunks()
+        for side in SIDES
+    }
+    prompt_of = stories["prompt_id"]
+    prompts = {side: prompt_of.take(places[side]) for side in SIDES}
+    same = pc.fill_null(pc.equal(prompts["chosen"], prompts["rejected"]), fill_value=False)
+    for row in pc.indices_nonzero(pc.invert(same)).to_pylist():
+        missing = [side for side in SIDES if not places[side][row].is_valid]
         if missing:
-            set_aside.add(file, number, missing[0], "no such story", link[missing[0]])
-            continue
-        chosen, rejected = sides["chosen"], sides["rejected"]
-        assert chosen is not None
-        assert rejected is not None
-        if chosen["prompt_id"] != rejected["prompt_id"]:
-            set_aside.add(file, number, "prompt_id", "stories of two prompts", link)
-            continue
-        row = {name: link.get(name) for name in ("margin", "weight", "split")}
-        row |= {"prompt": chosen["prompt"], "prompt_id": chosen["prompt_id"]}
-        for side, story in (("chosen", chosen), ("rejected", rejected)):
-            row[side] = story["text"]
-            for name in ("story_id", "score", "created_utc", "author"):
-                row[f"{side}_{name}"] = story[name]
-        rows.append(row)
-    types = {name: column.type for name, column in empty_columns(TEXTS, 0).items()}
-    return pa.table({n: pa.array([row[n] for row in rows], t) for n, t in types.items()})
+            name = f"{missing[0]}_story_id"
+            set_aside.add(config.pairs, row + 1, name, "no such story", links[name][row].as_py())
+        else:
+            link = [links[f"{side}_story_id"][row].as_py() for side in SIDES]
+            set_aside.add(config.pairs, row + 1, "prompt_id", "stories of two prompts", link)
+    links = links.filter(same)
+    columns: dict[str, pa.ChunkedArray] = {}
+    for side in SIDES:
+        found = stories.take(places[side].filter(same.combine_chunks()))
+        columns[side] = found["text"]
+        columns |= {f"{side}_{column.name}": found[column.name] for column in PER_SIDE}
+        columns |= {name: found[name] for name in ("prompt", "prompt_id")}
+    columns |= {column.name: links[column.name] for column in OF_PAIR}
+    return pa.table(columns | {name: links[name] for name in config.keep})
 
 
-def complete(texts: pa.Table, config: Config, set_aside: SetAside) -> pa.Table:
-    """Fill in ids and lengths, and set pairs aside that say nothing or stand twice.
+def apply_labels(given: pa.Table, config: Config, set_aside: SetAside) -> pa.Table:
+    """Turn first and second into chosen and rejected; a row whose label names neither is set aside.
+
+    Its row is then counted among the rows that could be read.
+    """
+    prefers = {
+        side: pc.is_in(
+            given["label"], value_set=pa.array([str(value) for value in values], pa.large_string())
+        )
+        for side, values in (("first", config.label_first), ("second", config.label_second))
+    }
+    either = pc.or_(prefers["first"], prefers["second"])
+    for row in pc.indices_nonzero(pc.invert(either)).to_pylist():
+        label = given["label"][row].as_py()
+        set_aside.add(config.pairs, row + 1, "label", "prefers neither text", label)
+    given = given.filter(either)
+    is_first = prefers["first"].filter(either)
+    columns = {name: given[name] for name in ("prompt", "prompt_id", *config.keep)}
+    columns |= {column.name: given[column.name] for column in OF_PAIR}
+    for ending in ("", *(f"_{column.name}" for column in PER_SIDE)):
+        first, second = given[f"first{ending}"], given[f"second{ending}"]
+        columns[f"chosen{ending}"] = pc.if_else(is_first, first, second)
+        columns[f"rejected{ending}"] = pc.if_else(is_first, second, first)
+    return pa.table(columns)
+
+
+def name_pairs(texts: pa.Table) -> pa.Table:
+    """Fill in what names prompts, stories and pairs; the same however the texts are cleaned later.
+
+    A source without ids gets them from its texts, so the same story has the same one everywhere.
+    """
+    prompt_ids = pa.chunked_array([pa.array(prompt_keys(texts), pa.large_string())])
+    columns = {"prompt_id": pc.coalesce(texts["prompt_id"], prompt_ids)}
+    for side in SIDES:
+        made = [
+            digest("story", row["prompt_id"], row[side]) if row["id"] is None else row["id"]
+            for batch in pa.table(
+                {
+                    "prompt_id": columns["prompt_id"],
+                    side: texts[side],
+                    "id": texts[f"{side}_story_id"],
+                }
+            ).to_batches(max_chunksize=1_000)
+            for row in batch.to_pylist()
+        ]
+        columns[f"{side}_story_id"] = pa.chunked_array([pa.array(made, pa.large_string())])
+    ids = zip(*(columns[f"{side}_story_id"].to_pylist() for side in SIDES), strict=True)
+    columns["pair_id"] = pa.chunked_array([pa.array([pair_id(*two) for two in ids])])
+    columns["pair_id"] = columns["pair_id"].cast(pa.large_string())
+    return pa.table({name: texts[name] for name in texts.column_names} | columns)
+
+
+def find_repeats(pairs: pa.Table, rows: pa.Array, file: str, set_aside: SetAside) -> list[int]:
+    """Rows of pairs that stand there more than once, all but one of each.
+
+    Of several that agree the smallest by content stays, so that the order of rows does not matter;
+    of several that do not agree none does.
+
+    Args:
+        pairs: pairs with their ids.
+        rows: their numbers among the rows that could be read.
+        file: named in `set_aside`.
+        set_aside: takes the rows that go.
+    """
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, name in enumerate(pairs["pair_id"].to_pylist()):
+        places[name].append(place)
+    gone = []
+    for same in places.values():
+        if len(same) == 1:
+            continue
+        content = {place: digest(*pairs.slice(place, 1).to_pylist()[0].items()) for place in same}
+        agree = len({pairs["chosen_story_id"][place].as_py() for place in same}) == 1
+        kept = min(same, key=lambda place, content=content: content[place]) if agree else None
+        reason = "the two stories are a pair already" if agree else "preferred both ways"
+        for place in same:
+            if place != kept:
+                set_aside.add(file, rows[place].as_py(), "pair_id", reason)
+                gone.append(place)
+    return gone
+
+
+def complete(
+    texts: pa.Table, config: Config, set_aside: SetAside, examples: Examples
+) -> tuple[pa.Table, dict[str, int]]:
+    """Fill in ids and lengths, clean, and set pairs aside that say nothing or stand twice.
 
     Their rows are then counted among the rows that could be read.
+
+    Returns:
+        Pairs in the order of pair_id, and the number of texts that each step of cleaning changed.
     """
-    words = {
-        side: count_words(texts[side].combine_chunks()).to_pylist()
-        for side in ("chosen", "rejected")
-    }
-    rows, seen = [], set()
-    for number, row in enumerate(texts.to_pylist(), 1):
-        if row["chosen"] == row["rejected"]:
-            set_aside.add(config.pairs, number, "rejected", "the same text on both sides")
-            continue
-        row["prompt_id"] = row["prompt_id"] or prompt_key(row["prompt"])
-        for side in ("chosen", "rejected"):
-            made = digest("story", row["prompt_id"], row[side])
-            row[f"{side}_story_id"] = row[f"{side}_story_id"] or made
-            row[f"{side}_n_words"] = words[side][number - 1]
-        row["pair_id"] = pair_id(row["chosen_story_id"], row["rejected_story_id"])
-        if row["pair_id"] in seen:
-            set_aside.add(config.pairs, number, "pair_id", "the two stories are a pair already")
-            continue
-        seen.add(row["pair_id"])
-        row["label_source"] = config.label_source
-        row["split"] = row["split"] or config.split
-        rows.append(row)
-    types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
-    table = pa.table({n: pa.array([row.get(n) for row in rows], t) for n, t in types.items()})
-    return table.sort_by("pair_id")
+    pairs = name_pairs(texts)
+    rows = pa.array(range(1, pairs.num_rows + 1), pa.int64())
+    cut: dict[str, int] = {}
+    if config.cleaning != Cleaning.none():
+        named = dict.fromkeys(SIDES, "pair_id")
+        pairs, cut = clean_table(pairs, config.cleaning, named, examples)
+    same = pc.equal(pairs["chosen"], pairs["rejected"]).combine_chunks()
+    for row in rows.filter(same).to_pylist():
+        set_aside.add(config.pairs, row, "rejected", "the same text on both sides")
+    pairs, rows = pairs.filter(pc.invert(same)), rows.filter(pc.invert(same))
+    gone = set(find_repeats(pairs, rows, config.pairs, set_aside))
+    # Filtered and put in order at once: every pass copies all texts.
+    names = pairs["pair_id"].to_pylist()
+    order = sorted((row for row in range(pairs.num_rows) if row not in gone), key=names.__getitem__)
+    pairs = pairs.take(pa.array(order, pa.int64()))
+    columns = {name: pairs[name] for name in pairs.column_names}
+    columns |= {f"{side}_n_words": count_words(pairs[side]) for side in SIDES}
+    columns["split"] = pc.fill_null(pairs["split"], config.split)
+    columns["label_source"] = pa.chunked_array([pa.array([config.label_source] * pairs.num_rows)])
+    types = columns_by_type(PAIRS)
+    result = {name: columns[name].cast(kind) for name, kind in types.items()}
+    return pa.table(result | {name: columns[name] for name in config.keep}), cut
 
 
 def main(config: Config) -> None:
-    """Read, join, complete, write."""
+    """Read, join or label, complete, write."""
+    schema = choose_schema(config)
     inputs = {"pairs": config.pairs}
     if config.stories is not None:
         inputs["stories"] = config.stories
     product = Product(config.out, program=__file__, config=config, inputs=inputs)
     if product.is_current():
         return
-    set_aside = SetAside()
-    schema = TEXTS if config.stories is None else LINKS
+    set_aside, examples = SetAside(), Examples()
     given = read_table(
         config.pairs, schema, columns=config.pair_columns, set_aside=set_aside, where=config.where
     )
+    check_kept(given, config)
     if config.stories is not None:
         columns = {"source": "=import", **config.story_columns}
         stories = read_table(config.stories, STORIES, columns=columns, set_aside=set_aside)
-        given = join_stories(given, stories, config.pairs, set_aside)
-    pairs = complete(given, config, set_aside)
+        given = join_stories(given, stories, config, set_aside)
+    elif schema is LABELLED:
+        given = apply_labels(given, config, set_aside)
+    pairs, cut = complete(given, config, set_aside, examples)
     if pairs.num_rows == 0:
-        raise DataError(f"{config.pairs}: no pair could be made: {set_aside.counts()}")
+        shown = {row["value"] for row in set_aside.rows if row["column"] == "label"}
+        labels = f"; labels found: {', '.join(sorted(shown)[:5])}" if shown else ""
+        raise DataError(
+            f"{config.pairs}: no pair could be made: {set_aside.counts()}{labels}: check "
+            "pair_columns and the labels"
+        )
     product.write("pairs.parquet", lambda path: write_table(pairs, path))
     product.write("set_aside.jsonl", set_aside.write)
     product.counts = {
         "pairs": pairs.num_rows,
-        "prompts": len(set(pairs["prompt_id"].to_pylist())),
+        "prompts": pc.count_distinct(pairs["prompt_id"]).as_py(),
         "not_selected": set_aside.not_selected,
         "set_aside": set_aside.counts(),
     }
+    if config.cleaning != Cleaning.none():
+        product.write("examples.jsonl", examples.write)
+        product.counts["texts_cut"] = cut
     product.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
     print(set_aside.summary(), end="")
+    for step, texts in cut.items():
+        print(f"  {step}: {texts:,} texts changed (see examples.jsonl)")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def main(config: Config) -> None:
     models = {
         f"raters.{spec.name}": spec.options["path"] for spec in specs if "path" in spec.options
     }
-    product = Product(config.out, program=__file__, config=config, inputs={**inputs, **models})
+    product = Product(config.out, program=__file__, config=config, inputs=inputs, models=models)
     if product.is_current():
         print_leaderboard(config.out)
         return
@@ -86,7 +86,7 @@ def main(config: Config) -> None:
         model = models.get(f"raters.{spec.name}")
         depends_on = [
             spec, data, config.split, config.on_training_prompts, judging_code,
-            None if model is None else source_digest(model),
+            None if model is None else source_digest(model, is_model=True),
         ]  # fmt: skip
         table, record = parts.get_or_make(spec.name, depends_on, lambda spec=spec: judge(spec))
         verdicts.append(table)

@@ -124,7 +124,7 @@ def main(config: Config) -> None:
         for key in ("path", "backbone")
         if key in job.spec.options
     }
-    product = Product(config.out, program=__file__, config=config, inputs={**inputs, **models})
+    product = Product(config.out, program=__file__, config=config, inputs=inputs, models=models)
     if product.is_current():
         print_leaderboard(config.out)
         return
@@ -152,7 +152,7 @@ def main(config: Config) -> None:
 
     data = {name: source_digest(path) for name, path in inputs.items()}
     judging_code = code_digest(__file__, *JUDGING_CODE)
-    weights = {name: source_digest(path) for name, path in models.items()}
+    weights = {name: source_digest(path, is_model=True) for name, path in models.items()}
     verdicts: list[pa.Table] = []
     records: dict[str, list[dict[str, Any]]] = {}
     bar = tqdm(jobs, desc="folds", unit=" fold", leave=False, disable=None)

@@ -27,13 +27,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from litbench import hub
 from litbench.config import as_plain
 from litbench.errors import DataError
 
 # fmt: off
 _LIBRARIES = (
-    "litbench", "accelerate", "datasets", "duckdb", "ibis-framework", "numpy", "pandas", "peft",
-    "pyarrow", "scikit-learn", "scipy", "tokenizers", "torch", "transformers", "trl",
+    "litbench", "accelerate", "datasets", "duckdb", "huggingface_hub", "ibis-framework", "numpy",
+    "pandas", "peft", "praw", "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers",
+    "torch", "transformers", "trl", "zstandard",
 )
 # fmt: on
 
@@ -49,20 +51,34 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def source_digest(source: str | Path) -> str:
+def source_digest(source: str | Path, *, is_model: bool = False) -> str:
     """Digest of an input: its bytes where it is a local file, its name where it is not.
 
+    A data set on the Hub is named with the commit that its name stands for now, so that a product
+    made of it is not current any more once the set has changed.
+
+    Args:
+        source: a file, a folder, a data set's name on the Hub, or any other name.
+        is_model: the source is a model, whose name on the Hub is taken as it is.
+
+    Returns:
+        64 hexadecimal digits, "name:owner/name@COMMIT[:split]", or "name:" and the name.
+
     Raises:
-        DataError: an empty name, which would stand for the whole working folder, or a file that
-            cannot be read.
+        DataError: an empty name, which would stand for the whole working folder, a file that
+            cannot be read, or a data set that the Hub does not have or that cannot be asked for.
     """
     if not str(source):
         raise DataError("the name of an input is empty: give a file, a folder or a data set's name")
     path = Path(source)
     try:
-        return file_digest(path) if path.exists() else f"name:{source}"
+        if path.exists():
+            return file_digest(path)
     except OSError as error:
         raise DataError(f"cannot read {path} ({error}): check the disk and your access") from error
+    if is_model or not hub.is_name(source):
+        return f"name:{source}"
+    return f"name:{hub.pin(str(source))}"
 
 
 @cache
@@ -164,6 +180,13 @@ class Product:
     Attributes:
         folder: where the files lie.
         counts: what the program counted, such as the funnel; goes into the manifest.
+
+    Args:
+        folder: where the files lie.
+        program: path of the program.
+        config: its config; `out` and the inputs' own keys say nothing about the product.
+        inputs: the files, folders and data sets it reads, by their key in the config.
+        models: the models it uses, likewise; see `source_digest`.
     """
 
     def __init__(
@@ -173,20 +196,22 @@ class Product:
         program: str,
         config: Any,
         inputs: Mapping[str, str | Path],
+        models: Mapping[str, str | Path] | None = None,
     ) -> None:
         self.folder = folder
         self.counts: dict[str, Any] = {}
         self._program = program
         self._config = as_plain(config)
+        models = models or {}
         self._inputs = {
-            name: {"path": str(source), "sha256": source_digest(source)}
-            for name, source in inputs.items()
+            name: {"path": str(source), "sha256": source_digest(source, is_model=name in models)}
+            for name, source in {**inputs, **models}.items()
         }
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
         # Where an input lies says nothing about the product; what is in it does.
         keys = {key: value for key, value in self._config.items() if key != "out"}
-        for name in inputs:
+        for name in self._inputs:
             keys.pop(name, None)
         digests = {name: item["sha256"] for name, item in self._inputs.items()}
         self.fingerprint = fingerprint(keys, digests, code_digest(program))

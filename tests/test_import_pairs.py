@@ -1,15 +1,25 @@
 """Published pairs become a pairs table; what cannot is set aside and counted."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fake_hub import FakeHub, parquet_bytes
 
+from litbench.config import load_config
+from litbench.errors import ConfigError, DataError
+from litbench.manifest import read_manifest
 from litbench.reading import read_table
 from litbench.records import PAIRS, pair_id
+from litbench.text import count_words_of
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -30,7 +40,6 @@ def test_pairs_of_ids_find_their_stories(tmp_path: Path, program: Callable[..., 
         tmp_path / "links.jsonl",
         [
             {"high": "b", "low": "a"},
-            {"high": "a", "low": "b"},
             {"high": "b", "low": "gone"},
             {"high": "b", "low": "c"},
             {"high": "a", "low": "a"},
@@ -53,7 +62,6 @@ def test_pairs_of_ids_find_their_stories(tmp_path: Path, program: Callable[..., 
     assert pair["chosen_created_utc"] is None
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["counts"]["set_aside"] == {
-        "pair_id: the two stories are a pair already": 1,
         "rejected: the same text on both sides": 1,
         "prompt_id: stories of two prompts": 1,
         "rejected_story_id: no such story": 1,
@@ -116,3 +124,334 @@ def test_the_order_of_rows_does_not_matter(
     pairs = read_table(tmp_path / "out" / "pairs.parquet", PAIRS)
     assert pairs["pair_id"].to_pylist() == sorted(pairs["pair_id"].to_pylist())
     assert pairs.num_rows == len(rows)
+
+
+@pytest.fixture
+def importing(load_program: Callable[[str], ModuleType], tmp_path: Path) -> Callable[..., Any]:
+    """Import rows with some config keys; returns the pairs and the manifest's counts."""
+    module = load_program("data_prep/import_pairs.py")
+
+    def run(rows: list[dict[str, object]], **keys: Any) -> tuple[list[dict[str, Any]], Any]:
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        source = write_jsonl(tmp_path / "in.jsonl", rows)
+        values = {"pairs": source, "out": tmp_path / "out", **keys}
+        arguments = [f"--{key}={json.dumps(value, default=str)}" for key, value in values.items()]
+        module.main(load_config(module.Config, arguments))
+        pairs = pq.read_table(tmp_path / "out" / "pairs.parquet").to_pylist()
+        return pairs, read_manifest(tmp_path / "out")["counts"]
+
+    return run
+
+
+LABELLED = {
+    "pair_columns": {"first": "a", "second": "b", "label": "better", "first_score": "votes_a",
+                     "second_score": "votes_b", "first_created_utc": "at_a",
+                     "second_created_utc": "at_b"},
+    "label_first": ["A", 1], "label_second": ["B", 0],
+}  # fmt: skip
+
+
+def labelled(n: int, better: object, **more: object) -> dict[str, object]:
+    votes = {"votes_a": 10 + n, "votes_b": 20 + n, "at_a": 1_000 + n, "at_b": 2_000 + n}
+    return {"prompt": f"p{n}", "a": f"text a {n}", "b": f"text b {n}", "better": better} | (
+        votes | more
+    )
+
+
+def test_a_label_says_which_text_is_chosen_and_its_facts_follow(
+    importing: Callable[..., Any],
+) -> None:
+    rows = [labelled(1, "A"), labelled(2, "B"), labelled(3, 1), labelled(4, 0)]
+    pairs, _ = importing(rows, **LABELLED)
+    found = {pair["prompt"]: pair for pair in pairs}
+    assert len(found) == 4
+    for n in range(1, 5):
+        pair, a_is_better = found[f"p{n}"], n in (1, 3)
+        better, worse = ("a", "b") if a_is_better else ("b", "a")
+        assert (pair["chosen"], pair["rejected"]) == (f"text {better} {n}", f"text {worse} {n}")
+        score = {"a": 10 + n, "b": 20 + n}
+        assert (pair["chosen_score"], pair["rejected_score"]) == (score[better], score[worse])
+        at = {"a": 1_000 + n, "b": 2_000 + n}
+        assert pair["chosen_created_utc"] == at[better]
+        assert pair["rejected_created_utc"] == at[worse]
+
+
+def test_exchanged_texts_with_the_other_label_are_the_same_pair(
+    importing: Callable[..., Any],
+) -> None:
+    row = labelled(1, "A")
+    other = row | {"a": row["b"], "b": row["a"], "better": "B"}
+    other |= {"votes_a": row["votes_b"], "votes_b": row["votes_a"]}
+    other |= {"at_a": row["at_b"], "at_b": row["at_a"]}
+    (one,), _ = importing([row], **LABELLED)
+    (two,), _ = importing([other], **LABELLED)
+    assert one == two
+
+
+def test_a_label_that_names_neither_text_is_set_aside_and_never_guessed(
+    importing: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = [labelled(n, label) for n, label in enumerate(["A", "tie", None, "a", "B", "A "])]
+    pairs, counts = importing(rows, **LABELLED)
+    assert {pair["prompt"] for pair in pairs} == {"p0", "p4"}
+    assert counts["set_aside"] == {"label: prefers neither text": 3, "label: null": 1}
+    lines = (tmp_path / "out" / "set_aside.jsonl").read_text().splitlines()
+    shown = {json.loads(line)["value"] for line in lines}
+    assert {repr("tie"), repr("a"), repr("A ")} <= shown
+
+
+def test_when_no_label_fits_those_found_are_named(importing: Callable[..., Any]) -> None:
+    with pytest.raises(DataError, match=r"no pair could be made.*labels found: 'left', 'right'"):
+        importing([labelled(1, "left"), labelled(2, "right")], **LABELLED)
+
+
+def test_true_and_false_are_labels_by_a_template(importing: Callable[..., Any]) -> None:
+    columns = {**LABELLED["pair_columns"], "label": "{better}"}
+    rows = [labelled(1, True), labelled(2, False)]
+    pairs, _ = importing(rows, pair_columns=columns, label_first=["True"], label_second=["False"])
+    assert {pair["chosen"] for pair in pairs} == {"text a 1", "text b 2"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"label_first": ["A"]}, "belong together"),
+        (
+            {"label_first": ["A", 1], "label_second": ["1"]},
+            "'1' is in label_first and in label_sec",
+        ),
+        ({"label_first": [1], "label_second": [0], "stories": "x.jsonl"}, "two forms of pairs"),
+        ({"keep": ["chosen_score"]}, "'chosen_score' is a column of pairs"),
+    ],
+)
+def test_a_config_that_says_two_things_is_refused(
+    keys: dict[str, Any], message: str, importing: Callable[..., Any]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        importing([labelled(1, "A")], **keys)
+
+
+def test_columns_to_keep_stay_with_their_pair(importing: Callable[..., Any]) -> None:
+    rows = [labelled(n, "AB"[n % 2], why=f"reason {n}", other=n) for n in range(20)]
+    pairs, _ = importing(rows, keep=["why"], **LABELLED)
+    assert {pair["prompt"]: pair["why"] for pair in pairs} == {
+        f"p{n}": f"reason {n}" for n in range(20)
+    }
+    assert "other" not in pairs[0]
+    assert "better" not in pairs[0]
+    with pytest.raises(DataError, match="no column 'whyy' to keep: did you mean 'why'"):
+        importing(rows, keep=["whyy"], **LABELLED)
+    with pytest.raises(DataError, match="no column 'votes_a' to keep: it is mapped already"):
+        importing(rows, keep=["votes_a"], **LABELLED)
+
+
+def test_texts_stay_as_published_unless_cleaning_is_asked_for(
+    importing: Callable[..., Any], tmp_path: Path
+) -> None:
+    talk = "The door opened slowly.\n\nEDIT: Wow, thanks for the gold, kind stranger!"
+    rows = [
+        {"prompt": "[WP] A door", "chosen": talk, "rejected": "It stayed shut."},
+        {"prompt": "[WP] A well", "chosen": talk, "rejected": "The door opened slowly."},
+    ]
+    pairs, counts = importing(rows)
+    assert {pair["chosen"] for pair in pairs} == {talk}
+    assert {pair["prompt"] for pair in pairs} == {"[WP] A door", "[WP] A well"}
+    assert "texts_cut" not in counts
+    assert not (tmp_path / "out" / "examples.jsonl").exists()
+    ids = {pair["prompt"].removeprefix("[WP] "): pair["pair_id"] for pair in pairs}
+
+    pairs, counts = importing(rows, cleaning={"cut_vote_talk": True, "strip_prompt_tags": False})
+    (pair,) = pairs
+    assert pair["chosen"] == "The door opened slowly."
+    assert pair["chosen_n_words"] == count_words_of(pair["chosen"]) == 4
+    assert pair["prompt"] == "[WP] A door"
+    assert counts["texts_cut"]["cut_vote_talk"] == 2
+    assert counts["set_aside"] == {"rejected: the same text on both sides": 1}
+    assert "gold" in (tmp_path / "out" / "examples.jsonl").read_text()
+
+    (cleaned,), _ = importing(rows, cleaning={"strip_prompt_tags": True})
+    assert cleaned["prompt"] == "A door"
+    assert cleaned["pair_id"] == ids["A door"], "a pair keeps its name however it is cleaned"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_pairs_that_stand_there_twice_are_one_and_those_that_disagree_none(
+    order: int, importing: Callable[..., Any]
+) -> None:
+    names = {"prompt_id": "p", "prompt": "p"}
+    rows = [
+        {**names, "chosen": "one", "rejected": "two", "margin": 1.0},
+        {**names, "chosen": "one", "rejected": "two", "margin": 1.0, "split": "b"},
+        {**names, "chosen": "three", "rejected": "four"},
+        {**names, "chosen": "four", "rejected": "three"},
+        {**names, "chosen": "five", "rejected": "six"},
+    ]
+    # Ids of stories, so that the two rows of a pair differ in their key.
+    for row in rows:
+        row |= {f"{side}_story_id": row[side] for side in ("chosen", "rejected")}
+    rows[1]["chosen"] = "one, mended"
+    pairs, counts = importing(rows[::order])
+    assert counts["set_aside"] == {
+        "pair_id: preferred both ways": 2,
+        "pair_id: the two stories are a pair already": 1,
+    }
+    assert {pair["chosen_story_id"] for pair in pairs} == {"one", "five"}
+
+
+def test_which_of_two_is_kept_does_not_depend_on_the_order(importing: Callable[..., Any]) -> None:
+    same = {"prompt": "p", "chosen_story_id": "c", "rejected_story_id": "r", "rejected": "no"}
+    rows = [{**same, "chosen": f"version {n}"} for n in range(6)]
+    (first,), _ = importing(rows)
+    (second,), _ = importing(rows[::-1])
+    assert first == second
+
+
+def test_every_row_is_a_pair_or_set_aside_or_left_out(importing: Callable[..., Any]) -> None:
+    rows = [
+        labelled(n, ["A", "B", "tie", None, 0][n % 5], **({"a": "text b 7"} if n == 7 else {}))
+        for n in range(60)
+    ] + [labelled(n, "A") for n in range(0, 60, 5)]
+    pairs, counts = importing(rows, where="prompt != 'p11'", **LABELLED)
+    assert counts["not_selected"] == 1
+    assert len(pairs) + sum(counts["set_aside"].values()) + 1 == len(rows)
+    assert counts["pairs"] == len(pairs)
+
+
+# The published sets, by the configs that come with LitBench ----------------------------------
+
+
+def texts(n: int, side: str) -> str:
+    return f"A text on side {side} with the number {n}."
+
+
+N = 130
+PUBLISHED: dict[str, tuple[str, str, dict[str, list[object]]]] = {
+    "litbench_train.yaml": ("SAA-Lab/LitBench-Train", "train", {
+        "prompt": [f"[WP] prompt {n}" for n in range(N)],
+        "chosen_story": [texts(n, "a") for n in range(N)],
+        "rejected_story": [texts(n, "b") for n in range(N)],
+        "chosen_timestamp": [1_600_000_000.0 + n for n in range(N)],
+        "rejected_timestamp": [1_500_000_000.0 + n for n in range(N)],
+        "chosen_upvotes": [100 + n for n in range(N)],
+        "rejected_upvotes": [10 + n for n in range(N)],
+    }),
+    "litbench_rationales.yaml": ("SAA-Lab/LitBench-Rationales", "train", {
+        "prompt": [f"[WP] prompt {n}" for n in range(N)],
+        "story_a": [texts(n, "ab"[n % 2]) for n in range(N)],
+        "story_b": [texts(n, "ba"[n % 2]) for n in range(N)],
+        "chosen_story": ["AB"[n % 2] for n in range(N)],
+        "rationale": [f"because of {n}" for n in range(N)],
+    }),
+    "shp_pairs.yaml": ("stanfordnlp/SHP", "train", {
+        "history": [f"[WP] prompt {n}" for n in range(N)],
+        "human_ref_A": [texts(n, "ab"[n % 2]) for n in range(N)],
+        "human_ref_B": [texts(n, "ba"[n % 2]) for n in range(N)],
+        "labels": [1 - n % 2 for n in range(N)],
+        "score_A": [[100, 10][n % 2] + n for n in range(N)],
+        "score_B": [[10, 100][n % 2] + n for n in range(N)],
+        "created_at_utc_A": [[1_600_000_000, 1_500_000_000][n % 2] + n for n in range(N)],
+        "created_at_utc_B": [[1_500_000_000, 1_600_000_000][n % 2] + n for n in range(N)],
+        "upvote_ratio": [0.9] * N,
+        "domain": ["somewhere"] * N,
+    }),
+    "reward_bench_pairs.yaml": ("allenai/reward-bench", "filtered", {
+        "prompt": [f"[WP] prompt {n}" for n in range(N)],
+        "chosen": [texts(n, "a") for n in range(N)],
+        "rejected": [texts(n, "b") for n in range(N)],
+        "subset": ["some"] * N,
+        "id": list(range(N)),
+    }),
+}  # fmt: skip
+
+
+# One process for several runs: importing datasets takes most of the time.
+RUNS = """
+import json, runpy, sys
+
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["data_prep/import_pairs.py", *arguments]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_all(server: FakeHub, home: Path, runs: list[list[object]]) -> str:
+    """Run the program several times in one process; what it printed."""
+    done = server.run(home, "-c", RUNS, json.dumps(runs, default=str))
+    assert done.returncode == 0, done.stderr
+    assert not server.strange, "the fake knows every request that was made"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Path]]:
+    """By config: the commit of the set on a Hub, and the folder that the program made of it."""
+    home = tmp_path_factory.mktemp("published")
+    with FakeHub() as server:
+        made = {}
+        for config, (name, split, columns) in PUBLISHED.items():
+            file = parquet_bytes(pa.table(columns))
+            commit = server.publish(name, {f"data/{split}-00000-of-00001.parquet": file})
+            made[config] = (commit, home / config)
+        run_all(
+            server,
+            home,
+            [
+                ["--config", ROOT / "configs/data" / config, "--out", out]
+                for config, (_, out) in made.items()
+            ],
+        )
+    return made
+
+
+@pytest.mark.parametrize("config", PUBLISHED)
+def test_a_published_set_becomes_pairs_by_its_config(
+    config: str, imported: dict[str, tuple[str, Path]]
+) -> None:
+    commit, out = imported[config]
+    pairs = read_table(out / "pairs.parquet", PAIRS).to_pylist()
+    assert len(pairs) == N
+    for pair in pairs:
+        n = int(pair["prompt"].removeprefix("[WP] prompt "))
+        assert (pair["chosen"], pair["rejected"]) == (texts(n, "a"), texts(n, "b"))
+        if config in ("litbench_train.yaml", "shp_pairs.yaml"):
+            assert (pair["chosen_score"], pair["rejected_score"]) == (100 + n, 10 + n)
+            assert pair["chosen_created_utc"] == 1_600_000_000 + n
+            assert pair["rejected_created_utc"] == 1_500_000_000 + n
+        if config == "litbench_rationales.yaml":
+            assert pair["rationale"] == f"because of {n}"
+        if config == "reward_bench_pairs.yaml":
+            assert (pair["subset"], pair["id"]) == ("some", n)
+    digest = read_manifest(out)["inputs"]["pairs"]["sha256"]
+    assert digest.startswith(f"name:{PUBLISHED[config][0]}@{commit}"), "the manifest names it"
+
+
+def test_a_set_that_has_changed_is_imported_anew_and_a_pinned_one_is_not(tmp_path: Path) -> None:
+    with FakeHub() as server:
+
+        def publish(rows: int) -> str:
+            columns = {
+                key: [f"{key} {n}" for n in range(rows)] for key in ("prompt", "chosen", "rejected")
+            }
+            file = parquet_bytes(pa.table(columns))
+            return server.publish("owner/name", {"data/train-00000-of-00001.parquet": file})
+
+        def run(*names_and_folders: tuple[str, str]) -> list[str]:
+            runs = [["--pairs", name, "--out", tmp_path / out] for name, out in names_and_folders]
+            said = run_all(server, tmp_path, runs).splitlines()
+            return [line.replace(str(tmp_path), "") for line in said]
+
+        first = publish(3)
+        assert run(("owner/name", "out"), ("owner/name", "out")) == [
+            "/out/pairs.parquet: 3 pairs",
+            "unchanged: /out",
+        ]
+        publish(4)
+        assert run(
+            (f"owner/name@{first}", "out"),
+            ("owner/name", "out"),
+            (f"owner/name@{first}", "pinned"),
+        ) == [
+            "unchanged: /out",
+            "/out/pairs.parquet: 4 pairs",
+            "/pinned/pairs.parquet: 3 pairs",
+        ]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import litbench.hub
 import litbench.manifest
 from litbench.errors import DataError
 from litbench.manifest import (
@@ -180,7 +181,59 @@ def test_a_folder_as_input_counts_with_its_names_and_bytes(tmp_path: Path) -> No
     assert source_digest(folder) != first
     (folder / "deep" / "a").write_text("1")
     assert source_digest(folder) == first
-    assert source_digest("owner/name") == "name:owner/name"
+    assert source_digest("no path and no name") == "name:no path and no name"
+
+
+FIRST, SECOND = "1" * 40, "2" * 40
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The newest commit of owner/name on a Hub that has no other data set."""
+    commits = {"owner/name": FIRST}
+
+    def ask(repository: str, revision: str | None) -> str:
+        if repository not in commits or revision not in (None, "main"):
+            raise DataError(f"{repository} cannot be asked for")
+        return commits[repository]
+
+    monkeypatch.setattr(litbench.hub, "_ask_commit", ask)
+    return commits
+
+
+def test_a_data_set_on_the_hub_counts_with_its_commit(head: dict[str, str]) -> None:
+    assert source_digest("owner/name") == f"name:owner/name@{FIRST}"
+    assert source_digest(Path("owner/name")) == f"name:owner/name@{FIRST}"
+    assert source_digest("owner/name@main:train") == f"name:owner/name@{FIRST}:train"
+    assert source_digest("owner/name:test") != source_digest("owner/name:train")
+    head["owner/name"] = SECOND
+    assert source_digest("owner/name") == f"name:owner/name@{SECOND}"
+    assert source_digest(f"owner/name@{FIRST}") == f"name:owner/name@{FIRST}", "pinned by its user"
+    with pytest.raises(DataError, match="owner/other cannot be asked for"):
+        source_digest("owner/other")
+
+
+def test_a_model_on_the_hub_counts_with_its_name(head: dict[str, str]) -> None:
+    head.clear()
+    assert source_digest("owner/model", is_model=True) == "name:owner/model"
+
+
+def test_a_product_of_a_data_set_is_current_until_the_set_changes(
+    config: Config, head: dict[str, str]
+) -> None:
+    def product(name: str) -> Product:
+        inputs, models = {"stories": name}, {"backbone": "owner/model"}
+        return Product(config.out, program=__file__, config=config, inputs=inputs, models=models)
+
+    product("owner/name").finish()
+    assert product("owner/name").is_current()
+    assert read_manifest(config.out)["inputs"] == {
+        "stories": {"path": "owner/name", "sha256": f"name:owner/name@{FIRST}"},
+        "backbone": {"path": "owner/model", "sha256": "name:owner/model"},
+    }
+    head["owner/name"] = SECOND
+    assert not product("owner/name").is_current()
+    assert product(f"owner/name@{FIRST}").is_current()
 
 
 def test_an_input_that_cannot_be_read_is_a_clear_error(

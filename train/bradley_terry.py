@@ -37,8 +37,13 @@ class Config(RewardTraining):
 
 def main(config: Config) -> None:
     """Train and write."""
-    inputs = {"pairs": config.pairs, "backbone": config.backbone}
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
+    product = Product(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={"pairs": config.pairs},
+        models={"backbone": config.backbone},
+    )
     if product.is_current():
         return
     pairs = read_pairs(config.pairs, None, config.split).headline

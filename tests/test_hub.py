@@ -1,0 +1,255 @@
+"""Data sets on the Hub: names, commits and rows, read by the real libraries from a server here."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fake_hub import TOKEN, FakeHub, parquet_bytes
+
+from litbench import hub
+from litbench.errors import DataError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a/b", ("a/b", None, None, None)),
+        ("SAA-Lab/LitBench-Train", ("SAA-Lab/LitBench-Train", None, None, None)),
+        ("a/b-v1.1_c:test", ("a/b-v1.1_c", None, None, "test")),
+        ("a/b@main", ("a/b", "main", None, None)),
+        ("a/b@refs/pr/1:train", ("a/b", "refs/pr/1", None, "train")),
+        (f"a/b@{COMMIT}:x", ("a/b", COMMIT, None, "x")),
+        ("a/b:hard/test", ("a/b", None, "hard", "test")),
+    ],
+)
+def test_a_name_is_taken_apart_and_put_together(text: str, parts: tuple[str | None, ...]) -> None:
+    name = hub.parse_name(text)
+    assert (name.repository, name.revision, name.configuration, name.split) == parts
+    assert str(name) == text
+    assert hub.is_name(text)
+    assert hub.parse_name(str(name.at(COMMIT))) == name.at(COMMIT)
+    assert name.at(COMMIT).is_pinned
+    assert name.is_pinned == (parts[1] == COMMIT)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a/b/c", "/a/b", "./a", "~/a", "a/", "a/b@", "a/b:", "a/b:c:d", "a /b", "a/ü"]
+)
+def test_what_is_no_name_is_refused(text: str) -> None:
+    assert not hub.is_name(text)
+    with pytest.raises(DataError, match=r"no name of a data set on the Hub: write owner/name"):
+        hub.parse_name(text)
+
+
+def test_something_local_or_a_path_to_a_file_is_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hub.is_name("runs/pairs")
+    (tmp_path / "runs" / "pairs").mkdir(parents=True)
+    assert not hub.is_name("runs/pairs")
+    assert not hub.is_name(Path("runs/pairs"))
+    for name in ("runs/x.parquet", "runs/x.CSV", "runs/x.jsonl", "runs/RC_2020-01.zst"):
+        assert not hub.is_name(name)
+    assert hub.is_name("owner/name-v1.1")
+
+
+def test_a_text_of_any_length_is_judged_at_once() -> None:
+    for text in ("a" * 1_000_000, "a/" + "b.-" * 300_000, "a/b@" + "c/" * 500_000, "tests/" * 9**6):
+        assert not hub.is_name(text)
+        # As a path it would be an error of the file system.
+        assert not hub.is_name(f"tests/{text[:300]}")
+        with pytest.raises(DataError, match="no name of a data set") as caught:
+            hub.parse_name(text)
+        assert len(str(caught.value)) < 400
+
+
+def test_a_commit_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> str:
+        raise AssertionError("the Hub was asked")
+
+    monkeypatch.setattr(hub, "_ask_commit", ask)
+    assert hub.pinned_revision(f"a/b@{COMMIT}:train") == COMMIT
+    assert str(hub.pin(f"a/b@{COMMIT}:train")) == f"a/b@{COMMIT}:train"
+    with pytest.raises(AssertionError):
+        # Seven digits of a commit are a name like any other.
+        hub.pinned_revision(f"a/b@{COMMIT[:7]}")
+
+
+class RefusedError(Exception):
+    """An error as the Hub's libraries raise them, with the answer's status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("a long story\nover lines")
+        self.response = type("Response", (), {"status_code": status})
+
+
+def test_errors_say_what_to_do() -> None:
+    from huggingface_hub.errors import OfflineModeIsEnabled  # noqa: PLC0415
+
+    def said(error: Exception) -> str:
+        return str(hub.explain(error, "a/b:train", "cannot be read"))
+
+    assert "HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set: unset it" in said(OfflineModeIsEnabled())
+    wrapped = ConnectionError("Couldn't reach 'a/b' on the Hub (OfflineModeIsEnabled)")
+    wrapped.__cause__ = OfflineModeIsEnabled()
+    assert "HF_HUB_OFFLINE" in said(wrapped)
+    assert "status 401): sign in with `hf auth login`" in said(RefusedError(401))
+    assert "status 403): sign in with `hf auth login`" in said(RefusedError(403))
+    assert "status 429): wait some minutes" in said(RefusedError(429))
+    assert "a/b:train cannot be read (RefusedError: a long story" in said(RefusedError(500))
+    assert "check the name (owner/name" in said(ValueError("Bad split"))
+
+
+CLIENT = """
+import json, sys
+from litbench import hub
+from litbench.errors import LitBenchError
+
+answers = {}
+for source in json.loads(sys.argv[1]):
+    try:
+        batches = list(hub.open_stream(source))
+        answers[source] = {
+            "rows": [row for batch in batches for row in batch.to_pylist()],
+            "batches": [batch.num_rows for batch in batches],
+            "metadata": [batch.schema.metadata for batch in batches if batch.schema.metadata],
+        }
+    except LitBenchError as error:
+        answers[source] = f"{type(error).__name__}: {error}"
+print(json.dumps(answers))
+"""
+
+
+def table(rows: int, start: int = 0) -> pa.Table:
+    numbers = range(start, start + rows)
+    return pa.table({"prompt": [f"prompt {n}" for n in numbers], "n": list(numbers)})
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeHub]:
+    with FakeHub() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def answers(server: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process without a token reads of many data sets."""
+    old = server.publish(
+        "owner/name",
+        {
+            "data/train-00000-of-00002.parquet": parquet_bytes(table(250)),
+            "data/train-00001-of-00002.parquet": parquet_bytes(table(30, start=250)),
+            "data/test-00000-of-00001.parquet": parquet_bytes(table(7, start=1_000)),
+        },
+    )
+    server.publish("owner/name", {"data/train-0.parquet": parquet_bytes(table(3))})
+    server.repositories["owner/name"].refs["v1"] = old
+    server.publish("owner/lines", {"pairs.jsonl": b'{"prompt": "p", "n": 1}\n'})
+    one = {"data/train-00000-of-00001.parquet": parquet_bytes(table(5))}
+    server.publish("owner/gated", one, gated=True)
+    server.publish("owner/private", one, private=True)
+    server.publish("owner/script", {"script.py": b"print()", "README.md": b"no data here"})
+    server.publish("owner/broken", {"data/train-0.parquet": b"PAR1 and so on, but no Parquet PAR1"})
+    sources = [
+        "owner/name@v1:train", f"owner/name@{old}:test", "owner/name", "owner/name:train",
+        "owner/name@v1", "owner/name@v1:dev", "owner/name:hard/train", "owner/name@v9",
+        f"owner/name@{'0' * 40}:train", "owner/lines", "owner/gated", "owner/private",
+        "owner/nothing", "owner/script", "owner/broken",
+    ]  # fmt: skip
+    home = tmp_path_factory.mktemp("home")
+    done = server.run(home, "-c", CLIENT, json.dumps(sources))
+    assert done.returncode == 0, done.stderr
+    assert not server.strange, "the fake knows every request that was made"
+    return {**json.loads(done.stdout), "old": old, "home": home}
+
+
+def test_rows_come_whole_and_in_order(answers: dict[str, Any]) -> None:
+    first = answers["owner/name@v1:train"]
+    assert first["rows"] == table(280).to_pylist()
+    assert len(first["batches"]) > 1, "they come in batches"
+    assert not first["metadata"]
+    assert answers[f"owner/name@{answers['old']}:test"]["rows"] == table(7, 1_000).to_pylist()
+    assert answers["owner/lines"]["rows"] == [{"prompt": "p", "n": 1}]
+
+
+def test_a_name_without_a_revision_means_the_newest(answers: dict[str, Any]) -> None:
+    assert answers["owner/name:train"]["rows"] == table(3).to_pylist()
+
+
+def test_an_only_split_need_not_be_named(answers: dict[str, Any]) -> None:
+    assert answers["owner/name"]["rows"] == table(3).to_pylist()
+
+
+def test_of_several_splits_one_has_to_be_named(answers: dict[str, Any]) -> None:
+    assert answers["owner/name@v1"] == (
+        "DataError: owner/name@v1 has splits ['test', 'train']: name one, as owner/name@v1:test"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("owner/name@v1:dev", "Available splits"),
+        ("owner/name:hard/train", "owner/name:configuration/split"),
+        ("owner/name@v9", "owner/name has no such revision"),
+        (f"owner/name@{'0' * 40}:train", "has no such revision"),
+        ("owner/gated", "owner/gated is gated: accept its terms"),
+        ("owner/private", "no data set owner/private on the Hub that you may read"),
+        ("owner/nothing", "there is no such file here, and no data set owner/nothing"),
+        ("owner/script", "owner/script cannot be read from the Hub"),
+        ("owner/broken", "owner/broken cannot be read from the Hub"),
+    ],
+)
+def test_what_cannot_be_read_is_a_clear_error(
+    source: str, message: str, answers: dict[str, Any]
+) -> None:
+    assert answers[source].startswith("DataError: ")
+    assert message in answers[source]
+
+
+def test_nothing_is_kept_on_disk(answers: dict[str, Any]) -> None:
+    assert answers["owner/name@v1:train"]["rows"]
+    kept = [path for path in Path(answers["home"]).rglob("*") if path.is_file()]
+    assert not [path for path in kept if path.suffix in (".parquet", ".arrow")]
+
+
+ONCE = """
+import json, sys
+from litbench import hub
+from litbench.errors import LitBenchError
+
+pins = {hub.pinned_revision(name) for name in ("owner/name:train", "owner/name", "owner/name:test")}
+private = [row for batch in hub.open_stream("owner/private") for row in batch.to_pylist()]
+gated = [row for batch in hub.open_stream("owner/gated") for row in batch.to_pylist()]
+print(json.dumps([sorted(pins), len(private), len(gated)]))
+"""
+
+
+def test_a_token_opens_doors_and_a_commit_is_asked_for_once(
+    answers: dict[str, Any], server: FakeHub, tmp_path: Path
+) -> None:
+    assert answers
+    server.requests.clear()
+    done = server.run(tmp_path, "-c", ONCE, token=TOKEN)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[server.repositories["owner/name"].refs["main"]], 5, 5]
+    assert server.requests.count("GET /api/datasets/owner/name") == 1
+
+
+UNREACHED = """
+from litbench import hub
+hub.pinned_revision("runs/pairs")
+"""
+
+
+def test_a_hub_that_cannot_be_reached_is_a_clear_error(server: FakeHub, tmp_path: Path) -> None:
+    server.faults["runs/pairs"] = 503
+    done = server.run(tmp_path, "-c", UNREACHED)
+    server.faults.clear()
+    assert "runs/pairs is no file or folder here, and the Hub cannot be asked" in done.stderr

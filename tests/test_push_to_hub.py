@@ -1,0 +1,390 @@
+"""What is published and what is not, what the card says, and what arrives on a Hub."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from fake_hub import TOKEN, FakeHub
+
+from litbench.config import load_config
+from litbench.errors import ConfigError, DataError
+from litbench.manifest import read_manifest, write_json
+from litbench.records import write_table
+
+COUNTS = {
+    "funnel": [
+        {"step": "read", "about": "stories read", "unit": "stories", "kept": 987, "removed": 0},
+        {"step": "min_score", "about": "score | at least 10", "unit": "stories", "kept": 765,
+         "removed": 222},
+    ],
+    "stories": {"stories": 987, "set_aside": {"text: null": 13}},
+    "lengths": {"after": {}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def product(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
+    """The folder of a program that makes pairs: 40 in train, 12 in test."""
+    rows = [
+        {
+            "split": "test" if n < 12 else "train",
+            "label_source": "votes",
+            "prompt": f"[WP] Secret prompt {n % 7}",
+            "prompt_id": f"t3_post{n % 7}",
+            "chosen": f"Secret story {n} told well",
+            "rejected": f"Secret tale {n}" if n % 4 else f"Secret tale {n} told at great length",
+            "chosen_story_id": f"t1_c{n}",
+            "rejected_story_id": f"t1_r{n}",
+            "chosen_score": 100 + n,
+            "rejected_score": 10 + n,
+            "chosen_created_utc": 1_600_000_000 + n,
+            "rejected_created_utc": 1_500_000_000 + n,
+            "chosen_author": f"hash{n}",
+            "rejected_author": f"hash{n + 1}",
+        }
+        for n in range(52)
+    ]
+    pairs = pair_table(rows)
+    pairs = pairs.append_column("rationale", pa.array([f"Secret reason {n}" for n in range(52)]))
+    folder = tmp_path / "product"
+    folder.mkdir()
+    write_table(pairs, folder / "pairs.parquet")
+    manifest = {
+        "program": "make_pairs.py",
+        "config": {"stories": str(tmp_path / "stories.parquet"), "out": str(folder), "seed": 3,
+                   "min_score": 10, "scratch": str(tmp_path / "scratch"), "where": "a | b <c>",
+                   "drop_bots": True, "max_tokens": None},
+        "inputs": {
+            "stories": {"path": str(tmp_path / "stories.parquet"), "sha256": "ab" * 32},
+            "more": {"path": "owner/name", "sha256": f"name:owner/name@{'1' * 40}"},
+        },
+        "counts": COUNTS,
+        "versions": {"litbench": "9.8.7"},
+        "finished_utc": "2026-01-02T03:04:05+00:00",
+    }  # fmt: skip
+    write_json(manifest, folder / "manifest.json")
+    return folder
+
+
+@pytest.fixture
+def publish(
+    load_program: Callable[[str], ModuleType], product: Path, tmp_path: Path
+) -> Callable[..., tuple[Path, str]]:
+    """Write the folder to publish with some config keys; returns it and its card."""
+    module = load_program("data_prep/push_to_hub.py")
+
+    def run(**keys: Any) -> tuple[Path, str]:
+        values = {"product": product, "repository": "me/pairs", "contact": "mail@example.org",
+                  "out": tmp_path / "push", **keys}  # fmt: skip
+        arguments = [f"--{key}={json.dumps(value, default=str)}" for key, value in values.items()]
+        module.main(load_config(module.Config, arguments))
+        return tmp_path / "push", (tmp_path / "push" / "README.md").read_text(encoding="utf-8")
+
+    return run
+
+
+def published(folder: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(file) for file in sorted(folder.rglob("*.parquet"))])
+
+
+def test_every_pair_is_published_once_in_files_of_its_split(
+    publish: Callable[..., tuple[Path, str]], product: Path
+) -> None:
+    folder, _ = publish(rows_per_file=15)
+    assert sorted(path.name for path in (folder / "data").iterdir()) == [
+        "test-00000-of-00001.parquet",
+        "train-00000-of-00003.parquet",
+        "train-00001-of-00003.parquet",
+        "train-00002-of-00003.parquet",
+    ]
+    for file in (folder / "data").iterdir():
+        table = pq.read_table(file)
+        assert set(table["split"].to_pylist()) == {file.name.split("-")[0]}
+        assert table.num_rows <= 15
+    given = pq.read_table(product / "pairs.parquet")
+    names = [name for name in given.column_names if not name.endswith("_author")]
+    key = [("pair_id", "ascending")]
+    assert published(folder).sort_by(key).equals(given.select(names).sort_by(key))
+    assert read_manifest(folder)["counts"] == {"test": 12, "train": 40}
+
+
+def test_authors_are_published_only_when_asked_for(
+    publish: Callable[..., tuple[Path, str]],
+) -> None:
+    folder, card = publish()
+    assert "chosen_author" not in published(folder).column_names
+    assert "author" not in "".join(re.findall(r"^\| \w.*", card, re.MULTILINE))
+    folder, card = publish(authors=True)
+    assert "chosen_author" in published(folder).column_names
+    assert "| chosen\\_author |" in card
+
+
+def test_the_card_says_how_it_was_made_and_what_is_in_it(
+    publish: Callable[..., tuple[Path, str]],
+) -> None:
+    _, card = publish(title="Pairs of mine", license="cc-by-4.0", language=["en"])
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert head["license"] == "cc-by-4.0"
+    assert head["language"] == ["en"]
+    assert head["size_categories"] == ["n<1K"]
+    assert head["configs"][0]["data_files"] == [
+        {"split": "test", "path": "data/test-*"},
+        {"split": "train", "path": "data/train-*"},
+    ]
+    for line in (
+        "# Pairs of mine",
+        "52 pairs of stories",
+        "| votes | 52 |",
+        "    python data_prep/make_pairs.py --config CONFIG",
+        "of LitBench 9.8.7 on 2026-01-02T03:04:05+00:00",
+        "| min\\_score | 10 |",
+        "| drop\\_bots | true |",
+        "| max\\_tokens | null |",
+        "| stories | stories.parquet | SHA-256 abababababababab |",
+        f"| more | owner/name@{'1' * 40} | the Hub, at this commit |",
+        "| stories read | 987 stories | 0 |",
+        "| score \\| at least 10 | 765 stories | 222 |",
+        "| stories: set aside, text: null | 13 |",
+        "|  | test | train |",
+        "| pairs | 12 | 40 |",
+        "| prompts | 7 | 7 |",
+        "| stories | 24 | 80 |",
+        # 5 words chosen; 3 rejected, and 7 in every fourth.
+        "| words in all stories | 108 | 360 |",
+        "| chosen story longer | 75.00% | 75.00% |",
+        "| both equally long | 0.00% | 0.00% |",
+        "| score of chosen: 5, 25, 50, 75, 95 % | 101, 103, 106, 108, 110 |",
+        "| stories posted | 2017-07-14 to 2020-09-13 |",
+        "| chosen\\_score | integer | net upvotes of chosen |",
+        "| rationale | string | kept from the source |",
+        "write to mail@example.org",
+        "belong to those who wrote them",
+        "Data API terms",
+    ):
+        assert line in card, line
+
+
+def test_nothing_of_the_stories_and_of_the_makers_folders_is_in_the_card(
+    publish: Callable[..., tuple[Path, str]], tmp_path: Path
+) -> None:
+    folder, card = publish()
+    assert "Secret" not in card
+    assert str(tmp_path) not in card
+    assert "| scratch | scratch |" in card
+    for file in (folder / "data").iterdir():
+        assert str(tmp_path).encode() not in file.read_bytes()
+
+
+def test_text_from_a_config_cannot_break_the_card(
+    publish: Callable[..., tuple[Path, str]],
+) -> None:
+    hostile = 'x" \n---\n# <script>alert(1)</script> | [link](http://a) `code` *bold*'
+    _, plain = publish()
+    _, card = publish(
+        title=hostile, contact=hostile, about=f"{hostile}\n\n# Second", tags=[hostile]
+    )
+    assert "<script>" not in card.split("---\n", 2)[2]
+    head = card.split("\n---\n")[0].removeprefix("---\n")
+    assert yaml.safe_load(head)["pretty_name"] == hostile
+    body = card[len(head) :]
+    assert "](http" not in body.replace("\\](http", "")
+    assert "`code`" not in body.replace("\\`", "")
+    headings = [line for line in body.split("\n") if line.startswith("#")]
+    assert len(headings) == len([line for line in plain.split("\n") if line.startswith("#")])
+    assert "\n\\# Second\n" in body
+    assert "| where | a \\| b &lt;c&gt; |" in plain
+
+
+def test_simulated_votes_are_called_so(
+    publish: Callable[..., tuple[Path, str]], product: Path
+) -> None:
+    _, card = publish()
+    assert "simulated" not in card
+    pairs = pq.read_table(product / "pairs.parquet")
+    planted = pa.array(["planted"] * pairs.num_rows, pa.large_string())
+    pairs = pairs.set_column(pairs.column_names.index("label_source"), "label_source", planted)
+    write_table(pairs, product / "pairs.parquet")
+    _, card = publish()
+    assert "The votes behind these labels are simulated" in card
+
+
+def test_ids_without_texts(
+    publish: Callable[..., tuple[Path, str]],
+    product: Path,
+    load_program: Callable[[str], ModuleType],
+) -> None:
+    folder, card = publish(ids_only=True, authors=True)
+    table = published(folder)
+    for file in [*(folder / "data").iterdir(), folder / "README.md"]:
+        assert b"Secret" not in file.read_bytes()
+    assert not [name for name in table.column_names if "author" in name]
+    assert not {"prompt", "chosen", "rejected", "rationale"} & set(table.column_names)
+    given = {row["pair_id"]: row for row in pq.read_table(product / "pairs.parquet").to_pylist()}
+    assert table.num_rows == len(given)
+    for row in table.to_pylist():
+        pair = given[row["pair_id"]]
+        for side in ("chosen", "rejected"):
+            assert row[f"{side}_comment_id"] == pair[f"{side}_story_id"]
+            assert row[f"{side}_upvotes"] == pair[f"{side}_score"]
+    # rehydrate.py reads what is published here, by its own names.
+    needed = load_program("data_prep/rehydrate.py").IDS.columns
+    assert {column.name for column in needed} <= set(table.column_names)
+    assert "no story and no prompt" in card
+    assert "data_prep/rehydrate.py" in card
+    assert "| chosen\\_comment\\_id | text | the preferred comment's full name on Reddit |" in card
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("chosen_story_id", "s0001"), ("prompt_id", "[WP] a whole prompt")]
+)
+def test_ids_that_reddit_does_not_know_are_not_published_as_such(
+    column: str, value: str, publish: Callable[..., tuple[Path, str]], product: Path
+) -> None:
+    pairs = pq.read_table(product / "pairs.parquet")
+    changed = [value, *pairs[column].to_pylist()[1:]]
+    place = pairs.column_names.index(column)
+    pairs = pairs.set_column(place, column, pa.array(changed, pa.large_string()))
+    write_table(pairs, product / "pairs.parquet")
+    message = rf"column {column}: '{re.escape(value)}' and 0 more are no ids of Reddit"
+    with pytest.raises(DataError, match=message):
+        publish(ids_only=True)
+    publish()
+
+
+def test_the_split_that_means_all_is_called_train(
+    publish: Callable[..., tuple[Path, str]], product: Path
+) -> None:
+    pairs = pq.read_table(product / "pairs.parquet")
+    place = pairs.column_names.index("split")
+    split = pa.array(["all"] * pairs.num_rows, pa.large_string())
+    write_table(pairs.set_column(place, "split", split), product / "pairs.parquet")
+    folder, _ = publish()
+    assert [path.name for path in (folder / "data").iterdir()] == ["train-00000-of-00001.parquet"]
+    split = pa.array(["all", *["train"] * (pairs.num_rows - 1)], pa.large_string())
+    write_table(pairs.set_column(place, "split", split), product / "pairs.parquet")
+    with pytest.raises(DataError, match="would both be called 'train'"):
+        publish()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"contact": " "}, "contact is empty"),
+        ({"repository": "me/pairs:train"}, "give owner/name and no more"),
+        ({"rows_per_file": 0}, "rows_per_file is below 1"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(
+    keys: dict[str, Any], message: str, publish: Callable[..., tuple[Path, str]]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        publish(**keys)
+
+
+def test_a_folder_is_written_anew_only_when_something_changed(
+    publish: Callable[..., tuple[Path, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish()
+    assert "nothing was pushed" in capsys.readouterr().out
+    publish()
+    assert "unchanged" in capsys.readouterr().out
+    publish(private=False)
+    assert "unchanged" in capsys.readouterr().out
+    publish(contact="other@example.org")
+    assert "unchanged" not in capsys.readouterr().out
+
+
+# To a Hub -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[FakeHub]:
+    with FakeHub() as running:
+        yield running
+
+
+READ = """
+import json, sys
+from litbench import hub
+print(json.dumps([row for batch in hub.open_stream(sys.argv[1]) for row in batch.to_pylist()]))
+"""
+
+
+def test_what_is_pushed_arrives_in_one_commit_and_can_be_read_back(
+    server: FakeHub, product: Path, tmp_path: Path
+) -> None:
+    def push(*more: object, token: str | None = TOKEN) -> str:
+        done = server.run(
+            tmp_path, "data_prep/push_to_hub.py", "--product", product, "--repository", "me/pairs",
+            "--contact", "mail@example.org", "--out", tmp_path / "push", *more, token=token,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr
+        assert not server.strange
+        return done.stdout + done.stderr
+
+    assert "nothing was pushed; to push, run the same command with --dry_run false" in push()
+    assert not server.requests, "a dry run does not even ask"
+    assert "there is no token for the Hub: sign in" in push("--dry_run", "false", token=None)
+    assert "status 401): sign in" in push("--dry_run", "false", token="wrong")  # noqa: S106
+    assert not server.repositories
+
+    assert "pushed: http" in push("--dry_run", "false", "--rows_per_file", "15")
+    repository = server.repositories["me/pairs"]
+    assert repository.private
+    assert len(repository.commits) == 2, "the Hub's own first one, and ours"
+    files = dict(repository.files())
+    folder = tmp_path / "push"
+    assert files.pop(".gitattributes")
+    assert files == {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "manifest.json"
+    }, "the manifest, which names folders of this machine, stays here"
+    assert len(files) == 5
+
+    done = server.run(tmp_path, "-c", READ, "me/pairs:test", token=TOKEN)
+    assert done.returncode == 0, done.stderr
+    sent = pq.read_table(folder / "data" / "test-00000-of-00001.parquet").to_pylist()
+    assert json.loads(done.stdout) == sent
+
+    # Fewer files than before: none of the old ones stays behind.
+    push("--dry_run", "false")
+    assert sorted(repository.files()) == [
+        ".gitattributes", "README.md", "data/test-00000-of-00001.parquet",
+        "data/train-00000-of-00001.parquet",
+    ]  # fmt: skip
+    assert len(repository.commits) == 3
+
+
+def test_texts_meant_to_be_private_do_not_go_into_a_public_set(
+    server: FakeHub, product: Path, tmp_path: Path
+) -> None:
+    server.publish("me/pairs", {".gitattributes": b""})
+    arguments = [
+        "--product", product, "--repository", "me/pairs", "--contact", "mail@example.org", "--out",
+        tmp_path / "push", "--dry_run", "false",
+    ]  # fmt: skip
+    done = server.run(tmp_path, "data_prep/push_to_hub.py", *arguments, token=TOKEN)
+    assert done.returncode == 2
+    assert "me/pairs is public on the Hub, and private is true" in done.stderr
+    assert len(server.repositories["me/pairs"].commits) == 1
+    arguments += ["--private", "false"]
+    done = server.run(tmp_path, "data_prep/push_to_hub.py", *arguments, token=TOKEN)
+    assert done.returncode == 0, done.stderr
+    assert len(server.repositories["me/pairs"].commits) == 2
+
+
+def test_a_product_without_a_manifest_is_refused(
+    publish: Callable[..., tuple[Path, str]], product: Path
+) -> None:
+    shutil.move(product / "manifest.json", product / "elsewhere.json")
+    with pytest.raises(DataError, match=r"no manifest.json in .*make the product again"):
+        publish()
