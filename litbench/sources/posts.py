@@ -71,12 +71,19 @@ def load_salt() -> str:
                 pass
             finally:
                 draft.unlink()
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
+        kept = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the salt for authors' names cannot be kept in {path} ({error}): export "
             f"{SALT_VARIABLE} instead"
         ) from error
+    if len(kept) < 16:
+        # An empty salt would hash names so that anyone could look them up.
+        raise ConfigError(
+            f"{path} holds fewer than 16 characters: remove it, and another salt is made (authors "
+            f"then get other hashes than before), or export {SALT_VARIABLE}"
+        )
+    return kept
 
 
 def hash_author(author: str | None, salt: str) -> str | None:
@@ -91,6 +98,17 @@ def fullname(kind: str, value: str) -> str:
     """The full name of a thing, such as "t1_abc" of "abc" (kind "t1"), "t1_abc" or "T1_ABC"."""
     bare = value.strip().lower()
     return bare if bare.startswith(f"{kind}_") else f"{kind}_{bare}"
+
+
+def is_settled(
+    created_utc: int, score_utc: int | None, min_score_age_hours: float, *, hidden: bool = False
+) -> bool:
+    """Whether a score counts: the votes can be seen, and were read late enough after posting."""
+    if hidden:
+        return False
+    return min_score_age_hours <= 0 or (
+        score_utc is not None and score_utc - created_utc >= min_score_age_hours * 3_600
+    )
 
 
 def story_row(
@@ -114,7 +132,7 @@ def story_row(
         escaped: whether texts hold "&amp;", "&lt;" and "&gt;", as in archives; an API asked with
             raw_json=1 (praw does) gives them plain.
         min_score_age_hours: a score read sooner after posting has not settled and becomes null;
-            so does one of unknown age.
+            so does one of unknown age, and one that Reddit hides (it then says 1).
 
     Returns:
         The columns of STORIES but `n_words` and `n_tokens`, and the extra columns `edited_utc`,
@@ -127,9 +145,8 @@ def story_row(
     if created is None:
         raise DataError("created_utc is missing")
     score = _number(comment, "score")
-    settled = min_score_age_hours <= 0 or (
-        score_utc is not None and score_utc - created >= min_score_age_hours * 3_600
-    )
+    hidden = bool(comment.get("score_hidden", False))
+    settled = is_settled(created, score_utc, min_score_age_hours, hidden=hidden)
     edited = comment.get("edited")
     author = _text(comment, "author", needed=False)
     return {
@@ -175,6 +192,9 @@ def _number(thing: Mapping[str, Any], name: str) -> int | None:
         # Old archives hold times as text.
         if isinstance(value, bool):
             raise ValueError("true or false")
-        return int(float(value)) if isinstance(value, float | str) else int(value)
+        number = int(float(value)) if isinstance(value, float | str) else int(value)
+        if not -(1 << 63) <= number < 1 << 63:
+            raise ValueError("too large for 64 bits")
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(f"{name} is {value!r:.40}, not a number") from error
+    return number

@@ -1,0 +1,497 @@
+"""Dumps become a stories table: every line is accounted for, a broken run goes on where it was."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from litbench.errors import ConfigError, DataError
+from litbench.reading import read_table
+from litbench.records import STORIES, check_parquet
+from litbench.sources.archive import Dump
+
+ROOT = Path(__file__).resolve().parent.parent
+WHEN = 1_600_000_000
+
+
+@pytest.fixture(autouse=True)
+def salt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITBENCH_SALT", "a salt of the tests")
+
+
+@pytest.fixture
+def importing(load_program: Callable[[str], ModuleType]) -> ModuleType:
+    return load_program("data_prep/import_archive.py")
+
+
+def write_dump(path: Path, rows: list[Any], packed: bool = True) -> Path:
+    """Rows as JSON lines; bytes stand for themselves."""
+    content = b"".join(
+        (row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows
+    )
+    if packed:
+        parameters = zstandard.ZstdCompressionParameters(window_log=31, compression_level=3)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters)
+        packing = compressor.compressobj()
+        content = packing.compress(content) + packing.flush()
+    path.write_bytes(content)
+    return path
+
+
+def pushshift_post(key: str, title: str, **more: Any) -> dict[str, Any]:
+    return {
+        "author": "asker", "created_utc": WHEN, "domain": "self.WritingPrompts", "id": key,
+        "is_self": True, "link_flair_text": "Writing Prompt", "num_comments": 3, "over_18": False,
+        "permalink": f"/r/WritingPrompts/comments/{key}/", "retrieved_on": WHEN + 10**7,
+        "score": 40, "selftext": "", "subreddit": "WritingPrompts", "title": title,
+    } | more  # fmt: skip
+
+
+def pushshift_comment(key: str, link: str, **more: Any) -> dict[str, Any]:
+    return {
+        "author": f"author of {key}", "body": f"It began with {key}, and went on.",
+        "controversiality": 0, "created_utc": str(WHEN + 3_600), "edited": False, "gilded": 0,
+        "id": key, "link_id": f"t3_{link}", "parent_id": f"t3_{link}",
+        "retrieved_on": WHEN + 10**7, "score": 12, "stickied": False,
+        "subreddit": "WritingPrompts", "subreddit_id": "t5_2s3nb",
+    } | more  # fmt: skip
+
+
+def arctic_comment(key: str, link: str, **more: Any) -> dict[str, Any]:
+    first = WHEN + 3_620
+    meta = {"retrieved_2nd_on": first + 36 * 3_600}
+    return {
+        "_meta": meta, **pushshift_comment(key, link), "created_utc": WHEN + 3_600,
+        "name": f"t1_{key}", "retrieved_on": first, "score_hidden": False,
+    } | more  # fmt: skip
+
+
+def run(importing: ModuleType, tmp_path: Path, submissions: Any, comments: Any, **more: Any) -> Any:
+    """Run the program; returns its rows by story_id and its counts."""
+    config = importing.Config(
+        submissions=[str(path) for path in submissions],
+        comments=[str(path) for path in comments],
+        out=tmp_path / "out",
+        **more,
+    )
+    importing.main(config)
+    counts = json.loads((config.out / "manifest.json").read_text())["counts"]
+    rows = read_table(config.out / "stories.parquet", STORIES).to_pylist()
+    return {row["story_id"]: row for row in rows}, counts
+
+
+def steps(counts: dict[str, Any], unit: str) -> dict[str, int]:
+    return {s["step"]: s["removed"] for s in counts["funnel"] if s["unit"] == unit}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_both_forms_of_dump_become_one_table(
+    packed: bool, importing: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old_posts = write_dump(
+        tmp_path / "RS_2020-09",
+        [
+            pushshift_post("p1", "[WP] A door &amp; a key", over_18=True),
+            pushshift_post("p2", "[OT] Talk", link_flair_text="Off Topic"),
+            pushshift_post("p3", "What is a door?", subreddit="AskReddit"),
+            b"",
+            b'{"subreddit": "WritingPrompts", "id": ',
+        ],
+        packed,
+    )
+    new_posts = write_dump(
+        tmp_path / "RS_2023-12",
+        [pushshift_post("p4", "[EU] A well", _meta={"retrieved_2nd_on": WHEN + 10**7})],
+        packed,
+    )
+    old = write_dump(
+        tmp_path / "RC_2020-09",
+        [
+            pushshift_comment("c1", "p1", edited=WHEN + 4_000),
+            pushshift_comment("c2", "p1", parent_id="t1_c1"),
+            pushshift_comment("c3", "p2"),
+            pushshift_comment("c4", "p3", subreddit="AskReddit"),
+            pushshift_comment("c5", "zz"),
+            pushshift_comment("c6", "p1", author="[deleted]", retrieved_on=WHEN + 9_000),
+            pushshift_comment("c7", "p1", body=None),
+            pushshift_comment("c8", "p1", author="AutoModerator", score=-3),
+            b"not a line of JSON",
+            b"[1, 2]",
+        ],
+        packed,
+    )
+    new = write_dump(
+        tmp_path / "RC_2023-12",
+        [
+            arctic_comment("d1", "p4"),
+            arctic_comment("d2", "p4", _meta={"note": "no_2nd_retrieval"}),
+            arctic_comment("d3", "p1", score_hidden=True),
+        ],
+        packed,
+    )
+    rows, counts = run(importing, tmp_path, [old_posts, new_posts], [old, new])
+    check_parquet(tmp_path / "out" / "stories.parquet", STORIES)
+    assert list(rows) == ["t1_c1", "t1_c6", "t1_c8", "t1_d1", "t1_d2", "t1_d3"]
+    first = rows["t1_c1"]
+    assert (first["prompt"], first["flair"], first["over_18"]) == (
+        "[WP] A door & a key", "WP", True,
+    )  # fmt: skip
+    assert (first["n_words"], first["edited_utc"], first["source"]) == (
+        7, WHEN + 4_000, "reddit_archive",
+    )  # fmt: skip
+    assert {name: row["score"] for name, row in rows.items()} == {
+        "t1_c1": 12, "t1_c6": None, "t1_c8": -3, "t1_d1": 12, "t1_d2": None, "t1_d3": None,
+    }  # fmt: skip
+    assert rows["t1_d1"]["score_utc"] == WHEN + 3_620 + 36 * 3_600
+    assert [row["is_bot"] for row in rows.values()] == [False, False, True, False, False, False]
+    assert rows["t1_c6"]["author"] is None
+    assert "author of" not in json.dumps([row["author"] for row in rows.values()])
+    assert steps(counts, "posts") == {
+        "read": 0, "subreddits": 1, "usable": 1, "prompt_tags": 1, "latest_reading": 0,
+    }  # fmt: skip
+    assert steps(counts, "comments") == {
+        "read": 0, "subreddits": 1, "usable": 3, "top_level": 1, "known_posts": 1,
+        "prompt_tags": 1, "latest_reading": 0,
+    }  # fmt: skip
+    assert counts["scores_null"] == {"not_settled": 2, "hidden": 1, "missing": 0}
+    assert (counts["stories"], counts["prompts"]) == (6, 2)
+    assert [one["lines"] for one in counts["files"]] == [5, 1, 10, 3]
+    assert counts["files"][0]["blank"] == 1
+    aside = [
+        json.loads(line) for line in (tmp_path / "out" / "set_aside.jsonl").read_text().splitlines()
+    ]
+    noted = [(Path(row["file"]).name, row["row"], row["column"], row["reason"]) for row in aside]
+    assert noted == [
+        ("RS_2020-09", 5, "line", "not JSON"),
+        ("RC_2020-09", 7, "body", "missing"),
+        ("RC_2020-09", 9, "line", "not JSON"),
+        ("RC_2020-09", 10, "line", "no JSON object"),
+    ]  # fmt: skip
+    assert not (tmp_path / "out" / "parts").exists()
+    shown = capsys.readouterr().out
+    assert "6 stories" in shown
+    assert "2 read before they settled, 1 hidden" in shown
+
+
+def test_of_several_readings_the_latest_is_kept(importing: ModuleType, tmp_path: Path) -> None:
+    posts = write_dump(
+        tmp_path / "RS",
+        [
+            pushshift_post("p1", "[WP] Late", retrieved_on=WHEN + 9),
+            pushshift_post("p1", "[WP] Early", retrieved_on=WHEN + 5),
+        ],
+    )
+    late = write_dump(
+        tmp_path / "RC_b",
+        [
+            pushshift_comment("c1", "p1", body="late", score=20, retrieved_on=WHEN + 10**7),
+            pushshift_comment("c2", "p1", body="only"),
+            pushshift_comment("c3", "p1", body="same file, early", retrieved_on=WHEN + 10**6),
+            pushshift_comment("c3", "p1", body="same file, late", retrieved_on=WHEN + 10**7),
+        ],
+    )
+    early = write_dump(
+        tmp_path / "RC_a",
+        [pushshift_comment("c1", "p1", body="early", score=2, retrieved_on=WHEN + 10**6)],
+    )
+    expected = {"t1_c1": "late", "t1_c2": "only", "t1_c3": "same file, late"}
+    for comments in ([late, early], [early, late]):
+        rows, counts = run(importing, tmp_path, [posts], comments)
+        assert {name: row["text"] for name, row in rows.items()} == expected
+        assert {row["prompt"] for row in rows.values()} == {"[WP] Late"}
+        assert rows["t1_c1"]["score"] == 20
+        assert steps(counts, "comments")["latest_reading"] == 2
+        assert steps(counts, "posts")["latest_reading"] == 1
+
+
+def test_every_post_is_a_prompt_when_no_tag_is_asked_for(
+    importing: ModuleType, tmp_path: Path
+) -> None:
+    posts = write_dump(
+        tmp_path / "RS",
+        [
+            pushshift_post("p1", "A plain title", link_flair_text=None),
+            pushshift_post("p2", "[WP] Of another", subreddit="shortscarystories"),
+        ],
+    )
+    comments = write_dump(
+        tmp_path / "RC",
+        [
+            pushshift_comment("c1", "p1"),
+            pushshift_comment("c2", "p2", subreddit="shortscarystories"),
+        ],
+    )
+    names = ["WritingPrompts", "shortscarystories"]
+    rows, _ = run(importing, tmp_path, [posts], [comments], subreddits=names, prompt_tags=None)
+    assert [row["flair"] for row in rows.values()] == [None, "WP"]
+    rows, _ = run(importing, tmp_path, [posts], [comments], subreddits=names, prompt_tags=["wp"])
+    assert list(rows) == ["t1_c2"]
+
+
+def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_path: Path) -> None:
+    source = random.Random(5)
+    whole = pushshift_comment("b0", "p1")
+    kinds: dict[str, Callable[[], Any]] = {
+        "line: not JSON": lambda: json.dumps(whole).encode()[:-1],
+        "line: not UTF-8": lambda: json.dumps(whole).encode().replace(b"went", b"\xff\xfe"),
+        "line: no JSON object": lambda: json.dumps([whole]).encode(),
+        "line: nested too deeply": lambda: b"[" * 100_000,
+        "body: missing": lambda: {n: v for n, v in whole.items() if n != "body"},
+        "body: a int, not text": lambda: whole | {"body": 7},
+        "id: missing": lambda: whole | {"id": None},
+        "id: no id of Reddit": lambda: whole | {"id": "b 0"},
+        "link_id: missing": lambda: whole | {"link_id": None},
+        "parent_id: missing": lambda: {n: v for n, v in whole.items() if n != "parent_id"},
+        "parent_id: neither a comment nor the post of link_id": lambda: (
+            whole | {"parent_id": "t3_p9"}
+        ),
+        "created_utc: missing": lambda: whole | {"created_utc": None},
+        "created_utc: not a number": lambda: whole | {"created_utc": "last week"},
+        "created_utc: in the future": lambda: whole | {"created_utc": 10**11},
+        "score: not a number": lambda: whole | {"score": "many"},
+    }
+    bad = {kind: source.randint(1, 130) for kind in kinds}
+    rows: list[Any] = [pushshift_comment(f"c{n}", "p1") for n in range(2_000)]
+    rows += [kinds[kind]() for kind, number in bad.items() for _ in range(number)]
+    source.shuffle(rows)
+    posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
+    found, counts = run(importing, tmp_path, [posts], [write_dump(tmp_path / "RC", rows)])
+    assert set(found) == {f"t1_c{n}" for n in range(2_000)}
+    assert counts["set_aside"] == bad
+    lines = (tmp_path / "out" / "set_aside.jsonl").read_text().splitlines()
+    noted = {(row["row"], f"{row['column']}: {row['reason']}") for row in map(json.loads, lines)}
+    assert len(noted) == sum(bad.values())
+    broken = {
+        number for number, row in enumerate(rows, 1)
+        if isinstance(row, bytes) or not str(row.get("id")).startswith("c")
+    }  # fmt: skip
+    assert {number for number, _ in noted} == broken
+
+
+# Going on -------------------------------------------------------------------------------------
+
+
+def three_months(folder: Path, stories: int, words: int = 8) -> tuple[list[Path], list[Path]]:
+    """Three files of submissions and of comments, alike for every folder."""
+    folder.mkdir()
+    source = random.Random(1)
+    submissions, comments = [], []
+    for month in range(3):
+        keys = [f"p{month}{n}" for n in range(20)]
+        rows = [pushshift_post(key, f"[WP] Prompt {key}") for key in keys]
+        submissions.append(write_dump(folder / f"RS_{month}.zst", rows))
+        rows = []
+        for n in range(stories):
+            body = " ".join(source.choices(["river", "moth", "ladder", "copper"], k=words))
+            rows.append(pushshift_comment(f"c{month}{n}", source.choice(keys), body=body))
+        comments.append(write_dump(folder / f"RC_{month}.zst", [*rows, b"broken"]))
+    return submissions, comments
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are opened."""
+    read: list[str] = []
+    candidates = Dump.candidates
+
+    def noted(self: Dump) -> Any:
+        read.append(self.path.name)
+        return candidates(self)
+
+    monkeypatch.setattr(Dump, "candidates", noted)
+    return read
+
+
+def test_a_run_that_failed_reads_only_what_it_had_not_read(
+    importing: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submissions, comments = three_months(tmp_path / "dumps", stories=30)
+    run(importing, tmp_path / "once", submissions, comments)
+    read = watch(monkeypatch)
+    packed = comments[1].read_bytes()
+    comments[1].write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match=r"RC_1\.zst is cut off"):
+        run(importing, tmp_path, submissions, comments)
+    assert not (tmp_path / "out" / "stories.parquet").exists()
+    comments[1].write_bytes(packed)
+    assert read == ["RS_0.zst", "RS_1.zst", "RS_2.zst", "RC_0.zst", "RC_1.zst"]
+    read.clear()
+    run(importing, tmp_path, submissions, comments)
+    assert read == ["RC_1.zst", "RC_2.zst"], "nothing that was read whole is read again"
+    for name in ("stories.parquet", "set_aside.jsonl"):
+        written = [(folder / "out" / name).read_bytes() for folder in (tmp_path, tmp_path / "once")]
+        assert written[0] == written[1], name
+    read.clear()
+    run(importing, tmp_path, submissions, comments)
+    assert not read, "a finished product is not made again"
+
+
+@pytest.mark.parametrize("change", ["salt", "settings", "file", "submissions"])
+def test_parts_made_otherwise_are_made_again(
+    change: str, importing: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submissions, comments = three_months(tmp_path / "dumps", stories=5)
+    whole = comments[2].read_bytes()
+    comments[2].write_bytes(whole[:-9])
+    with pytest.raises(DataError, match="cut off"):
+        run(importing, tmp_path, submissions, comments)
+    comments[2].write_bytes(whole)
+    read = watch(monkeypatch)
+    more = {}
+    expected = ["RC_0.zst", "RC_1.zst", "RC_2.zst"]
+    if change == "salt":
+        monkeypatch.setenv("LITBENCH_SALT", "another salt of the tests")
+    elif change == "settings":
+        more = {"min_score_age_hours": 5_000}
+    elif change == "file":
+        write_dump(comments[0], [pushshift_comment("new", "p00", body="A new line.")])
+        expected = ["RC_0.zst", "RC_2.zst"]
+    else:
+        write_dump(submissions[0], [pushshift_post("p00", "[WP] Another")])
+        expected = ["RS_0.zst", *expected]
+    rows, _ = run(importing, tmp_path, submissions, comments, **more)
+    assert read == expected
+    if change == "file":
+        assert rows["t1_new"]["text"] == "A new line."
+    if change == "settings":
+        assert {row["score"] for row in rows.values()} == {None}
+
+
+def test_a_part_that_is_not_whole_is_made_again(
+    importing: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submissions, comments = three_months(tmp_path / "dumps", stories=5)
+
+    def fail(*_: Any) -> None:
+        raise DataError("no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(importing, "keep_latest", fail)
+        with pytest.raises(DataError, match="no room"):
+            run(importing, tmp_path, submissions, comments)
+    parts = tmp_path / "out" / "parts"
+    (parts / "comments-0000.json").write_text("{")
+    (parts / "comments-0001.arrow").unlink()
+    read = watch(monkeypatch)
+    run(importing, tmp_path, submissions, comments)
+    assert read == ["RC_0.zst", "RC_1.zst"]
+
+
+@pytest.mark.long
+def test_runs_killed_at_any_moment_end_in_the_same_files(tmp_path: Path) -> None:
+    submissions, comments = three_months(tmp_path / "dumps", stories=6_000, words=300)
+    command = [
+        sys.executable, str(ROOT / "data_prep" / "import_archive.py"),
+        "--submissions", json.dumps([str(path) for path in submissions]),
+        "--comments", json.dumps([str(path) for path in comments]),
+    ]  # fmt: skip
+    environment = {**os.environ, "LITBENCH_SALT": "a salt of the tests"}
+    started = time.time()
+    once = subprocess.run(
+        [*command, "--out", str(tmp_path / "once")], env=environment, check=True,
+        capture_output=True,
+    )  # fmt: skip
+    seconds = time.time() - started
+    seed = random.randrange(10**6)
+    print(f"seed {seed}: killed within {seconds:.1f} seconds")
+    source = random.Random(seed)
+    out = tmp_path / "killed"
+    kills, parts_before = 0, 0
+    for _ in range(12):
+        run = subprocess.Popen(
+            [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
+        )
+        try:
+            run.wait(source.uniform(0.3, 1) * seconds)
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+            kills += 1
+        parts = len(list((out / "parts").glob("*.json")))
+        finished = (out / "manifest.json").exists()
+        assert finished or parts >= parts_before, "what was read stays"
+        parts_before = parts
+        if finished:
+            break
+    last = subprocess.run(
+        [*command, "--out", str(out)], env=environment, check=True, capture_output=True
+    )
+    assert kills >= 1
+    assert last.returncode == once.returncode == 0
+    for name in ("stories.parquet", "set_aside.jsonl"):
+        assert (out / name).read_bytes() == (tmp_path / "once" / name).read_bytes(), name
+    assert sorted(path.name for path in out.iterdir()) == [
+        "manifest.json", "set_aside.jsonl", "stories.parquet",
+    ]  # fmt: skip
+    assert pq.ParquetFile(out / "stories.parquet").metadata.num_rows == 18_000
+
+
+# What one may get wrong -----------------------------------------------------------------------
+
+
+def test_mistakes_are_named_before_anything_is_read(importing: ModuleType, tmp_path: Path) -> None:
+    posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
+    comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p1")])
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"submissions": [tmp_path / "RX_*"]}, "submissions: there is no file .*RX_"),
+        ({"comments": []}, "comments names no file"),
+        ({"comments": [comments, tmp_path / "R[C]"]}, "named twice"),
+        ({"comments": [tmp_path]}, r"is a folder: write .*\*\.zst"),
+        ({"subreddits": []}, "subreddits is empty"),
+        ({"prompt_tags": []}, "prompt_tags is empty"),
+        ({"prompt_tags": ["[WP]"]}, r"write WP for \[WP\]"),
+        ({"min_score_age_hours": -1}, "below 0"),
+    ]
+    for more, message in mistakes:
+        given: dict[str, Any] = {"submissions": [posts], "comments": [comments]} | more
+        with pytest.raises(ConfigError, match=message):
+            run(importing, tmp_path, **given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pattern_takes_its_files_in_order_and_brackets_may_be_a_name(
+    importing: ModuleType, tmp_path: Path
+) -> None:
+    for name in ("RC_2", "RC_10", "RC_1", "[RC]"):
+        (tmp_path / name).touch()
+    found = importing.find_files([f"{tmp_path}/RC_*", f"{tmp_path}/[RC]"], "comments")
+    assert [path.name for path in found] == ["RC_1", "RC_10", "RC_2", "[RC]"]
+
+
+def test_dumps_that_do_not_fit_each_other_are_told(importing: ModuleType, tmp_path: Path) -> None:
+    posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
+    comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p7")])
+    with pytest.raises(DataError, match=r"answers one of 1 prompts: .* same months"):
+        run(importing, tmp_path, [posts], [comments])
+    with pytest.raises(DataError, match=r"no prompt of writingprompts .* 1 of other subreddits"):
+        run(importing, tmp_path, [posts], [comments], subreddits=["writingprompts"])
+    untagged = write_dump(tmp_path / "RS_2", [pushshift_post("p1", "A door")])
+    with pytest.raises(DataError, match=r"1 posts without the tag.*prompt_tags to null"):
+        run(importing, tmp_path, [untagged], [comments])
+
+
+def test_the_program_runs_from_its_config(
+    tmp_path: Path, program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dump(tmp_path / "WritingPrompts_submissions.zst", [pushshift_post("p1", "[WP] A door")])
+    write_dump(tmp_path / "WritingPrompts_comments.zst", [pushshift_comment("c1", "p1")])
+    monkeypatch.setenv("DUMPS", str(tmp_path))
+    config = "configs/data/archive_stories.yaml"
+    done = program("data_prep/import_archive.py", "--config", config, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "stories.parquet: 1 stories" in done.stdout
+    (tmp_path / "WritingPrompts_comments.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    done = program("data_prep/import_archive.py", "--config", config, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "at byte 4: fetch it again" in done.stderr
