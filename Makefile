@@ -19,13 +19,16 @@ NEEDED_KB := 4000000
 quickstart: $(STAMP)
 	@$(RUN) data_prep/make_stories.py --config configs/data/sample_stories.yaml
 	@$(RUN) data_prep/make_pairs.py --config configs/data/sample_pairs.yaml
+	@$(RUN) data_prep/data_report.py --config configs/data/sample_data_report.yaml
 	@$(RUN) eval/crossvalidate.py --config configs/eval/sample_crossvalidate.yaml
 	@$(RUN) eval/report.py --config configs/eval/sample_report.yaml
 
 test: $(STAMP)
 	@$(RUN) -m pytest
 
+# Spark's tests are among them; without Java they are skipped.
 test-long: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	@$(RUN) -m pytest -m long
 
 check: $(STAMP)

@@ -357,7 +357,7 @@ def main(config: Config) -> None:
     }
     if config.cleaning != Cleaning.none():
         product.write("examples.jsonl", examples.write)
-        product.counts["texts_cut"] = cut
+        product.counts["cleaning"] = cut
     product.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
     print(set_aside.summary(), end="")

@@ -23,9 +23,11 @@ def test_importing_litbench_and_its_tables_needs_no_heavy_library() -> None:
     code = (
         "import sys, litbench, litbench.records, litbench.raters, litbench.models.features, "
         "litbench.models.reward, litbench.models.training, litbench.evaluation, litbench.cli, "
-        "litbench.report.page\n"
+        "litbench.report.page, litbench.report.data_page, litbench.hub, litbench.sources.archive, "
+        "litbench.sources.reddit, litbench.curation.leakage, litbench.curation.engine\n"
         "heavy = {'torch', 'transformers', 'trl', 'datasets', 'accelerate', 'peft', 'sklearn', "
-        "'matplotlib', 'praw', 'wandb', 'inspect_ai'} & set(sys.modules)\n"
+        "'matplotlib', 'praw', 'wandb', 'inspect_ai', 'pyspark', 'rensa', 'zstandard', "
+        "'huggingface_hub'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(heavy)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

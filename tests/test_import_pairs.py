@@ -256,7 +256,7 @@ def test_texts_stay_as_published_unless_cleaning_is_asked_for(
     pairs, counts = importing(rows)
     assert {pair["chosen"] for pair in pairs} == {talk}
     assert {pair["prompt"] for pair in pairs} == {"[WP] A door", "[WP] A well"}
-    assert "texts_cut" not in counts
+    assert "cleaning" not in counts
     assert not (tmp_path / "out" / "examples.jsonl").exists()
     ids = {pair["prompt"].removeprefix("[WP] "): pair["pair_id"] for pair in pairs}
 
@@ -265,7 +265,7 @@ def test_texts_stay_as_published_unless_cleaning_is_asked_for(
     assert pair["chosen"] == "The door opened slowly."
     assert pair["chosen_n_words"] == count_words_of(pair["chosen"]) == 4
     assert pair["prompt"] == "[WP] A door"
-    assert counts["texts_cut"]["cut_vote_talk"] == 2
+    assert counts["cleaning"]["cut_vote_talk"] == 2
     assert counts["set_aside"] == {"rejected: the same text on both sides": 1}
     assert "gold" in (tmp_path / "out" / "examples.jsonl").read_text()
 

@@ -197,3 +197,169 @@ def coefficients(rows: Sequence[tuple[str, float, float, float]]) -> str:
         axes.set_xlabel("coefficient, log-odds per standard deviation")
 
     return _draw("coefficients", draw, 0.9 + 0.27 * len(rows))
+
+
+def length_buckets(
+    before: np.ndarray | None, after: np.ndarray, widest: int, shown: int | None = None
+) -> str:
+    """The mirrored histogram of length differences in its own buckets (paper, Figure 2).
+
+    Args:
+        before: pairs per bucket before pruning; shape (buckets,); None where unknown.
+        after: the same for the pairs that stayed.
+        widest: the difference in words at which the outermost buckets end.
+        shown: buckets drawn on each side of zero; all when not given.
+    """
+
+    def draw(axes: Any) -> None:
+        half = len(after) // 2
+        inner = slice(half - (shown or half), half + (shown or half))
+        edges = np.linspace(-widest, widest, 2 * half + 1)[inner.start : inner.stop + 1]
+        if before is not None:
+            axes.stairs(before[inner], edges, fill=True, color=_SERIES[1], alpha=0.55,
+                        label="before")  # fmt: skip
+        label = None if before is None else "after"
+        axes.stairs(after[inner], edges, fill=True, color=_SERIES[0], alpha=0.85, label=label)
+        axes.axvline(0, color=_INK, linewidth=0.8)
+        axes.set_xlabel("words of chosen minus words of rejected")
+        axes.set_ylabel("pairs")
+        if before is not None:
+            axes.legend()
+
+    return _draw("length buckets", draw)
+
+
+def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> str:
+    """When stories were posted, counted in steps of the calendar (paper, Figure 3).
+
+    Args:
+        chosen: chosen stories per step; shape (k,).
+        rejected: rejected stories per step; shape (k,).
+        edges: the steps' beginnings and the last one's end, in years; shape (k + 1,).
+    """
+
+    def draw(axes: Any) -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
+
+        axes.stairs(chosen, edges, fill=True, color=_SERIES[0], alpha=0.45, label="chosen")
+        axes.stairs(rejected, edges, color=_SERIES[1], linewidth=1.4, label="rejected")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+        axes.set_xlabel("year of posting")
+        axes.set_ylabel("stories")
+        # Any month can be the highest: the legend has a strip of its own.
+        axes.set_ylim(0, 1.2 * max(chosen.max(), rejected.max()))
+        axes.legend(loc="upper right", ncols=2)
+
+    return _draw("timeline", draw)
+
+
+def score_plane(cells: np.ndarray, edges: np.ndarray) -> str:
+    """Pairs by the scores of their two stories; the stronger, the more, on a scale of logarithms.
+
+    Args:
+        cells: pairs by (chosen, rejected); shape (k, k).
+        edges: scores at which the cells begin, and the last one's end; positive; shape (k + 1,).
+    """
+
+    def draw(axes: Any) -> None:
+        from matplotlib.collections import PolyCollection  # noqa: PLC0415
+        from matplotlib.colors import to_rgba  # noqa: PLC0415
+        from matplotlib.ticker import LogLocator  # noqa: PLC0415
+
+        corners, colors = [], []
+        darkest = np.log1p(cells.max())
+        for chosen, rejected in zip(*np.nonzero(cells), strict=True):
+            left, right = edges[rejected], edges[rejected + 1]
+            low, high = edges[chosen], edges[chosen + 1]
+            corners.append([(left, low), (right, low), (right, high), (left, high)])
+            depth = 0.08 + 0.92 * np.log1p(cells[chosen, rejected]) / darkest
+            colors.append(to_rgba(_SERIES[0], round(float(depth), 3)))
+        axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="none"))
+        ends = (edges[0], edges[-1])
+        axes.plot(ends, ends, color=_INK, linewidth=0.7, linestyle=":")
+        # The scale first: it brings locators of its own.
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(10, subs=(1, 2, 5), numticks=8))
+            axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            axis.set_minor_formatter(lambda *_: "")
+        axes.set_xlabel("score of rejected")
+        axes.set_ylabel("score of chosen")
+
+    return _draw("score plane", draw, 3.2)
+
+
+def shares(
+    series: Sequence[tuple[str, np.ndarray]], edges: np.ndarray, label: str, unit: str
+) -> str:
+    """Outlines of several histograms, each as shares of its own total; the first six.
+
+    Args:
+        series: name and counts per bin; shape (k,) each.
+        edges: of the bins; shape (k + 1,).
+        label: the quantity with its unit.
+        unit: what is counted.
+    """
+
+    def draw(axes: Any) -> None:
+        for place, (name, counts) in enumerate(series[: len(_SERIES)]):
+            axes.stairs(
+                100 * counts / max(counts.sum(), 1), edges, color=_SERIES[place], linewidth=1.4,
+                fill=len(series) == 1, alpha=0.6 if len(series) == 1 else 1, label=name,
+            )  # fmt: skip
+        axes.set_xlabel(label)
+        axes.set_ylabel(f"% of {unit}")
+        if len(series) > 1:
+            axes.legend()
+
+    return _draw(f"shares {label}", draw)
+
+
+def bars(series: Sequence[tuple[str, np.ndarray]], names: Sequence[str], label: str) -> str:
+    """Bars beside each other, a colour per series; shares in per cent; the first six series.
+
+    Args:
+        series: name and one share per bar, 0 to 1; shape (k,) each.
+        names: of the bars.
+        label: the axis of the bars; the other one says "% of stories".
+    """
+
+    def draw(axes: Any) -> None:
+        drawn = series[: len(_SERIES)]
+        width = 0.8 / len(drawn)
+        for place, (name, values) in enumerate(drawn):
+            x = np.arange(len(names)) + (place - (len(drawn) - 1) / 2) * width
+            axes.bar(x, 100 * values, width * 0.92, color=_SERIES[place], alpha=0.85, label=name)
+        axes.set_xticks(range(len(names)), names)
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlabel(label)
+        axes.set_ylabel("% of stories")
+        if len(drawn) > 1:
+            axes.legend()
+
+    return _draw(f"bars {label}", draw)
+
+
+def concentration(series: Sequence[tuple[str, np.ndarray]]) -> str:
+    """Share of the pairs that the largest prompts hold, by their share of all prompts.
+
+    Args:
+        series: name and pairs per prompt, in any order; shape (prompts,) each.
+    """
+
+    def draw(axes: Any) -> None:
+        for place, (name, sizes) in enumerate(series[: len(_SERIES)]):
+            held = np.append(0, np.cumsum(np.sort(sizes)[::-1])) / sizes.sum()
+            share = np.linspace(0, 1, len(held))
+            # A line of a hundred thousand prompts looks the same through fewer points.
+            at = np.unique(np.linspace(0, len(held) - 1, 400).astype(int))
+            axes.plot(100 * share[at], 100 * held[at], color=_SERIES[place], linewidth=1.4,
+                      label=name)  # fmt: skip
+        axes.plot([0, 100], [0, 100], color=_INK, linewidth=0.7, linestyle=":")
+        axes.set_xlabel("% of prompts, largest first")
+        axes.set_ylabel("% of pairs")
+        if len(series) > 1:
+            axes.legend(loc="lower right")
+
+    return _draw("concentration", draw)

@@ -1,44 +1,22 @@
-"""report.html: one self-contained page from an evaluation and its pairs.
-
-The page holds no script and asks for nothing from the network; a content security policy in it
-says so to the browser. Stories, prompts and names are untrusted and escaped.
-"""
+"""report.html: one self-contained page from an evaluation and its pairs (see document.py)."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import resources
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from litbench.errors import MissingExtraError
 from litbench.metrics.agreement import PairFacts, pair_scores
-from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.report import figures
+from litbench.report.document import Figure, most_per_unit, render
 
 _SHOWN_COEFFICIENTS = 16
 _EXAMPLES = 10
-_LABELS = {
-    "votes": "votes of readers",
-    "people": "judgements of people",
-    "model": "labels of a model, not of people",
-    "planted": "planted labels: simulated, so no claim about people can be made from this page",
-}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture with what it says; a tall one stands beside two others."""
-
-    title: str
-    caption: str
-    svg: str
-    tall: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,29 +112,6 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
     return found
 
 
-def _place(value: float) -> float:
-    """Where a share stands on the drawn scale, in per cent."""
-    return 100 * min(max(value, 0.0), 1.0)
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.3f}"
-
-
-def _interval(value: Interval | None) -> str:
-    if value is None or not math.isfinite(value.mean):
-        return "–"
-    if not math.isfinite(value.low):
-        return f"{value.mean:.3f} (one prompt: no interval)"
-    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
-
-
-def _p_value(value: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
 @dataclass(frozen=True)
 class Summary:
     """The first sentence of the page.
@@ -214,18 +169,6 @@ def render_report(
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.
     """
-    try:
-        import jinja2  # noqa: PLC0415
-        import markupsafe  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("jinja2", "report") from error
-    package = resources.files("litbench.report")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(
-        share=_share, interval=_interval, place=_place, p_value=_p_value,
-        safe_svg=markupsafe.Markup,
-    )  # fmt: skip
-    template = environment.from_string((package / "page.html").read_text(encoding="utf-8"))
     facts = PairFacts.of(pairs)
     wider = None if before_symmetry is None else PairFacts.of(before_symmetry).difference
     counts = (pairs_manifest or {}).get("counts", {})
@@ -259,13 +202,12 @@ def render_report(
         scores = next(s for s in pair_scores(verdicts, pairs) if s.rater == examples_of)
         hits, misses = _examples(pairs, scores.p_chosen, scores.credit)
     sources = sorted(set(pairs["label_source"].to_pylist()))
-    return template.render(
+    return render(
+        "page.html",
         title=title,
-        style=markupsafe.Markup((package / "style.css").read_text(encoding="utf-8")),  # noqa: S704
         written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         summary=_summary(rows, reference),
-        labels=[_LABELS[source] for source in sources],
-        planted="planted" in sources,
+        label_sources=sources,
         rows=rows,
         reference=reference,
         any_order=any(row.position_lean is not None for row in rows),
@@ -289,7 +231,7 @@ def render_report(
             "evaluation": _without_notes(evaluation_manifest),
             **({"pairs": json.dumps(pairs_manifest, indent=2)} if pairs_manifest else {}),
         },
-        most={step["unit"]: max(step["kept"], 1) for step in reversed(counts.get("funnel", []))},
+        most=most_per_unit(counts.get("funnel", [])),
     )
 
 

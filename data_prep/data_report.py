@@ -1,0 +1,103 @@
+"""Write data_report.html: what a pairs file holds and how it came to, on one self-contained page.
+
+    python data_prep/data_report.py --config configs/data/sample_data_report.yaml
+
+Reads the product of make_pairs.py, import_pairs.py or rehydrate.py: `pairs.parquet` and, where
+they lie beside it, `pairs_before_symmetry.parquet`, `manifest.json` and `examples.jsonl`; also
+the examples of make_stories.py beside the stories that the manifest names. Reads no story but
+the examples. Writes `data_report.html` and `manifest.json` into `out`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from litbench.config import run_program
+from litbench.manifest import Product, read_manifest
+from litbench.records import PAIRS, check_parquet
+from litbench.report.data_page import read_examples, render_data_report
+from litbench.report.pair_profile import read_profile
+
+
+@dataclass
+class Config:
+    """What to show.
+
+    Attributes:
+        pairs: folder of a pairs product.
+        out: folder to write.
+        title: heading of the page.
+        examples: show what the steps removed; false leaves every story's text out of the page.
+    """
+
+    pairs: Path
+    out: Path
+    title: str = "LitBench data report"
+    examples: bool = True
+
+
+def find_story_examples(manifest: Mapping[str, Any]) -> tuple[Path | None, str | None]:
+    """The examples beside the stories that pairs were made of, and a note if these have changed."""
+    stories = manifest.get("inputs", {}).get("stories")
+    if stories is None:
+        return None, None
+    path = Path(stories["path"])
+    examples = path.parent / "examples.jsonl"
+    if not (examples.is_file() and (path.parent / "manifest.json").is_file()):
+        return None, None
+    outputs = read_manifest(path.parent).get("outputs", {})
+    if outputs.get(path.name, {}).get("sha256") != stories["sha256"]:
+        return None, f"{path} is no longer what these pairs were made of: its cuts are left out."
+    return examples, None
+
+
+def main(config: Config) -> None:
+    """Find the files, count, render, write."""
+    files = {"pairs": config.pairs / "pairs.parquet"}
+    check_parquet(files["pairs"], PAIRS)
+    before = config.pairs / "pairs_before_symmetry.parquet"
+    if before.is_file():
+        check_parquet(before, PAIRS)
+        files["before_symmetry"] = before
+    # Pairs from elsewhere have no manifest; the page then has no funnel.
+    manifest, notes = None, []
+    if (config.pairs / "manifest.json").is_file():
+        files["manifest"] = config.pairs / "manifest.json"
+        manifest = read_manifest(config.pairs)
+    if config.examples:
+        if (config.pairs / "examples.jsonl").is_file():
+            files["examples"] = config.pairs / "examples.jsonl"
+        cuts, note = find_story_examples(manifest or {})
+        if cuts is not None:
+            files["story_examples"] = cuts
+        notes += [note] if note else []
+    product = Product(config.out, program=__file__, config=config, inputs=files)
+    page_path = (config.out / "data_report.html").resolve()
+    if product.is_current():
+        print(f"data report: {page_path}")
+        return
+    profile = read_profile(files["pairs"], files.get("before_symmetry"))
+    shown = {
+        name: (read_examples(files[name]) if name in files else {}) if config.examples else None
+        for name in ("examples", "story_examples")
+    }
+    page = render_data_report(
+        title=config.title,
+        profile=profile,
+        manifest=manifest,
+        examples=shown["examples"],
+        cuts=shown["story_examples"],
+        notes=notes,
+    )
+    product.write("data_report.html", lambda path: path.write_text(page, encoding="utf-8"))
+    product.counts = {
+        "pairs": profile.pairs,
+        "splits": {split.name: split.pairs for split in profile.splits},
+    }
+    product.finish()
+    print(f"data report: {page_path}")
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)

@@ -1,0 +1,679 @@
+"""The data page: its numbers are those of the pairs, and it shows whatever it is given as text."""
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ibis
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_report import ATTACK, Page
+
+from litbench.curation.funnel import Examples
+from litbench.curation.leakage import by_split, leakage_report
+from litbench.curation.pairing import breaks_symmetry
+from litbench.errors import DataError
+from litbench.metrics.leaderboard import leaderboard
+from litbench.raters import LengthRater, judge_pairs
+from litbench.records import write_table
+from litbench.report import figures
+from litbench.report.data_page import (
+    check_funnel,
+    flatten,
+    leakage_grids,
+    read_examples,
+    render_data_report,
+)
+from litbench.report.pair_profile import Profile, Tally, read_profile
+from litbench.text import prompt_key
+
+DAY = 86_400
+PROGRAM = "data_prep/data_report.py"
+SIDES = ("chosen", "rejected")
+
+
+@pytest.fixture
+def random_pairs(pair_table: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
+    """Pairs that share stories, prompts in two spellings, ties in length, missing votes."""
+
+    def build(seed: int = 0, rows: int = 200, **changes: Any) -> pa.Table:
+        source = random.Random(seed)
+        stories = [
+            {
+                "words": source.choice([5, 50, 90, 400, 900]) + source.randint(0, 5),
+                "score": source.choice([None, -3, 0, *range(10, 60)]),
+                "created_utc": source.choice([None, *range(1_400_000_000, 1_600_000_000, DAY)]),
+            }
+            for _ in range(60)
+        ]
+        built, seen = [], set()
+        while len(built) < rows:
+            a, b = sorted(source.sample(range(60), 2))
+            if (a, b) in seen:
+                continue
+            seen.add((a, b))
+            sides = source.sample([a, b], 2)
+            row = {"prompt_id": f"p{a % 7}", "prompt": source.choice(["[WP] P {}", "p  {}."])}
+            row["prompt"] = row["prompt"].format(a % 7)
+            row["split"] = "test" if a % 7 < 2 else "train"
+            for side, story in zip(("chosen", "rejected"), sides, strict=True):
+                row[f"{side}_story_id"] = f"s{story}"
+                row[f"{side}_n_words"] = stories[story]["words"]
+                # What LengthRater counts in the text itself.
+                row[side] = "word " * stories[story]["words"]
+                row[f"{side}_score"] = stories[story]["score"]
+                row[f"{side}_created_utc"] = stories[story]["created_utc"]
+            built.append({**row, **changes})
+        return pair_table(built)
+
+    return build
+
+
+@pytest.fixture
+def profile_of(tmp_path: Path) -> Callable[..., Profile]:
+    def read(pairs: pa.Table, before: pa.Table | None = None) -> Profile:
+        write_table(pairs, tmp_path / "pairs.parquet")
+        if before is None:
+            return read_profile(tmp_path / "pairs.parquet")
+        write_table(before, tmp_path / "before.parquet")
+        return read_profile(tmp_path / "pairs.parquet", tmp_path / "before.parquet")
+
+    return read
+
+
+@pytest.fixture
+def render(profile_of: Callable[..., Profile]) -> Callable[..., str]:
+    def build(pairs: pa.Table, before: pa.Table | None = None, **given: Any) -> str:
+        defaults: dict[str, Any] = {
+            "title": "A title", "manifest": None, "examples": {}, "cuts": {},
+        }  # fmt: skip
+        return render_data_report(profile=profile_of(pairs, before), **{**defaults, **given})
+
+    return build
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time for pictures, where a test is not about them."""
+    monkeypatch.setattr(figures, "_draw", lambda *_: '<svg role="img"></svg>')
+
+
+def funnel_manifest(**counts: Any) -> dict[str, Any]:
+    steps = [
+        ("read", "stories read", "stories", 90, 0),
+        ("min_words", "at least 50 words", "stories", 60, 30),
+        ("within_prompt", "pairs within a prompt", "pairs", 500, 0),
+        ("symmetry_buckets", "mirrored", "pairs", 200, 300),
+    ]
+    names = ("step", "about", "unit", "kept", "removed")
+    funnel = [dict(zip(names, step, strict=True)) for step in steps]
+    return {"program": "make_pairs.py", "config": {}, "counts": {"funnel": funnel, **counts}}
+
+
+def cells_of(page: str, row: str) -> list[str]:
+    """The cells of the table row that begins with a text."""
+    for found in re.findall(r"<tr.*?</tr>", page, re.DOTALL):
+        cells = [Page(cell).text.strip() for cell in re.findall(r"<td.*?</td>", found, re.DOTALL)]
+        if cells and cells[0] == row:
+            return cells
+    raise AssertionError(f"no row {row}")
+
+
+# What is counted ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_count_is_the_one_of_a_plain_loop(
+    random_pairs: Callable[..., pa.Table], profile_of: Callable[..., Profile], seed: int
+) -> None:
+    pairs = random_pairs(seed)
+    profile = profile_of(pairs)
+    rows = pairs.to_pylist()
+    assert [split.name for split in profile.splits] == ["train", "test"], "the largest first"
+    assert profile.pairs == len(rows)
+    assert profile.stories == len({row[f"{s}_story_id"] for row in rows for s in SIDES})
+    assert profile.label_sources == ["people"]
+    for split in profile.splits:
+        here = [row for row in rows if row["split"] == split.name]
+        by_side = {
+            side: {
+                row[f"{side}_story_id"]: [
+                    row[f"{side}_{name}"] for name in ("n_words", "score", "created_utc")
+                ]
+                for row in here
+            }
+            for side in SIDES
+        }
+        uses = Counter(row[f"{side}_story_id"] for row in here for side in SIDES)
+        assert split.pairs == len(here)
+        assert split.stories == len(uses)
+        assert as_counter(split.uses) == Counter(uses.values())
+        assert split.both_sides == len(by_side["chosen"].keys() & by_side["rejected"].keys())
+        every = {**by_side["chosen"], **by_side["rejected"]}
+        assert as_counter(split.words) == Counter(words for words, *_ in every.values())
+        for side in SIDES:
+            for place, name in enumerate(("words", "score", "day")):
+                values = [story[place] for story in by_side[side].values()]
+                values = [value for value in values if value is not None]
+                if name == "day":
+                    values = [value // DAY for value in values]
+                assert as_counter(getattr(split.sides[side], name)) == Counter(values), name
+        prompts = Counter(prompt_key(row["prompt"]) for row in here)
+        assert split.prompts == len(prompts) < len({row["prompt"] for row in here})
+        assert as_counter(split.pairs_per_prompt) == Counter(prompts.values())
+        voted = [(row["chosen_score"], row["rejected_score"]) for row in here]
+        voted = [pair for pair in voted if None not in pair]
+        leads = [100 * (a - b) / a for a, b in voted if a > 0]
+        leads = [int(np.floor(min(max(lead, -100), 100))) for lead in leads]
+        assert as_counter(split.gap) == Counter(leads)
+        assert split.score_cells.sum() == len(voted)
+        wanted = np.histogram2d(*np.maximum(np.array(voted), 1).T, bins=[split.score_edges] * 2)[0]
+        assert (split.score_cells == wanted).all()
+
+
+def as_counter(tally: Tally) -> Counter[int]:
+    return Counter(dict(zip(tally.values.tolist(), tally.counts.tolist(), strict=True)))
+
+
+def test_the_longer_wins_as_often_as_on_the_leaderboard(
+    random_pairs: Callable[..., pa.Table], profile_of: Callable[..., Profile]
+) -> None:
+    pairs = random_pairs(4, rows=600)
+    profile = profile_of(pairs)
+    for split in (None, "train", "test"):
+        part = pairs
+        if split is not None:
+            part = pairs.filter(pa.array([name == split for name in pairs["split"].to_pylist()]))
+        verdicts = judge_pairs(LengthRater("longer", "longer", 1), part)
+        wanted = leaderboard(verdicts, part, "longer")[0].agreement
+        found = profile.after[split].longer_wins
+        assert (found.n, found.clusters) == (wanted.n, wanted.clusters)
+        for name in ("mean", "low", "high", "effective_clusters"):
+            assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12)
+        lengths = profile.after[split]
+        assert lengths.equal, "ties are part of the test"
+        assert lengths.longer + lengths.equal + lengths.shorter == part.num_rows
+
+
+def test_quantiles_are_values_that_occur() -> None:
+    source = np.random.default_rng(0)
+    for n in (1, 2, 3, 10, 99):
+        values = source.integers(-4, 12, n)
+        tally = Tally.of(values, np.ones(n))
+        for share in (0.0, 0.05, 0.5, 0.95, 1.0):
+            wanted = np.quantile(values, share, method="inverted_cdf")
+            assert tally.quantile(share) == wanted, (n, share)
+        assert tally.mean == pytest.approx(values.mean())
+        assert (tally.repeated() == np.sort(values)).all()
+    hundred = Tally.of(range(1, 101), np.ones(100))
+    assert 0.07 * 100 > 7
+    assert hundred.quantile(0.07) == 7, "what rounding adds does not count"
+
+
+def test_the_largest_prompts_are_counted_in_whole_prompts(
+    pair_table: Callable[..., pa.Table], profile_of: Callable[..., Profile]
+) -> None:
+    rows = [{"prompt_id": f"p{place // 4 if place < 8 else place}"} for place in range(206)]
+    split = profile_of(pair_table(rows)).splits[0]
+    assert split.prompts == 200
+    assert split.share_of_largest(0.01) == 8 / 206
+    assert split.share_of_largest(0.001) == 4 / 206, "never less than one prompt"
+    assert split.effective_prompts == pytest.approx(206**2 / (2 * 16 + 198))
+
+
+def test_pruning_to_symmetry_leaves_mirrored_buckets(
+    random_pairs: Callable[..., pa.Table], profile_of: Callable[..., Profile]
+) -> None:
+    before = random_pairs(5, rows=400)
+    keys = ["pair_id", "split", "chosen_n_words", "rejected_n_words"]
+    marked = breaks_symmetry(ibis.memtable(before.select(keys)), 10, 0).to_pyarrow()
+    kept = set(marked.filter(pa.compute.invert(marked["removed"]))["pair_id"].to_pylist())
+    after = before.filter(pa.array([name in kept for name in before["pair_id"].to_pylist()]))
+    profile = profile_of(after, before)
+    for split in ("train", "test"):
+        difference = profile.before[split].difference
+        widest = max(-difference.least, difference.most)
+        wide = profile.before[split].buckets(widest, 10)
+        narrow = profile.after[split].buckets(widest, 10)
+        assert (narrow == narrow[::-1]).all()
+        assert (narrow == np.minimum(wide, wide[::-1])).all(), "these are the buckets it used"
+        assert (wide != wide[::-1]).any()
+        assert narrow.sum() + profile.after[split].equal == profile.after[split].pairs
+
+
+def test_no_story_is_read(
+    random_pairs: Callable[..., pa.Table], profile_of: Callable[..., Profile], tmp_path: Path
+) -> None:
+    pairs = random_pairs()
+    whole = profile_of(pairs)
+    pq.write_table(pairs.drop_columns(["chosen", "rejected"]), tmp_path / "keys.parquet")
+    keys = read_profile(tmp_path / "keys.parquet")
+    assert repr(keys) == repr(whole)
+
+
+# What is shown --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_numbers_on_the_page_are_those_of_the_pairs(
+    pair_table: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    def row(split: str, prompt: int, chosen: int, rejected: int, score: int) -> dict[str, Any]:
+        return {
+            "split": split, "prompt_id": f"p{prompt}",
+            "chosen_n_words": chosen, "rejected_n_words": rejected,
+            "chosen_score": score, "rejected_score": 10,
+            "chosen_created_utc": 1_600_000_000, "rejected_created_utc": 1_500_000_000,
+        }  # fmt: skip
+
+    # Before: 5 of 8 chosen are the longer, 1 is equal; after: 3 of 6.
+    before = pair_table(
+        [
+            row("train", 1, 300, 100, 20), row("train", 1, 100, 300, 40),
+            row("train", 2, 320, 100, 14), row("train", 2, 200, 100, 20),
+            row("train", 3, 100, 200, 20), row("train", 3, 150, 150, 20),
+            row("test", 4, 90, 80, 50), row("test", 5, 70, 60, 30),
+        ]
+    )  # fmt: skip
+    after = before.take(pa.array([0, 1, 3, 4, 5, 6]))
+    page = render(before=before, pairs=after, manifest={"config": {"symmetry_buckets": 4}})
+    assert cells_of(page, "pairs")[1:] == ["5", "1", "43,827", "2,480"]
+    assert cells_of(page, "stories")[1:] == ["10", "2", "50,309", "3,543"]
+    # (300 + 100 + 200 + 100 + 150 + 100 + 300 + 100 + 200 + 150) / 10 and (90 + 80) / 2
+    assert cells_of(page, "mean words")[1:3] == ["170", "85"]
+    assert cells_of(page, "posted")[1:3] == ["2017-07 to 2020-09"] * 2
+    assert cells_of(page, "score of chosen: least / median / most")[1] == "20 / 20 / 40"
+    assert cells_of(page, "prompts")[1:3] == ["3", "1"]
+    assert cells_of(page, "median lead, % of chosen score")[1:3] == ["50", "80"]
+    rows = re.findall(r"<tr><td>(train|test|all)</td>(.*?)</tr>", page, re.DOTALL)
+    table = [
+        (split, *(Page(cell).text.strip() for cell in re.findall(r"<td>(.*?)</td>", rest, re.S)))
+        for split, rest in rows
+    ]
+    shown = {(row[0], row[1]): row for row in table}
+    # share of all pairs; longer, equal, shorter, pairs; most in one bucket of 4
+    assert shown["train", "before"][4:9] == ("50.0 %", "3", "1", "2", "6")
+    assert shown["train", "before"][10] == "1"
+    assert shown["train", "after"][3:9] == ("0.500fixed by pruning", "40.0 %", "2", "1", "2", "5")
+    assert shown["test", "before"][3].startswith("1.000 [")
+    assert shown["test", "after"][3] == "1.000 (one prompt: no interval)"
+    assert shown["all", "before"][4:9] == ("62.5 %", "5", "1", "2", "8")
+    text = Page(page).text
+    assert "6 pairs of 12 stories under 4 prompts." in text
+    # (5 + 1/2) / 8 and (3 + 1/2) / 6
+    assert re.search(r"the longer story wins in 68\.8% of the pairs \(95 % interval", text)
+    assert "after it in 58.3%." in text
+    assert "65.25 %" in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_buckets_reach_as_far_as_the_widest_pair_before(
+    pair_table: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    rows = [(600, 200), (400, 200), (100, 200)]
+    before = pair_table(
+        [{"chosen_n_words": chosen, "rejected_n_words": rejected} for chosen, rejected in rows]
+    )
+    page = render(before.slice(1), before, manifest={"config": {"symmetry_buckets": 4}})
+    # 200 words are in the outer bucket of two that reach to 400, and 100 words in the inner one.
+    after = re.findall(r"<tr><td>all</td><td>after</td>.*?<td>(\d+)</td></tr>", page, re.DOTALL)
+    assert after == ["1"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_funnel_its_counts_and_examples_are_shown(
+    random_pairs: Callable[..., pa.Table], render: Callable[..., str], tmp_path: Path
+) -> None:
+    manifest = funnel_manifest(
+        stories={
+            "stories": 90, "not_selected": 12_345, "set_aside": {"text: null": 7},
+            "cleaning": {"cut_vote_talk": 3, "cut_quoted_prompt": 0},
+        },
+        leakage={"train and test": {"prompts": 0, "near_duplicates": 1_017}},
+        digest="0123abc",
+        fetched=88,
+    )  # fmt: skip
+    examples, cuts = Examples(), Examples()
+    for place in range(5):
+        examples.add("min_words", f"short{place}", f"Too short, number {place}", f"{place} words")
+    cuts.add("cut_vote_talk", "s1", "EDIT: thanks for the gold!", "cut from text")
+    for made, name in ((examples, "examples.jsonl"), (cuts, "cuts.jsonl")):
+        made.write(tmp_path / name)
+    page = render(
+        random_pairs(),
+        manifest=manifest,
+        examples=read_examples(tmp_path / "examples.jsonl"),
+        cuts=read_examples(tmp_path / "cuts.jsonl"),
+    )
+    assert cells_of(page, "at least 50 words")[2:] == ["60 stories", "30"]
+    assert cells_of(page, "mirrored")[2:] == ["200 pairs", "300"]
+    assert cells_of(page, "left out by the config's own condition")[1] == "12,345"
+    assert cells_of(page, "set aside: text: null")[1] == "7"
+    assert cells_of(page, "fetched")[1] == "88"
+    assert cells_of(page, "train and test")[1:] == ["0", "1,017"]
+    text = Page(page).text
+    assert "0123abc" in text
+    assert "30 stories removed" in text
+    assert "300 pairs removed" in text
+    assert "3 texts changed" in text
+    assert "EDIT: thanks for the gold!" in text
+    assert all(f"Too short, number {place}" in text for place in range(5))
+    assert "cut quoted prompt" not in re.sub(r"(?s)<table.*?</table>", "", page), "cut nothing"
+    bars = re.findall(r'class="bar (\w+)" style="width:([\d.]+)%"', page)
+    assert [(unit, round(float(width), 1)) for unit, width in bars] == [
+        ("stories", 100.0), ("stories", 66.7), ("pairs", 100.0), ("pairs", 40.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_funnel_that_loses_rows_is_refused(
+    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    manifest = funnel_manifest()
+    check_funnel(manifest["counts"]["funnel"], "here")
+    manifest["counts"]["funnel"][1]["removed"] = 29
+    with pytest.raises(DataError, match=r"min_words: 60 kept and 29 removed are not the 90 stor"):
+        render(random_pairs(), manifest=manifest)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_file_that_is_not_the_funnels_is_said_to_be_so(
+    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    other = "The funnel ends with 200 pairs and the file holds 199"
+    assert other in render(random_pairs(rows=199), manifest=funnel_manifest())
+    assert "The funnel ends" not in render(random_pairs(), manifest=funnel_manifest())
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_a_source_does_not_have_is_left_out_and_said(
+    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    names = [f"{side}_{name}" for side in SIDES for name in ("score", "created_utc")]
+    page = render(random_pairs(**dict.fromkeys(names)))
+    text = Page(page).text
+    for line in ("No funnel", "before length symmetry are not known", "No time of posting is",
+                 "No score is known", "No step removed anything", "came without one"):  # fmt: skip
+        assert line in text, line
+    for title in ("Dates: ", "Votes: ", "Scores of both", "Lead of", "What splits share"):
+        assert title not in text, title
+    assert "Words: train" in text
+    assert "fixed by pruning" not in text
+    assert cells_of(page, "score of chosen: least / median / most")[1] == "–"
+    assert "nan" not in re.sub(r"<svg.*?</svg>", "", text)
+
+
+def test_one_pair_alone_makes_a_page(
+    pair_table: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    same = dict.fromkeys(["chosen_n_words", "rejected_n_words"], 3)
+    page = render(pair_table([{**same, "chosen_score": 3, "rejected_score": 3}]))
+    assert "1 pairs of 2 stories under 1 prompts" in page
+    assert "0.500 (one prompt: no interval)" in page
+
+
+def test_absurd_values_do_not_break_the_page(
+    pair_table: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    rows = [
+        {"chosen_score": 2**62, "rejected_score": -(2**62), "chosen_created_utc": -(2**62),
+         "rejected_created_utc": 2**62, "chosen_n_words": 0, "rejected_n_words": 10**9},
+        {"chosen_score": 5, "rejected_score": 3, "chosen_created_utc": 9},
+    ]  # fmt: skip
+    assert len(render(pair_table(rows))) < 400_000
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_many_splits_are_in_the_tables_and_four_in_the_pictures(
+    pair_table: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    rows = [{"split": f"split{place % 6}", "prompt_id": f"p{place}"} for place in range(60)]
+    page = render(pair_table(rows))
+    assert "Pictures show the 4 largest splits: split0, split1, split2, split3." in page
+    assert "Words: split3" in page
+    assert "Words: split4" not in page
+    assert len(cells_of(page, "pairs")) == 1 + 6 + 2
+
+
+# Hostile texts --------------------------------------------------------------------------------
+
+
+def test_the_page_runs_nothing_and_shows_every_text_as_it_is(
+    random_pairs: Callable[..., pa.Table], render: Callable[..., str], tmp_path: Path
+) -> None:
+    rows = [
+        {"step": "min_words", "name": ATTACK, "text": ATTACK, "about": ATTACK},
+        {"step": f"other {ATTACK}", "name": "a", "text": "\x00\u202ebackwards\x1b", "about": ""},
+        {"step": "min_words", "name": "half \ud800", "text": "half \udfff", "about": "</style>"},
+        {"step": "huge", "name": "b", "text": "<b>" * 400_000, "about": "z\u0335" * 9_000},
+    ]
+    path = tmp_path / "examples.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    manifest = funnel_manifest(
+        stories={"set_aside": {ATTACK: 3}, ATTACK: ATTACK},
+        leakage={ATTACK: {ATTACK: ATTACK}},
+        digest=ATTACK,
+        note=ATTACK,
+    )
+    manifest |= {"program": ATTACK, "finished_utc": ATTACK}
+    manifest["counts"]["funnel"][1]["about"] = ATTACK
+    pairs = random_pairs()
+    names = [f"$x_{ATTACK}$ 中文 {name}" for name in pairs["split"].to_pylist()]
+    place = pairs.column_names.index("split")
+    source = render(
+        pairs.set_column(place, "split", pa.array(names, pa.large_string())),
+        title=ATTACK,
+        manifest=manifest,
+        examples=read_examples(path),
+        notes=[ATTACK],
+    )
+    source.encode("utf-8")
+    page = Page(source)
+    forbidden = {
+        "script",
+        "link",
+        "iframe",
+        "img",
+        "image",
+        "object",
+        "embed",
+        "base",
+        "form",
+        "b>",
+    }
+    assert not forbidden & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    loading = [
+        value
+        for name, value in page.attributes
+        if name in ("src", "href", "xlink:href", "action", "srcset") and not value.startswith("#")
+    ]
+    assert not loading
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+    assert page.text.count(ATTACK) > 20, "each is there, as text"
+    assert source.count("</style>") == 1 + source.count("<style type"), "none closes the style"
+    assert "7 * 7" in page.text
+    assert len(source) < 400_000, "a huge example is cut"
+    assert "<b>" * 100 in page.text
+
+
+def test_every_picture_is_told_in_words(
+    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    page = Page(render(random_pairs(), random_pairs()))
+    told = [value for name, value in page.attributes if name == "aria-label"]
+    assert len(told) == page.tags.count("svg") == len(set(told)) >= 13
+    assert any(text.startswith("Histogram of words. chosen: ") for text in told)
+    assert all(len(text) > 40 for text in told)
+
+
+def test_pictures_follow_the_theme(
+    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    page = render(random_pairs())
+    assert not re.search(r"#0[123]0[0-9]0[0-9]", page)
+    assert "mathdefault" not in page
+    assert "var(--series-1)" in page
+
+
+def test_a_row_that_is_no_example_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "examples.jsonl"
+    good = json.dumps({"step": "a", "name": "b", "text": "line\u2028end", "about": "d"})
+    for bad in ("{", '{"step": 1}', "[]", "7", "[" * 100_000):
+        path.write_text(f"{good}\n{bad}\n", encoding="utf-8")
+        with pytest.raises(DataError, match=r"examples\.jsonl: row 2 is no example"):
+            read_examples(path)
+    path.write_text(f"{good}\n" * 9, encoding="utf-8")
+    assert len(read_examples(path)["a"]) == 5
+
+
+def test_counts_of_any_program_become_rows() -> None:
+    counts = {
+        "pairs": 3, "set_aside": {"a_b: c": 1, "deep": {"x": 2}}, "rows": [1], "lengths": {},
+        "read_from_utc": 1_600_000_000,
+    }  # fmt: skip
+    assert flatten(counts, skip=("lengths",)) == [
+        ("pairs", 3), ("set aside: a_b: c", 1), ("set aside: deep: x", 2),
+        ("read from utc", "2020-09-13T12:26:40"),
+    ]  # fmt: skip
+
+
+def test_the_counts_of_a_leakage_report_become_tables(pair_table: Callable[..., pa.Table]) -> None:
+    def row(split: str, story: int, text: str) -> dict[str, Any]:
+        # A rejected story of its own, so that the chosen one alone is shared.
+        return {
+            "split": split, "prompt_id": f"p{story % 3} of {split}", "chosen": text,
+            "rejected": f"another tale altogether, {split} {story}",
+            "chosen_story_id": f"{split}{story}", "rejected_story_id": f"{split}r{story}",
+        }  # fmt: skip
+
+    rows = [
+        row(split, place, f"{split} {place}") for split in ("train", "test") for place in (1, 2)
+    ]
+    rows += [row(split, 3, "the same story in both") for split in ("train", "test")]
+    report = leakage_report(by_split(pair_table(rows)), near_duplicates=False)
+    first, second = leakage_grids(report.counts)
+    assert first.columns == ["train and test"]
+    assert dict(first.rows)["stories"] == ["1 (in 1 and 1 pairs)"]
+    assert dict(first.rows)["prompts"] == ["0 (in 0 and 0 pairs)"]
+    assert [name for name, _ in second.rows] == ["train", "test"]
+    assert second.rows[0][1][second.columns.index("pairs")] == 3
+    by_hand = leakage_grids({"train and test": {"prompts": 2, "near_duplicates": 1}})
+    assert by_hand[0].columns == ["prompts", "near duplicates"]
+    assert by_hand[0].rows == [("train and test", [2, 1])]
+    assert leakage_grids({"prompts": 2})[0].rows == [("prompts", [2])]
+
+
+# The program ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def product(
+    random_pairs: Callable[..., pa.Table], tmp_path: Path
+) -> Callable[..., tuple[Path, Path]]:
+    """Folders of pairs and of the stories they were made of."""
+
+    def build() -> tuple[Path, Path]:
+        # A star, and a folder that a pattern would find as well.
+        pairs, stories = tmp_path / "run *" / "pairs", tmp_path / "run *" / "stories"
+        (tmp_path / "run 2" / "pairs").mkdir(parents=True)
+        for name in ("pairs.parquet", "pairs_before_symmetry.parquet"):
+            write_table(random_pairs(seed=9), tmp_path / "run 2" / "pairs" / name)
+        for folder in (pairs, stories):
+            folder.mkdir(parents=True)
+        write_table(random_pairs(), pairs / "pairs.parquet")
+        write_table(random_pairs(rows=500), pairs / "pairs_before_symmetry.parquet")
+        (stories / "manifest.json").write_text(
+            json.dumps({"outputs": {"stories.parquet": {"sha256": "first"}}}), encoding="utf-8"
+        )
+        manifest = funnel_manifest()
+        source = {"path": str(stories / "stories.parquet"), "sha256": "first"}
+        manifest["inputs"] = {"stories": source}
+        (pairs / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        for folder, step in ((pairs, "min_words"), (stories, "cut_vote_talk")):
+            examples = Examples()
+            examples.add(step, "secret id", f"SECRET of {step}", "secret facts")
+            examples.write(folder / "examples.jsonl")
+        return pairs, stories
+
+    return build
+
+
+def test_the_program_writes_the_same_page_twice(
+    product: Callable[..., tuple[Path, Path]],
+    load_program: Callable[[str], Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = load_program(PROGRAM)
+    pairs, _ = product()
+    for name in ("a", "b"):
+        program.main(program.Config(pairs=pairs, out=tmp_path / name))
+    pages = [(tmp_path / name / "data_report.html").read_bytes() for name in ("a", "b")]
+    assert pages[0] == pages[1]
+    text = Page(pages[0].decode()).text
+    assert "SECRET of min_words" in text
+    assert "SECRET of cut_vote_talk" in text
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["counts"]["pairs"] == 200
+    assert sum(manifest["counts"]["splits"].values()) == 200
+    capsys.readouterr()
+    program.main(program.Config(pairs=pairs, out=tmp_path / "a"))
+    assert "unchanged" in capsys.readouterr().out
+    # Rows in another order, in other row groups, are the same pairs.
+    table = pq.read_table(pairs / "pairs.parquet")
+    order = np.random.default_rng(0).permutation(table.num_rows)
+    pq.write_table(table.take(pa.array(order)), pairs / "pairs.parquet", row_group_size=7)
+    program.main(program.Config(pairs=pairs, out=tmp_path / "a"))
+    assert (tmp_path / "a" / "data_report.html").read_bytes() == pages[0]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_page_to_share_holds_no_story(
+    product: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+) -> None:
+    program = load_program(PROGRAM)
+    pairs, _ = product()
+    program.main(program.Config(pairs=pairs, out=tmp_path / "out", examples=False))
+    page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
+    assert "secret" not in page.lower()
+    assert "Examples were left out" in page
+    assert "word word" not in page
+    assert "30 stories removed" in page
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_cuts_of_other_stories_are_not_shown(
+    product: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+) -> None:
+    program = load_program(PROGRAM)
+    pairs, stories = product()
+    (stories / "manifest.json").write_text(
+        json.dumps({"outputs": {"stories.parquet": {"sha256": "second"}}}), encoding="utf-8"
+    )
+    program.main(program.Config(pairs=pairs, out=tmp_path / "out"))
+    page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
+    assert "SECRET of cut_vote_talk" not in page
+    assert "is no longer what these pairs were made of" in page
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_folder_of_pairs_alone_is_enough(
+    product: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+) -> None:
+    program = load_program(PROGRAM)
+    pairs, _ = product()
+    for path in pairs.iterdir():
+        if path.name != "pairs.parquet":
+            path.unlink()
+    program.main(program.Config(pairs=pairs, out=tmp_path / "out"))
+    page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
+    assert "200 pairs of" in page
+    with pytest.raises(DataError, match=r"there is no file .*pairs\.parquet"):
+        program.main(program.Config(pairs=tmp_path / "nowhere", out=tmp_path / "out"))
