@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 # RE2, the engine behind Arrow, has no class subtraction, so scripts that are written without
 # spaces between words are counted first, character by character, and then blanked out.
 # The two long marks (ー, ｰ) stand in no script's class.
-_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\x{30fc}\x{ff70}]"
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\x{30fc}\x{ff70}]"
 # A word starts with a letter or digit: a mark that follows a symbol or 語 is no word of its own.
 # Soft hyphens and joiners are invisible inside a word.
 _LETTERS = r"[\p{L}\p{N}][\p{L}\p{M}\p{N}\x{ad}\x{200c}\x{200d}]*"
@@ -38,9 +38,9 @@ def count_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
     Returns:
         int64 counts; shape (n,); null where the text is null.
     """
-    unspaced = pc.count_substring_regex(texts, pattern=_UNSPACED)
+    unspaced = pc.count_substring_regex(texts, pattern=UNSPACED)
     if pc.any(pc.greater(unspaced, 0)).as_py():
-        texts = pc.replace_substring_regex(texts, pattern=_UNSPACED, replacement=" ")
+        texts = pc.replace_substring_regex(texts, pattern=UNSPACED, replacement=" ")
     return pc.cast(pc.add(pc.count_substring_regex(texts, pattern=_WORD), unspaced), pa.int64())
 
 

@@ -1,12 +1,24 @@
-"""Splits and folds go by the prompt's normalised text."""
+"""Splits and folds go by the prompt's normalised text; by date and author no rule leaks."""
 
 from collections import Counter
+from datetime import date
 
+import ibis
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litbench.curation.splits import assign_folds, check_fractions, split_of, split_prompts
+from litbench.curation.splits import (
+    DATE_RULES,
+    assign_folds,
+    check_fractions,
+    date_split,
+    day_start,
+    shares_author,
+    split_of,
+    split_prompts,
+)
 from litbench.errors import ConfigError
 from litbench.text import prompt_key
 
@@ -109,3 +121,134 @@ def test_folds_do_not_depend_on_order_or_repeats():
 def test_more_folds_than_prompts_or_fewer_than_two_are_refused(folds):
     with pytest.raises(ConfigError, match=f"folds is {folds}: give from 2 to the 3 prompts"):
         assign_folds(["a", "b", "c", "c"], folds, 0)
+
+
+# By date and by author -------------------------------------------------------------------------
+
+DAY = 1_672_531_200  # 2023-01-01 00:00:00 UTC
+SPLITS = st.sampled_from(["train", "test", "validation", "0 calibration"])
+
+
+def stories(rows, **more):
+    """Stories from (prompt_key, created_utc)."""
+    return pa.table(
+        {
+            "story_id": [f"s{place:03d}" for place in range(len(rows))],
+            "prompt_key": pa.array([key for key, _ in rows], pa.large_string()),
+            "created_utc": pa.array([time for _, time in rows], pa.int64()),
+            **more,
+        }
+    )
+
+
+def dated(rows, straddling="train", test_from="2023-01-01"):
+    """(split, split_removed) of every story, in their order."""
+    table = stories(rows)
+    made = date_split(ibis.memtable(table), test_from=test_from, straddling=straddling)
+    assert set(made.columns) == {*table.column_names, "split", "split_removed"}
+    found = made.order_by("story_id").to_pyarrow().to_pylist()
+    assert [row["story_id"] for row in found] == table["story_id"].to_pylist()
+    return [(row["split"], row["split_removed"]) for row in found]
+
+
+def test_test_begins_with_the_first_second_of_the_day():
+    rows = [("old", DAY - 1), ("new", DAY), ("newer", DAY + 10**8)]
+    assert dated(rows) == [("train", None), ("test", None), ("test", None)]
+    assert dated(rows, test_from=date(2023, 1, 2))[1] == ("train", None)
+    assert day_start("1970-01-01") == 0
+
+
+@pytest.mark.parametrize(
+    ("straddling", "early", "late"),
+    [
+        ("train", ("train", None), (None, "straddling")),
+        ("test", (None, "straddling"), ("test", None)),
+        ("drop", (None, "straddling"), (None, "straddling")),
+    ],
+)
+def test_a_prompt_on_both_sides_keeps_one(straddling, early, late):
+    rows = [("p", DAY - 1), ("p", DAY), ("p", DAY + 1), ("p", None), ("q", DAY), ("r", DAY - 9)]
+    assert dated(rows, straddling) == [
+        early, late, late, (None, "no_time"), ("test", None), ("train", None),
+    ]  # fmt: skip
+    assert dated(rows[:2], straddling) == [early, late]
+
+
+times = st.one_of(st.none(), st.integers(DAY - 3, DAY + 3))
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("pqrs"), times), min_size=1, max_size=25),
+    straddling=st.sampled_from(["train", "test", "drop"]),
+)
+def test_no_rule_leaves_a_prompt_or_a_day_in_both_splits(rows, straddling):
+    found = dated(rows, straddling)
+    sides = {}
+    for (key, time), (split, removed) in zip(rows, found, strict=True):
+        assert (split is None) == (removed is not None)
+        assert removed is None or removed in DATE_RULES
+        assert (removed == "no_time") == (time is None)
+        if split is not None:
+            assert split == ("test" if time >= DAY else "train")
+            sides.setdefault(key, set()).add(split)
+    assert all(len(splits) == 1 for splits in sides.values())
+    both = {
+        key
+        for key in "pqrs"
+        if {time >= DAY for k, time in rows if k == key and time is not None} == {True, False}
+    }
+    for (key, time), (split, _) in zip(rows, found, strict=True):
+        if key not in both and time is not None:
+            assert split is not None, "only prompts on both sides lose stories"
+    if straddling != "drop":
+        assert {key for key in both if sides.get(key) == {straddling}} == both
+
+
+@pytest.mark.parametrize("day", ["2023-13-01", "soon", "2023", ""])
+def test_a_date_that_is_none_is_refused(day):
+    with pytest.raises(ConfigError, match=f"test_from is '{day}': give a day"):
+        date_split(ibis.memtable(stories([("p", 0)])), test_from=day)
+
+
+def marked_authors(rows, **options):
+    """`shares_author` of stories from (split, author)."""
+    table = stories(
+        [("p", 0)] * len(rows),
+        split=pa.array([split for split, _ in rows], pa.string()),
+        author=pa.array([author for _, author in rows], pa.string()),
+    )
+    made = shares_author(ibis.memtable(table), **options)
+    assert set(made.columns) == {*table.column_names, "shares_author"}
+    found = made.order_by("story_id").to_pyarrow().to_pylist()
+    assert [row["story_id"] for row in found] == table["story_id"].to_pylist()
+    return [row["shares_author"] for row in found]
+
+
+def test_train_gives_way_to_what_is_held_out():
+    rows = [("train", "x"), ("test", "x"), ("train", "y"), ("train", None), ("test", None),
+            ("validation", "x"), ("validation", "y")]  # fmt: skip
+    assert marked_authors(rows) == [True, False, True, False, False, True, False]
+    assert marked_authors(rows, keep=("train",)) == [False, True, False, False, False, True, True]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(SPLITS, st.sampled_from(["x", "y", "z", None])), min_size=1, max_size=20))
+def test_no_author_stays_in_two_splits_and_none_is_lost(rows):
+    left = [row for row, gone in zip(rows, marked_authors(rows), strict=True) if not gone]
+    for author in {author for _, author in rows} - {None}:
+        splits = {split for split, name in left if name == author}
+        assert len(splits) == 1
+        held = [split for split, name in rows if name == author]
+        first = next((name for name in ("test", "validation") if name in held), min(held))
+        assert splits == {first}
+    assert sum(author is None for _, author in left) == sum(author is None for _, author in rows)
+
+
+def test_both_can_be_said_in_the_sql_of_spark():
+    table = ibis.table(
+        {"story_id": "string", "prompt_key": "string", "created_utc": "int64", "author": "string"},
+        name="stories",
+    )
+    made = shares_author(date_split(table, test_from="2023-01-01", straddling="drop"))
+    assert "shares_author" in ibis.to_sql(made, dialect="pyspark")

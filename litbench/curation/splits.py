@@ -1,6 +1,13 @@
-"""Splits by prompt: reposts of a prompt share its text, so its normalised text decides."""
+"""Splits by prompt: reposts of a prompt share its text, so its normalised text decides.
 
-from collections.abc import Iterable, Mapping
+Prompts go to splits by a hash, or by the date of their stories; authors can be kept apart as well.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from typing import Any, Literal
+
+import ibis
 
 from litbench.errors import ConfigError
 from litbench.text import digest, prompt_key
@@ -58,3 +65,106 @@ def assign_folds(prompt_keys: Iterable[str], folds: int, seed: int) -> dict[str,
         raise ConfigError(f"folds is {folds}: give from 2 to the {len(distinct)} prompts there are")
     ordered = sorted(distinct, key=lambda key: digest("fold", seed, key))
     return {key: place % folds for place, key in enumerate(ordered)}
+
+
+# By date and by author -------------------------------------------------------------------------
+
+Straddling = Literal["train", "test", "drop"]
+
+# Why `date_split` gives a story no split, and the rule in words.
+DATE_RULES = {
+    "no_time": "time of posting is known",
+    "straddling": "on its prompt's side of the date",
+}
+
+
+def day_start(day: str | date) -> int:
+    """The first second of a day in UTC, in Unix seconds.
+
+    Args:
+        day: such as "2023-01-01".
+
+    Raises:
+        ConfigError: not a day of the calendar.
+    """
+    try:
+        given = date.fromisoformat(day) if isinstance(day, str) else day
+    except ValueError as error:
+        raise ConfigError(f"test_from is '{day}': give a day such as 2023-01-01") from error
+    return int(datetime(given.year, given.month, given.day, tzinfo=UTC).timestamp())
+
+
+def date_split(stories: Any, *, test_from: str | date, straddling: Straddling = "train") -> Any:
+    """Split by the time of posting: train before a day, test from it on, and no prompt in both.
+
+    Prompts are reposted for years, so some (by `prompt_key`) have stories on both sides. Three
+    rules leave none of them in both splits:
+
+    - `train`: such a prompt is one of train, the side of its earliest story, and its later stories
+      go. Test then holds only prompts that nobody had answered before the day, which is what the
+      date is for.
+    - `test`: it is one of test, and its earlier stories go. More test pairs, on prompts that were
+      known before the day.
+    - `drop`: all its stories go.
+
+    Args:
+        stories: Ibis table with `prompt_key` and `created_utc`; all that were read, since a story
+            that a filter removed still tells when its prompt was answered.
+        test_from: first day of test, 00:00 UTC; a story of that very second is in test.
+        straddling: the rule for prompts with stories on both sides.
+
+    Returns:
+        `stories` with `split` ("train", "test" or null) and `split_removed`, which is null or why
+        there is no split: "no_time" (such a story is on neither side, and does not decide its
+        prompt's) or "straddling"; see DATE_RULES.
+
+    Raises:
+        ConfigError: not a day of the calendar.
+    """
+    start = day_start(test_from)
+    times = stories.group_by("prompt_key").agg(
+        first_utc=stories.created_utc.min(), last_utc=stories.created_utc.max()
+    )
+    joined = stories.join(times, "prompt_key")
+    in_test = joined.created_utc >= start
+    straddles = (joined.first_utc < start) & (joined.last_utc >= start)
+    goes = {"train": straddles & in_test, "test": straddles & ~in_test, "drop": straddles}
+    reason = ibis.cases(
+        (joined.created_utc.isnull(), "no_time"),
+        (goes[straddling], "straddling"),
+        else_=ibis.null("string"),
+    )
+    side = ibis.ifelse(in_test, "test", "train")
+    marked = joined.mutate(
+        split=ibis.ifelse(reason.isnull(), side, ibis.null("string")), split_removed=reason
+    )
+    return marked.drop("first_utc", "last_utc")
+
+
+def shares_author(stories: Any, *, keep: Sequence[str] = ("test", "validation")) -> Any:
+    """Mark the stories to remove so that no author is in two splits.
+
+    Authors and prompts form one graph, most of which hangs together, so it cannot be cut along
+    both. Prompts are split first; then an author's stories stay in the first split of `keep` that
+    has one of them and go from all others. With the default, train gives way to the splits that
+    are held out. An unknown author (null) is shared with nobody.
+
+    Args:
+        stories: Ibis table with `split` and `author`.
+        keep: splits, the one that keeps an author before all others first; splits not named come
+            last, in the order of their names.
+
+    Returns:
+        `stories` with a boolean column `shares_author`.
+    """
+    place = ibis.cases(
+        *((stories.split == name, f"0{rank:06d}") for rank, name in enumerate(keep)),
+        else_=ibis.literal("1").concat(stories.split),
+    )
+    placed = stories.mutate(author_place=place)
+    known = placed.filter(placed.author.notnull())
+    first = known.group_by(first_author="author").agg(first_place=known.author_place.min())
+    joined = placed.left_join(first, placed.author == first.first_author)
+    # Null, and so false, where the author is unknown.
+    shared = (joined.author_place > joined.first_place).fill_null(False)
+    return joined.mutate(shares_author=shared).drop("author_place", "first_author", "first_place")
