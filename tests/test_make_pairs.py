@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from litbench.config import load_config
+from litbench.config import build, load_config
+from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, check_parquet, pair_id, write_table
 from litbench.sources.sample import read_sample
@@ -221,15 +222,21 @@ def test_every_rule_has_its_step_in_the_funnel(pairs_from, story_table):
     stories = village(story_table)
     steps = check_funnel(pairs_from(stories, max_pairs_per_prompt=9), stories)
     assert list(steps) == [
-        "read", "drop_deleted", "drop_bots", "has_score", "has_time", "min_score", "max_tokens",
-        "min_words", "drop_duplicates", "within_prompt", "min_gap", "chosen_later",
+        "read", "drop_deleted", "drop_bots", "drop_talk", "has_score", "has_time", "min_score",
+        "max_tokens", "min_words", "drop_duplicates", "within_prompt", "min_gap", "chosen_later",
         "max_pairs_per_prompt", "symmetry_buckets",
     ]  # fmt: skip
 
 
 def test_a_key_set_to_null_or_false_leaves_its_step_out(pairs_from, story_table):
     stories = village(story_table)
-    off = {"drop_deleted": False, "drop_bots": False, "drop_duplicates": False, **LOOSE}
+    off = {
+        "drop_deleted": False,
+        "drop_bots": False,
+        "drop_talk": False,
+        "drop_duplicates": False,
+        **LOOSE,
+    }
     written = pairs_from(stories, **off)
     steps = check_funnel(written, stories)
     assert list(steps) == ["read", "has_score", "within_prompt"]
@@ -338,7 +345,8 @@ def test_all_filters_have_work_on_the_sample(pairs_from):
     sample = sample.set_column(sample.column_names.index("n_tokens"), "n_tokens", tokens)
     written = pairs_from(sample, "sample_pairs.yaml")
     steps = check_funnel(written, sample)
-    idle = {"read", "has_score", "has_time", "within_prompt"}
+    # Nobody wrote talk about the prompts for the sample.
+    idle = {"read", "drop_talk", "has_score", "has_time", "within_prompt"}
     assert {name for name, step in steps.items() if step["removed"] == 0} == idle
     assert {row["label_source"] for row in written.rows} == {"planted"}
 
@@ -389,7 +397,7 @@ def test_buckets_that_cannot_be_mirrored_are_refused(pairs_from, story_table, bu
         ({"splits": {"train": 0.8, "test": 0.1}}, "splits: .*summing to 1"),
         ({"min_gap": 1.0}, "min_gap is 1.0: give a share from 0 to below 1"),
         ({"min_gap": -0.1}, "min_gap is -0.1"),
-        ({"max_pairs_per_prompt": 0}, "max_pairs_per_prompt is below 1"),
+        ({"max_pairs_per_prompt": 0}, "max_pairs_per_prompt is 0: give at least 1"),
         ({"memory_limit": "plenty"}, "memory_limit is 'plenty'.*give a size such as 4GB"),
         ({"label_source": "guess"}, "label_source"),
         ({"min_scores": 3}, "unknown key 'min_scores': did you mean 'min_score'"),
@@ -431,7 +439,267 @@ def test_the_program_prints_an_error_in_one_line_without_traceback(program, stor
 
 
 def test_hand_written_sql_and_pandas_keep_the_same_pairs(load_program, capsys):
-    benchmark = load_program("benchmarks/curation.py")
-    summary = benchmark.main(n_stories=4_000, repeats=1)
+    benchmark = load_program("benchmarks/pairing.py")
+    summary = benchmark.main(benchmark.Config(n_stories=4_000, repeats=1, large=8_000))
+    # Of the program and of SQL it raises unless they keep the same pairs, as of the ways on keys.
     assert summary["n_pairs"] > 100
+    assert summary["large"] == 8_000
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == summary
+
+
+def test_a_cap_of_uses_holds_for_every_story_and_leaves_no_room(pairs_from, story_table):
+    stories = village(story_table, prompts=5)
+    loose = {**LOOSE, "splits": {"train": 0.5, "test": 0.5}}
+    everything = pairs_from(stories, **loose)
+    capped = pairs_from(stories, max_uses_per_story=3, **loose)
+    uses = Counter(name for pair in capped.sides() for name in pair)
+    assert max(uses.values()) == 3
+    assert capped.sides() < everything.sides()
+    # No pair could be added: each that went has a story that is used up.
+    for pair in everything.sides() - capped.sides():
+        assert max(uses[name] for name in pair) == 3
+    step = next(step for step in capped.funnel if step["step"] == "max_uses_per_story")
+    assert step["kept"] == len(capped.rows)
+    assert step["removed"] == len(everything.rows) - len(capped.rows)
+    shuffled = stories.take(np.random.default_rng(1).permutation(stories.num_rows))
+    assert pairs_from(shuffled, max_uses_per_story=3, **loose).sides() == capped.sides()
+    assert pairs_from(stories, max_uses_per_story=3, seed=9, **loose).sides() != capped.sides()
+
+
+def test_both_caps_hold_together(pairs_from, story_table):
+    caps = {"max_uses_per_story": 2, "max_pairs_per_prompt": 6}
+    capped = pairs_from(village(story_table), **caps, **LOOSE)
+    assert max(Counter(name for pair in capped.sides() for name in pair).values()) <= 2
+    assert set(Counter(capped.pairs["prompt_id"].to_pylist()).values()) == {6}
+
+
+DAY = 1_672_531_200  # 2023-01-01
+
+
+def dated(story_table, **more):
+    """Three prompts: answered before the day, on both sides of it, and from it on."""
+    rows = []
+    for prompt, days in {"old": (-3, -2), "both": (-2, -1, 0, 1), "new": (0, 5, 9)}.items():
+        for place, day in enumerate(days):
+            when = DAY + 86_400 * day
+            row = {"story_id": f"{prompt}{place}", "prompt_id": prompt, "created_utc": when}
+            rows.append({**row, "score": 10 + 20 * place, "n_words": 99, "n_tokens": 99, **more})
+    return story_table(rows)
+
+
+@pytest.mark.parametrize(
+    ("straddling", "train", "test"),
+    [
+        ("train", {"old", "both"}, {"new"}),
+        ("test", {"old"}, {"both", "new"}),
+        ("drop", {"old"}, {"new"}),
+    ],
+)
+def test_a_split_by_date_leaves_no_prompt_on_both_sides(
+    pairs_from, story_table, straddling, train, test
+):
+    options = {"test_from": "2023-01-01", "straddling": straddling, "symmetry_buckets": None}
+    written = pairs_from(dated(story_table), must_be_clean=["prompts", "stories"], **options)
+    prompts = {"train": set(), "test": set()}
+    for row in written.rows:
+        prompts[row["split"]].add(row["prompt_id"])
+        times = (row["chosen_created_utc"], row["rejected_created_utc"])
+        assert all((when >= DAY) == (row["split"] == "test") for when in times)
+    assert prompts == {"train": train, "test": test}
+    went = next(step for step in written.funnel if step["step"] == "straddling")
+    assert went["removed"] == {"train": 2, "test": 2, "drop": 4}[straddling]
+
+
+def test_other_filters_do_not_move_a_prompt_to_the_other_side_of_the_date(pairs_from, story_table):
+    stories = dated(story_table).to_pylist()
+    for story in stories:
+        # What "both" had before the day is too short now.
+        story["n_words"] = 9 if story["prompt_id"] == "both" and story["created_utc"] < DAY else 99
+    written = pairs_from(
+        story_table(stories), test_from="2023-01-01", symmetry_buckets=None, max_tokens=None
+    )
+    assert set(written.pairs["prompt_id"].to_pylist()) == {"old", "new"}
+
+
+def test_authors_can_be_kept_apart(pairs_from, story_table):
+    stories = village(story_table, prompts=20).to_pylist()
+    for place, story in enumerate(stories):
+        story["author"] = None if place % 5 == 0 else f"author{place % 40}"
+    options = {"splits": {"train": 0.7, "test": 0.3}, "separate_authors": True, **LOOSE}
+    written = pairs_from(story_table(stories), must_be_clean=["authors"], **options)
+    authors = {"train": set(), "test": set()}
+    for row in written.rows:
+        authors[row["split"]] |= {row["chosen_author"], row["rejected_author"]}
+    assert not authors["train"] & authors["test"] - {None}
+    assert authors["test"] - {None}
+    assert None in authors["train"]
+    assert next(s for s in written.funnel if s["step"] == "separate_authors")["removed"]
+
+
+def near_copies(story_table, apart):
+    """Two prompts in two splits whose last stories differ in one word of 120."""
+    words = [f"word{place}" for place in range(120)]
+    rows = []
+    for prompt in apart:
+        for place in range(3):
+            text = " ".join(f"{prompt}{place}{word}" for word in words)
+            rows.append({"story_id": f"{prompt}{place}", "prompt_id": prompt, "text": text})
+    rows[2]["text"] = " ".join(words)
+    rows[5]["text"] = " ".join([*words[:60], "other", *words[61:]])
+    for place, row in enumerate(rows):
+        row.update(score=10 + 20 * (place % 3), created_utc=place, n_tokens=200, n_words=120)
+    return story_table(rows)
+
+
+@pytest.fixture
+def apart():
+    """Two prompts that a split in halves puts on two sides."""
+    sides = {}
+    for place in range(50):
+        prompt_id = f"q{place}"
+        sides.setdefault(split_of(f"[WP] Prompt of {prompt_id}", HALVES, 0), prompt_id)
+    return sides["train"], sides["test"]
+
+
+HALVES = {"train": 0.5, "test": 0.5}
+
+
+def test_a_near_duplicate_in_test_fails_the_build_with_both_ids(pairs_from, story_table, apart):
+    pytest.importorskip("rensa")
+    stories = near_copies(story_table, apart)
+    options = {"splits": HALVES, "symmetry_buckets": None}
+    with pytest.raises(DataError, match="near-duplicate") as caught:
+        pairs_from(stories, must_be_clean=["near_duplicates"], **options)
+    assert f"{apart[0]}2 (train" in str(caught.value)
+    assert f"{apart[1]}2 (test" in str(caught.value)
+    # Exact copies and prompts are not shared.
+    pairs_from(stories, must_be_clean=["stories", "prompts"], **options)
+    clean = pairs_from(
+        stories, must_be_clean=["near_duplicates"], drop_near_duplicates=0.8, **options
+    )
+    step = next(step for step in clean.funnel if step["step"] == "drop_near_duplicates")
+    assert step["removed"] == 1
+    names = {name for pair in clean.sides() for name in pair}
+    # The earlier one stays.
+    assert f"{apart[0]}2" in names
+    assert f"{apart[1]}2" not in names
+    assert clean.manifest["counts"]["leakage"]["shared"][-1]["shared"] == 0
+
+
+def test_a_build_that_is_not_clean_is_not_current(load_program, story_table, tmp_path):
+    program = load_program("data_prep/make_pairs.py")
+    stories = dated(story_table, author="77aa")
+    write_table(stories, tmp_path / "s.parquet")
+    config = program.Config(
+        stories=tmp_path / "s.parquet", out=tmp_path / "out", test_from="2023-01-01",
+        must_be_clean=["authors"], symmetry_buckets=None,
+    )  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(DataError, match="share an author"):
+            program.main(config)
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert (tmp_path / "out/leakage.parquet").exists()
+
+
+def test_each_variant_is_what_its_own_config_gives(load_program, story_table, tmp_path):
+    program = load_program("data_prep/make_pairs.py")
+    write_table(village(story_table), tmp_path / "stories.parquet")
+    paths = {"stories": tmp_path / "stories.parquet", "out": tmp_path / "out"}
+    variants = {"full": {}, "any_score": {"min_score": None, "symmetry_buckets": 20}}
+    program.main(program.Config(**paths, seed=4, variants=variants))
+    for name, keys in variants.items():
+        alone = {**paths, "out": tmp_path / "alone" / name, "seed": 4, **keys}
+        program.main(program.Config(**alone))
+        made = Written(tmp_path / "out" / name)
+        assert made.bytes() == Written(tmp_path / "alone" / name).bytes()
+        assert made.manifest["config"]["seed"] == 4
+    assert not (tmp_path / "out/manifest.json").exists()
+    first, second = (Written(tmp_path / "out" / name) for name in variants)
+    assert first.sides() != second.sides()
+
+
+def test_all_variants_are_checked_before_the_first_runs(load_program, story_table, tmp_path):
+    program = load_program("data_prep/make_pairs.py")
+    write_table(village(story_table), tmp_path / "stories.parquet")
+    paths = {"stories": tmp_path / "stories.parquet", "out": tmp_path / "out"}
+    for keys, message in (({"min_skore": 3}, "min_score"), ({"symmetry_buckets": 3}, "even")):
+        variants = {"full": {}, "wrong": keys}
+        with pytest.raises(ConfigError, match=message):
+            program.main(program.Config(**paths, variants=variants))
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_story_id_that_comes_twice_is_an_error(pairs_from, story_table):
+    rows = village(story_table).to_pylist()
+    rows[5]["story_id"] = rows[6]["story_id"]
+    with pytest.raises(DataError, match="story_id: 1 rows repeat an id: make the file"):
+        pairs_from(story_table(rows))
+
+
+def test_one_prompt_id_with_several_texts_is_one_prompt(pairs_from, story_table):
+    rows = village(story_table, prompts=2).to_pylist()
+    for place, row in enumerate(rows):
+        row["prompt"] = f"[WP] A door, {'once' if place % 2 else 'Twice'} opened"
+    written = pairs_from(story_table(rows), splits={"train": 0.5, "test": 0.5}, **LOOSE)
+    assert set(written.pairs["prompt"].to_pylist()) == {"[WP] A door, Twice opened"}
+    assert len(set(written.pairs["split"].to_pylist())) == 1
+
+
+def test_examples_are_rows_that_their_step_removed(pairs_from, story_table):
+    stories = village(story_table)
+    written = pairs_from(stories, max_pairs_per_prompt=9, examples_per_step=4)
+    lines = (written.folder / "examples.jsonl").read_text(encoding="utf-8").splitlines()
+    examples = [json.loads(line) for line in lines]
+    removed = {step["step"]: step["removed"] for step in written.funnel if step["removed"]}
+    assert Counter(row["step"] for row in examples) == {
+        step: min(4, count) for step, count in removed.items()
+    }
+    by_name = {row["story_id"]: row for row in stories.to_pylist()}
+    kept = {name for pair in sides(written.before()) for name in pair}
+    for row in examples:
+        if row["step"] == "min_score":
+            story = by_name[row["name"]]
+            assert (row["text"], story["score"] < 10) == (story["text"], True)
+            assert row["about"].startswith(f"score {story['score']}, words ")
+        if row["step"] in ("min_score", "max_tokens", "min_words", "drop_bots"):
+            assert row["name"] not in kept
+    pruned = {row["name"] for row in examples if row["step"] == "symmetry_buckets"}
+    assert pruned <= set(written.before()["pair_id"].to_pylist())
+    assert not pruned & set(written.pairs["pair_id"].to_pylist())
+    none = pairs_from(stories, examples_per_step=0)
+    assert (none.folder / "examples.jsonl").read_bytes() == b""
+
+
+def test_the_digest_tells_which_pairs_there_are_and_who_was_chosen(
+    load_program, pairs_from, story_table, rename_sides, tmp_path
+):
+    program = load_program("data_prep/make_pairs.py")
+    written = pairs_from(village(story_table))
+    digest = written.manifest["counts"]["digest"]
+    again = tmp_path / "again.parquet"
+    # Another file of the same pairs, in other batches.
+    pq.write_table(written.pairs, again, row_group_size=7, compression="none")
+    assert program.digest_of(again) == digest
+    for other in (rename_sides(written.pairs), written.pairs.slice(1)):
+        pq.write_table(other, again)
+        assert program.digest_of(again) != digest
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_from": "soon"}, "test_from is 'soon': give a day"),
+        ({"test_from": "2023-01-01", "splits": HALVES}, "both given"),
+        ({"must_be_clean": ["prompts"]}, "needs two splits"),
+        ({"must_be_clean": ["prompt"], "splits": HALVES}, "did you mean 'prompts'"),
+        ({"drop_near_duplicates": 1.5}, "threshold is 1.5"),
+        ({"max_uses_per_story": 0}, "max_uses_per_story is 0"),
+        ({"examples_per_step": -1}, "examples_per_step is -1"),
+        ({"engine": "sparkle"}, "engine"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_read(load_program, options, message):
+    program = load_program("data_prep/make_pairs.py")
+    values = {"stories": "nowhere.parquet", "out": "nowhere", **options}
+    with pytest.raises(ConfigError, match=message):
+        program.main(build(program.Config, values))

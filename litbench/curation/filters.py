@@ -6,11 +6,12 @@ from typing import Any
 
 import ibis
 
+from litbench.curation.bots import BOT_NAMES
+
 # Bodies that Reddit and its archives put in place of a text that is gone, such as "[removed]" and
-# "[ Removed by Reddit on account of violating the content policy. ]".
-_GONE = r"(?is)^(\[\s*(deleted|removed)(\s+by\s+(user|reddit|moderators?)\b.{0,200})?\s*\])?$"
-# A set-off or capitalised "Bot" at the end: people are called Talbot and Abbot.
-_BOT_NAMES = r"^(?i:automoderator)$|(^|[-_])(?i:bot)\d*$|[A-Za-z0-9]Bot\d*$"
+# "[ Removed by Reddit on account of violating the content policy. ]". It ends in \z, since to Java
+# $ is also the place before a last line end.
+_GONE = r"(?is)^(\[\s*(deleted|removed)(\s+by\s+(user|reddit|moderators?)\b.{0,200})?\s*\])?\z"
 _BOT_SIGNATURE = r"(?i)\bi am a bot, and this action was performed automatically"
 # A story may open with the same words, so the template's next sentence is asked for as well.
 _BOT_TEMPLATE = (
@@ -18,6 +19,94 @@ _BOT_TEMPLATE = (
     r".{0,300}\b(top[- ]level|reminder|reply here)\b"
 )
 _EDGE = 400
+
+# Talk about the prompt, in the place of a story. Only short texts are looked at, by their openings
+# in lower case. The patterns mean the same to RE2 (DuckDB) and to Java (Spark): no (?i), whose
+# folding differs, \z for the end, and nothing repeated that could be divided in two ways.
+TALK_WORDS = 80
+_SHORT_TALK_WORDS = 30
+_WORK = (
+    r"(?:story|stories|books?|novels?|movies?|films?|episodes?|show|series|game|anime|manga|"
+    r"(?:web)?comic|song|poem|prompt|thread|post|video|xkcd|scp|subreddit|twilight zone|"
+    r"black mirror|doctor who|star trek|futurama|rick and morty)\b"
+)
+_FINE = (
+    r"(?:great|good|awesome|amazing|cool|nice|fantastic|brilliant|excellent|wonderful|fun|funny|"
+    r"neat|hilarious|interesting|clever|lovely|beautiful|best|favou?rite)"
+)
+_LATER = r"(?:later|tomorrow|tonight|home|after work|off work|soon)\b"
+_TALK = (
+    # "RemindMe! 2 days", "!remindme"
+    r"(?:hey )?(?:remind ?me ?!|remindme\b|updateme ?!|remind ?me \d+ (?:day|hour|week))",
+    # "[OT] how do you come up with these?"
+    r"[\[(](?:ot|off[- ]topic|meta)[\])]",
+    # "Commenting to find this later", "Saved for later", "Placeholder"
+    r"(?:i'?m )?(?:just )?(?:commenting|saving|bookmarking|replying|following|marking|posting|"
+    r"leaving a comment)\b(?: (?:here|this|just|it|one|spot|post|thread|prompt|on)){0,5}"
+    rf" (?:so|to|for)\b[^\n]{{0,60}}\b(?:{_LATER}|read\b|find\b|back\b|save\b)",
+    r"(?:placeholder|reserved|saved|bookmark|bookmarked|dibs|following|commenting)(?: this)?"
+    r"(?: for (?:later|now))?[ .!]*\z",
+    # "Great prompt!", "What a cool idea for a prompt", "I really love this prompt"
+    rf"(?:(?:wow|oh|man|omg|what|an?|this|is|such|that's|really|very|the|my|so|ok|okay|haha|hey|op|"
+    rf"absolutely|pretty)[ ,.!]+){{0,6}}{_FINE}(?: (?:idea|concept|premise))?"
+    r"(?: (?:for|as|of) an?| writing| image)? (?:prompts?|wp)\b",
+    r"(?:(?:wow|oh|man|omg|i|really|absolutely|just|so|ok|okay|haha|hey|op|also)[ ,.!]+){0,6}"
+    r"(?:love|loved|like|liked|enjoy|enjoyed) (?:this|the|your|that|these|those|such)"
+    r"(?: [a-z]+){0,2} prompts?\b",
+    # "This reminds me of a story by ...", "Sounds like an episode of ..."
+    r"(?:(?:ha|haha|heh|wow|so|this|prompt|kinda|kind of|sort of|really|always|also|op)[ ,.!]+)*"
+    rf"(?:reminds me|reminded me) (?:a lot |so much |strongly )?of\b[^\n]{{0,100}}\b{_WORK}",
+    r"(?:(?:this|that|it|so|just|really|kinda)[ ,.!]+)*sounds?(?: a (?:lot|bit|"
+    r"little))?(?: exactly|"
+    rf" just)? like (?:an?|the|that|some) (?:[a-z']+ ){{0,3}}{_WORK}",
+    r"(?:so )?(?:basically|(?:isn't|wasn't) (?:this|that|there)|this is (?:basically|literally|"
+    r"just|"
+    r"exactly|pretty much|essentially))\b[^\n]{0,20}\b(?:the (?:plot|premise) (?:of|to)|"
+    r"an? episode|"
+    r"a movie|the movie|a film|a book|the book|an anime|a novel|a story|a prompt)\b",
+    # "Relevant xkcd", "Obligatory link"
+    r"(?:somewhat |semi-?|slightly |kind of )?(?:relevant|related|obligatory|mandatory)\b"
+    r"[^\n]{0,40}?(?:\bxkcd|\bsmbc|\blink\b|\bvideo|\bsong|\bcomic|\bclip|\br/|\bhttp)",
+    # "Not OP, but ...", "Not a story, but ..."
+    r"(?:i'?m )?not (?:the )?op\b",
+    r"(?:this is |it's )?not (?:really |exactly |quite )?an? (?:actual |real )?(?:story|response|"
+    r"reply|submission|prompt response),? (?:but|just|so)\b",
+    # "You should post this to r/..."
+    r"(?:(?:you|op|maybe|please|might|should|could|also|i'd|would|try|consider|want|to)[ ,]+)*"
+    r"(?:x-?post|cross-?post|post|posting|submit|ask|asking|check out|try)\b[^\n]{0,40}?[ /]r/",
+)
+_SHORT_TALK = (
+    # "I'd watch this", "Someone please write this", "This would make a great movie"
+    r"(?:i would|i'd|id|would) (?:(?:totally|absolutely|love to|definitely|so|legit) )*(?:read|"
+    r"watch|"
+    r"buy|play) (?:the (?:hell|shit|fuck|crap) out of )?(?:this|that|it)(?: (?:movie|book|show|"
+    r"series|"
+    r"story|game|so hard))?[ .!]*(?:\z| if\b)",
+    r"(?:can |could |would )?(?:someone|somebody|anyone)(?: (?:please|pls|needs to|should|"
+    r"has to))? "
+    r"(?:write (?:this|one|it|more|a story)|(?:make|turn) (?:this|it)(?: into)? an? (?:movie|film|"
+    r"book|"
+    r"story|series|game))\b",
+    r"(?:this|that) (?:would|could|should|needs to) (?:be|"
+    r"make) (?:such )?an? (?:[a-z]+ ){0,2}(?:movie|"
+    r"film|book|series|show|game|story|prompt)\b",
+    # "I'll write something for this when I get home"
+    r"(?:i'?ll|i will|will|gonna|i'm gonna|going to|i'm going to) (?:write|post|respond|reply|"
+    r"finish) "
+    r"(?:this|something|one|my|it|up|to this|an? (?:story|response|reply|part))\b[^\n]{0,60}"
+    rf"\b{_LATER}",
+    r"(?:thanks|thank you|thx)(?: so much| op)? for (?:the|this|posting)(?: [a-z]+){0,3} ?prompt\b",
+    r"(?:i )?(?:just )?up-?voted (?:for|because|this|just|purely)\b",
+)
+# Asked of the text as it was typed, since names have capitals: "Read The Door by Ann Example".
+_READING_TIP = (
+    r"^[\s*_>(]*(?:(?:[Yy]ou|[Aa]nyone|[Ii]f|[Aa]lso|[Ss]hould|might|may|I|would|[Hh]ighly|go|to|"
+    r"like|"
+    r"recommend|have|need|want|enjoy|this|it)[ ,]+)*(?:[Rr]ead|[Rr]eading|[Cc]heck out|[Ll]ook up|"
+    r"[Rr]ecommend)\b[^\n]{0,100}\bby [A-Z][a-zA-Z.]*,? [A-Z]"
+)
+_ONLY_LINKS = r"^(?:(?:\[[^\]\n]*\] ?\([^)\s]+\)|<?https?://[^\s]+)(?:\s+|\z))+\z"
+_BEFORE_TALK = r"^[\s*_>~#(.,!-]*"
 
 
 @dataclass(frozen=True)
@@ -45,32 +134,48 @@ def story_rules(
     min_score: int | None,
     max_tokens: int | None,
     min_words: int | None,
+    drop_talk: bool = False,
+    min_score_age_hours: float | None = None,
 ) -> list[Rule]:
     """The rules for single stories, in the order in which they apply.
 
     Args:
         stories: Ibis table by the schema STORIES.
         drop_deleted: remove deleted and removed bodies.
-        drop_bots: remove bots and moderator templates, by author name and by wording.
+        drop_bots: remove bots and moderator templates, by the column `is_bot` where the table has
+            it (sources that hash names fill it), by author name and by wording.
         needs_score: remove stories without a score (a later rule compares scores).
         needs_time: remove stories without a time of posting.
         min_score: least net upvotes (paper: 10).
         max_tokens: most tokens (paper: 2,048).
         min_words: fewest words (paper: 50).
+        drop_talk: remove short texts that talk about the prompt instead of telling a story.
+        min_score_age_hours: a score read sooner after posting has not settled and goes; so does
+            one of unknown age.
     """
     rules = []
     if drop_deleted:
         text = stories.text.strip()
         rules.append(Rule("drop_deleted", "not deleted or removed", text.re_search(_GONE)))
     if drop_bots:
-        by_name = stories.author.re_search(_BOT_NAMES).fill_null(False)
+        by_name = stories.author.re_search(BOT_NAMES).fill_null(False)
+        if "is_bot" in stories.columns:
+            by_name |= stories.is_bot.fill_null(False)
         text = stories.text.strip()
         head, tail = text.substr(0, _EDGE), text.right(_EDGE)
         by_text = head.re_search(_BOT_TEMPLATE) | head.re_search(_BOT_SIGNATURE)
         by_text |= tail.re_search(_BOT_SIGNATURE)
         rules.append(Rule("drop_bots", "not a bot or a moderator template", by_name | by_text))
+    if drop_talk:
+        about = f"not talk about the prompt (looked for below {TALK_WORDS} words)"
+        rules.append(Rule("drop_talk", about, _is_talk(stories)))
     if needs_score:
         rules.append(Rule("has_score", "score is known", stories.score.isnull()))
+    if min_score_age_hours is not None:
+        age = (stories.score_utc - stories.created_utc).cast("float64")
+        too_young = (age < min_score_age_hours * 3_600).fill_null(True)
+        about = f"score read at least {min_score_age_hours:g} hours after posting"
+        rules.append(Rule("min_score_age_hours", about, too_young))
     if needs_time:
         rules.append(Rule("has_time", "time of posting is known", stories.created_utc.isnull()))
     if min_score is not None:
@@ -82,6 +187,19 @@ def story_rules(
     if min_words is not None:
         rules.append(Rule("min_words", f"at least {min_words} words", stories.n_words < min_words))
     return rules
+
+
+def _is_talk(stories: Any) -> Any:
+    """True for short texts that talk about the prompt instead of telling a story."""
+    text = stories.text.strip()
+    head = text.substr(0, _EDGE)
+    # Engines differ about the lower case of İ; "I’d" is "I'd".
+    folded = head.replace("İ", "I").lower().replace("’", "'")
+    talk = folded.re_search(f"{_BEFORE_TALK}(?:{'|'.join(_TALK)})")
+    talk |= head.re_search(_READING_TIP)
+    talk |= (text.length() <= _EDGE) & head.re_search(_ONLY_LINKS)
+    short = folded.re_search(f"{_BEFORE_TALK}(?:{'|'.join(_SHORT_TALK)})")
+    return ((stories.n_words < TALK_WORDS) & talk) | ((stories.n_words < _SHORT_TALK_WORDS) & short)
 
 
 def removed_by(rules: Sequence[Rule]) -> Any:

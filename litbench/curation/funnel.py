@@ -95,10 +95,10 @@ class Examples:
             heapq.heappushpop(kept, item)
 
     def rows(self) -> list[dict[str, str]]:
-        """`step`, `name`, `text` (its first 600 characters) and `about` of each example."""
+        """`step`, `name`, `text` (its first 600 characters) and `about`, by step."""
         return [
             {"step": step, "name": name, "text": text, "about": about}
-            for step, kept in self._kept.items()
+            for step, kept in sorted(self._kept.items())
             for _, name, text, about in sorted(kept, reverse=True)
         ]
 

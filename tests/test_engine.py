@@ -1,0 +1,199 @@
+"""The engines of curation: the same rows from DuckDB within little memory, and from Spark."""
+
+import json
+import shutil
+from pathlib import Path
+
+import ibis
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from litbench.curation.engine import open_engine
+from litbench.errors import ConfigError
+from litbench.records import write_table
+
+
+def letters(rows: int) -> pa.Table:
+    return pa.table({"name": [f"row{row:05d}" for row in range(rows)], "place": range(rows)})
+
+
+def test_what_is_put_in_comes_out_in_the_order_asked_for(tmp_path: Path) -> None:
+    with open_engine("duckdb", tmp_path) as engine:
+        table = engine.put(letters(20_000))
+        kept = engine.keep(table.filter(table.place % 2 == 0))
+        batches = list(engine.batches(kept.order_by(kept.name.desc())))
+        names = [name for batch in batches for name in batch["name"].to_pylist()]
+        assert names == [f"row{row:05d}" for row in range(19_998, -1, -2)]
+        assert len(batches) > 1
+        assert engine.count(kept) == 10_000
+        thirds = engine.count_by(kept.mutate(third=kept.place % 3), "third")
+        assert thirds == {0: 3_334, 1: 3_333, 2: 3_333}
+
+
+def test_a_star_in_the_name_of_a_folder_is_no_pattern(tmp_path: Path) -> None:
+    for name, rows in (("a*", 3), ("ab", 4), ("[a]?", 5)):
+        (tmp_path / name).mkdir()
+        write_table(letters(rows), tmp_path / name / "letters.parquet")
+    with open_engine("duckdb", tmp_path / "work*") as engine:
+        found = [
+            engine.count(engine.read(tmp_path / n / "letters.parquet")) for n in ("a*", "[a]?")
+        ]
+        assert found == [3, 5]
+        assert engine.count(engine.put(letters(6))) == 6
+
+
+def test_sums_are_whole_numbers(tmp_path: Path) -> None:
+    with open_engine("duckdb", tmp_path) as engine:
+        table = engine.put(letters(10))
+        (row,) = engine.rows(table.aggregate(total=table.place.sum()))
+        assert row == {"total": 45}
+        assert isinstance(row["total"], int)
+
+
+def test_working_files_are_gone_afterwards_also_after_an_error(tmp_path: Path) -> None:
+    def use_and_stop() -> None:
+        with open_engine("duckdb", tmp_path) as engine:
+            engine.put(letters(5))
+            assert list(engine.work.iterdir())
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        use_and_stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_that_is_none_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"memory_limit is 'plenty'.*such as 4GB"):
+        open_engine("duckdb", tmp_path, memory_limit="plenty")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_fit_goes_to_disk(tmp_path: Path) -> None:
+    with open_engine("duckdb", tmp_path, memory_limit="80MB") as engine:
+        names = pa.array([f"{row * 7919 % 1_000_003:032d}" for row in range(1_000_000)])
+        table = engine.put(pa.table({"name": names}))
+        # Two copies of a million names of 32 letters do not fit into 80 MB.
+        doubled = engine.keep(table.union(table))
+        spilled = sum(file.stat().st_size for file in engine.work.glob("duckdb_temp*"))
+        assert spilled > 1_000_000
+        last = None
+        rows = 0
+        for batch in engine.batches(doubled.order_by("name")):
+            values = batch["name"].to_pylist()
+            assert last is None or last <= values[0]
+            assert values == sorted(values)
+            last, rows = values[-1], rows + len(values)
+        assert rows == 2_000_000
+
+
+@pytest.fixture(scope="module")
+def spark_options() -> dict[str, str]:
+    pytest.importorskip("pyspark", reason="pip install 'litbench[spark]'")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    return {
+        "spark.master": "local[2]",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def crowd(story_table, seed: int = 3) -> pa.Table:
+    """Stories with something to remove for every step, in more than one script."""
+    random = np.random.default_rng(seed)
+    words = [
+        "mill",
+        "river",
+        "Straße",
+        "été",
+        "雨",
+        "夜",
+        "ghost",
+        "ÎLE",
+        "mother",
+        "edit:",
+        "[ot]",
+    ]
+    rows = []
+    for place in range(900):
+        text = " ".join(random.choice(words, int(random.integers(5, 300))))
+        rows.append(
+            {
+                "story_id": f"s{random.integers(1 << 40):x}-{place}",
+                "prompt_id": f"p{place % 40}",
+                "prompt": f"[WP] Prompt {place % 37}",
+                "text": text,
+                "score": int(random.poisson(6 + len(text) / 60)),
+                "created_utc": int(random.integers(0, 500)),
+                "score_utc": int(random.integers(400, 900_000)),
+                "author": str(random.choice(["4f1b", "77aa", "AutoModerator"])),
+                "n_tokens": len(text) // int(random.choice([4, 4, 4, 1])),
+            }
+        )
+    rows[7]["text"], rows[8]["text"] = "[removed]", "  [deleted]\n"
+    rows[9]["text"] = "I am a bot, and this action was performed automatically."
+    for copy, original in ((100, 140), (101, 141), (102, 182)):
+        rows[copy]["text"] = rows[original]["text"].upper().replace(" ", "\n")
+    return story_table(rows)
+
+
+ALL_STEPS = {
+    "splits": {"train": 0.6, "test": 0.4},
+    "max_uses_per_story": 9,
+    "max_pairs_per_prompt": 40,
+    "min_score_age_hours": 24,
+    "min_score": 4,
+    "symmetry_buckets": 10,
+}
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning")
+def test_spark_gives_the_bytes_of_duckdb(
+    story_table, load_program, tmp_path: Path, spark_options: dict[str, str]
+) -> None:
+    program = load_program("data_prep/make_pairs.py")
+    stories = crowd(story_table)
+    write_table(stories, tmp_path / "stories.parquet")
+    order = np.random.default_rng(0).permutation(stories.num_rows)
+    write_table(stories.take(pa.array(order)), tmp_path / "shuffled.parquet")
+    made = {}
+    for engine, file in (("duckdb", "stories"), ("duckdb", "shuffled"), ("spark", "shuffled")):
+        out = tmp_path / engine / file
+        options = {"engine": engine, "spark": spark_options, **ALL_STEPS}
+        program.main(program.Config(stories=tmp_path / f"{file}.parquet", out=out, **options))
+        counts = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["counts"]
+        files = {path.name: path.read_bytes() for path in sorted(out.glob("*pairs*.parquet"))}
+        files["examples"] = (out / "examples.jsonl").read_bytes()
+        made[engine, file] = (counts, files)
+    first = made["duckdb", "stories"]
+    removed = {step["step"]: step["removed"] for step in first[0]["funnel"]}
+    idle = {name for name, count in removed.items() if count == 0}
+    assert idle <= {"read", "drop_talk", "has_score", "has_time", "min_words", "within_prompt"}
+    assert len(first[1]) == 3
+    assert made["duckdb", "shuffled"] == first
+    assert made["spark", "shuffled"] == first
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_spark_counts_and_orders_as_duckdb_does(
+    tmp_path: Path, spark_options: dict[str, str]
+) -> None:
+    found = []
+    for name in ("duckdb", "spark"):
+        with open_engine(name, tmp_path / name, spark=spark_options) as engine:
+            table = engine.put(letters(3_000))
+            key = ibis.literal("7|").concat(table.name).hexdigest("md5")
+            kept = engine.keep(table.mutate(draw=key))
+            rows = engine.rows(kept.order_by("draw").limit(5))
+            names = [
+                n for b in engine.batches(kept.order_by("draw")) for n in b["name"].to_pylist()
+            ]
+            found.append((rows, names, engine.count(kept)))
+            work = engine.work
+        assert not work.exists()
+    assert found[0] == found[1]
