@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from litbench.curation.bots import BOT_NAMES
 from litbench.errors import ConfigError, DataError
 
 # What r/WritingPrompts calls a prompt: writing, simple, established universe, constrained, theme,
@@ -22,8 +23,7 @@ PROMPT_TAGS = ("WP", "SP", "EU", "CW", "TT", "IP", "MP", "RF", "PM")
 SALT_VARIABLE = "LITBENCH_SALT"
 
 _TAG = re.compile(r"^[\s*_#>]*\[\s*([A-Za-z]{2,12})\s*\]")
-# A set-off or capitalised "Bot" at the end: people are called Talbot and Abbot.
-_BOT_NAME = re.compile(r"^(?i:automoderator)$|(^|[-_])(?i:bot)\d*$|[A-Za-z0-9]Bot\d*$")
+_BOT_NAME = re.compile(BOT_NAMES)
 _NOBODY = ("[deleted]", "[removed]", "")
 
 

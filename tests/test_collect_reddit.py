@@ -1,0 +1,477 @@
+"""Collecting stories, through the real PRAW, from a server on loopback with faults and kills."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from fake_reddit import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    NOW,
+    SALT,
+    FakeReddit,
+    Killer,
+    World,
+    drawn_faults,
+    make_world,
+)
+
+from litbench.errors import ConfigError, LitBenchError
+from litbench.reading import read_table
+from litbench.records import STORIES
+from litbench.sources.posts import hash_author
+from litbench.sources.reddit import Patience, RedditError
+from litbench.text import count_words_of
+
+PROGRAM = "data_prep/collect_reddit.py"
+QUICK = Patience(timeout_seconds=0.4, first_wait_seconds=0.005, max_tries=12)
+
+
+@pytest.fixture
+def collect(
+    load_program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., list[dict[str, Any]]]:
+    """Run the program in this process against a server; return the stories' rows."""
+    module = load_program(PROGRAM)
+
+    def run(server: FakeReddit, name: str = "out", **config: Any) -> list[dict[str, Any]]:
+        server.take_over(monkeypatch, tmp_path / "settings")
+        settings = {"listings": ["new"], "patience": QUICK, **config}
+        module.main(module.Config(out=tmp_path / name, **settings))
+        rows: list[dict[str, Any]] = pq.read_table(tmp_path / name / "stories.parquet").to_pylist()
+        return rows
+
+    return run
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return content["counts"]  # type: ignore[no-any-return]
+
+
+def stories_of(world: World) -> dict[str, dict[str, Any]]:
+    """The comments that belong into the table, by story_id, found without the program."""
+    return {
+        comment["name"]: comment
+        for post in world.posts.values()
+        if post["title"].startswith("[WP]") and not post["removed_by_category"]
+        for comment in world.top_level(post["id"])
+    }
+
+
+def more_requests(world: World, page: int) -> int:
+    hidden = [max(0, len(world.top_level(post)) - page) for post in world.posts]
+    return sum(-(-number // 100) for number in hidden)
+
+
+def everything_in(folder: Path) -> bytes:
+    """All bytes below a folder, Parquet as text."""
+    found = []
+    for path in folder.rglob("*"):
+        if path.suffix == ".parquet":
+            found.append(str(pq.read_table(path).to_pylist()).encode("utf-8", "surrogatepass"))
+        elif path.is_file():
+            found.append(path.read_bytes())
+    return b"\n".join(found)
+
+
+# What is collected -----------------------------------------------------------------------------
+
+
+def test_all_top_level_comments_of_prompts_become_stories_with_so_many_requests(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = make_world(1)
+    with FakeReddit(world, page=4) as server:
+        rows = collect(server)
+        assert server.answered == {
+            "token": 1, "listing": 1, "comments": 12, "more comments": more_requests(world, 4),
+        }  # fmt: skip
+        assert not server.violations
+    wanted = stories_of(world)
+    assert {row["story_id"] for row in rows} == set(wanted)
+    assert len(rows) == len(wanted)
+    assert rows == sorted(rows, key=lambda row: (row["prompt_id"], row["story_id"]))
+    for row in rows:
+        comment = wanted[row["story_id"]]
+        post = world.posts[comment["link_id"].removeprefix("t3_")]
+        assert row["text"] == comment["body"]
+        assert row["prompt"] == post["title"]
+        assert row["prompt_id"] == post["name"]
+        assert row["score"] == comment["score"]
+        assert row["n_words"] == count_words_of(comment["body"])
+        assert row["created_utc"] == int(comment["created_utc"])
+        assert row["score_utc"] == NOW
+        assert row["author"] == hash_author(comment["author"], SALT)
+        assert row["edited_utc"] == (int(comment["edited"]) or None)
+        assert row["source"] == "reddit:WritingPrompts"
+        assert row["flair"] == "WP"
+    bodies = Counter(comment["body"] for comment in wanted.values())
+    counts = manifest(tmp_path / "out")
+    assert counts["comments"]["deleted"] == bodies["[deleted]"] > 0
+    assert counts["comments"]["removed"] == bodies["[removed]"] > 0
+    assert counts["comments"]["edited"] == sum(bool(c["edited"]) for c in wanted.values()) > 0
+    assert counts["comments"]["rows"] == counts["comments"]["top_level"] == len(wanted)
+    assert counts["requests_of_this_run"]["requests"] == server.requests
+    # What was written is a stories table for the next program.
+    assert read_table(tmp_path / "out" / "stories.parquet", STORIES).num_rows == len(wanted)
+
+
+def test_skipped_posts_are_counted_with_their_reason(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = make_world(1)
+    first = next(iter(world.posts))
+    private = world.add_post("[WP] A private one")
+    world.add_comment(private, "A story.")
+    world.refused[private] = "private"
+    gone = world.add_post("[deleted by user]")
+    world.add_comment(gone, "A story.")
+    with FakeReddit(world) as server:
+        collect(server, posts=["zzzz"], skip_posts=[f"https://redd.it/{first}"])
+    counts = manifest(tmp_path / "out")["posts"]
+    assert counts["skipped"] == {
+        "in skip_posts": 1, "no comments": 1, "not a prompt ([PI])": 1, "not found": 1,
+        "private": 1, "removed (moderator)": 1, "removed (title)": 1,
+    }  # fmt: skip
+    assert counts["found"] == len(world.posts) + 1
+    assert counts["kept"] + sum(counts["skipped"].values()) == counts["found"]
+    lines = (tmp_path / "out" / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    assert Counter(json.loads(line)["reason"] for line in lines) == counts["skipped"]
+
+
+def test_every_post_counts_as_a_prompt_when_the_config_says_so(
+    collect: Callable[..., Any],
+) -> None:
+    world = World()
+    for title in ("[WP] One", "[PI] Two", "Three"):
+        world.add_comment(world.add_post(title), f"story of {title}")
+    with FakeReddit(world) as server:
+        assert len(collect(server, "wp")) == 1
+        assert len(collect(server, "pi", prompt_tags=["pi"])) == 1
+        assert len(collect(server, "all", prompt_tags=None)) == 3
+
+
+def test_searches_posts_and_listings_find_each_post_once(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = make_world(4, posts=5)
+    names = list(world.posts)[:5]
+    table = tmp_path / "prompts.csv"
+    table.write_text("title\n" + f'"{world.posts[names[0]]["title"]}"\n', encoding="utf-8")
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text(json.dumps({"post_id": names[1]}) + "\n", encoding="utf-8")
+    with FakeReddit(world) as server:
+        rows = collect(
+            server,
+            listings=[],
+            prompts_from=str(table),
+            prompt_column="title",
+            posts_from=str(ids),
+            prompts=[world.posts[names[2]]["title"]],
+            posts=[names[0], f"https://www.reddit.com/comments/{names[3]}/a_title/"],
+        )
+        assert server.answered["search"] == 2
+        assert server.answered["comments"] == 4
+    assert {row["prompt_id"] for row in rows} == {f"t3_{name}" for name in names[:4]}
+    assert manifest(tmp_path / "out")["posts"]["found_again"] == 1
+
+
+def test_scores_that_are_hidden_or_young_are_null_and_no_request_is_repeated_for_the_rule(
+    collect: Callable[..., Any],
+) -> None:
+    world = World()
+    post = world.add_post("[WP] One")
+    world.add_comment(post, "hidden", score=1, score_hidden=True)
+    world.add_comment(post, "young", score=5, created_utc=NOW - 3_600.0)
+    world.add_comment(post, "old", score=7, created_utc=NOW - 90_000.0)
+    with FakeReddit(world) as server:
+        scores = {row["text"]: row["score"] for row in collect(server)}
+        assert scores == {"hidden": None, "young": 5, "old": 7}
+        before = server.requests
+        scores = {row["text"]: row["score"] for row in collect(server, min_score_age_hours=24)}
+        assert scores == {"hidden": None, "young": None, "old": 7}
+        assert server.requests == before
+
+
+def test_a_broken_comment_is_set_aside_and_the_others_stay(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = World()
+    post = world.add_post("[WP] One")
+    world.add_comment(post, "half \ud83d pair")
+    world.add_comment(post, "no time", created_utc=None)
+    number = world.add_comment(post, "")
+    world.comments[number]["body"] = 7
+    world.add_comment(post, "good")
+    with FakeReddit(world) as server:
+        rows = collect(server)
+    assert [row["text"] for row in rows] == ["good"]
+    counts = manifest(tmp_path / "out")
+    assert counts["comments"]["broken"] == 3
+    reasons = " ".join(counts["set_aside"])
+    assert "surrogate" in reasons
+    assert "created_utc is missing" in reasons
+    assert "body is a int" in reasons
+
+
+def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
+    world = make_world(1)
+    with FakeReddit(world) as server:
+        with pytest.raises(ConfigError, match="nothing to collect"):
+            collect(server, listings=[])
+        with pytest.raises(ConfigError, match="'best/ever' is none"):
+            collect(server, listings=["best/ever"])
+        with pytest.raises(ConfigError, match="at least 1"):
+            collect(server, limit=0)
+        with pytest.raises(LitBenchError, match="no comment was found"):
+            collect(server, listings=[], posts=["zzzz"])
+        with pytest.raises(RedditError, match="r/Nowhere"):
+            collect(server, subreddit="Nowhere")
+
+
+# Faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_faults_change_neither_the_table_nor_the_useful_requests(
+    collect: Callable[..., Any], tmp_path: Path, threads: int
+) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed of the faults: {seed}")
+    world = make_world(5, posts=20)
+    with FakeReddit(world, page=3) as calm:
+        collect(calm, "calm", prompts=["of number"])
+    with FakeReddit(world, page=3, faults=drawn_faults(seed, 0.3), hang_seconds=0.8) as wild:
+        collect(wild, "wild", prompts=["of number"], threads=threads)
+        assert wild.faults.total() > 0
+        # Each thread signs in for itself.
+        assert 1 <= wild.answered.pop("token") <= threads
+        assert calm.answered.pop("token") == 1
+        assert wild.answered == calm.answered
+        assert not wild.violations
+    assert calm.answered == {
+        "listing": 1, "search": 1, "comments": 20, "more comments": more_requests(world, 3),
+    }  # fmt: skip
+    said = manifest(tmp_path / "wild")["requests_of_this_run"]
+    assert said["requests"] == wild.requests
+    assert sum(said["faults"].values()) == wild.faults.total()
+    tables = [(tmp_path / name / "stories.parquet").read_bytes() for name in ("calm", "wild")]
+    assert tables[0] == tables[1]
+
+
+def test_a_reddit_that_stays_down_leaves_what_was_collected_and_the_next_run_goes_on(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = make_world(1)
+    few = Patience(timeout_seconds=1, first_wait_seconds=0.001, max_tries=3)
+    with FakeReddit(world, faults=lambda number, _: "503" if number > 7 else None) as server:
+        with pytest.raises(RedditError, match=r"503.*\(5 posts are kept in"):
+            collect(server, patience=few)
+        assert not (tmp_path / "out" / "stories.parquet").exists()
+    with FakeReddit(world) as server:
+        rows = collect(server)
+        assert server.answered == {"token": 1, "comments": 7}
+    assert {row["story_id"] for row in rows} == set(stories_of(world))
+
+
+# Going on --------------------------------------------------------------------------------------
+
+
+def test_more_prompts_ask_for_what_is_new_only(collect: Callable[..., Any]) -> None:
+    world = make_world(6, posts=4)
+    titles = [post["title"] for post in world.posts.values()]
+    with FakeReddit(world) as server:
+        collect(server, listings=[], prompts=titles[:2])
+        assert server.answered == {"token": 1, "search": 2, "comments": 2}
+        collect(server, listings=[], prompts=titles[:3])
+        assert server.answered == {"token": 2, "search": 3, "comments": 3}
+
+
+def test_a_finished_collection_needs_neither_reddit_nor_credentials(
+    collect: Callable[..., Any],
+    load_program: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world = make_world(1)
+    with FakeReddit(world) as server:
+        collect(server)
+        collect(server)
+        assert "unchanged" in capsys.readouterr().out
+    for name in ("praw_client_id", "praw_client_secret"):
+        monkeypatch.delenv(name)
+    module = load_program(PROGRAM)
+    config = module.Config(out=tmp_path / "out", listings=["new"], min_score_age_hours=2)
+    module.main(config)
+    assert "nothing was asked of Reddit" in capsys.readouterr().out
+
+
+def test_a_resumed_run_keeps_the_time_at_which_a_score_was_read(
+    collect: Callable[..., Any],
+) -> None:
+    world = make_world(1)
+    few = Patience(timeout_seconds=1, first_wait_seconds=0.001, max_tries=2)
+    down = FakeReddit(world, faults=lambda number, _: "500" if number > 6 else None)
+    with down, pytest.raises(RedditError):
+        collect(down, patience=few)
+    with FakeReddit(world, now=NOW + 500) as server:
+        rows = collect(server)
+    times = {row["prompt_id"]: row["score_utc"] for row in rows}
+    assert Counter(times.values()) == {NOW: 4, NOW + 500: 8}
+
+
+def test_another_salt_reads_again_so_that_authors_have_one_hash(
+    collect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    load_program: Callable[[str], ModuleType],
+) -> None:  # fmt: skip
+    world = make_world(1, posts=2)
+    with FakeReddit(world) as server:
+        collect(server)
+        monkeypatch.setenv("LITBENCH_SALT", "another salt, long enough")
+        module = load_program(PROGRAM)
+        module.main(module.Config(out=tmp_path / "out", listings=["new"], threads=2))
+        assert server.answered["comments"] == 4
+    rows = pq.read_table(tmp_path / "out" / "stories.parquet").to_pylist()
+    hashes = {row["author"] for row in rows if row["author"] is not None}
+    named = {comment["author"] for comment in world.comments.values()}
+    assert hashes <= {hash_author(name, "another salt, long enough") for name in named}
+
+
+def test_what_an_author_deleted_is_nowhere_after_reading_again(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = World()
+    posts = [world.add_post(f"[WP] Number {number}") for number in range(3)]
+    comments = [world.add_comment(post, f"unmistakable{post}") for post in posts]
+    now = int(time.time())
+    with FakeReddit(world, now=now - 40 * 86_400) as server:
+        collect(server, read_again_after_days=30)
+    assert f"unmistakable{posts[1]}".encode() in everything_in(tmp_path / "out")
+    world.delete(comments[1])
+    with FakeReddit(world, now=now) as server:
+        for _ in range(2):
+            collect(server, read_again_after_days=30)
+            assert server.answered == {"token": 1, "listing": 1, "comments": 3}
+    left = everything_in(tmp_path / "out")
+    assert f"unmistakable{posts[1]}".encode() not in left
+    assert f"unmistakable{posts[0]}".encode() in left
+
+
+# Secrets ---------------------------------------------------------------------------------------
+
+
+def run_process(server: FakeReddit, tmp_path: Path, *more: str, **environment: str) -> Any:
+    settings = server.environment(tmp_path / "settings", **environment)
+    return subprocess.Popen(
+        [
+            sys.executable, str(ROOT / PROGRAM), "--out", str(tmp_path / "killed"), "--listings",
+            "[new]", "--prompts", "['of number']", "--patience.timeout_seconds", "0.6",
+            "--patience.first_wait_seconds", "0.005", *more,
+        ],
+        env={**os.environ, **settings},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+
+
+def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
+    world = make_world(1, posts=3)
+    said = ""
+    with FakeReddit(world, faults=drawn_faults(5, 0.2), hang_seconds=1.2) as server:
+        for more in ((), ("--posts", "[abc]", "--patience.max_tries", "1")):
+            server.draw = drawn_faults(5, 0.2) if not more else (lambda *_: "500")
+            process = run_process(server, tmp_path, *more)
+            out, error = process.communicate(timeout=120)
+            said += out + error
+            assert process.returncode == (2 if more else 0)
+    assert "in 1 tries" in said
+    everything = everything_in(tmp_path / "killed") + said.encode()
+    for secret in (CLIENT_ID, CLIENT_SECRET, SALT, "token-", "Writer_", "asker_"):
+        assert secret.encode() not in everything, secret
+    # The settings hold no secret either, so the above could have found one.
+    assert re.search(rb"t1_\w+", everything)
+
+
+def test_missing_credentials_end_the_program_with_what_to_set(
+    program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("praw_client_id", "praw_client_secret", "praw_site"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    done = program(PROGRAM, "--out", tmp_path / "out", "--posts", "[abc]")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Reddit's credentials are missing")
+    assert "export praw_client_id=... praw_client_secret=..." in done.stderr
+
+
+# Kills -----------------------------------------------------------------------------------------
+
+
+def kill_at_random_requests(
+    tmp_path: Path, collect: Callable[..., Any], kills: int, faults: float
+) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed of the kills: {seed}")
+    world = make_world(7, posts=25)
+    with FakeReddit(world, page=4) as calm:
+        collect(calm, "calm", prompts=["of number"])
+    killer = Killer(seed, kills, calm.requests)
+    kept: list[tuple[int, set[str]]] = []
+    with FakeReddit(
+        world, page=4, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=1.2
+    ) as server:
+        while True:
+            killer.process = run_process(server, tmp_path)
+            out, error = killer.process.communicate(timeout=120)
+            posts = (tmp_path / "killed" / "parts" / "posts").glob("[!.]*.json")
+            kept.append((server.requests, {path.stem for path in posts}))
+            if killer.process.returncode != -signal.SIGKILL:
+                break
+        assert killer.process.returncode == 0, error
+        assert killer.killed == kills
+        assert len(kept) == kills + 1
+        assert not server.violations
+        for request, posts in kept:
+            later = " ".join(server.paths[request:])
+            assert not [post for post in posts if f"/comments/{post}/" in later]
+        repeated = sum(server.answered.values()) - sum(calm.answered.values())
+        most = 1 + max(len(world.top_level(post)) for post in world.posts)
+        assert 0 <= repeated <= kills * (most + 1)
+    assert not list((tmp_path / "killed").rglob(".part-*"))
+    for name in ("stories.parquet", "set_aside.jsonl"):
+        calm_bytes = (tmp_path / "calm" / name).read_bytes()
+        assert (tmp_path / "killed" / name).read_bytes() == calm_bytes, out
+
+
+def test_a_run_killed_twice_finishes_to_the_same_file(
+    tmp_path: Path, collect: Callable[..., Any]
+) -> None:
+    kill_at_random_requests(tmp_path, collect, kills=2, faults=0)
+
+
+@pytest.mark.long
+def test_a_run_killed_at_ten_random_requests_finishes_to_the_same_file(
+    tmp_path: Path, collect: Callable[..., Any]
+) -> None:
+    kill_at_random_requests(tmp_path, collect, kills=10, faults=0)
+
+
+@pytest.mark.long
+def test_a_run_with_faults_killed_ten_times_finishes_to_the_same_file(
+    tmp_path: Path, collect: Callable[..., Any]
+) -> None:
+    kill_at_random_requests(tmp_path, collect, kills=10, faults=0.2)

@@ -1,0 +1,511 @@
+"""From published comment ids back to texts, through the real PRAW, with faults and kills."""
+
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from fake_reddit import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    NOW,
+    SALT,
+    FakeReddit,
+    Killer,
+    World,
+    drawn_faults,
+    make_published,
+)
+
+from litbench.errors import ConfigError, DataError
+from litbench.reading import read_table
+from litbench.records import PAIRS, pair_id
+from litbench.sources.posts import hash_author
+from litbench.sources.reddit import Patience, RedditError
+from litbench.text import count_words_of
+
+PROGRAM = "data_prep/rehydrate.py"
+QUICK = Patience(timeout_seconds=0.4, first_wait_seconds=0.005, max_tries=12)
+
+
+def write_ids(path: Path, pairs: Sequence[dict[str, Any]]) -> str:
+    lines = (json.dumps(pair) + "\n" for pair in pairs)
+    path.write_text("".join(lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def rehydrate(
+    load_program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., list[dict[str, Any]]]:
+    """Run the program in this process against a server; return the pairs' rows."""
+    module = load_program(PROGRAM)
+
+    def run(
+        server: FakeReddit, pairs: Sequence[dict[str, Any]], name: str = "out", **config: Any
+    ) -> list[dict[str, Any]]:
+        server.take_over(monkeypatch, tmp_path / "settings")
+        ids = write_ids(tmp_path / "ids.jsonl", pairs)
+        settings = {"patience": QUICK, **config}
+        module.main(module.Config(pairs=ids, out=tmp_path / name, **settings))
+        rows: list[dict[str, Any]] = pq.read_table(tmp_path / name / "pairs.parquet").to_pylist()
+        return rows
+
+    return run
+
+
+def counts_of(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return content["counts"]  # type: ignore[no-any-return]
+
+
+def reasons_of(folder: Path) -> Counter[str]:
+    lines = (folder / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return Counter(f"{row['column']}: {row['reason']}" for row in rows)
+
+
+def ids(*names: str) -> dict[str, Any]:
+    return {"chosen_comment_id": names[0], "rejected_comment_id": names[1]}
+
+
+# What comes back -------------------------------------------------------------------------------
+
+
+def test_the_published_set_takes_under_100_requests(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    # The size of LitBench-Test: 2,480 pairs of 3,543 comments.
+    world, pairs = make_published(1, posts=1_181, third_pairs=118)
+    assert (len(pairs), len(world.comments)) == (2_480, 3_543)
+    with FakeReddit(world) as server:
+        rows = rehydrate(server, pairs)
+        assert server.answered == {"token": 1, "info": 36 + 12}
+        assert server.requests < 100
+        assert not server.violations
+    assert len(rows) == 2_480
+    counts = counts_of(tmp_path / "out")
+    assert counts["coverage"] == {"published": 2_480, "made": 2_480, "share": 1.0}
+    assert counts["comments"]["present"] == counts["comments"]["asked_for"] == 3_543
+    assert counts["order"]["changed"] == 0
+    assert counts["chosen_later"] == {"pairs_with_both_times": 2_480, "holds": 2_480}
+    assert counts["requests_of_this_run"]["requests"] == 49
+
+
+def test_pairs_keep_their_label_and_get_texts_votes_and_times(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    world, pairs = make_published(2, posts=8, third_pairs=3)
+    turned = pairs[0]["chosen_comment_id"]
+    world.comments[turned]["score"] = -4
+    with FakeReddit(world) as server:
+        rows = rehydrate(server, pairs, split="test")
+    by_name = {row["pair_id"]: row for row in rows}
+    assert [row["pair_id"] for row in rows] == sorted(by_name)
+    assert len(by_name) == len(pairs) == 19
+    for pair in pairs:
+        names = {side: f"t1_{pair[f'{side}_comment_id']}" for side in ("chosen", "rejected")}
+        row = by_name[pair_id(names["chosen"], names["rejected"])]
+        for side, name in names.items():
+            comment = world.comments[name.removeprefix("t1_")]
+            assert row[f"{side}_story_id"] == name
+            assert row[side] == comment["body"]
+            assert row[f"{side}_n_words"] == count_words_of(comment["body"])
+            assert row[f"{side}_score"] == comment["score"]
+            assert row[f"{side}_published_score"] == pair[f"{side}_upvotes"]
+            assert row[f"{side}_score_utc"] == NOW
+            assert row[f"{side}_created_utc"] == int(comment["created_utc"])
+            assert row[f"{side}_author"] == hash_author(comment["author"], SALT)
+        post = world.posts[comment["link_id"].removeprefix("t3_")]
+        assert (row["prompt"], row["prompt_id"]) == (post["title"], post["name"])
+        assert (row["label_source"], row["split"]) == ("votes", "test")
+        assert (row["margin"], row["weight"], row["fold"]) == (None, None, None)
+    assert read_table(tmp_path / "out" / "pairs.parquet", PAIRS).num_rows == 19
+
+
+def test_what_cannot_be_made_is_set_aside_with_its_reason(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    world, pairs = make_published(3, posts=9, third_pairs=0)
+    pairs = pairs[::2]
+    one = {k: [pair[f"{side}_comment_id"] for side in ("chosen", "rejected")] for k, pair in enumerate(pairs)}  # fmt: skip  # noqa: E501
+    world.delete(one[0][0])
+    world.remove(one[1][1])
+    world.remove(one[2][1], "[ Removed by Reddit ]")
+    del world.comments[one[3][0]]
+    world.comments[one[4][1]]["body"] = "half \udc00 pair"
+    world.comments[one[5][0]]["created_utc"] = None
+    post = [world.comments[one[k][1]]["link_id"].removeprefix("t3_") for k in (6, 7)]
+    world.posts[post[0]]["title"] = "[deleted by user]"
+    del world.posts[post[1]]
+    with FakeReddit(world) as server:
+        rows = rehydrate(server, pairs)
+    assert len(rows) == 1
+    assert rows[0]["chosen_story_id"] == f"t1_{one[8][0]}"
+    assert reasons_of(tmp_path / "out") == {
+        "chosen: deleted": 1, "rejected: removed": 2, "chosen: missing": 1,
+        "rejected: half a surrogate pair: not valid Unicode": 1,
+        "chosen: created_utc is missing": 1, "prompt: deleted": 1, "prompt: missing": 1,
+    }  # fmt: skip
+    counts = counts_of(tmp_path / "out")
+    assert counts["coverage"]["made"] == 1
+    assert counts["comments"] == {
+        "asked_for": 18, "fetched": 15, "present": 12, "deleted": 1, "removed": 2, "missing": 1,
+        "broken": 2, "edited": 0, "edited_since_publication": None, "account_deleted": 0,
+    }  # fmt: skip
+    table = pq.read_table(tmp_path / "out" / "comments.parquet").to_pylist()
+    assert Counter(row["state"] for row in table) == {
+        "present": 12, "deleted": 1, "removed": 2, "missing": 1, "broken": 2,
+    }  # fmt: skip
+
+
+def test_pairs_that_contradict_or_repeat_are_set_aside(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    world, pairs = make_published(4, posts=4, third_pairs=0)
+    a, b, c, d, *_ = (pair["chosen_comment_id"] for pair in pairs)
+    given = [
+        pairs[0],
+        # The same with other spelling, and swapped.
+        ids(f"t1_{a}", pairs[0]["rejected_comment_id"].upper()),
+        pairs[1],
+        ids(pairs[1]["rejected_comment_id"], b),
+        ids(c, c),
+        ids(d, "https://reddit.com/x"),
+        # Comments of two posts with different titles.
+        ids(a, c),
+    ]
+    with FakeReddit(world) as server:
+        rows = rehydrate(server, given)
+    assert [row["chosen_story_id"] for row in rows] == [f"t1_{a}"]
+    assert reasons_of(tmp_path / "out") == {
+        "chosen_comment_id: the pair stands there already": 1,
+        "chosen_comment_id: the pair stands there with the sides swapped, too": 2,
+        "rejected_comment_id: the same comment on both sides": 1,
+        "rejected_comment_id: not a comment's id": 1,
+        "prompt: the comments answer two prompts": 1,
+    }
+
+
+def test_reposts_of_one_prompt_are_one_prompt(rehydrate: Callable[..., Any]) -> None:
+    world = World()
+    first, again = (
+        world.add_post("[WP] A door in the sea."),
+        world.add_post("[EU] a door in the SEA"),
+    )
+    one, other = world.add_comment(first, "one story"), world.add_comment(again, "other story")
+    with FakeReddit(world) as server:
+        rows = rehydrate(server, [ids(one, other)])
+    assert rows[0]["prompt"] == "[WP] A door in the sea."
+
+
+def test_changes_since_publication_are_counted(
+    rehydrate: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, pairs = make_published(5, posts=30, third_pairs=0)
+    source = random.Random(5)
+    steps = {}
+    for comment in world.comments.values():
+        steps[comment["id"]] = source.randrange(-12, 13)
+        comment["score"] += steps[comment["id"]]
+    names = list(world.comments)
+    tied = [pairs[8][f"{side}_comment_id"] for side in ("chosen", "rejected")]
+    steps[tied[0]] += world.comments[tied[1]]["score"] - world.comments[tied[0]]["score"]
+    world.comments[tied[0]]["score"] = world.comments[tied[1]]["score"]
+    published = NOW - 100 * 86_400
+    day = time.strftime("%Y-%m-%d", time.gmtime(published))
+    world.edit(names[0], published - 86_400 * 2)
+    world.edit(names[1], published + 86_400 * 2)
+    world.comments[names[2]]["edited"] = True
+    world.comments[names[3]]["author"] = "[deleted]"
+    world.comments[names[4]] |= {"score_hidden": True, "score": 1}
+    with FakeReddit(world) as server:
+        rehydrate(server, pairs, published=day)
+    counts = counts_of(tmp_path / "out")
+    del steps[names[4]]
+    values = sorted(steps.values())
+    assert counts["comments"]["edited"] == 3
+    assert counts["comments"]["edited_since_publication"] == 1
+    assert counts["comments"]["account_deleted"] == 1
+    assert counts["score_changes"]["comments"] == len(values) == 89
+    assert counts["score_changes"]["unchanged"] == values.count(0)
+    assert counts["score_changes"]["quantiles"]["50%"] == statistics.median(values)
+    assert counts["score_changes"]["quantiles"]["25%"] == statistics.quantiles(
+        values, n=4, method="inclusive"
+    )[0]  # fmt: skip
+    now = [
+        tuple(
+            world.comments[pair[f"{side}_comment_id"]]["score"] for side in ("chosen", "rejected")
+        )
+        for pair in pairs
+        if names[4] not in pair.values()
+    ]
+    order = counts["order"]
+    assert order["pairs_with_both_scores"] == len(now)
+    assert order["changed"] == sum(a < b for a, b in now) > 0
+    assert order["tied"] == sum(a == b for a, b in now) > 0
+    assert f"{order['changed']} the other way round" in capsys.readouterr().out
+
+
+def test_cleaning_is_off_until_asked_for_and_lengths_are_of_what_is_written(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = World()
+    post = world.add_post("[WP] A door in the sea.")
+    story = "It stood in the waves and was ajar.\n\nEDIT: Thanks for the gold, kind stranger!"
+    pair = [ids(world.add_comment(post, story), world.add_comment(post, "Nothing came of it."))]
+    with FakeReddit(world) as server:
+        plain = rehydrate(server, pair)[0]
+        before = server.requests
+        module = sys.modules["program_rehydrate"]
+        cleaned = rehydrate(server, pair, cleaning=module.Cleaning())[0]
+        assert server.requests == before
+    assert (plain["prompt"], plain["chosen"]) == ("[WP] A door in the sea.", story)
+    assert cleaned["prompt"] == "A door in the sea."
+    assert cleaned["chosen"].strip() == "It stood in the waves and was ajar."
+    for row in (plain, cleaned):
+        assert row["chosen_n_words"] == count_words_of(row["chosen"])
+    assert counts_of(tmp_path / "out")["cleaned"]["cut_vote_talk"] == 1
+    assert "kind stranger" in (tmp_path / "out" / "examples.jsonl").read_text(encoding="utf-8")
+
+
+def test_digests_tell_the_same_pairs_from_others(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    world, pairs = make_published(6, posts=4, third_pairs=0)
+    with FakeReddit(world) as server:
+        rehydrate(server, pairs, "one")
+        rehydrate(server, pairs[::-1], "same")
+        world.edit(pairs[0]["chosen_comment_id"], NOW)
+        rehydrate(server, pairs, "edited")
+        rehydrate(server, pairs[1:], "fewer")
+    found = {
+        name: counts_of(tmp_path / name)["digests"] for name in ("one", "same", "edited", "fewer")
+    }
+    assert found["one"] == found["same"]
+    assert found["one"]["pairs"] == found["edited"]["pairs"] != found["fewer"]["pairs"]
+    assert found["one"]["texts"] != found["edited"]["texts"]
+
+
+def test_columns_by_other_names_and_csv_are_read(
+    load_program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, pairs = make_published(7, posts=2, third_pairs=0)
+    rows = [",".join(str(value) for value in pair.values()) for pair in pairs]
+    path = tmp_path / "ids.csv"
+    path.write_text("\n".join(["winner,loser,up,down", *rows]) + "\n", encoding="utf-8")
+    module = load_program(PROGRAM)
+    columns = {
+        "chosen_comment_id": "winner", "rejected_comment_id": "loser", "chosen_upvotes": "up",
+        "rejected_upvotes": "down",
+    }  # fmt: skip
+    with FakeReddit(world) as server:
+        server.take_over(monkeypatch, tmp_path / "settings")
+        module.main(module.Config(pairs=str(path), out=tmp_path / "out", columns=columns))
+    assert counts_of(tmp_path / "out")["coverage"]["made"] == 4
+    assert counts_of(tmp_path / "out")["score_changes"]["comments"] == 6
+
+
+def test_what_cannot_be_rehydrated_is_said(rehydrate: Callable[..., Any]) -> None:
+    world, pairs = make_published(8, posts=2, third_pairs=0)
+    with FakeReddit(world) as server:
+        with pytest.raises(ConfigError, match="published is 'July'"):
+            rehydrate(server, pairs, published="July")
+        with pytest.raises(DataError, match="no pair of ids is left"):
+            rehydrate(server, [ids("!", "?")])
+        with pytest.raises(DataError, match="no pair could be made"):
+            rehydrate(server, [ids("zzzzz", "zzzzy")])
+
+
+# Faults ----------------------------------------------------------------------------------------
+
+
+def test_faults_change_neither_the_files_nor_the_useful_requests(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed of the faults: {seed}")
+    world, pairs = make_published(9, posts=400, third_pairs=0)
+    with FakeReddit(world) as calm:
+        rehydrate(calm, pairs, "calm")
+        assert calm.answered == {"token": 1, "info": 12 + 4}
+    with FakeReddit(world, faults=drawn_faults(seed, 0.5), hang_seconds=0.8) as wild:
+        rehydrate(wild, pairs, "wild")
+        assert wild.faults.total() > 0
+        assert wild.answered == calm.answered
+        assert wild.requests == 17 + wild.faults.total()
+    assert counts_of(tmp_path / "wild")["requests_of_this_run"]["requests"] == wild.requests
+    for name in ("pairs.parquet", "comments.parquet", "set_aside.jsonl"):
+        assert (tmp_path / "calm" / name).read_bytes() == (tmp_path / "wild" / name).read_bytes()
+
+
+def test_a_reddit_that_stays_down_leaves_what_was_fetched_and_the_next_run_goes_on(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    world, pairs = make_published(10, posts=200, third_pairs=0)
+    down = FakeReddit(world, faults=lambda number, _: "503" if number > 5 else None)
+    with down, pytest.raises(RedditError, match=r"503.*\(400 comments and 0 posts are kept"):
+        rehydrate(down, pairs, patience=Patience(1, first_wait_seconds=0.001, max_tries=3))
+    # Without the first pair, whose chosen comment is in no other, nothing is asked for twice.
+    with FakeReddit(world, now=NOW + 9) as server:
+        rows = rehydrate(server, pairs[::-1][:-1])
+        assert server.answered == {"token": 1, "info": 2 + 2}
+    assert len(rows) == 399
+    assert counts_of(tmp_path / "out")["read_before"] == {"comments": 399, "posts": 0}
+    assert {row["chosen_score_utc"] for row in rows} == {NOW, NOW + 9}
+
+
+def test_what_an_author_deleted_is_nowhere_after_reading_again(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    world, pairs = make_published(11, posts=60, third_pairs=0)
+    gone = pairs[4]["chosen_comment_id"]
+    world.comments[gone]["body"] = "unmistakable words"
+    now = int(time.time())
+    with FakeReddit(world, now=now - 40 * 86_400) as server:
+        assert len(rehydrate(server, pairs, read_again_after_days=30)) == 120
+        assert server.answered["info"] == 3
+    world.delete(gone)
+    with FakeReddit(world, now=now) as server:
+        rehydrate(server, pairs, read_again_after_days=60)
+        assert server.requests == 0
+        # Without the first post's pairs other comments share a hundred.
+        for _ in range(2):
+            rows = rehydrate(server, pairs[2:], read_again_after_days=30)
+            assert server.answered == {"token": 1, "info": 3}
+    assert len(rows) == 117
+    assert reasons_of(tmp_path / "out") == {"chosen: deleted": 1}
+    for path in (tmp_path / "out").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            if path.suffix == ".parquet":
+                content = str(pq.read_table(path).to_pylist()).encode()
+            assert b"unmistakable" not in content, path
+
+
+def test_a_finished_product_is_read_again_when_it_has_grown_old(
+    rehydrate: Callable[..., Any],
+) -> None:
+    world, pairs = make_published(14, posts=3, third_pairs=0)
+    now = int(time.time())
+    with FakeReddit(world, now=now - 40 * 86_400) as server:
+        rehydrate(server, pairs, read_again_after_days=30)
+    world.delete(pairs[0]["chosen_comment_id"])
+    with FakeReddit(world, now=now) as server:
+        for _ in range(2):
+            assert len(rehydrate(server, pairs, read_again_after_days=30)) == 5
+            assert server.answered == {"token": 1, "info": 2}
+
+
+# Processes -------------------------------------------------------------------------------------
+
+
+def run_process(server: FakeReddit, tmp_path: Path, *more: str) -> Any:
+    return subprocess.Popen(
+        [
+            sys.executable, str(ROOT / PROGRAM), "--pairs", str(tmp_path / "ids.jsonl"), "--out",
+            str(tmp_path / "killed"), "--patience.timeout_seconds", "0.6",
+            "--patience.first_wait_seconds", "0.005", *more,
+        ],
+        env={**os.environ, **server.environment(tmp_path / "settings")},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+
+
+def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
+    world, pairs = make_published(12, posts=40, third_pairs=0)
+    write_ids(tmp_path / "ids.jsonl", pairs)
+    with FakeReddit(world, faults=drawn_faults(5, 0.2), hang_seconds=1.2) as server:
+        process = run_process(server, tmp_path)
+        said = "".join(process.communicate(timeout=120))
+        assert process.returncode == 0
+    everything = said.encode()
+    for path in (tmp_path / "killed").rglob("*"):
+        if path.is_file():
+            everything += path.read_bytes()
+            if path.suffix == ".parquet":
+                everything += str(pq.read_table(path).to_pylist()).encode()
+    for secret in (CLIENT_ID, CLIENT_SECRET, SALT, "token-", "Writer_", "asker_"):
+        assert secret.encode() not in everything, secret
+    assert b"t1_" in everything
+
+
+def test_missing_credentials_end_the_program_with_what_to_set(
+    program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("praw_client_id", "praw_client_secret", "praw_site"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    source = write_ids(tmp_path / "ids.jsonl", [ids("a", "b")])
+    done = program(PROGRAM, "--pairs", source, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Reddit's credentials are missing")
+
+
+def kill_at_random_requests(
+    tmp_path: Path, rehydrate: Callable[..., Any], kills: int, faults: float
+) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed of the kills: {seed}")
+    world, pairs = make_published(13, posts=500, third_pairs=100)
+    world.delete(pairs[4]["chosen_comment_id"])
+    with FakeReddit(world) as calm:
+        rehydrate(calm, pairs, "calm")
+    killer = Killer(seed, kills, calm.requests)
+    kept: list[tuple[int, set[str]]] = []
+    with FakeReddit(
+        world, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=1.2
+    ) as server:
+        while True:
+            killer.process = run_process(server, tmp_path)
+            out, error = killer.process.communicate(timeout=120)
+            held: set[str] = set()
+            for part in (tmp_path / "killed" / "parts").rglob("[!.]*.json"):
+                held |= set(json.loads(part.read_text(encoding="utf-8"))["things"])
+            kept.append((server.requests, held))
+            if killer.process.returncode != -signal.SIGKILL:
+                break
+        assert killer.process.returncode == 0, error
+        assert killer.killed == kills
+        assert len(kept) == kills + 1
+        for request, held in kept:
+            later = ",".join(server.paths[request:])
+            assert not [name for name in held if name in later]
+        repeated = server.answered["info"] - calm.answered["info"]
+        assert 0 <= repeated <= kills
+    assert not list((tmp_path / "killed").rglob(".part-*"))
+    for name in ("pairs.parquet", "comments.parquet", "set_aside.jsonl"):
+        calm_bytes = (tmp_path / "calm" / name).read_bytes()
+        assert (tmp_path / "killed" / name).read_bytes() == calm_bytes, out
+
+
+def test_a_run_killed_twice_finishes_to_the_same_files(
+    tmp_path: Path, rehydrate: Callable[..., Any]
+) -> None:
+    kill_at_random_requests(tmp_path, rehydrate, kills=2, faults=0)
+
+
+@pytest.mark.long
+def test_a_run_killed_at_ten_random_requests_finishes_to_the_same_files(
+    tmp_path: Path, rehydrate: Callable[..., Any]
+) -> None:
+    kill_at_random_requests(tmp_path, rehydrate, kills=10, faults=0)
+
+
+@pytest.mark.long
+def test_a_run_with_faults_killed_ten_times_finishes_to_the_same_files(
+    tmp_path: Path, rehydrate: Callable[..., Any]
+) -> None:
+    kill_at_random_requests(tmp_path, rehydrate, kills=10, faults=0.2)
