@@ -97,7 +97,8 @@ SELECT {", ".join(_COLUMNS)} FROM placed WHERE side = 0 OR place <= fewer
 SCRIPT = f"""
 CREATE TEMP TABLE marked AS
 SELECT story_id, prompt_id, score, created_utc, author, n_words,
-    md5(trim(regexp_replace(lower(text), '\\s+', ' ', 'g'))) AS key,
+    md5(replace(replace(replace(replace(lower(replace(text, 'İ', 'I')), ' ', ''), chr(10), ''),
+        chr(13), ''), chr(9), '')) AS key,
     CASE
         WHEN regexp_matches(trim(text), $gone) THEN 'drop_deleted'
         WHEN coalesce(regexp_matches(author, $names), false)

@@ -5,6 +5,7 @@ these must agree on what a word is.
 """
 
 import hashlib
+import re
 import unicodedata
 from typing import Any
 
@@ -21,6 +22,7 @@ _LETTERS = r"[\p{L}\p{N}][\p{L}\p{M}\p{N}\x{ad}\x{200c}\x{200d}]*"
 _WORD = rf"{_LETTERS}(?:['’\-\x{{2010}}\x{{2011}}]{_LETTERS})*"
 
 _MARKDOWN = "*_#> "
+_TAGS = re.compile(rf"^(?:\[[^\]]{{0,22}}\][{_MARKDOWN}]*+)++")
 _DASHES_AND_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-"})
 
 
@@ -69,9 +71,7 @@ def normalise_prompt(prompt: str) -> str:
 
     Drops leading tags such as "[WP]" or "**[WP]**", then punctuation, case and spacing.
     """
-    folded = normalise(prompt).lstrip(_MARKDOWN)
-    while folded.startswith("[") and "]" in folded[:24]:
-        folded = folded.split("]", 1)[1].lstrip(_MARKDOWN)
+    folded = _TAGS.sub("", normalise(prompt).lstrip(_MARKDOWN), count=1)
     bare = "".join(
         " " if unicodedata.category(character)[0] in "PSZ" else character for character in folded
     )

@@ -129,13 +129,14 @@ def crowd(story_table, seed: int = 3) -> pa.Table:
                 "created_utc": int(random.integers(0, 500)),
                 "score_utc": int(random.integers(400, 900_000)),
                 "author": str(random.choice(["4f1b", "77aa", "AutoModerator"])),
-                "n_tokens": len(text) // int(random.choice([4, 4, 4, 1])),
+                "n_tokens": len(text) * int(random.choice([1, 1, 1, 3])),
             }
         )
     rows[7]["text"], rows[8]["text"] = "[removed]", "  [deleted]\n"
     rows[9]["text"] = "I am a bot, and this action was performed automatically."
     for copy, original in ((100, 140), (101, 141), (102, 182)):
-        rows[copy]["text"] = rows[original]["text"].upper().replace(" ", "\n")
+        rows[original].update(score=30, text=" ".join(["Once a RIVER rose", *words[:2]] * 12))
+        rows[copy].update(score=40, text=rows[original]["text"].lower().replace(" ", "\r\n"))
     return story_table(rows)
 
 
@@ -162,7 +163,7 @@ def test_spark_gives_the_bytes_of_duckdb(
     write_table(stories.take(pa.array(order)), tmp_path / "shuffled.parquet")
     made = {}
     for engine, file in (("duckdb", "stories"), ("duckdb", "shuffled"), ("spark", "shuffled")):
-        out = tmp_path / engine / file
+        out = tmp_path / engine / f"[{file}]*"
         options = {"engine": engine, "spark": spark_options, **ALL_STEPS}
         program.main(program.Config(stories=tmp_path / f"{file}.parquet", out=out, **options))
         counts = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["counts"]

@@ -1,9 +1,11 @@
 """Filters of single stories: each at its border, by name, by wording, and copies of a story."""
 
+import shutil
 from typing import Any
 
 import ibis
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -116,6 +118,7 @@ def test_a_body_that_is_gone_is_removed(story_table, body):
         "The archivist typed [deleted]",
         "[deleted scene] The harbour at night, without boats.",
         "[removed] [deleted] [removed], said the wall, in three hands.",
+        "[removed from the wall by night, the notice ended up in a museum]",
         "deleted",
     ],
 )
@@ -290,3 +293,256 @@ def test_a_tokenizer_that_cannot_be_loaded_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"tokenizer '.*': cannot be loaded"):
         count_tokens(["a"], [1], str(tmp_path), 10)
+
+
+# Talk, bots by mark, age of the score ---------------------------------------------------------
+
+TALK = [
+    "RemindMe! 2 days",
+    "!remindme 1 week",
+    "UpdateMe!",
+    "[OT] How do you come up with these?",
+    "(OT) Is this from a game?",
+    "Commenting to find this later",
+    "Just commenting here so I can read it when I get home.",
+    "Saving this for later.",
+    "Placeholder",
+    "Saved for later!",
+    "Great prompt!",
+    "Wow, what an awesome prompt, op.",
+    "This is such a cool idea for a prompt!",
+    "I really love this prompt.",
+    "*Love the prompt!* No time to write though.",
+    "This reminds me of a short story I read as a child, about a keeper and a lamp.",
+    "Reminds me of that one episode with the lighthouse.",
+    "Kinda reminds me of the movie about the two keepers.",
+    "This sounds like an episode of an old radio show.",
+    "Isn't this the plot of that book with the harbour?",
+    "This is basically the plot of a film my uncle made.",
+    "Relevant xkcd: https://xkcd.com/1",
+    "Obligatory link: http://example.org",
+    "Not OP, but I think the lamp stands for sleep.",
+    "Not a story, but this happened to my aunt.",
+    "You should post this to r/lighthouses",
+    "Read *The Lamp Room* by Ann Example, it is nearly this.",
+    "If you like this you should read The Lamp Room by A. Example",
+    "https://example.org/lamps",
+    "[the lamp](https://example.org/lamps) [the room](https://example.org/rooms)",
+    "I'd watch the hell out of that.",
+    "I would read that book.",
+    "Someone please write this!",
+    "Can somebody make this into a movie?",
+    "This would make a great short film.",
+    "I'll write something for this when I get home.",
+    "Thanks for the prompt!",
+    "Upvoted because I want to see where this goes.",
+]
+
+SHORT_FICTION = [
+    "Great, said the lamp, and went out.",
+    "What an awesome sight the harbour was.",
+    "He was, like always, prompt.",
+    "I like people who are prompt.",
+    "Her reply was prompt. The sea's was not.",
+    "She reminds me of a song.",
+    "The sky reminded me of a story my mother told.",
+    "This is the story of how I drowned.",
+    "This is a story about a door, and about who stood behind it.",
+    "Was this a game? Nobody laughed.",
+    "It sounds like rain.",
+    "It sounded like a song played in another house.",
+    "Not a story, she insisted, a confession.",
+    "Nothing was posted on the door.",
+    "Posting guards along the wall took all night.",
+    "Saving the lamp was all that mattered.",
+    "Following the light, she came to the water.",
+    "Bookmarks fell out of every book she opened.",
+    "Reserved for the dead, said the card on the table.",
+    "Read to me by candlelight, he asked.",
+    "Read the letter, by God, and burn it.",
+    "I would watch this house burn.",
+    "I'd buy that silence from you, said the sea.",
+    "Someone please make it stop.",
+    "Can anyone hear me?",
+    "This would be the last winter.",
+    "I will write to you tomorrow, and every day after.",
+    "I will come back home.",
+    "Thank you for the idea of mercy.",
+    "Remind me to close the window, she said.",
+    "Remind me again why we came here.",
+    "Ask either/or/neither, said the oracle.",
+    "(Otto was the first to go.)",
+    "[Other people's doors]",
+    "The link between us was a wire, https in all but name.",
+    "Relevant to nobody, the lamp burned on.",
+    "门后面什么也没有。",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", TALK)
+def test_talk_about_the_prompt_is_removed_if_it_is_short(story_table, text):
+    assert removed_by(story_table([{"text": text}]), drop_talk=True) == ["drop_talk"]
+    assert removed_by(story_table([{"text": text}])) == [None]
+
+
+@pytest.mark.parametrize("text", SHORT_FICTION)
+def test_a_very_short_story_is_no_talk(story_table, text):
+    assert removed_by(story_table([{"text": text}]), drop_talk=True) == [None]
+
+
+def test_a_long_text_is_never_talk(story_table):
+    words = filters.TALK_WORDS
+    rows = [{"text": text, "n_words": words} for text in TALK]
+    assert removed_by(story_table(rows), drop_talk=True) == [None] * len(TALK)
+    rows = [{"text": "Great prompt!", "n_words": n} for n in (words - 1, words)]
+    assert removed_by(story_table(rows), drop_talk=True) == ["drop_talk", None]
+
+
+def test_curly_apostrophes_are_apostrophes(story_table):
+    stories = story_table([{"text": "I’d watch that."}, {"text": "Isn’t this an episode?"}])
+    assert removed_by(stories, drop_talk=True) == ["drop_talk", "drop_talk"]
+
+
+def test_a_bot_is_known_by_the_mark_of_its_source(story_table):
+    # Sources hash names, so that only the mark tells.
+    stories = story_table([{"author": "9f2c41aab0"}] * 3)
+    marked = stories.append_column("is_bot", pa.array([True, False, None]))
+    assert removed_by(marked, drop_bots=True) == ["drop_bots", None, None]
+    assert removed_by(marked) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "author", ["sneakpeekbot", "RemindMeBot", "remindmebot", "WikiSummarizerBot", "TotesMessenger"]
+)
+def test_a_well_known_bot_is_known_whatever_its_case(story_table, author):
+    assert removed_by(story_table([{"author": author}]), drop_bots=True) == ["drop_bots"]
+
+
+def test_a_score_counts_only_once_it_has_settled(story_table):
+    hour = 3_600
+    stories = story_table(
+        [
+            {"created_utc": 1_000, "score_utc": 1_000 + 24 * hour},
+            {"created_utc": 1_000, "score_utc": 1_000 + 24 * hour - 1},
+            {"created_utc": 1_000, "score_utc": 999},
+            {"created_utc": 1_000, "score_utc": None},
+            {"created_utc": None, "score_utc": 1_000_000},
+            {"created_utc": None, "score_utc": None},
+        ]
+    )
+    step = "min_score_age_hours"
+    assert removed_by(stories, min_score_age_hours=24) == [None, *[step] * 5]
+    assert removed_by(stories, min_score_age_hours=23.5) == [None, None, *[step] * 4]
+    assert removed_by(stories) == [None] * 6
+
+
+def test_the_rules_stand_in_their_order(story_table):
+    table = ibis.memtable(story_table([{}]))
+    options = {**ON, "drop_talk": True, "min_score_age_hours": 24.0}
+    assert [rule.name for rule in filters.story_rules(table, **options)] == [
+        "drop_deleted",
+        "drop_bots",
+        "drop_talk",
+        "has_score",
+        "min_score_age_hours",
+        "has_time",
+        "min_score",
+        "max_tokens",
+        "min_words",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "so " * 300_000,
+        "[a](" * 250_000,
+        "https://a " * 100_000,
+        "<https://" + "a" * 1_000_000,
+        "*" * 1_000_000,
+        "great " * 160_000,
+        "read, " * 160_000,
+        "\n" * 1_000_000,
+        "[ removed by reddit " + "a" * 1_000_000,
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_a_hostile_text_of_a_million_characters_ends(story_table, text):
+    # Words may be few in it: runs of signs are none.
+    stories = story_table([{"text": text, "n_words": 1}])
+    options = {"drop_deleted": True, "drop_bots": True, "drop_talk": True}
+    assert removed_by(stories, **options)[0] in (None, "drop_talk", "drop_deleted")
+
+
+@pytest.fixture(scope="module")
+def spark():
+    pytest.importorskip("pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_spark_removes_what_duckdb_removes(story_table, spark, tmp_path):
+    authors = [
+        None,
+        "AutoModerator",
+        "tidy-up-bot",
+        "WikiTextBot",
+        "Talbot",
+        "sneakpeekbot",
+        "é-Bot",
+    ]
+    texts = [*TALK, *SHORT_FICTION, SIGNATURE, "[removed]", " [ Removed by Reddit ]\n"]
+    # What the engines' languages of patterns, trims and folds of case may disagree about.
+    texts += [
+        "[deleted]\u2028",
+        "great prompt\u0085",
+        "\x0b",
+        "Great prompt\r\n",
+        "Placeholder\u2029",
+    ]
+    texts += ["“Great prompt!”", "ſaving this for later", "I ſaw", "İ like this prompt", "𝔊reat"]
+    texts += [
+        "https://example.org\u00a0",
+        "https://a.b\n\n[c](d)",
+        "Read Ärger by Ä. Ö",
+        "\u3000[OT]",
+    ]
+    texts += ["**Off-Topic**", "Welcome to the Prompt!\n\nReminder: be kind.", "[OT]\u0085\n\u2028"]
+    texts += [
+        "a" * 5_000,
+        "門" * 500,
+        "[a](b) " * 60,
+        "Great" + "\u0301" * 3 + " prompt",
+        "\ufeff[OT]",
+    ]
+    rows = [
+        {"text": text, "author": authors[place % len(authors)], "n_words": (25, 79)[place % 2]}
+        for place, text in enumerate(texts * 2)
+    ]
+    stories = story_table([{**row, "score_utc": 10**6, "created_utc": 9 * 10**5} for row in rows])
+    path = tmp_path / "stories.parquet"
+    pq.write_table(stories, path)
+    options = {**OFF, "drop_deleted": True, "drop_bots": True, "drop_talk": True}
+    options["min_score_age_hours"] = 20.0
+    steps = []
+    for con in (ibis.duckdb.connect(), ibis.pyspark.connect(spark)):
+        table = con.read_parquet(path)
+        columns = {}
+        for name in ("drop_deleted", "drop_bots", "drop_talk", "min_score_age_hours"):
+            rules = filters.story_rules(table, **options)
+            columns[name] = next(rule.removes for rule in rules if rule.name == name)
+        marked = con.to_pyarrow(table.select("story_id", **columns)).to_pylist()
+        steps.append({row["story_id"]: row for row in marked})
+    duckdb, spark_rows = steps
+    for story_id, text in zip(stories["story_id"].to_pylist(), texts * 2, strict=True):
+        assert spark_rows[story_id] == duckdb[story_id], repr(text[:80])
+    assert sum(row["drop_talk"] for row in duckdb.values()) > len(TALK)

@@ -165,7 +165,6 @@ class SparkEngine(Engine):
                 "a reachable spark.master"
             ) from error
         self._is_own = running is None
-        self._kept: list[Any] = []
         self._con: Any = ibis.pyspark.connect(self._session)
 
     def read(self, path: Path) -> Any:
@@ -175,17 +174,16 @@ class SparkEngine(Engine):
 
     def keep(self, expression: Any) -> Any:
         """See `Engine.keep`."""
-        name = next(self._names)
-        frame = self._session.sql(self._con.compile(expression)).persist()
-        frame.createOrReplaceTempView(name)
-        self._kept.append(frame)
-        return self._con.table(name)
+        # Spark's own cache keeps the way to each result, and planning over many steps of caps
+        # takes minutes; a file has no past.
+        folder = self.work / next(self._names)
+        self._write(expression, folder)
+        return self.read(folder)
 
     def batches(self, expression: Any) -> Iterator[pa.RecordBatch]:
         """See `Engine.batches`."""
         folder = self.work / next(self._names)
-        frame = self._session.sql(self._con.compile(expression))
-        frame.write.parquet(str(folder.absolute()))
+        self._write(expression, folder)
         # Ordered rows lie in files whose names go in that order.
         for part in sorted(folder.glob("part-*.parquet")):
             yield from pq.ParquetFile(part).iter_batches(_BATCH)
@@ -200,10 +198,12 @@ class SparkEngine(Engine):
 
     def close(self) -> None:
         """See `Engine.close`."""
-        for frame in self._kept:
-            frame.unpersist()
         if self._is_own:
             self._session.stop()
+
+    def _write(self, expression: Any, folder: Path) -> None:
+        frame = self._session.sql(self._con.compile(expression))
+        frame.write.parquet(str(folder.absolute()))
 
 
 def _has_master() -> bool:
