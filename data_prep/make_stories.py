@@ -3,23 +3,39 @@
     python data_prep/make_stories.py --config configs/data/sample_stories.yaml
 
 Reads the embedded sample (`input: sample`), or Parquet, JSONL, CSV, a folder saved by datasets
-or a data set's name, with a map of columns. Counts words, and tokens when a tokenizer is named,
-once. Writes `stories.parquet`, `set_aside.jsonl` (rows that could not be used, with reasons) and
-`manifest.json` into `out`.
+or a data set on the Hub, of any size, with a map of columns. Cleans the texts, then counts words,
+and tokens when a tokenizer is named. Rows stay in the order of the input. Needs room in `out` for
+the rows once more while it runs; killed and run again it starts again, but for the tokens, which
+are counted once.
+
+Writes `stories.parquet`, `set_aside.jsonl` (rows that could not be used, with reasons),
+`examples.jsonl` (passages that cleaning cut) and `manifest.json` into `out`.
 """
 
+import glob
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from tqdm import tqdm
 
 from litbench.config import run_program
-from litbench.curation.tokens import count_tokens
-from litbench.errors import ConfigError
+from litbench.curation.cleaning import Cleaning, clean_table
+from litbench.curation.funnel import Examples
+from litbench.curation.tokens import TokenCounter, cache_folder
+from litbench.errors import ConfigError, DataError
+from litbench.large_table import read_large_table
 from litbench.manifest import Product
-from litbench.reading import read_table
-from litbench.records import STORIES, SetAside, write_table
+from litbench.records import STORIES, SetAside, write_sorted_batches
 from litbench.sources.sample import read_sample, sample_path
+from litbench.text import count_words
 
 
 @dataclass
@@ -28,71 +44,156 @@ class Config:
 
     Attributes:
         out: folder to write.
-        input: `sample`, a file, a folder saved by datasets, or owner/name[@revision][:split].
-        columns: for each column of a stories table its origin: a column's name, a template over
-            columns such as "{subreddit} {created_utc:%Y-%m}", or "=constant".
-        where: SQL condition on the input's own columns; rows that fail it are counted and left
-            out.
+        input: `sample`, a file, a pattern for several such as "archive/*/stories.parquet", a
+            folder saved by datasets, or owner/name[@revision][:split] on the Hub.
+        explode: columns that hold lists of one length, such as all comments of a post: each
+            element becomes a row of its own before `where` and `columns` see it. Posts whose
+            lists are empty are counted.
+        columns: for each column of a stories table its origin: a column's name; a template over
+            columns such as "{subreddit} {created_utc:%Y-%m}"; "hash(title, body)", a digest of
+            these columns, for a set without ids; or "=constant".
+        where: SQL condition on one row by the input's own columns; rows that fail it are counted
+            and left out.
         source: written into the column `source` unless `columns` maps it.
+        cleaning: what is cut out of prompts and stories, before anything is counted.
         tokenizer: `package:NAME/folder`, a folder or file, or a name on the Hub; null skips
             counting tokens.
         max_words_tokenized: a longer story is not tokenised; its words stand in for its tokens.
+        cache_tokens: whether counts are looked up and kept in $LITBENCH_CACHE or ~/.cache/litbench.
     """
 
     out: Path
     input: str = "sample"
+    explode: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     source: str = "input"
+    cleaning: Cleaning = field(default_factory=Cleaning)
     tokenizer: str | None = None
     max_words_tokenized: int = 20_000
+    cache_tokens: bool = True
+
+
+def find_inputs(pattern: str) -> list[str]:
+    """The input itself, or the files that fit a pattern, in the order of their names."""
+    if not any(mark in pattern for mark in "*?[") or Path(pattern).exists():
+        return [pattern]
+    # Path.glob takes no pattern that begins at the root.
+    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+    if not found:
+        raise DataError(f"no file fits {pattern}: check the path, or run the step that writes them")
+    return found
+
+
+def clean(
+    chunks: Iterable[pa.Table], cleaning: Cleaning, cut: Counter[str], examples: Examples
+) -> Iterator[pa.Table]:
+    """Clean the texts and count their words; `cut` counts the changed texts of each step."""
+    for given in chunks:
+        table, changed = clean_table(given, cleaning, {"text": "story_id"}, examples)
+        cut.update(changed)
+        edited = np.flatnonzero(pc.not_equal(table["text"], given["text"]).to_numpy())
+        if len(edited):
+            n_words = table["n_words"].to_numpy().copy()
+            n_words[edited] = count_words(table["text"].take(pa.array(edited))).to_numpy()
+            place = table.column_names.index("n_words")
+            table = table.set_column(place, "n_words", pa.array(n_words))
+        yield table
+
+
+def with_tokens(chunks: Iterable[pa.Table], counter: TokenCounter) -> Iterator[pa.Table]:
+    """Count the tokens of every story."""
+    for table in chunks:
+        counts = counter.count(table["text"].to_pylist(), table["n_words"].to_numpy())
+        place = table.column_names.index("n_tokens")
+        yield table.set_column(place, "n_tokens", pa.array(counts))
+
+
+def count_prompts(stories: Path) -> int:
+    """How many prompts a written table has; their ids need not fit into memory."""
+    with duckdb.connect() as connection:
+        connection.execute("SET memory_limit = '1GB'")
+        query = "SELECT count(DISTINCT prompt_id) FROM read_parquet(?)"
+        row = connection.execute(query, [str(stories)]).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def main(config: Config) -> None:
-    """Read, check, count, write."""
+    """Read, check, clean, count, write."""
     is_sample = config.input == "sample"
-    if is_sample and (config.columns or config.where is not None):
+    if is_sample and (config.columns or config.where is not None or config.explode):
         raise ConfigError("the sample takes no columns: and no where: name a file as input")
+    files = [str(sample_path())] if is_sample else find_inputs(config.input)
     product = Product(
         config.out,
         program=__file__,
         config=config,
-        inputs={"input": sample_path() if is_sample else config.input},
+        inputs={"input" if k == 0 else f"input {k + 1}": file for k, file in enumerate(files)},
     )
     if product.is_current():
         return
-    set_aside = SetAside()
-    if is_sample:
-        stories = read_sample()
-    else:
-        stories = read_table(
-            config.input,
-            STORIES,
-            columns={"source": f"={config.source}", **config.columns},
-            set_aside=set_aside,
-            where=config.where,
-        )
-    if config.tokenizer is not None:
-        counts = count_tokens(
-            stories["text"].to_pylist(),
-            stories["n_words"].to_pylist(),
-            config.tokenizer,
-            config.max_words_tokenized,
-        )
-        place = stories.column_names.index("n_tokens")
-        stories = stories.set_column(place, "n_tokens", pa.array(counts))
-    stories = stories.sort_by("story_id")
-    product.write("stories.parquet", lambda path: write_table(stories, path))
+    set_aside, examples = SetAside(), Examples()
+    cut: Counter[str] = Counter()
+    with ExitStack() as stack:
+        counter = None
+        if config.tokenizer is not None:
+            cache = cache_folder() if config.cache_tokens else None
+            counter = TokenCounter(config.tokenizer, config.max_words_tokenized, cache)
+            stack.callback(counter.close)
+        if is_sample:
+            sample = read_sample()
+            chunks, total, schema = iter([sample]), sample.num_rows, sample.schema
+        else:
+            try:
+                config.out.mkdir(parents=True, exist_ok=True)
+                # The name is one that a later run clears away if this one is killed.
+                folder = tempfile.TemporaryDirectory(prefix=".part-", dir=config.out)
+            except OSError as error:
+                raise DataError(
+                    f"cannot write into {config.out} ({error}): choose another folder"
+                ) from error
+            rows = read_large_table(
+                files,
+                STORIES,
+                Path(stack.enter_context(folder)),
+                columns={"source": f"={config.source}", **config.columns},
+                set_aside=set_aside,
+                where=config.where,
+                explode=config.explode,
+            )
+            chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
+        stories = clean(chunks, config.cleaning, cut, examples)
+        if counter is not None:
+            stories = with_tokens(stories, counter)
+        bar = tqdm(total=total, desc="stories", unit=" stories", leave=False, disable=None)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for table in stories:
+                yield from table.cast(schema).to_batches()
+                bar.update(table.num_rows)
+
+        reader = pa.RecordBatchReader.from_batches(schema, batches())
+        with bar:
+            product.write(
+                "stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path)
+            )
     product.write("set_aside.jsonl", set_aside.write)
+    product.write("examples.jsonl", examples.write)
     product.counts = {
-        "stories": stories.num_rows,
-        "prompts": len(set(stories["prompt_id"].to_pylist())),
+        "stories": total,
+        "prompts": count_prompts(config.out / "stories.parquet"),
         "not_selected": set_aside.not_selected,
+        "empty_lists": set_aside.empty_lists,
         "set_aside": set_aside.counts(),
+        "cleaning": dict(cut),
     }
     product.finish()
-    print(f"{config.out / 'stories.parquet'}: {stories.num_rows:,} stories")
+    print(f"{config.out / 'stories.parquet'}: {total:,} stories")
     print(set_aside.summary(), end="")
+    for step, count in cut.items():
+        if count:
+            print(f"  {step}: {count:,} texts (see examples.jsonl)")
 
 
 if __name__ == "__main__":

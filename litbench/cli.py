@@ -76,7 +76,10 @@ def score(arguments: argparse.Namespace) -> None:
     write_json(
         {
             "command": "litbench score",
-            "model": {"path": arguments.model, "sha256": source_digest(arguments.model, is_model=True)},
+            "model": {
+                "path": arguments.model,
+                "sha256": source_digest(arguments.model, is_model=True),
+            },
             "input": {"path": arguments.input, "sha256": source_digest(arguments.input)},
             "output": {"path": str(arguments.out), "sha256": file_digest(arguments.out)},
             "counts": {"stories": stories.num_rows, "set_aside": set_aside.counts()},

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.config import build, nearest
+from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.errors import ConfigError, DataError
 from litbench.records import VERDICTS, empty_columns, prompt_keys
 from litbench.text import count_words, digest, prompt_key
@@ -184,6 +185,32 @@ class LengthRater(ScoreRater):
         """The kind `shorter`; no options."""
         build(NoOptions, options, where)
         return cls(name, "shorter", -1)
+
+
+@dataclass
+class TalkRater(ScoreRater):
+    """Prefers the story that talks to its readers, of votes, thanks or the author's other places.
+
+    What it agrees with is the share of the label that stands in plain sight; `cut_vote_talk` of
+    `litbench.curation.cleaning` takes it away.
+    """
+
+    name: str
+    kind: str
+
+    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        """1 where such talk would be cut, 0 elsewhere."""
+        texts = pa.table({"prompt": prompts, "story": stories, "id": range(len(stories))})
+        only_talk = Cleaning(strip_prompt_tags=False, cut_quoted_prompt=False)
+        cut, _ = clean_table(texts, only_talk, {"story": "id"})
+        kept = cut["story"].to_pylist()
+        return np.array([left != given for left, given in zip(kept, stories, strict=True)], float)
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "TalkRater":
+        """The kind `talk`; no options."""
+        build(NoOptions, options, where)
+        return cls(name, "talk")
 
 
 @dataclass

@@ -1,317 +1,50 @@
-"""Reading tables: Parquet, JSONL, CSV and `datasets`, fitted to a schema row by row.
+"""Reading tables: rows of any format, fitted to a schema one by one.
 
-Every program reads its input through `read_table`. A row that breaks its schema is set aside with
-its reason when the caller brings a `SetAside`, and is an error that names file, row and column
-when not.
+Programs read what fits into memory through `read_table`, and raw input of any size through
+`stream_table` or, where repeated ids must be found and all chunks have the same columns,
+`litbench.large_table`. A row that breaks its schema is set aside with its reason when the caller
+brings a `SetAside`, and is an error that names file, row and column when not.
 """
 
-import codecs
-import csv
 import json
 import math
+import re
 import string
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from litbench.config import nearest
-from litbench.errors import DataError, MissingExtraError
-from litbench.records import ARROW_TYPES, STORIES, Kind, Schema, SetAside, iterate_rows
+from litbench.errors import DataError
+from litbench.formats import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    Problem,
+    RawRows,
+    as_column,
+    as_text,
+    read_raw,
+)
+from litbench.records import (
+    ARROW_TYPES,
+    STORIES,
+    Kind,
+    Schema,
+    SetAside,
+    cut_rows,
+    iterate_rows,
+    row_sizes,
+)
 from litbench.text import count_words, digest
-
-_LARGEST_LINE = 256 << 20
-_GATHERED_ROWS = 8_192
-_GATHERED_BYTES = 64 << 20
-
-
-# Reading files as they are -------------------------------------------------------------------
-
-
-@dataclass
-class _Raw:
-    """A file's rows before any check.
-
-    Attributes:
-        table: the rows that could be read.
-        rows: each row's number in the file.
-        strange: by column and row number, values that are neither text nor whole numbers in a
-            column that otherwise holds text; the table has their JSON.
-        left_out: rows a `where` left out.
-    """
-
-    table: pa.Table
-    rows: Sequence[int]
-    strange: dict[str, dict[int, Any]] = field(default_factory=dict)
-    left_out: int = 0
-
-
-class _Gatherer:
-    """Collects rows into Arrow columns, some thousand at a time to bound the memory."""
-
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self._parts = [pa.table({name: pa.array([], pa.large_string()) for name in names})]
-        self._rows: list[int] = []
-        self._strange: dict[str, dict[int, Any]] = {}
-        self._waiting: list[dict[str, Any]] = []
-        self._bytes = 0
-
-    def add(self, row: int, record: dict[str, Any], size: int) -> None:
-        """Add one row; `size` is about its bytes."""
-        self._rows.append(row)
-        self._waiting.append(record)
-        self._bytes += size
-        if len(self._waiting) >= _GATHERED_ROWS or self._bytes >= _GATHERED_BYTES:
-            self._flush()
-
-    def finish(self) -> _Raw:
-        """Return all rows added; columns of mixed types hold JSON, to be judged value by value."""
-        self._flush()
-        # Without columns a table forgets how many rows it has.
-        parts = [part for part in self._parts if part.num_columns] or self._parts[:1]
-        try:
-            table = pa.concat_tables(parts, promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            table = self._concatenate_as_text(parts)
-        return _Raw(table, self._rows, self._strange)
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        first = len(self._rows) - len(self._waiting)
-        columns = {}
-        for name in dict.fromkeys(name for record in self._waiting for name in record):
-            values = [record.get(name) for record in self._waiting]
-            kinds = set(map(type, values)) - {type(None)}
-            try:
-                # Arrow would take true for 1.0 among numbers.
-                if bool in kinds and len(kinds) > 1:
-                    raise pa.ArrowTypeError("true or false among other values")
-                columns[name] = pa.array(values)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-                columns[name] = self._as_text(name, values, first)
-        self._parts.append(pa.table(columns))
-        self._waiting, self._bytes = [], 0
-
-    def _as_text(self, name: str, values: list[Any], first: int) -> pa.Array:
-        texts = []
-        for place, value in enumerate(values, first):
-            if value is None or isinstance(value, str):
-                texts.append(value)
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                self._strange.setdefault(name, {})[self._rows[place]] = value
-            texts.append(json.dumps(value))
-        return pa.array(texts, pa.large_string())
-
-    def _concatenate_as_text(self, parts: list[pa.Table]) -> pa.Table:
-        columns: dict[str, list[pa.Array]] = {
-            name: [] for name in dict.fromkeys(name for part in parts for name in part.column_names)
-        }
-        first = 0
-        for part in parts:
-            for name, chunks in columns.items():
-                has = name in part.column_names
-                values = part[name].to_pylist() if has else [None] * part.num_rows
-                chunks.append(self._as_text(name, values, first))
-            first += part.num_rows
-        return pa.table({name: pa.chunked_array(chunks) for name, chunks in columns.items()})
-
-
-def _read_jsonl(path: Path, problem: Callable[..., None]) -> _Raw:
-    # Arrow's JSON reader is faster, but takes "2024-01-01" for a time, joins objects across
-    # lines, and overflows its stack on deeply nested ones.
-    gathered = _Gatherer()
-    with path.open("rb") as file:
-        for row, line in enumerate(file, 1):
-            if row == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)  # noqa: PLW2901
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line.decode("utf-8"))
-                if b"\\u" in line:
-                    json.dumps(record, ensure_ascii=False).encode("utf-8")
-            except UnicodeDecodeError as error:
-                problem(row, "(line)", f"bytes that are not UTF-8, at byte {error.start}")
-                continue
-            except UnicodeEncodeError:
-                problem(row, "(line)", "half a surrogate pair: not valid Unicode")
-                continue
-            except (ValueError, RecursionError) as error:
-                problem(row, "(line)", "not JSON", str(error))
-                continue
-            if not isinstance(record, dict):
-                problem(row, "(line)", "not a JSON object", record)
-                continue
-            gathered.add(row, record, len(line))
-    return gathered.finish()
-
-
-class _Lines:
-    """A file's lines, of which those of a broken record can be read again."""
-
-    def __init__(self, file: Iterable[str]) -> None:
-        self._file = iter(file)
-        self._again: deque[str] = deque()
-        self._given: list[str] = []
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        line = self._again.popleft() if self._again else next(self._file)
-        self._given.append(line)
-        return line
-
-    def start_record(self) -> None:
-        self._given.clear()
-
-    def give_up_first_line(self) -> None:
-        self._again.extendleft(reversed(self._given[1:]))
-
-
-def _read_csv(path: Path, problem: Callable[..., None]) -> _Raw:
-    # Arrow's CSV reader is faster, but a quote that is never closed swallows the rows below it
-    # without a word. Here that record is an error, and reading goes on at the next line.
-    csv.field_size_limit(_LARGEST_LINE)
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = _Lines(file)
-        reader = csv.reader(lines, strict=True)
-        try:
-            names = next((values for values in reader if values), [])
-            "".join(names).encode("utf-8")
-        except (csv.Error, UnicodeEncodeError) as error:
-            raise DataError(
-                f"{path}: the headings cannot be read ({error}): save it as CSV in UTF-8"
-            ) from error
-        _check_names(names, path)
-        gathered = _Gatherer(names)
-        row = 0
-        while True:
-            lines.start_record()
-            try:
-                values = next(reader)
-            except StopIteration:
-                break
-            except csv.Error as error:
-                row += 1
-                problem(row, "(row)", "not CSV", str(error))
-                lines.give_up_first_line()
-                continue
-            if not values:
-                continue
-            row += 1
-            if len(values) != len(names):
-                problem(
-                    row, "(row)", f"{len(values)} fields under {len(names)} headings", values[0]
-                )
-                continue
-            try:
-                size = len("".join(values).encode("utf-8"))
-            except UnicodeEncodeError:
-                problem(row, "(row)", "bytes that are not UTF-8")
-                continue
-            gathered.add(row, {n: v or None for n, v in zip(names, values, strict=True)}, size)
-    return gathered.finish()
-
-
-def _check_names(names: Sequence[str], source: str | Path) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataError(f"{source}: column '{twice[0]}' stands there twice: rename one of them")
-
-
-def _read_parquet(path: Path, problem: Callable[..., None]) -> _Raw:
-    try:
-        file = pq.ParquetFile(path)
-        _check_names(file.schema_arrow.names, path)
-        table = file.read()
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a Parquet file ({error}): export it again") from error
-    try:
-        table.validate(full=True)
-        return _Raw(table, range(1, table.num_rows + 1))
-    except pa.ArrowInvalid:
-        pass
-    # Some string is not UTF-8: find the rows.
-    keep = []
-    for row in range(table.num_rows):
-        one = table.slice(row, 1)
-        try:
-            one.to_pylist()
-            keep.append(row)
-        except UnicodeDecodeError as error:
-            problem(row + 1, "(row)", f"bytes that are not UTF-8, at byte {error.start}")
-    return _Raw(table.take(pa.array(keep, pa.int64())), [row + 1 for row in keep])
-
-
-def _read_dataset(source: str, problem: Callable[..., None]) -> _Raw:  # noqa: ARG001
-    try:
-        import datasets  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("datasets", "data") from error
-    path = Path(source)
-    try:
-        if path.is_dir():
-            loaded = datasets.load_from_disk(str(path))
-            name, split = str(path), ""
-        else:
-            name, _, split = source.partition(":")
-            name, _, revision = name.partition("@")
-            loaded = datasets.load_dataset(name, split=split or None, revision=revision or None)
-    except Exception as error:  # the library raises dozens of types
-        raise DataError(
-            f"cannot load the dataset {source!r} ({type(error).__name__}: {error}): check the name "
-            "(owner/name, owner/name@revision, owner/name:split), the network and your access"
-        ) from error
-    if isinstance(loaded, dict):
-        one = path / min(loaded) if path.is_dir() else f"{name}:{min(loaded)}"
-        raise DataError(f"{source} has splits {sorted(loaded)}: name one, as {one}")
-    table = loaded.with_format("arrow")[:]
-    return _Raw(table, range(1, table.num_rows + 1))
-
-
-_READERS: dict[str, Callable[[Path, Callable[..., None]], _Raw]] = {
-    ".parquet": _read_parquet,
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".csv": _read_csv,
-}
-
-
-def _read_raw(source: str | Path, problem: Callable[..., None]) -> _Raw:
-    path = Path(source)
-    if path.is_file():
-        if path.suffix not in _READERS:
-            raise DataError(
-                f"{path} ends in '{path.suffix}': LitBench reads {', '.join(_READERS)}, a folder "
-                "saved by datasets, or a dataset's name"
-            )
-        if path.stat().st_size == 0:
-            raise DataError(f"{path} is empty (0 bytes): make it again")
-        try:
-            return _READERS[path.suffix](path, problem)
-        except OSError as error:
-            raise DataError(
-                f"cannot read {path} ({error}): check the disk and your access"
-            ) from error
-    if path.is_dir():
-        return _read_dataset(str(path), problem)
-    name = str(source)
-    # owner/name, with no further slash and no file ending, is a name on the Hub.
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not path.suffix:
-        return _read_dataset(name, problem)
-    raise DataError(f"there is no file {name}: check the path, or run the step that writes it")
-
 
 # Fitting values to a schema ------------------------------------------------------------------
 
@@ -408,7 +141,7 @@ def _convert(
     return pa.chunked_array([pa.array(converted, target)])
 
 
-def _select_rows(raw: _Raw, where: str, source: str) -> _Raw:
+def _select_rows(raw: RawRows, where: str, source: str) -> RawRows:
     import duckdb  # noqa: PLC0415
 
     with duckdb.connect() as connection:
@@ -429,9 +162,127 @@ def _select_rows(raw: _Raw, where: str, source: str) -> _Raw:
             f"{source}: where: {where!r} gives {found.num_rows} answers for {raw.table.num_rows} "
             "rows: write a condition on one row"
         )
-    keep = pc.fill_null(found.column(0), fill_value=False)
-    rows = [raw.rows[place] for place in pc.indices_nonzero(keep).to_pylist()]
-    return _Raw(raw.table.filter(keep), rows, raw.strange, raw.table.num_rows - len(rows))
+    return raw.take(pc.indices_nonzero(pc.fill_null(found.column(0), fill_value=False)).to_numpy())
+
+
+# One row for each element of a row's lists ---------------------------------------------------
+
+
+@dataclass
+class _Lists:
+    """A column of lists.
+
+    Attributes:
+        lengths: elements of each row; 0 for null, -1 for what is no list.
+        flatten: the elements of some rows, one after the other, and those that are strange.
+    """
+
+    lengths: np.ndarray
+    flatten: Callable[[np.ndarray], tuple[pa.Array | pa.ChunkedArray, dict[int, Any]]]
+
+
+def _lists_of(raw: RawRows, name: str) -> _Lists:
+    column = raw.table[name]
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+        return _Lists(lengths, lambda rows: (pc.list_flatten(column.take(pa.array(rows))), {}))
+    # Lists among other things, or written as JSON: one by one.
+    odd = raw.strange.get(name, {})
+    values = [_as_list(odd.get(row, value)) for row, value in enumerate(column.to_pylist())]
+
+    def flatten(rows: np.ndarray) -> tuple[pa.Array, dict[int, Any]]:
+        return as_column([element for row in rows for element in values[row] or ()])
+
+    return _Lists(np.array([-1 if value is None else len(value) for value in values]), flatten)
+
+
+def _as_list(value: Any) -> list[Any] | None:
+    """The value as a list, empty for null; null for what is no list."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if value is None:
+        return []
+    return value if isinstance(value, list) else None
+
+
+def _explode(
+    raw: RawRows, names: Sequence[str], source: str, problem: Problem, set_aside: SetAside | None
+) -> Iterator[RawRows]:
+    """One row for each element of the named lists, which belong together place by place."""
+    for name in names:
+        if name not in raw.table.column_names:
+            raise DataError(
+                f"{source}: no column '{name}' (under explode:): "
+                f"{nearest(name, raw.table.column_names)}"
+            )
+    lists = {name: _lists_of(raw, name) for name in names}
+    lengths = np.stack([one.lengths for one in lists.values()])
+    for row in np.flatnonzero((lengths != lengths[0]).any(axis=0) | (lengths[0] < 0)).tolist():
+        found = {name: int(one.lengths[row]) for name, one in lists.items()}
+        first_broken = next((name for name, length in found.items() if length < 0), None)
+        if first_broken is not None:
+            problem(raw.rows[row], first_broken, "not a list", raw.table[first_broken][row].as_py())
+        else:
+            problem(raw.rows[row], names[0], "lists of unequal length", found)
+        lengths[0, row] = -1
+    if set_aside is not None:
+        set_aside.empty_lists += int((lengths[0] == 0).sum())
+    used = np.flatnonzero(lengths[0] > 0)
+    flat = {name: one.flatten(used) for name, one in lists.items()}
+    parents = np.repeat(used, lengths[0, used])
+    # A post stands beside each of its stories: what was bounded before is so no longer.
+    beside = row_sizes(raw.table.drop_columns(list(names)))
+    start = 0
+    for end in cut_rows(beside[parents], CHUNK_ROWS, CHUNK_BYTES):
+        piece = raw.take(parents[start:end])
+        table = piece.table
+        for name, (elements, odd) in flat.items():
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, elements.slice(start, end - start))
+            piece.strange[name] = {k - start: v for k, v in odd.items() if start <= k < end}
+        yield RawRows(table, piece.rows, piece.strange, raw.read)
+        start = end
+
+
+# Columns by the map --------------------------------------------------------------------------
+
+_HASH = re.compile(r"hash\(([^()]*)\)")
+
+
+def _hash_names(origin: str) -> list[str] | None:
+    """The columns of "hash(title, body)"; null for another kind of origin."""
+    found = _HASH.fullmatch(origin)
+    return None if found is None else [name.strip() for name in found[1].split(",")]
+
+
+def _origin_names(origin: str) -> list[str]:
+    """The input's columns that an origin needs."""
+    if origin.startswith("="):
+        return []
+    hashed = _hash_names(origin)
+    if hashed is not None:
+        return hashed
+    if "{" in origin:
+        return [name for _, name, _, _ in _template_parts(origin) if name is not None]
+    return [origin]
+
+
+def _hash(names: Sequence[str], table: pa.Table, source: str, origin: str) -> pa.ChunkedArray:
+    for name in names:
+        if name not in table.column_names:
+            raise DataError(
+                f"{source}: no column '{name}' for '{origin}': {nearest(name, table.column_names)}"
+            )
+    columns = [table[name].to_pylist() for name in names]
+    digests = [
+        None if all(value is None for value in values) else digest(*values)
+        for values in zip(*columns, strict=True)
+    ]
+    return pa.chunked_array([pa.array(digests, pa.large_string())])
 
 
 class _RowFormatter(string.Formatter):
@@ -446,13 +297,17 @@ class _RowFormatter(string.Formatter):
         return str(format(value, format_spec))
 
 
+def _template_parts(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    try:
+        return [part for part in string.Formatter().parse(template) if part[1] is not None]
+    except ValueError as error:
+        raise DataError(f"columns: '{template}' is no template: {error}: mend it") from error
+
+
 def _fill(
     template: str, table: pa.Table, source: str, problem: Callable[[int, str, Any], None]
 ) -> pa.ChunkedArray:
-    try:
-        fields = [part for part in string.Formatter().parse(template) if part[1] is not None]
-    except ValueError as error:
-        raise DataError(f"columns: '{template}' is no template: {error}: mend it") from error
+    fields = _template_parts(template)
     names = list(dict.fromkeys(name for _, name, _, _ in fields if name is not None))
     if not names:
         raise DataError(f"columns: '{template}' names no column: a constant begins with =")
@@ -478,7 +333,7 @@ def _fill(
 
 
 def _select(
-    raw: _Raw,
+    raw: RawRows,
     schema: Schema,
     columns: Mapping[str, str],
     source: str,
@@ -496,6 +351,8 @@ def _select(
         if origin.startswith("="):
             constant = pa.scalar(origin[1:], pa.large_string())
             named[name] = pa.chunked_array([pa.repeat(constant, table.num_rows)])
+        elif (hashed := _hash_names(origin)) is not None:
+            named[name] = _hash(hashed, table, source, origin)
         elif "{" in origin:
             named[name] = _fill(origin, table, source, partial(flag, name))
         elif origin in table.column_names:
@@ -532,15 +389,13 @@ def _check_keys(table: pa.Table, schema: Schema, problem: Callable[..., None]) -
     return dropped
 
 
-def fit(
-    raw: _Raw,
+def _fit(
+    raw: RawRows,
     schema: Schema,
     source: str,
-    problem: Callable[..., None],
-    *,
-    columns: Mapping[str, str] | None = None,
-    now: float | None = None,
-) -> pa.Table:
+    problem: Problem,
+    columns: Mapping[str, str] | None,
+) -> RawRows:
     """Fit raw rows to a schema; `problem(row, column, reason, value)` hears of each broken row."""
     rows = raw.rows
     broken: set[int] = set()
@@ -552,7 +407,7 @@ def fit(
 
     table = _select(raw, schema, columns or {}, source, flag)
     fitted: dict[str, pa.ChunkedArray] = {}
-    latest = int((now if now is not None else time.time()) + 86_400)
+    latest = int(time.time() + 86_400)
     for column in schema.columns:
         name = column.name
         if name == "n_words" and schema is STORIES and columns is not None:
@@ -567,15 +422,18 @@ def fit(
                 )
             fitted[name] = pa.chunked_array([pa.nulls(table.num_rows, ARROW_TYPES[column.kind])])
             continue
-        values = _convert(table[name], column.kind, partial(flag, name))
+        values = table[name]
+        if column.kind == "text":
+            strange = raw.strange.get((columns or {}).get(name, name), {})
+            for row, value in strange.items():
+                flag(name, row, "not text", value)
+            if strange and pa.types.is_floating(values.type):
+                # Whole numbers among fractions, which Arrow holds as fractions too.
+                whole = (None if k in strange else v for k, v in enumerate(values.to_pylist()))
+                numbers = pa.array([None if v is None else int(v) for v in whole], pa.int64())
+                values = pa.chunked_array([numbers])
+        values = _convert(values, column.kind, partial(flag, name))
         fitted[name] = values
-        strange = (
-            raw.strange.get((columns or {}).get(name, name)) if column.kind == "text" else None
-        )
-        if strange:
-            for row, number in enumerate(rows):
-                if number in strange:
-                    flag(name, row, "not text", strange[number])
         if column.required:
             for row in pc.indices_nonzero(pc.is_null(values)).to_pylist():
                 flag(name, row, "null")
@@ -594,19 +452,151 @@ def fit(
             if pa.types.is_string(extra.type):
                 extra = extra.cast(pa.large_string())
             fitted[name] = extra
-    result = pa.table(fitted)
-    keep = [row for row in range(result.num_rows) if row not in broken]
+    result = RawRows(pa.table(fitted).replace_schema_metadata(None), rows, read=raw.read)
     if broken:
-        result = result.take(pa.array(keep, pa.int64()))
-    dropped = _check_keys(
-        result, schema, lambda row, column, why, value: problem(rows[keep[row]], column, why, value)
-    )
-    if dropped:
-        gone = set(dropped)
-        result = result.take(
-            pa.array([row for row in range(result.num_rows) if row not in gone], pa.int64())
-        )
-    return result.replace_schema_metadata(None)
+        return result.take([row for row in range(result.table.num_rows) if row not in broken])
+    return result
+
+
+# Whole tables and streams ----------------------------------
+
+
+class Reader:
+    """What reading one source needs to know and counts on the way."""
+
+    def __init__(
+        self,
+        source: str | Path,
+        schema: Schema,
+        columns: Mapping[str, str] | None,
+        set_aside: SetAside | None,
+        where: str | None,
+        explode: Sequence[str] | None = None,
+    ) -> None:
+        self.source = str(source)
+        # Rows as they are in the source, those that `where` kept and left out, those that fit.
+        self.found = self.selected = self.left_out = self.kept = 0
+        self._schema = schema
+        self._columns = columns
+        self._set_aside = set_aside
+        self._where = where
+        self._explode = explode
+        self._noted_before = 0 if set_aside is None else set_aside.total
+        # The columns seen so far. JSON need not write a column out where it is null, so that a
+        # chunk may lack what the next one has; a file of any other kind has them in all chunks.
+        self._known: dict[str, None] = {}
+        self._knows_all = Path(source).suffix not in (".jsonl", ".ndjson")
+
+    def problem(self, row: int, column: str, reason: str, value: Any = None) -> None:
+        """Note a broken row, or raise."""
+        if self._set_aside is None:
+            shown = "" if value is None else f" ({value!r:.80})"
+            raise DataError(
+                f"{self.source}: row {row}, column {column}: {reason}{shown}: mend or remove the "
+                "row"
+            )
+        self._set_aside.add(self.source, row, column, reason, value)
+
+    def chunks(self) -> Iterator[RawRows]:
+        """Read the source as it is."""
+        for chunk in read_raw(self.source, self.problem):
+            self.found += chunk.table.num_rows
+            yield chunk
+
+    def stream(self) -> Iterator[RawRows]:
+        """Read the source chunk by chunk, fitted to the schema; empty chunks are left out."""
+        for chunk in self.chunks():
+            whole = self._with_known_columns(chunk)
+            pieces: Iterable[RawRows] = (whole,)
+            if self._explode:
+                pieces = _explode(whole, self._explode, self.source, self.problem, self._set_aside)
+            for piece in pieces:
+                try:
+                    selected = self.select(piece)
+                except DataError as error:
+                    # Perhaps the condition names a column that comes later.
+                    if self._knows_all or type(error.__cause__).__name__ != "BinderException":
+                        raise
+                    self._look_ahead(None)
+                    selected = self.select(self._with_known_columns(piece))
+                if selected.table.num_rows:
+                    yield self.fit(selected)
+
+    def select(self, raw: RawRows) -> RawRows:
+        """The rows that the caller's condition is true of; the others are counted."""
+        selected = raw
+        if self._where is not None and raw.table.num_rows:
+            selected = _select_rows(raw, self._where, self.source)
+        self.selected += selected.table.num_rows
+        left_out = raw.table.num_rows - selected.table.num_rows
+        self.left_out += left_out
+        if self._set_aside is not None:
+            self._set_aside.not_selected += left_out
+        return selected
+
+    def fit(self, raw: RawRows) -> RawRows:
+        """Fit rows to the schema."""
+        fitted = _fit(raw, self._schema, self.source, self.problem, self._columns)
+        self.kept += fitted.table.num_rows
+        return fitted
+
+    def refuse_nothing(self, readers: Sequence["Reader"] | None = None) -> None:
+        """Raise where no row is left, for the reason why; `readers` are all of a large table."""
+        readers = readers or [self]
+        if sum(reader.kept for reader in readers):
+            return
+        name = ", ".join(reader.source for reader in readers[:3]) + ", ..." * (len(readers) > 3)
+        found = sum(reader.found for reader in readers)
+        left_out = sum(reader.left_out for reader in readers)
+        set_aside = self._set_aside or SetAside()
+        noted = set_aside.total - self._noted_before
+        if not found and not noted:
+            raise DataError(f"{name} holds no rows: make it again")
+        if left_out and not sum(reader.selected for reader in readers):
+            raise DataError(
+                f"{name}: where: {self._where!r} is true of none of {left_out} rows: widen it"
+            )
+        if set_aside.empty_lists and not noted:
+            raise DataError(
+                f"{name}: the lists under explode: are empty in all {found} rows: name others"
+            )
+        reasons = "; ".join(f"{why} ({n})" for why, n in set_aside.counts().items())
+        raise DataError(f"{name}: no usable row is left, all were set aside: {reasons}")
+
+    def _wanted(self) -> set[str]:
+        columns = self._columns or {}
+        origins = {name for origin in columns.values() for name in _origin_names(origin)}
+        for column in self._schema.columns:
+            counted = column.name == "n_words" and self._columns is not None
+            if column.required and column.name not in columns and not counted:
+                origins.add(column.name)
+        return origins | set(self._explode or ())
+
+    def _with_known_columns(self, chunk: RawRows) -> RawRows:
+        self._known.update(dict.fromkeys(chunk.table.column_names))
+        if not self._knows_all and self._wanted() - set(self._known):
+            self._look_ahead(self._wanted())
+        table = chunk.table
+        for name in self._known:
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(table.num_rows))
+        # In the order in which they first came, whatever the chunks.
+        table = table.select(list(self._known))
+        return RawRows(table, chunk.rows, chunk.strange, chunk.read)
+
+    def _look_ahead(self, wanted: set[str] | None) -> None:
+        """Read the names of columns from the whole file, or until all wanted ones were found."""
+        self._knows_all = True
+        size = Path(self.source).stat().st_size
+        with tqdm(
+            total=size, desc="columns", unit="B", unit_scale=True, leave=False, disable=None
+        ) as bar:
+            for chunk in read_raw(self.source, lambda *_: None):
+                self._known.update(dict.fromkeys(chunk.table.column_names))
+                bar.update(chunk.read - bar.n)
+                if wanted is not None and wanted <= set(self._known):
+                    self._knows_all = False
+                    break
 
 
 def read_table(
@@ -617,49 +607,98 @@ def read_table(
     set_aside: SetAside | None = None,
     where: str | None = None,
 ) -> pa.Table:
-    """Read a table from Parquet, JSONL, CSV, a `datasets` folder or a dataset's name.
+    """Read a table from Parquet, JSONL, CSV, a `datasets` folder or a data set's name.
 
     Args:
         source: a file, a folder saved by `datasets`, or `owner/name[@revision][:split]`.
         schema: STORIES, PAIRS or VERDICTS.
-        columns: where each column comes from: a column's name, or a template such as
-            "{subreddit} {created_utc:%Y-%m}", or "=constant". Given (even empty), the input
-            counts as raw, and `n_words` is counted anew.
+        columns: where each column comes from: a column's name; a template such as
+            "{subreddit} {created_utc:%Y-%m}"; "hash(title, body)", which is
+            `litbench.text.digest` of these columns' values, for sets without ids, and null where
+            all of them are; or "=constant". Given (even empty), the input counts as raw, and
+            `n_words` is counted anew.
         set_aside: collects broken rows. Without it the first broken row is an error.
         where: SQL condition (DuckDB) on the file's own columns, which are all text in CSV; other
-            rows are left out.
+            rows are left out. It is a condition on one row: what it says must not depend on the
+            rows beside it.
 
     Returns:
-        The declared columns first, then the extra ones; large_string, int64 and float64.
+        The declared columns first, then the extra ones; large_string, int64 and float64. Of rows
+        with one key the smallest by content is kept.
 
     Raises:
         DataError: no such file, not of its format, a required column missing, no usable row,
             or (without `set_aside`) a broken row, named by file, row and column.
-        MissingExtraError: a dataset was named and `datasets` is not installed.
+        MissingExtraError: a data set was named and `datasets` is not installed.
     """
-    name = str(source)
+    reader = Reader(source, schema, columns, set_aside, where)
+    chunks = [chunk for chunk in reader.stream() if chunk.table.num_rows]
+    reader.refuse_nothing()
+    table = _concatenate([chunk.table for chunk in chunks])
+    rows = [row for chunk in chunks for row in chunk.rows]
 
-    def problem(row: int, column: str, reason: str, value: Any = None) -> None:
-        if set_aside is None:
-            shown = "" if value is None else f" ({value!r:.80})"
-            raise DataError(
-                f"{name}: row {row}, column {column}: {reason}{shown}: mend or remove the row"
-            )
-        set_aside.add(name, row, column, reason, value)
+    def problem(place: int, column: str, reason: str, value: Any) -> None:
+        reader.problem(rows[place], column, reason, value)
 
-    raw = _read_raw(source, problem)
-    if raw.table.num_rows == 0 and (set_aside is None or not set_aside.rows):
-        raise DataError(f"{name} holds no rows: make it again")
-    if where is not None and raw.table.num_rows:
-        raw = _select_rows(raw, where, name)
-        if set_aside is not None:
-            set_aside.not_selected += raw.left_out
-        if raw.table.num_rows == 0:
-            raise DataError(
-                f"{name}: where: {where!r} is true of none of {raw.left_out} rows: widen it"
-            )
-    table = fit(raw, schema, name, problem, columns=columns) if raw.table.num_rows else raw.table
-    if table.num_rows == 0:
-        reasons = "; ".join(f"{why} ({n})" for why, n in (set_aside or SetAside()).counts().items())
-        raise DataError(f"{name}: no usable row is left, all were set aside: {reasons}")
-    return table
+    gone = set(_check_keys(table, schema, problem))
+    if not gone:
+        return table
+    return table.take(pa.array([k for k in range(table.num_rows) if k not in gone], pa.int64()))
+
+
+def _concatenate(tables: Sequence[pa.Table]) -> pa.Table:
+    """All rows at once; an extra column whose types have none in common holds JSON."""
+    columns: dict[str, pa.ChunkedArray] = {}
+    for name in dict.fromkeys(name for table in tables for name in table.column_names):
+        parts = [
+            table.select([name])
+            if name in table.column_names
+            else pa.table({name: pa.nulls(table.num_rows)})
+            for table in tables
+        ]
+        try:
+            columns[name] = pa.concat_tables(parts, promote_options="permissive")[name]
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            texts, _ = as_text(value for part in parts for value in part[name].to_pylist())
+            columns[name] = pa.chunked_array([texts])
+    return pa.table(columns)
+
+
+def stream_table(
+    source: str | Path,
+    schema: Schema,
+    *,
+    columns: Mapping[str, str] | None = None,
+    set_aside: SetAside | None = None,
+    where: str | None = None,
+    explode: Sequence[str] | None = None,
+) -> Iterator[pa.Table]:
+    """Read a table of any size chunk by chunk, in the order of the source.
+
+    As `read_table`, with these differences: rows of one key are not looked for, and the type of
+    an extra column may change from chunk to chunk where JSON has no one type for it. Both are
+    what `read_large_table` is for.
+
+    Args:
+        source: see `read_table`.
+        schema: see `read_table`.
+        columns: see `read_table`.
+        set_aside: see `read_table`.
+        where: see `read_table`; on the columns as they are after `explode`.
+        explode: columns that hold lists, or lists as JSON, of one length within a row. Each
+            element becomes a row of its own, with the row's other columns beside it. A row whose
+            lists differ in length is set aside, and one whose lists are empty or null is counted
+            in `set_aside.empty_lists`.
+
+    Yields:
+        Tables of at least one row; at most some thousand rows and some hundred megabytes.
+
+    Raises:
+        DataError: see `read_table`.
+        MissingExtraError: see `read_table`.
+    """
+    reader = Reader(source, schema, columns, set_aside, where, explode)
+    for chunk in reader.stream():
+        if chunk.table.num_rows:
+            yield chunk.table
+    reader.refuse_nothing()

@@ -7,17 +7,23 @@ in UTC. A row that breaks its schema is set aside with its reason when the calle
 """
 
 import hashlib
+import heapq
 import itertools
 import json
+import os
+import tempfile
+import weakref
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -33,6 +39,7 @@ ARROW_TYPES = {
     "time": pa.int64(),
 }
 _ROW_GROUP = 16_384
+_ROW_GROUP_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -138,29 +145,55 @@ VERDICTS = Schema(
 )  # fmt: skip
 
 
-@dataclass
 class SetAside:
-    """Rows that could not be used, each with its reason.
+    """Rows that could not be used, each with its reason; any number of them, in little memory.
+
+    Counts are exact. The rows themselves are kept in memory while they are few and in a temporary
+    file (in `$TMPDIR`) once they are many.
 
     Attributes:
-        rows: file, row (from 1), column, reason and the start of the offending value.
         not_selected: rows left out because the caller's own condition said so.
+        empty_lists: rows of a nested set whose lists are empty, so that they hold no row.
     """
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    not_selected: int = 0
+    _MOST_IN_MEMORY = 10_000
+
+    def __init__(self) -> None:
+        self.not_selected = 0
+        self.empty_lists = 0
+        self._counts: Counter[str] = Counter()
+        self._waiting: list[dict[str, Any]] = []
+        self._spilled: BinaryIO | None = None
+        # Where each run of sorted rows starts and ends in the temporary file.
+        self._runs: list[tuple[int, int]] = []
 
     def add(self, file: str, row: int, column: str, reason: str, value: Any = None) -> None:
-        """Note one row; `row` counts from 1 in the file's own order."""
+        """Note one row; `row` counts from 1 in the file's own order.
+
+        Raises:
+            DataError: there is no room for the rows on the disk.
+        """
         shown = None if value is None else repr(value)[:120]
-        self.rows.append(
+        self._counts[f"{column}: {reason}"] += 1
+        self._waiting.append(
             {"file": file, "row": row, "column": column, "reason": reason, "value": shown}
         )
+        if len(self._waiting) >= self._MOST_IN_MEMORY:
+            self._spill()
+
+    @property
+    def total(self) -> int:
+        """How many rows were noted."""
+        return self._counts.total()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows at once: file, row (from 1), column, reason and the start of the value."""
+        return [*itertools.chain.from_iterable(map(self._read_run, self._runs)), *self._waiting]
 
     def counts(self) -> dict[str, int]:
         """How many rows per column and reason, most frequent first."""
-        counter = Counter(f"{row['column']}: {row['reason']}" for row in self.rows)
-        return dict(sorted(counter.items(), key=lambda item: (-item[1], item[0])))
+        return dict(sorted(self._counts.items(), key=lambda item: (-item[1], item[0])))
 
     def summary(self) -> str:
         """Lines for the terminal; empty when every row could be used."""
@@ -170,13 +203,50 @@ class SetAside:
         ]
         if self.not_selected:
             lines.append(f"  left out by where: {self.not_selected:,} rows\n")
+        if self.empty_lists:
+            lines.append(f"  lists without an element: {self.empty_lists:,} rows\n")
         return "".join(lines)
 
     def write(self, path: Path) -> None:
-        """Write the rows as JSONL, in the order of the file."""
-        ordered = sorted(self.rows, key=lambda row: (row["file"], row["row"]))
-        lines = (json.dumps(row, ensure_ascii=True) + "\n" for row in ordered)
-        path.write_text("".join(lines), encoding="utf-8")
+        """Write the rows as JSONL, by file and in the order of the file."""
+        waiting = sorted(self._waiting, key=_by_place)
+        runs = [*map(self._read_run, self._runs), iter(waiting)]
+        with path.open("w", encoding="utf-8") as file:
+            for row in heapq.merge(*runs, key=_by_place):
+                file.write(json.dumps(row, ensure_ascii=True) + "\n")
+
+    def _spill(self) -> None:
+        rows = sorted(self._waiting, key=_by_place)
+        lines = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
+        try:
+            if self._spilled is None:
+                self._spilled = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115
+                weakref.finalize(self, self._spilled.close)
+            start = self._spilled.seek(0, os.SEEK_END)
+            self._spilled.write(lines)
+            self._spilled.flush()
+        except OSError as error:
+            raise DataError(
+                f"cannot note the rows set aside in {tempfile.gettempdir()} ({error}): free space "
+                "there or set TMPDIR to another folder"
+            ) from error
+        self._runs.append((start, start + len(lines)))
+        self._waiting = []
+
+    def _read_run(self, run: tuple[int, int]) -> Iterator[dict[str, Any]]:
+        assert self._spilled is not None
+        start, end = run
+        rest = b""
+        while start < end:
+            # By place, since several runs are read in turn.
+            block = os.pread(self._spilled.fileno(), min(end - start, 1 << 16), start)
+            start += len(block)
+            *lines, rest = (rest + block).split(b"\n")
+            yield from map(json.loads, lines)
+
+
+def _by_place(row: Mapping[str, Any]) -> tuple[str, int]:
+    return row["file"], row["row"]
 
 
 def check_parquet(path: Path, schema: Schema) -> None:
@@ -283,10 +353,43 @@ def prompt_keys(table: pa.Table) -> list[str]:
     return [keys[prompt] for prompt in prompts]
 
 
+def row_sizes(table: pa.Table) -> np.ndarray:
+    """Bytes of the texts of every row; int64, shape (rows,)."""
+    sizes = np.zeros(table.num_rows, dtype=np.int64)
+    for column in table.columns:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            lengths = pc.fill_null(pc.binary_length(column), 0)
+            sizes += lengths.to_numpy().astype(np.int64, copy=False)
+    return sizes
+
+
+def cut_rows(sizes: np.ndarray, most_rows: int, most_bytes: int) -> list[int]:
+    """Cut rows into groups of at most so many rows and bytes; a single row may be larger.
+
+    Args:
+        sizes: bytes of each row, see `row_sizes`.
+        most_rows: of a group.
+        most_bytes: of a group of several rows.
+
+    Returns:
+        The end of each group. A group depends on no row after it but the next.
+    """
+    until = np.cumsum(sizes)
+    ends: list[int] = []
+    start = 0
+    while start < len(sizes):
+        before = until[start - 1] if start else 0
+        fit = int(np.searchsorted(until, before + most_bytes, side="right"))
+        start = min(start + most_rows, max(start + 1, fit), len(sizes))
+        ends.append(start)
+    return ends
+
+
 def write_sorted_batches(batches: pa.RecordBatchReader, schema: Schema, path: Path) -> int:
     """Write a stream of rows as Parquet with a schema's columns first; return the rows written.
 
-    Row groups have a fixed size whatever the batches, so the same rows give the same bytes.
+    Row groups go by rows and bytes whatever the batches, so the same rows give the same bytes,
+    and no more than one group is held in memory.
     """
     names = [column.name for column in schema.columns]
     extra = [name for name in batches.schema.names if name not in names]
@@ -295,16 +398,24 @@ def write_sorted_batches(batches: pa.RecordBatchReader, schema: Schema, path: Pa
     )
     rows = 0
     with pq.ParquetWriter(path, target, compression="zstd") as writer:
-        waiting: list[pa.Table] = []
+        waiting = target.empty_table()
+        sizes = np.zeros(0, dtype=np.int64)
         for batch in itertools.chain(batches, [None]):
             if batch is not None:
-                waiting.append(pa.Table.from_batches([batch]).select(target.names).cast(target))
-            held = sum(table.num_rows for table in waiting)
-            if held < _ROW_GROUP and batch is not None:
-                continue
-            table = pa.concat_tables(waiting) if waiting else target.empty_table()
-            whole = table.num_rows if batch is None else held - held % _ROW_GROUP
-            writer.write_table(table.slice(0, whole), row_group_size=_ROW_GROUP)
-            waiting = [table.slice(whole)]
-            rows += whole
+                table = pa.Table.from_batches([batch]).select(target.names).cast(target)
+                waiting = pa.concat_tables([waiting, table])
+                sizes = np.concatenate([sizes, row_sizes(table)])
+                if len(sizes) < _ROW_GROUP and sizes.sum() < _ROW_GROUP_BYTES:
+                    continue
+            ends = cut_rows(sizes, _ROW_GROUP, _ROW_GROUP_BYTES)
+            if batch is not None and ends and ends[-1] - ([0, *ends])[-2] < _ROW_GROUP:
+                # The last group may still grow.
+                ends.pop()
+            for start, end in itertools.pairwise([0, *ends]):
+                # Arrow ends a page where a chunk ends, so chunks would show in the bytes.
+                group = waiting.slice(start, end - start).combine_chunks()
+                writer.write_table(group, row_group_size=_ROW_GROUP)
+            written = ends[-1] if ends else 0
+            waiting, sizes = waiting.slice(written), sizes[written:]
+            rows += written
     return rows

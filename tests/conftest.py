@@ -6,7 +6,7 @@ import random
 import string
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,14 @@ settings.load_profile("litbench")
 def _table(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     types = {name: column.type for name, column in empty_columns(schema, 0).items()}
     return pa.table({n: pa.array([row.get(n) for row in rows], t) for n, t in types.items()})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what tests count out of the user's cache, in this process and in those it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LITBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

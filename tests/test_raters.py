@@ -469,3 +469,24 @@ def test_prompts_seen_finds_reposts_of_training_prompts(pair_table: Build) -> No
     assert rater.training_prompts() == {prompt_key("the lamp speaks")}
     assert prompts_seen(rater, judged) == ["The Lamp, speaks"]
     assert prompts_seen(RandomRater(), judged) == []
+
+
+def test_the_rater_of_talk_prefers_the_story_that_speaks_to_its_readers(
+    pair_table: Build, rename_sides: Rename
+) -> None:
+    story = "The mill stood still.\n\nNobody came."
+    thanks = f"{story}\n\nEdit: thank you for the gold, kind stranger!"
+    pairs = pair_table(
+        [
+            {"chosen": thanks, "rejected": story},
+            {"chosen": story, "rejected": f"{thanks} "},
+            {"chosen": story, "rejected": "Gold lay in the river, and nobody said thank you."},
+        ]
+    )
+    (spec,) = parse_raters({"talk": {"kind": "talk"}})
+    rater = load_rater(spec)
+    np.testing.assert_array_equal(_scores(rater, pairs).credit, [1, 0, 0.5])
+    np.testing.assert_array_equal(_scores(rater, rename_sides(pairs)).credit, [0, 1, 0.5])
+    verdicts = judge_pairs(rater, pairs)
+    by_pair = {row["pair_id"]: row["outcome"] for row in verdicts.to_pylist()}
+    assert [by_pair[name] for name in pairs["pair_id"].to_pylist()] == ["chosen", "rejected", "tie"]

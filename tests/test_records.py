@@ -2,15 +2,20 @@
 
 import csv
 import hashlib
+import itertools
 import json
 import os
+import random
 import time
+import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,9 +30,11 @@ from litbench.records import (
     VERDICTS,
     SetAside,
     check_parquet,
+    cut_rows,
     empty_columns,
     pair_id,
     prompt_keys,
+    row_sizes,
     write_sorted_batches,
     write_table,
 )
@@ -322,6 +329,20 @@ def test_columns_that_change_their_type_late_are_read_as_if_they_had_not(tmp_pat
     assert stories["story_id"][-1].as_py() == "last"
     assert stories["story_id"][5].as_py() == "5"
     assert stories["late"][-1].as_py() == f"[{count - 1}]"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_fraction_among_whole_numbers_costs_no_other_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("litbench.formats.CHUNK_ROWS", size)
+    rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
+    rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 7.0, 2.5
+    set_aside = SetAside()
+    path = write_rows(tmp_path / "raw.jsonl", rows)
+    stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside)
+    assert stories["story_id"].to_pylist() == ["0", "1", "3", "4", "7"]
+    assert set_aside.counts() == {"story_id: not text": 2, "score: not a whole number": 1}
 
 
 # Column maps ---------------------------------------------------------------------------------
@@ -790,3 +811,109 @@ def test_rows_set_aside_are_counted_and_written_in_the_order_of_the_file(tmp_pat
     rows = [json.loads(line) for line in (tmp_path / "set_aside.jsonl").read_text().splitlines()]
     assert [row["row"] for row in rows] == [2, 9, 10]
     assert all(len(row["value"]) == 120 for row in rows)
+
+
+@pytest.mark.parametrize("most", [1, 7, 10_000])
+def test_many_rows_set_aside_are_what_few_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(SetAside, "_MOST_IN_MEMORY", most)
+    rng = random.Random(3)
+    rows = [
+        (
+            rng.choice(["b", "a"]),
+            rng.randrange(40),
+            rng.choice(["text", "score"]),
+            f"why {k % 3}",
+            k,
+        )
+        for k in range(200)
+    ]
+    set_aside = SetAside()
+    for row in rows:
+        set_aside.add(*row)
+    assert set_aside.total == 200
+    assert len(set_aside.rows) == 200
+    assert set_aside.counts() == Counter(f"{column}: {why}" for _, _, column, why, _ in rows)
+    names = ("file", "row", "column", "reason", "value")
+    expected = [
+        dict(zip(names, (*row[:4], repr(row[4])), strict=True))
+        for row in sorted(rows, key=lambda row: row[:2])
+    ]
+    for _ in range(2):
+        # Writing takes nothing away.
+        set_aside.write(tmp_path / "set_aside.jsonl")
+        lines = (tmp_path / "set_aside.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines] == expected
+
+
+def test_rows_set_aside_need_no_more_memory_than_some_of_them() -> None:
+    set_aside = SetAside()
+    for number in range(3):
+        set_aside.add("f", number, "text", "null", "x" * 100)
+    tracemalloc.start()
+    for number in range(200_000):
+        set_aside.add("f", number, "text", "null", "x" * 100)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert set_aside.total == 200_003
+    # All of them take about 90 MB.
+    assert used < 20e6
+
+
+def test_a_disk_that_is_full_while_rows_are_set_aside_is_a_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> Any:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr(SetAside, "_MOST_IN_MEMORY", 2)
+    set_aside = SetAside()
+    set_aside.add("f", 1, "text", "null")
+    with pytest.raises(DataError, match=r"No space left.*TMPDIR"):
+        set_aside.add("f", 2, "text", "null")
+
+
+@given(
+    st.lists(st.integers(0, 30), max_size=40),
+    st.integers(1, 6),
+    st.integers(1, 50),
+    st.integers(0, 40),
+)
+def test_rows_are_cut_by_rows_and_bytes_whatever_follows(
+    sizes: list[int], most_rows: int, most_bytes: int, seen: int
+) -> None:
+    ends = cut_rows(np.array(sizes, np.int64), most_rows, most_bytes)
+    assert ends == sorted(set(ends))
+    assert ends[-1:] == [len(sizes)][: len(sizes)]
+    for start, end in itertools.pairwise([0, *ends]):
+        assert end - start <= most_rows
+        assert end - start == 1 or sum(sizes[start:end]) <= most_bytes
+        if end < len(sizes):
+            full = end - start == most_rows or sum(sizes[start : end + 1]) > most_bytes
+            assert full
+    earlier = cut_rows(np.array(sizes[:seen], np.int64), most_rows, most_bytes)
+    assert earlier[:-1] == ends[: len(earlier) - 1] or not earlier
+
+
+def test_large_rows_make_small_row_groups_whatever_their_batches(
+    tmp_path: Path, story_table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("litbench.records._ROW_GROUP_BYTES", 2_000)
+    monkeypatch.setattr("litbench.records._ROW_GROUP", 20)
+    rng = random.Random(4)
+    stories = story_table([{"text": "x" * rng.choice([1, 10, 400, 3_000])} for _ in range(100)])
+    written = set()
+    for size in (1, 3, 100):
+        batches = [
+            batch for k in range(0, 100, size) for batch in stories.slice(k, size).to_batches()
+        ]
+        reader = pa.RecordBatchReader.from_batches(stories.schema, batches)
+        assert write_sorted_batches(reader, STORIES, tmp_path / "s.parquet") == 100
+        written.add((tmp_path / "s.parquet").read_bytes())
+    assert len(written) == 1
+    file = pq.ParquetFile(tmp_path / "s.parquet")
+    groups = [file.read_row_group(k) for k in range(file.num_row_groups)]
+    assert all(group.num_rows == 1 or row_sizes(group).sum() <= 2_000 for group in groups)
+    assert pa.concat_tables(groups).to_pylist() == stories.to_pylist()

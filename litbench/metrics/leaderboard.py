@@ -3,7 +3,7 @@
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -184,19 +184,22 @@ def leaderboard(
     return sorted(rows, key=lambda row: (-row.agreement.mean, row.rater))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Turn figures into what JSON can hold: six digits, intervals as objects, NaN as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
     if isinstance(value, float):
         return None if not math.isfinite(value) else round(value, 6)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 
 def leaderboard_json(rows: list[LeaderboardRow]) -> list[dict[str, Any]]:
     """The rows as JSON can hold them; what cannot be told is null."""
-    return [_plain(asdict(row)) for row in rows]
+    return [plain(row) for row in rows]
 
 
 def write_leaderboard_csv(rows: list[LeaderboardRow], path: Path) -> None:
@@ -216,7 +219,7 @@ def write_leaderboard_csv(rows: list[LeaderboardRow], path: Path) -> None:
                 None if comparison is None else comparison.p_holm,
                 row.seconds, row.pairs_per_second, row.stories_per_second, row.trained_on,
             ]  # fmt: skip
-            writer.writerow([_plain(value) for value in values])
+            writer.writerow([plain(value) for value in values])
 
 
 def leaderboard_text(rows: list[LeaderboardRow]) -> str:

@@ -1,0 +1,710 @@
+"""Raw rows of any number to stories: streamed, exploded, cleaned, counted, and none lost."""
+
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fake_hub import FakeHub, parquet_bytes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from litbench import formats, reading
+from litbench.config import build
+from litbench.errors import ConfigError, DataError
+from litbench.large_table import read_large_table
+from litbench.reading import read_table, stream_table
+from litbench.records import STORIES, SetAside
+from litbench.text import count_words_of, digest
+
+Program = Callable[..., subprocess.CompletedProcess[str]]
+
+MAP = {"prompt_id": "post", "prompt": "title", "text": "body", "source": "=test"}
+POSTS_MAP = {
+    "story_id": "hash(title, times, texts)",
+    "prompt_id": "hash(title)",
+    "prompt": "title",
+    "text": "texts",
+    "score": "scores",
+    "created_utc": "times",
+}
+EXPLODE = ["texts", "scores", "times"]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LITBENCH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of three rows, so that a few rows make many."""
+    for module in (formats, reading):
+        monkeypatch.setattr(module, "CHUNK_ROWS", 3)
+
+
+@pytest.fixture
+def module(load_program: Callable[[str], ModuleType]) -> ModuleType:
+    return load_program("data_prep/make_stories.py")
+
+
+@dataclass
+class Product:
+    """What a run wrote."""
+
+    rows: list[dict[str, Any]]
+    set_aside: list[dict[str, Any]]
+    counts: dict[str, Any]
+
+
+def read_product(out: Path) -> Product:
+    noted = (out / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    rows = pq.read_table(out / "stories.parquet").to_pylist()
+    assert sum(manifest["counts"]["set_aside"].values()) == len(noted)
+    assert manifest["counts"]["stories"] == len(rows)
+    assert not list(out.glob(".part-*"))
+    return Product(rows, [json.loads(line) for line in noted], manifest["counts"])
+
+
+@pytest.fixture
+def made(module: ModuleType, tmp_path: Path) -> Callable[..., Product]:
+    """Run the program on keys of its config, and read what it wrote."""
+    numbers = iter(range(1_000))
+
+    def make(**keys: Any) -> Product:
+        out = tmp_path / f"out{next(numbers)}"
+        module.main(build(module.Config, {"out": str(out), **keys}))
+        return read_product(out)
+
+    return make
+
+
+def write_lines(path: Path, rows: list[Any]) -> Path:
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def story(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "story_id": f"s{number}",
+        "post": f"p{number // 4}",
+        "title": f"A prompt, number {number // 4}",
+        "body": f"Story {number} went on, and on.",
+        "score": number % 7,
+        "created_utc": 1_500_000_000 + number,
+        **changes,
+    }
+
+
+# A stream against the whole ------------------------------------------------------------------
+
+values = st.one_of(
+    st.none(),
+    st.integers(-5, 5),
+    st.sampled_from([2**60, 2**63, 1.5, 2.0, True, "text", "7", "2020-01-01", [1], ["a"], {}]),
+)
+broken_rows = st.fixed_dictionaries(
+    {"story_id": st.one_of(st.integers(0, 12), st.sampled_from(["a", "b", "c", None]))},
+    optional={
+        "post": st.sampled_from(["p", 5, None]),
+        "title": st.just("A title"),
+        "body": st.sampled_from(["one text", "another text", None, 3, ["a"]]),
+        "score": values,
+        "created_utc": values,
+        "extra": values,
+        "other": st.sampled_from([[1], [1.5], [], None, 2**60, 0.5, "text"]),
+    },
+)
+any_line = st.one_of(broken_rows, broken_rows, broken_rows, st.sampled_from(["{", "[1]", "{}", ""]))
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["row"])
+
+
+@pytest.mark.usefixtures("small_chunks")
+@settings(max_examples=60)
+@given(st.lists(any_line, min_size=1, max_size=24))
+def test_a_large_table_is_what_a_table_read_whole_is(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("large")
+    path = write_lines(folder / "raw.jsonl", rows)
+    whole, parts = SetAside(), SetAside()
+    found: list[Any] = []
+    for one in (whole, parts):
+        try:
+            if one is whole:
+                found.append(read_table(path, STORIES, columns=MAP, set_aside=one))
+            else:
+                large = read_large_table([path], STORIES, folder, columns=MAP, set_aside=one)
+                chunks = list(large.chunks())
+                assert {chunk.schema for chunk in chunks} == {large.schema}
+                found.append(pa.concat_tables(chunks))
+                assert found[1].num_rows == large.num_rows
+                assert pa.concat_tables(large.chunks()).equals(found[1])
+        except DataError as error:
+            found.append(str(error))
+    assert in_order(parts.rows) == in_order(whole.rows)
+    if isinstance(found[0], str):
+        assert found[1] == found[0]
+        return
+    assert found[1].column_names == found[0].column_names
+    assert found[1].equals(found[0])
+
+
+@pytest.mark.parametrize("name", ["raw.parquet", "raw.csv", "raw"])
+def test_every_format_is_streamed_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(formats, "CHUNK_ROWS", 100)
+    rows = [story(k) for k in random.Random(1).sample(range(1_000), 1_000)]
+    table = pa.Table.from_pylist(rows)
+    if name.endswith("parquet"):
+        pq.write_table(table, tmp_path / name)
+    elif name.endswith("csv"):
+        pa.csv.write_csv(table, tmp_path / name)
+    else:
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset(table).save_to_disk(str(tmp_path / name))
+    chunks = list(stream_table(tmp_path / name, STORIES, columns=MAP))
+    assert [chunk.num_rows for chunk in chunks] == [100] * 10
+    found = pa.concat_tables(chunks)
+    assert found["story_id"].to_pylist() == [row["story_id"] for row in rows]
+    assert found.equals(read_table(tmp_path / name, STORIES, columns=MAP))
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", ["raw.parquet", "raw.csv", "raw.jsonl", "raw"])
+def test_a_broken_row_is_known_by_its_number_whatever_its_chunk(tmp_path: Path, name: str) -> None:
+    rows = [story(k, score="many" if k % 5 == 4 else str(k)) for k in range(23)]
+    path = tmp_path / name
+    if name.endswith("jsonl"):
+        write_lines(path, rows)
+    elif name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif name.endswith("csv"):
+        pa.csv.write_csv(pa.Table.from_pylist(rows), path)
+    else:
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset(pa.Table.from_pylist(rows)).save_to_disk(str(path))
+    # Of 5, 10, 15 and 20; in the order of text s19 comes before s4.
+    for where, expected in (("true", [5, 10, 15, 20]), ("story_id > 's2'", [5, 10])):
+        set_aside = SetAside()
+        list(stream_table(path, STORIES, columns=MAP, set_aside=set_aside, where=where))
+        assert [row["row"] for row in set_aside.rows] == expected
+
+
+def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "CHUNK_BYTES", 100_000)
+    rows = [story(k, body=f"{k} " * 10_000) for k in range(40)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw.parquet", compression="none")
+    write_lines(tmp_path / "raw.jsonl", rows)
+    for name in ("raw.parquet", "raw.jsonl"):
+        sizes = [chunk.nbytes for chunk in stream_table(tmp_path / name, STORIES, columns=MAP)]
+        assert max(sizes) < 200_000, name
+        assert sum(sizes) > 800_000
+
+
+def test_a_stream_without_a_set_aside_stops_at_the_first_broken_row(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "raw.jsonl", [story(0), story(1, score="many")])
+    with pytest.raises(DataError, match=r"raw.jsonl: row 2, column score: not a whole number"):
+        list(stream_table(path, STORIES, columns=MAP))
+    with pytest.raises(DataError, match=r"row 2, column score"):
+        read_large_table([path], STORIES, tmp_path, columns=MAP)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
+    rows = [story(k) for k in range(12)]
+    for row in rows[:7]:
+        del row["score"]
+    for row in rows[5:]:
+        row["flag"] = "seen"
+    path = write_lines(tmp_path / "raw.jsonl", rows)
+    columns = {**MAP, "flair": "flag", "score": "score"}
+    (tmp_path / "large").mkdir()
+    large = read_large_table([path], STORIES, tmp_path / "large", columns=columns)
+    table = pa.concat_tables(large.chunks())
+    assert table["score"].to_pylist() == [None] * 7 + [k % 7 for k in range(7, 12)]
+    assert table["flair"].to_pylist() == [None] * 5 + ["seen"] * 7
+    set_aside = SetAside()
+    where = "flag = 'seen' AND score > 1"
+    chunks = list(stream_table(path, STORIES, columns=MAP, set_aside=set_aside, where=where))
+    expected = [f"s{k}" for k in range(7, 12) if k % 7 > 1]
+    assert pa.concat_tables(chunks)["story_id"].to_pylist() == expected
+    assert set_aside.not_selected == 12 - len(expected)
+    with pytest.raises(DataError, match=r"no column 'flagg' .mapped to flair.: did you mean"):
+        list(stream_table(path, STORIES, columns={**MAP, "flair": "flagg"}))
+    with pytest.raises(DataError, match=r"flagg = 1.*cannot be evaluated"):
+        list(stream_table(path, STORIES, columns=MAP, where="flagg = 1"))
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_condition_that_leaves_no_row_of_any_chunk_says_so(tmp_path: Path) -> None:
+    rows = [story(k) for k in range(10)]
+    path = write_lines(tmp_path / "raw.jsonl", [*rows, "not JSON"])
+    with pytest.raises(DataError, match="is true of none of 10 rows"):
+        list(stream_table(path, STORIES, columns=MAP, set_aside=SetAside(), where="score > 99"))
+    kept = stream_table(path, STORIES, columns=MAP, set_aside=SetAside(), where="score = 6")
+    assert [chunk.num_rows for chunk in kept] == [1]
+
+
+# Nested sets ---------------------------------------------------------------------------------
+
+
+def posts() -> list[dict[str, Any]]:
+    return [
+        {"title": "A lamp", "votes": 9, "texts": ["one", "two words"], "scores": [3, -1],
+         "times": ["1500000000", "2017-07-14 02:40:01"]},
+        {"title": "A tide", "votes": 2, "texts": [], "scores": [], "times": []},
+        {"title": "A well", "votes": 4, "texts": ["three"], "scores": [7, 8], "times": ["1"]},
+        {"title": "A moth", "votes": 1, "texts": None, "scores": None, "times": None},
+        {"title": "A gate", "votes": 5, "texts": ["four", None, "six"], "scores": [1, 2, 3],
+         "times": ["2017-07-14T02:40:02Z", "1500000003", "1500000004.0"]},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["posts.parquet", "posts.jsonl", "posts.csv", "posts"])
+def test_each_element_of_the_lists_of_a_post_is_a_story(
+    tmp_path: Path, made: Callable[..., Product], name: str
+) -> None:
+    path = tmp_path / name
+    table = pa.Table.from_pylist(posts())
+    if name.endswith("jsonl"):
+        write_lines(path, posts())
+    elif name.endswith("csv"):
+        texts = [[None if v is None else json.dumps(v) for v in table[n].to_pylist()]
+                 if n in EXPLODE else table[n].to_pylist() for n in table.column_names]  # fmt: skip
+        pa.csv.write_csv(pa.table(texts, table.column_names), path)
+    elif name.endswith("parquet"):
+        pq.write_table(table, path)
+    else:
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset(table).save_to_disk(str(path))
+    product = made(input=str(path), explode=EXPLODE, columns=POSTS_MAP)
+    assert [(row["prompt"], row["text"], row["score"]) for row in product.rows] == [
+        ("A lamp", "one", 3),
+        ("A lamp", "two words", -1),
+        ("A gate", "four", 1),
+        ("A gate", "six", 3),
+    ]
+    assert [row["created_utc"] - 1_500_000_000 for row in product.rows] == [0, 1, 2, 4]
+    assert [row["n_words"] for row in product.rows] == [1, 2, 1, 1]
+    assert [str(row["votes"]) for row in product.rows] == ["9", "9", "5", "5"]
+    assert product.rows[0]["story_id"] == digest("A lamp", "1500000000", "one")
+    assert product.rows[0]["prompt_id"] == product.rows[1]["prompt_id"] == digest("A lamp")
+    assert product.counts["empty_lists"] == 2
+    assert product.counts["set_aside"] == {
+        "text: null": 1,
+        "texts: lists of unequal length": 1,
+    }
+    assert [row["row"] for row in product.set_aside] == [3, 5]
+    # A condition sees the elements.
+    where = "CAST(scores AS INT) > 1"
+    chosen = made(input=str(path), explode=EXPLODE, columns=POSTS_MAP, where=where)
+    assert [row["text"] for row in chosen.rows] == ["one", "six"]
+    assert chosen.counts["not_selected"] == 2
+
+
+# A list of nothing but numbers is one of fractions to Arrow, if one of them is.
+texts = values.filter(lambda value: not isinstance(value, float))
+
+
+def unzipped(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    return [text for text, _ in pairs], [score for _, score in pairs]
+
+
+# Mostly two lists of one length.
+two_lists = st.one_of(
+    st.lists(st.tuples(texts, values), max_size=9).map(unzipped),
+    st.lists(st.tuples(st.just("text"), values), min_size=4, max_size=9).map(unzipped),
+    st.tuples(*[st.one_of(st.none(), st.lists(texts, max_size=3), texts)] * 2),
+)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@settings(max_examples=100)
+@given(st.lists(two_lists, min_size=1, max_size=9))
+def test_no_element_of_any_lists_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, Any]]
+) -> None:
+    folder = tmp_path_factory.mktemp("lists")
+    given_rows = [{"title": "t", "texts": texts, "scores": scores} for texts, scores in rows]
+    path = write_lines(folder / "posts.jsonl", given_rows)
+    elements, empty, unequal, bad = Counter[str](), 0, 0, 0
+    for texts, scores in rows:
+        lists = [[] if one is None else one for one in (texts, scores)]
+        if not all(isinstance(one, list) for one in lists) or len(lists[0]) != len(lists[1]):
+            unequal += 1
+        elif not lists[0]:
+            empty += 1
+        else:
+            for text, score in zip(*lists, strict=True):
+                whole = isinstance(score, int | float) and not isinstance(score, bool)
+                whole = whole and score == int(score) and abs(score) < 2**63
+                is_text = isinstance(text, str) or (
+                    isinstance(text, int) and not isinstance(text, bool)
+                )
+                if is_text and (score is None or whole or score == "7"):
+                    elements[str(text)] += 1
+                else:
+                    bad += 1
+    columns = {**POSTS_MAP, "story_id": "=x", "prompt_id": "=p", "source": "=s"}
+    del columns["created_utc"]
+    set_aside = SetAside()
+    found = Counter[str]()
+    try:
+        for table in stream_table(
+            path, STORIES, columns=columns, set_aside=set_aside, explode=["texts", "scores"]
+        ):
+            assert table.num_rows <= 3
+            found.update(table["text"].to_pylist())
+    except DataError:
+        # No row is left, as the counts below must say too.
+        found.clear()
+    assert found == elements
+    assert set_aside.empty_lists == empty
+    assert set_aside.total == unequal + bad
+
+
+def test_the_published_preferences_are_streamed_by_their_config(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    rows = [
+        {
+            "post_title": f"[WP] Prompt {k // 2}",
+            "post_text": "" if k % 2 else None,
+            "post_scores": k,
+            "comment_texts": ["[deleted]", "[deleted]", f"A moth of {k} came in."],
+            "comment_scores": [1, 1, k],
+            "comment_times": ["1500000000", "2017-07-14 02:40:01", "2017-07-14T02:40:02"],
+        }
+        for k in range(450)
+    ]
+    with FakeHub() as hub:
+        name = "euclaise/WritingPrompts_preferences"
+        table = pa.Table.from_pylist(rows)
+        commit = hub.publish(name, {"data/train-00000-of-00001.parquet": parquet_bytes(table)})
+        config = "configs/data/writing_prompts_preferences_stories.yaml"
+        arguments = ["--config", config, "--out", tmp_path / "out", "--tokenizer", "null"]
+        done = hub.run(tmp_path, "data_prep/make_stories.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    product = read_product(tmp_path / "out")
+    assert [row["text"] for row in product.rows] == [
+        text for row in rows for text in row["comment_texts"]
+    ]
+    assert [row["created_utc"] - 1_500_000_000 for row in product.rows] == [0, 1, 2] * 450
+    assert product.rows[5]["score"] == 1
+    # Two posts of one title are two, and so are two deleted stories of one post.
+    assert len({row["prompt_id"] for row in product.rows}) == 450
+    assert product.counts["set_aside"] == {}
+    assert commit in (tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")
+
+
+def test_a_set_of_empty_lists_or_without_them_is_a_clear_error(
+    tmp_path: Path, made: Callable[..., Product]
+) -> None:
+    path = write_lines(tmp_path / "posts.jsonl", [posts()[1], posts()[3]])
+    with pytest.raises(DataError, match="lists under explode: are empty in all 2 rows"):
+        made(input=str(path), explode=EXPLODE, columns=POSTS_MAP)
+    with pytest.raises(DataError, match=r"no column 'text' .under explode:.: did you mean 'texts'"):
+        made(input=str(path), explode=["text"], columns=POSTS_MAP)
+    with pytest.raises(ConfigError, match="the sample takes no"):
+        made(explode=["text"])
+
+
+def test_a_hash_names_rows_by_what_they_hold(tmp_path: Path) -> None:
+    rows = [
+        {"title": "t", "body": "b", "n": 1},
+        {"title": None, "body": "c", "n": None},
+        {"title": None, "body": None, "n": 2},
+    ]
+    path = write_lines(tmp_path / "raw.jsonl", rows)
+    columns = {"story_id": "hash(title,  body)", "prompt_id": "hash(n)", "prompt": "=p"}
+    columns |= {"text": "=words of it", "source": "=s"}
+    set_aside = SetAside()
+    table = read_table(path, STORIES, columns=columns, set_aside=set_aside)
+    assert table["story_id"].to_pylist() == [digest("t", "b")]
+    assert table["prompt_id"].to_pylist() == [digest(1)]
+    assert set_aside.counts() == {"prompt_id: null": 1, "story_id: null": 1}
+    # Used columns stay: unlike a renamed one they are nowhere else.
+    assert table["title"].to_pylist() == ["t"]
+    with pytest.raises(DataError, match=r"no column 'titel' for 'hash\(titel\)': did you mean"):
+        read_table(path, STORIES, columns={**columns, "story_id": "hash(titel)"})
+
+
+# The program ---------------------------------------------------------------------------------
+
+
+def test_words_are_counted_after_cleaning_and_what_was_cut_is_shown(
+    tmp_path: Path, made: Callable[..., Product]
+) -> None:
+    body = "The moth came in. " * 10
+    rows = [
+        story(0, title="[WP] A moth.", body=body + "\n\nEDIT: thanks for the gold!"),
+        story(1, title="A lamp.", body=body),
+        story(2, title="[EU] A lamp.", body=body),
+    ]
+    path = str(write_lines(tmp_path / "raw.jsonl", rows))
+    product = made(input=path, columns=MAP)
+    assert [row["prompt"] for row in product.rows] == ["A moth.", "A lamp.", "A lamp."]
+    assert "gold" not in product.rows[0]["text"]
+    for row in product.rows:
+        assert row["n_words"] == count_words_of(row["text"]) == 40
+    assert product.counts["cleaning"]["strip_prompt_tags"] == 2
+    assert product.counts["cleaning"]["cut_vote_talk"] == 1
+    off = dict.fromkeys(product.counts["cleaning"], False)
+    product = made(input=path, columns=MAP, cleaning=off)
+    assert product.rows[0]["text"] == rows[0]["body"]
+    assert product.rows[0]["prompt"] == "[WP] A moth."
+    assert product.counts["cleaning"] == {}
+
+
+def test_tokens_are_counted_after_cleaning_and_once(
+    tmp_path: Path, made: Callable[..., Product], tiny_model: Callable[..., Path]
+) -> None:
+    folder = tiny_model("bert")
+    body = "The moth came in. " * 10
+    rows = [story(0, body=body + "\n\nEDIT: thanks for the gold!"), story(1, body="moth " * 30)]
+    path = str(write_lines(tmp_path / "raw.jsonl", rows))
+    keys = {"input": path, "columns": MAP, "tokenizer": str(folder)}
+    first = made(**keys, cache_tokens=False)
+    assert not (tmp_path / "cache").exists()
+    from litbench.curation.tokens import count_tokens  # noqa: PLC0415
+
+    texts = [row["text"] for row in first.rows]
+    n_words = [row["n_words"] for row in first.rows]
+    expected = count_tokens(texts, n_words, str(folder), 20_000).tolist()
+    assert [row["n_tokens"] for row in first.rows] == expected
+    assert made(**keys).rows == made(**keys).rows == first.rows
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert [row["n_tokens"] for row in made(**keys, max_words_tokenized=35).rows] == [
+        40,
+        expected[1],
+    ]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_several_files_are_one_table_in_the_order_of_their_names(
+    tmp_path: Path, made: Callable[..., Product]
+) -> None:
+    for name, rows in {
+        "b/stories.jsonl": [story(4), story(5, body="a second version"), story(6, mark=[1])],
+        "a/stories.jsonl": [story(k, mark=k) for k in (9, 0, 1, 2, 3)] + [story(5)],
+        "c/stories.jsonl": [story(2, mark=2), story(7, score="many")],
+    }.items():
+        (tmp_path / name).parent.mkdir()
+        write_lines(tmp_path / name, rows)
+    pattern = str(tmp_path / "*" / "stories.jsonl")
+    product = made(input=pattern, columns=MAP)
+    names = [row["story_id"] for row in product.rows]
+    assert [name for name in names if name != "s5"] == ["s9", "s0", "s1", "s2", "s3", "s4", "s6"]
+    assert product.counts["set_aside"] == {
+        "score: not a whole number": 1,
+        "story_id: duplicate id": 1,
+        "story_id: repeated row": 1,
+    }
+    files = [Path(row["file"]).parent.name for row in product.set_aside]
+    assert files == sorted(files)
+    repeated = next(row for row in product.set_aside if row["reason"] == "repeated row")
+    assert (Path(repeated["file"]).parent.name, repeated["row"]) == ("c", 1)
+    # No type holds 9 and [1]: the column is JSON.
+    assert [row["mark"] for row in product.rows if row["story_id"] in ("s9", "s6")] == ["9", "[1]"]
+    # Which of two versions stays does not depend on the order of the files.
+    kept = {row["story_id"]: row["text"] for row in product.rows}
+    (tmp_path / "a").rename(tmp_path / "z")
+    again = made(input=pattern, columns=MAP)
+    assert {row["story_id"]: row["text"] for row in again.rows} == kept
+    with pytest.raises(DataError, match="no file fits"):
+        made(input=str(tmp_path / "*" / "none.jsonl"), columns=MAP)
+
+
+def test_a_change_in_any_of_several_files_makes_the_product_anew(
+    tmp_path: Path, module: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k in range(3):
+        write_lines(tmp_path / f"raw{k}.jsonl", [story(k)])
+    config = build(
+        module.Config,
+        {"out": str(tmp_path / "out"), "input": str(tmp_path / "raw*.jsonl"), "columns": MAP},
+    )
+    for expected in (3, "unchanged", 4, "unchanged"):
+        if expected == 4:
+            write_lines(tmp_path / "raw2.jsonl", [story(2), story(3)])
+        module.main(config)
+        assert f"{expected}" in capsys.readouterr().out
+    assert len(read_product(tmp_path / "out").rows) == 4
+
+
+def test_rows_and_bytes_stay_the_same_whatever_the_chunks(
+    tmp_path: Path, made: Callable[..., Product], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [story(k % 950, extra=[k], body=f"{k} words " * (k % 50)) for k in range(1_000)]
+    path = str(write_lines(tmp_path / "raw.jsonl", rows))
+    files = []
+    for number, size in enumerate((8_192, 7, 100)):
+        monkeypatch.setattr(formats, "CHUNK_ROWS", size)
+        product = made(input=path, columns=MAP)
+        assert len(product.rows) == 950
+        out = tmp_path / f"out{number}"
+        files.append([(out / name).read_bytes() for name in ("stories.parquet", "set_aside.jsonl")])
+    assert files[0] == files[1] == files[2]
+
+
+def test_a_killed_run_starts_again_and_ends_in_the_same_file(
+    tmp_path: Path, program: Program
+) -> None:
+    path = write_lines(tmp_path / "raw.jsonl", [story(k) for k in range(30_000)])
+    script = Path(__file__).parent.parent / "data_prep/make_stories.py"
+    arguments = ["--input", str(path), "--columns", json.dumps(MAP)]
+    done = program("data_prep/make_stories.py", "--out", str(tmp_path / "whole"), *arguments)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    with subprocess.Popen(
+        [sys.executable, str(script), "--out", str(out), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as killed:
+        # Killed while its temporary files lie there.
+        until = time.monotonic() + 60
+        while not list(out.glob(".part-*/keys.parquet")) and time.monotonic() < until:
+            time.sleep(0.005)
+        killed.send_signal(signal.SIGKILL)
+    assert list(out.glob(".part-*"))
+    assert not (out / "manifest.json").exists()
+    assert program("data_prep/make_stories.py", "--out", str(out), *arguments).returncode == 0
+    assert len(read_product(out).rows) == 30_000
+    for name in ("stories.parquet", "set_aside.jsonl", "examples.jsonl"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+# Broken rows among good ones -----------------------------------------------------------------
+
+
+def broken_line(kind: str, good: dict[str, Any], rng: random.Random) -> bytes:
+    """A line of one kind of fault, made of a good row that stands nowhere else in the file."""
+    line = json.dumps(good).encode()
+    if kind == "(line): not JSON":
+        return line[: rng.randrange(1, len(line))]
+    if kind == "(line): bytes that are not UTF-8":
+        return line.replace(b"Story", b"Stor" + rng.choice([b"\xff", b"\xc3", b"\xf0\x9f"]))
+    if kind == "(line): half a surrogate pair: not valid Unicode":
+        return line.replace(b"Story", b"Story " + rng.choice([b"\\ud83c", b"\\udf0d"]))
+    if kind == "(line): not a JSON object":
+        return json.dumps(rng.choice([list(good), good["body"], good["score"]])).encode()
+    column, _, reason = kind.partition(": ")
+    wrong: dict[str, list[Any]] = {
+        "null": [None],
+        "not text": [["a"], {"text": "a"}, True, 1.5],
+        "not a whole number": ["many", 2.5, True, "1e400", 2**63, [1]],
+        "not a time (Unix seconds or ISO 8601)": ["soon", True, 1e30, "inf", [1]],
+        "in the future": [33_000_000_000, "3015-01-01", 1_580_000_000_000],
+    }
+    name = {"text": "body", "prompt": "title"}.get(column, column)
+    return json.dumps({**good, name: rng.choice(wrong[reason])}).encode()
+
+
+KINDS = [
+    "(line): not JSON",
+    "(line): bytes that are not UTF-8",
+    "(line): half a surrogate pair: not valid Unicode",
+    "(line): not a JSON object",
+    "story_id: null",
+    "prompt: null",
+    "text: null",
+    "text: not text",
+    "score: not a whole number",
+    "created_utc: not a time (Unix seconds or ISO 8601)",
+    "created_utc: in the future",
+    "story_id: repeated row",
+]
+
+
+@pytest.mark.parametrize(
+    ("count", "broken"),
+    [(20_000, 1_000), pytest.param(1_000_000, 50_000, marks=pytest.mark.long)],
+)
+def test_every_broken_row_is_counted_and_every_good_one_survives(
+    tmp_path: Path, program: Program, count: int, broken: int
+) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    path = tmp_path / "raw.jsonl"
+    expected: dict[int, str] = {}
+    repeats: dict[int, int] = {}
+    good: list[int] = []
+    kinds = np.array([*range(len(KINDS))] * (broken // len(KINDS) + 1))[:broken].tolist()
+    places = sorted(rng.sample(range(2, count + 1), broken))
+    rng.shuffle(kinds)
+    planned = dict(zip(places, kinds, strict=True))
+    with path.open("wb") as file:
+        for row in range(1, count + 1):
+            kind = planned.get(row)
+            if kind is None:
+                good.append(row)
+                file.write(json.dumps(story(row)).encode() + b"\n")
+            elif KINDS[kind] == "story_id: repeated row":
+                repeats[row] = rng.choice(good)
+                file.write(json.dumps(story(repeats[row])).encode() + b"\n")
+            else:
+                expected[row] = KINDS[kind]
+                file.write(broken_line(KINDS[kind], story(row), rng) + b"\n")
+    started = time.monotonic()
+    out = tmp_path / "out"
+    arguments = ["--input", str(path), "--out", str(out), "--columns", json.dumps(MAP)]
+    done = program("data_prep/make_stories.py", *arguments, timeout=1_800)
+    assert done.returncode == 0, done.stderr
+    # Kibibytes on Linux.
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+    print(f"{count:,} rows in {time.monotonic() - started:.0f} s, at most {peak:,} MiB")
+    assert peak < 4_096
+    product = read_product(out)
+    assert product.counts["set_aside"] == Counter(KINDS[kind] for kind in planned.values())
+    noted = {row["row"]: f"{row['column']}: {row['reason']}" for row in product.set_aside}
+    assert len(noted) == broken
+    for row in repeats:
+        # Of equal rows the first one stays.
+        assert noted.pop(row) == "story_id: repeated row"
+    assert noted == expected
+    assert [row["story_id"] for row in product.rows] == [f"s{row}" for row in good]
+    for row, number in zip(product.rows, good, strict=True):
+        wanted = story(number)
+        assert row["text"] == wanted["body"]
+        assert row["score"] == wanted["score"]
+        assert row["created_utc"] == wanted["created_utc"]
+        assert row["prompt_id"] == wanted["post"]
+
+
+def test_of_many_versions_of_a_row_the_same_one_stays_whatever_the_order(
+    tmp_path: Path, made: Callable[..., Product]
+) -> None:
+    rng = random.Random(8)
+    rows = [story(k, body=f"version {rng.randrange(3)}") for k in range(300) for _ in range(4)]
+    kept = []
+    for _ in range(3):
+        rng.shuffle(rows)
+        path = str(write_lines(tmp_path / "raw.jsonl", rows))
+        product = made(input=path, columns=MAP)
+        assert len(product.rows) == 300
+        assert sum(product.counts["set_aside"].values()) == 900
+        kept.append({row["story_id"]: row["text"] for row in product.rows})
+        whole = read_table(path, STORIES, columns=MAP, set_aside=SetAside())
+        texts = dict(zip(whole["story_id"].to_pylist(), whole["text"].to_pylist(), strict=True))
+        assert texts == kept[-1]
+    assert kept[0] == kept[1] == kept[2]
