@@ -11,20 +11,17 @@ are written, so that it can stand in a build.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from litbench.config import run_program
-from litbench.curation.leakage import LeakageReport, by_split, leakage_report
+from litbench.curation.leakage import Kind, LeakageReport, by_split, leakage_report
 from litbench.curation.near_duplicates import check_options
 from litbench.errors import ConfigError
 from litbench.manifest import Product, read_manifest
 from litbench.reading import read_table
 from litbench.records import PAIRS, write_table
-
-Kind = Literal["prompts", "authors", "stories", "near_duplicates"]
 
 
 @dataclass

@@ -9,10 +9,10 @@ goes on with the next, and a config with more prompts asks for what is new only.
 
 Writes `stories.parquet`, `set_aside.jsonl` (posts that were skipped and comments that could not be
 used, with reasons) and `manifest.json` into `out`. Deleted and removed comments stay as rows, so
-that make_pairs.py counts them.
+that make_pairs.py counts them. Of a post in `skip_posts`, which an earlier run may have kept,
+nothing but the id stays in `out`.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from tqdm import tqdm
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product
-from litbench.reading import read_table
+from litbench.reading import ROW, read_table
 from litbench.records import (
     STORIES,
     Column,
@@ -35,11 +35,13 @@ from litbench.records import (
 )
 from litbench.sources.posts import (
     PROMPT_TAGS,
+    STORY_ROWS,
     fullname,
-    hash_author,
     is_settled,
     load_salt,
+    mend_row,
     prompt_tag,
+    salt_name,
     story_row,
 )
 from litbench.sources.reddit import (
@@ -52,26 +54,19 @@ from litbench.sources.reddit import (
     RedditError,
     RefusedError,
     TimeFilter,
-    comment_state,
+    open_parts,
     post_id,
     search_query,
+    text_state,
 )
 from litbench.text import count_words, digest
 
 PROMPTS = Schema(
-    "prompts", (Column("prompt", "text", "what to search for", required=True),), key=("prompt",)
+    "prompts", (Column("prompt", "text", "words to search for", required=True),), key=("prompt",)
 )
 POSTS = Schema(
     "posts", (Column("post", "text", "a post's id or address", required=True),), key=("post",)
 )
-# Columns that story_row gives beside those of STORIES.
-EXTRA = {
-    "edited_utc": pa.int64(),
-    "over_18": pa.bool_(),
-    "is_bot": pa.bool_(),
-    "prompt_created_utc": pa.int64(),
-    "score_settled": pa.bool_(),
-}
 ORDERS = ("top", "controversial", "new", "hot", "rising")
 # What is kept of a post's JSON: enough to skip it and to make rows of its comments.
 FACTS = (
@@ -89,10 +84,11 @@ class Config:
         out: folder to write.
         subreddit: where searches and listings look.
         prompts: texts to search for.
-        prompts_from: table with more of them: a file, or owner/name[@revision][:split].
+        prompts_from: table with more of them: a file, or owner/name[@revision][:split]; a row that
+            cannot be searched for is set aside.
         prompt_column: its column of prompts.
         posts: ids or addresses of posts.
-        posts_from: table with more of them.
+        posts_from: table with more of them; a row that names no post is set aside.
         post_column: its column of posts.
         skip_posts: ids or addresses of posts to leave out, wherever they are found.
         listings: such as top/year, controversial/all, new, hot, rising.
@@ -152,17 +148,13 @@ class Question:
 
 def questions(config: Config, set_aside: SetAside) -> list[Question]:
     """The searches and listings of a config, each once."""
-    prompts = list(config.prompts)
+    queries = list(map(search_query, config.prompts))
     if config.prompts_from is not None:
-        table = read_table(
-            config.prompts_from,
-            PROMPTS,
-            columns={"prompt": config.prompt_column},
-            set_aside=set_aside,
+        queries += read_usable(
+            config.prompts_from, PROMPTS, config.prompt_column, search_query, set_aside
         )
-        prompts += table["prompt"].to_pylist()
     found: dict[str, Question] = {}
-    for query in map(search_query, prompts):
+    for query in queries:
         about = (config.subreddit, query, config.search_sort, config.search_time, config.limit)
         name = f"searches/{digest('search', *about)}"
         found[name] = Question("search", name, query, config.search_time)
@@ -182,12 +174,26 @@ def questions(config: Config, set_aside: SetAside) -> list[Question]:
 
 def named_posts(config: Config, set_aside: SetAside) -> list[str]:
     """Ids of the posts that the config names, each once."""
-    given = list(config.posts)
+    posts = list(map(post_id, config.posts))
     if config.posts_from is not None:
-        columns = {"post": config.post_column}
-        table = read_table(config.posts_from, POSTS, columns=columns, set_aside=set_aside)
-        given += table["post"].to_pylist()
-    return list(dict.fromkeys(map(post_id, given)))
+        posts += read_usable(config.posts_from, POSTS, config.post_column, post_id, set_aside)
+    return list(dict.fromkeys(posts))
+
+
+def read_usable(
+    source: str, schema: Schema, column: str, make: Callable[[str], str], set_aside: SetAside
+) -> list[str]:
+    """What `make` makes of a table's rows; one that it refuses is set aside and ends nothing."""
+    name = schema.key[0]
+    columns = {name: column}
+    table = read_table(source, schema, columns=columns, set_aside=set_aside, numbered=True)
+    made = []
+    for number, value in zip(table[ROW].to_pylist(), table[name].to_pylist(), strict=True):
+        try:
+            made.append(make(value))
+        except ConfigError:
+            set_aside.add(source, number, name, f"not {schema.columns[0].about}", value)
+    return made
 
 
 def answer(client: RedditClient, question: Question, config: Config, parts: Parts) -> None:
@@ -222,26 +228,26 @@ def read_post(client: RedditClient, post: str, config: Config, parts: Parts, sal
     except RefusedError as error:
         parts.put(f"posts/{post}", client.read_utc, {"refused": error.reason})
         return
+    about = facts(read.post)
+    mended = mend_row(about)
     rows, broken = [], []
     for comment, read_utc in read.comments:
         try:
             row = story_row(
                 comment,
-                read.post,
-                source=f"reddit:{read.post.get('subreddit')}",
+                about,
+                source=f"reddit:{about['subreddit']}",
                 salt=salt,
                 score_utc=read_utc,
                 escaped=False,
             )
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
-            rows.append(row)
         except DataError as error:
             broken.append({"comment": comment.get("id"), "reason": str(error)})
-        except UnicodeEncodeError:
-            reason = "half a surrogate pair: not valid Unicode"
-            broken.append({"comment": comment.get("id"), "reason": reason})
-    content = {"post": facts(read.post), "rows": rows, "broken": broken, "withheld": read.withheld}
-    parts.put(f"posts/{post}", read.read_utc, content)
+            continue
+        mended += mend_row(row)
+        rows.append(row)
+    content = {"post": about, "rows": rows, "broken": broken, "mended": mended}
+    parts.put(f"posts/{post}", read.read_utc, {**content, "withheld": read.withheld})
 
 
 def reason_to_skip(post: Mapping[str, Any], prompt_tags: Sequence[str] | None) -> str | None:
@@ -251,7 +257,7 @@ def reason_to_skip(post: Mapping[str, Any], prompt_tags: Sequence[str] | None) -
     title = post.get("title")
     if not isinstance(title, str):
         return "no title"
-    if comment_state(title) != "present" or title.casefold() == "[deleted by user]":
+    if text_state(title) != "present":
         return "removed (title)"
     if prompt_tags is not None:
         tag = prompt_tag(title)
@@ -315,7 +321,7 @@ class Collection:
         self.posts["kept"] += 1
         rows = sorted(part["rows"], key=lambda row: row["story_id"])
         for row in rows:
-            state = comment_state(row["text"])
+            state = text_state(row["text"])
             self.comments[state] += 1
             self.comments["edited"] += row["edited_utc"] is not None
             self.comments["account_deleted"] += row["author"] is None and state == "present"
@@ -332,21 +338,17 @@ class Collection:
         self.comments["top_level"] += len(rows) + len(part["broken"])
         self.comments["broken"] += len(part["broken"])
         self.comments["withheld"] += part["withheld"]
+        self.comments["mended_texts"] += part["mended"]
         return rows
 
 
 def _story_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    arrow = pa.schema([*STORIES.arrow(), *(pa.field(name, kind) for name, kind in EXTRA.items())])
     texts = pa.array([row["text"] for row in rows], pa.large_string())
-    columns = {one.name: pa.array([row.get(one.name) for row in rows], one.type) for one in arrow}
+    columns = {
+        one.name: pa.array([row.get(one.name) for row in rows], one.type) for one in STORY_ROWS
+    }
     columns["n_words"] = count_words(texts)
-    return pa.table(columns, schema=arrow)
-
-
-def open_parts(config: Config, salt: str) -> Parts:
-    """The parts of an output folder; those with another salt's authors count as absent."""
-    depends_on = {"form": 1, "salt": hash_author("the salt itself", salt)}
-    return Parts(config.out / "parts", depends_on, config.read_again_after_days)
+    return pa.table(columns, schema=STORY_ROWS)
 
 
 def choose_posts(
@@ -363,7 +365,8 @@ def choose_posts(
         part = parts.get(question.name)
         assert part is not None
         for post in part["posts"]:
-            found.setdefault(post_id(str(post["id"])), post)
+            # Of a post that was in skip_posts once, no more than its id is left.
+            found.setdefault(post_id(str(post["id"])), post if len(post) > 1 else None)
         collection.posts["found"] += len(part["posts"])
     collection.posts["found_again"] = collection.posts["found"] - len(found)
     unwanted = set(map(post_id, config.skip_posts))
@@ -424,6 +427,24 @@ def collect(
     return posts, {} if clients is None else clients.traffic().plain()
 
 
+def forget(posts: Sequence[str], parts: Parts) -> None:
+    """Remove whatever earlier runs have kept of some posts but their ids."""
+    unwanted = set(map(post_id, posts))
+    for post in unwanted:
+        parts.discard(f"posts/{post}")
+    # Searches and listings hold titles.
+    for name in [*parts.names("searches"), *parts.names("listings")]:
+        part = parts.get(name)
+        if part is None:
+            continue
+        left = [
+            {"id": post["id"]} if post_id(str(post["id"])) in unwanted else post
+            for post in part["posts"]
+        ]
+        if left != part["posts"]:
+            parts.put(name, part["read_utc"], {**part, "posts": left})
+
+
 def is_too_old(
     config: Config, asked: Sequence[Question], named: Sequence[str], parts: Parts
 ) -> bool:
@@ -446,12 +467,18 @@ def main(config: Config) -> None:
         for name in ("prompts_from", "posts_from")
         if (source := getattr(config, name)) is not None
     }
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
+    salt = load_salt()
+    product = Product(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={**inputs, "salt": salt_name(salt)},
+        runtime_keys=("threads", "user_agent", "patience"),
+    )
     asked, named = questions(config, set_aside), named_posts(config, set_aside)
     if not asked and not named:
         raise ConfigError("nothing to collect: give prompts, posts or listings, or a table of them")
-    salt = load_salt()
-    parts = open_parts(config, salt)
+    parts = open_parts(config.out, salt, config.read_again_after_days)
     if not is_too_old(config, asked, named, parts) and product.is_current():
         return
     parts.discard_leftovers()
@@ -459,8 +486,7 @@ def main(config: Config) -> None:
     posts, traffic = collect(config, asked, named, parts, salt, collection)
 
     def write(path: Path) -> None:
-        schema = _story_table([]).schema
-        reader = pa.RecordBatchReader.from_batches(schema, collection.batches(parts, posts))
+        reader = pa.RecordBatchReader.from_batches(STORY_ROWS, collection.batches(parts, posts))
         collection.comments["rows"] = write_sorted_batches(reader, STORIES, path)
         if not collection.comments["rows"]:
             raise DataError(
@@ -470,6 +496,8 @@ def main(config: Config) -> None:
 
     product.write("stories.parquet", write)
     product.write("set_aside.jsonl", set_aside.write)
+    forget(config.skip_posts, parts)
+    parts.discard_absent()
     product.counts = {
         "requests_of_this_run": traffic,
         "searches": sum(question.kind == "search" for question in asked),

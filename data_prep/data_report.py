@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from litbench.config import run_program
-from litbench.manifest import Product, read_manifest
+from litbench.manifest import Product, is_output, read_manifest, read_manifest_of
 from litbench.records import PAIRS, check_parquet
 from litbench.report.data_page import read_examples, render_data_report
 from litbench.report.pair_profile import read_profile
@@ -52,22 +52,39 @@ def find_story_examples(manifest: Mapping[str, Any]) -> tuple[Path | None, str |
     return examples, None
 
 
+def find_beside(
+    config: Config, manifest: Mapping[str, Any] | None
+) -> tuple[dict[str, Path], list[str]]:
+    """What else the page shows of the folder, and a note about each file of another run."""
+    names = {"before_symmetry": "pairs_before_symmetry.parquet"}
+    if config.examples:
+        names["examples"] = "examples.jsonl"
+    found, notes = {}, []
+    for key, name in names.items():
+        path = config.pairs / name
+        if path.is_file():
+            if manifest is None or is_output(manifest, path):
+                found[key] = path
+            else:
+                notes.append(f"{path} is not of the run that wrote these pairs: it is left out.")
+    return found, notes
+
+
 def main(config: Config) -> None:
     """Find the files, count, render, write."""
     files = {"pairs": config.pairs / "pairs.parquet"}
     check_parquet(files["pairs"], PAIRS)
-    before = config.pairs / "pairs_before_symmetry.parquet"
-    if before.is_file():
-        check_parquet(before, PAIRS)
-        files["before_symmetry"] = before
     # Pairs from elsewhere have no manifest; the page then has no funnel.
     manifest, notes = None, []
     if (config.pairs / "manifest.json").is_file():
         files["manifest"] = config.pairs / "manifest.json"
-        manifest = read_manifest(config.pairs)
+        manifest = read_manifest_of(files["pairs"])
+    beside, left_out = find_beside(config, manifest)
+    files |= beside
+    notes += left_out
+    if "before_symmetry" in files:
+        check_parquet(files["before_symmetry"], PAIRS)
     if config.examples:
-        if (config.pairs / "examples.jsonl").is_file():
-            files["examples"] = config.pairs / "examples.jsonl"
         cuts, note = find_story_examples(manifest or {})
         if cuts is not None:
             files["story_examples"] = cuts

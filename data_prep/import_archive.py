@@ -36,8 +36,8 @@ from litbench.manifest import (
 )
 from litbench.records import STORIES, SetAside, write_sorted_batches
 from litbench.sources.archive import (
+    KEYED_ROWS,
     POSTS,
-    STORY_ROWS,
     Dump,
     Posts,
     check_subreddits,
@@ -45,7 +45,7 @@ from litbench.sources.archive import (
     read_posts,
     read_stories,
 )
-from litbench.sources.posts import PROMPT_TAGS, hash_author, load_salt
+from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
 
 
 @dataclass
@@ -215,7 +215,7 @@ def keep_latest(parts: Sequence[Part]) -> tuple[list[np.ndarray], dict[str, Any]
         For every part which of its rows are kept (bool, shape (rows,)); and how old the scores of
         the rows were when they were read.
     """
-    columns = [STORY_ROWS.field(name) for name in ("score_utc", "created_utc", "key")]
+    columns = [KEYED_ROWS.field(name) for name in ("score_utc", "created_utc", "key")]
     schema = pa.schema(columns)
     tables = [
         pa.Table.from_batches(read_batches(part.rows, schema.names), schema) for part in parts
@@ -238,7 +238,7 @@ def kept_rows(parts: Sequence[Part], keep: Sequence[np.ndarray]) -> Iterator[pa.
     """Yield the rows of all parts that are kept, in the order of the files."""
     for part, mask in zip(parts, keep, strict=True):
         start = 0
-        for batch in read_batches(part.rows, [name for name in STORY_ROWS.names if name != "key"]):
+        for batch in read_batches(part.rows, STORY_ROWS.names):
             wanted = mask[start : start + batch.num_rows]
             start += batch.num_rows
             yield batch if wanted.all() else batch.filter(pa.array(wanted))
@@ -310,7 +310,7 @@ def import_stories(
             counts=counts,
         )
 
-    return [read_file(part, config, bar, read, STORY_ROWS) for part in parts]
+    return [read_file(part, config, bar, read, KEYED_ROWS) for part in parts]
 
 
 def main(config: Config) -> None:
@@ -319,14 +319,11 @@ def main(config: Config) -> None:
     submissions = find_files(config.submissions, "submissions")
     comments = find_files(config.comments, "comments")
     salt = load_salt()
-    # What tells two salts apart, and no more than the table itself gives away.
-    salt_name = f"hashes litbench to {hash_author('litbench', salt)}"
     # Dumps are too large to be hashed before they are read; their digests are in the counts.
     inputs = {f"submissions: {path}": identity(path) for path in submissions}
     inputs |= {f"comments: {path}": identity(path) for path in comments}
-    product = Product(
-        config.out, program=__file__, config=config, inputs={**inputs, "salt": salt_name}
-    )
+    inputs["salt"] = salt_name(salt)
+    product = Product(config.out, program=__file__, config=config, inputs=inputs)
     folder = config.out / "parts"
     if product.is_current():
         # The run that made it may have been killed before it could remove them.
@@ -339,7 +336,7 @@ def main(config: Config) -> None:
         )
         for number, path in enumerate(submissions)
     ]
-    settings = [config.min_score_age_hours, config.source, salt_name]
+    settings = [config.min_score_age_hours, config.source, inputs["salt"]]
     stories_depend_on = [*settings, *(part.fingerprint for part in posts_parts)]
     parts = [
         Part(path, folder, f"comments-{number:04d}", fingerprint(stories_depend_on, identity(path)))
@@ -382,8 +379,7 @@ def main(config: Config) -> None:
             "give submissions and comments of the same months (the steps above say where the "
             "lines went)"
         )
-    schema = STORY_ROWS.remove(STORY_ROWS.get_field_index("key"))
-    reader = pa.RecordBatchReader.from_batches(schema, kept_rows(parts, keep))
+    reader = pa.RecordBatchReader.from_batches(STORY_ROWS, kept_rows(parts, keep))
     product.write("stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path))
     product.write(
         "set_aside.jsonl",

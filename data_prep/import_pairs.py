@@ -29,7 +29,7 @@ from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product
-from litbench.reading import read_table
+from litbench.reading import ROW, read_table
 from litbench.records import (
     PAIRS,
     STORIES,
@@ -172,10 +172,7 @@ def columns_by_type(schema: Schema) -> dict[str, pa.DataType]:
 def join_stories(
     links: pa.Table, stories: pa.Table, config: Config, set_aside: SetAside
 ) -> pa.Table:
-    """Look both stories of every pair up; a pair that cannot be made is set aside.
-
-    Its row is then counted among the rows that could be read.
-    """
+    """Look both stories of every pair up; a pair that cannot be made is set aside."""
     ids = stories["story_id"].combine_chunks()
     places = {
         side: pc.index_in(links[f"{side}_story_id"], value_set=ids).combine_chunks()
@@ -184,14 +181,15 @@ def join_stories(
     prompt_of = stories["prompt_id"]
     prompts = {side: prompt_of.take(places[side]) for side in SIDES}
     same = pc.fill_null(pc.equal(prompts["chosen"], prompts["rejected"]), fill_value=False)
+    rows = links[ROW].to_pylist()
     for row in pc.indices_nonzero(pc.invert(same)).to_pylist():
         missing = [side for side in SIDES if not places[side][row].is_valid]
         if missing:
             name = f"{missing[0]}_story_id"
-            set_aside.add(config.pairs, row + 1, name, "no such story", links[name][row].as_py())
+            set_aside.add(config.pairs, rows[row], name, "no such story", links[name][row].as_py())
         else:
             link = [links[f"{side}_story_id"][row].as_py() for side in SIDES]
-            set_aside.add(config.pairs, row + 1, "prompt_id", "stories of two prompts", link)
+            set_aside.add(config.pairs, rows[row], "prompt_id", "stories of two prompts", link)
     links = links.filter(same)
     columns: dict[str, pa.ChunkedArray] = {}
     for side in SIDES:
@@ -200,14 +198,11 @@ def join_stories(
         columns |= {f"{side}_{column.name}": found[column.name] for column in PER_SIDE}
         columns |= {name: found[name] for name in ("prompt", "prompt_id")}
     columns |= {column.name: links[column.name] for column in OF_PAIR}
-    return pa.table(columns | {name: links[name] for name in config.keep})
+    return pa.table(columns | {name: links[name] for name in (ROW, *config.keep)})
 
 
 def apply_labels(given: pa.Table, config: Config, set_aside: SetAside) -> pa.Table:
-    """Turn first and second into chosen and rejected; a row whose label names neither is set aside.
-
-    Its row is then counted among the rows that could be read.
-    """
+    """Turn first and second into chosen and rejected; set a row aside whose label names neither."""
     prefers = {
         side: pc.is_in(
             given["label"], value_set=pa.array([str(value) for value in values], pa.large_string())
@@ -217,10 +212,11 @@ def apply_labels(given: pa.Table, config: Config, set_aside: SetAside) -> pa.Tab
     either = pc.or_(prefers["first"], prefers["second"])
     for row in pc.indices_nonzero(pc.invert(either)).to_pylist():
         label = given["label"][row].as_py()
-        set_aside.add(config.pairs, row + 1, "label", "prefers neither text", label)
+        number = given[ROW][row].as_py()
+        set_aside.add(config.pairs, number, "label", "prefers neither text", label)
     given = given.filter(either)
     is_first = prefers["first"].filter(either)
-    columns = {name: given[name] for name in ("prompt", "prompt_id", *config.keep)}
+    columns = {name: given[name] for name in (ROW, "prompt", "prompt_id", *config.keep)}
     columns |= {column.name: given[column.name] for column in OF_PAIR}
     for ending in ("", *(f"_{column.name}" for column in PER_SIDE)):
         first, second = given[f"first{ending}"], given[f"second{ending}"]
@@ -263,7 +259,7 @@ def find_repeats(pairs: pa.Table, rows: pa.Array, file: str, set_aside: SetAside
 
     Args:
         pairs: pairs with their ids.
-        rows: their numbers among the rows that could be read.
+        rows: their numbers in the source.
         file: named in `set_aside`.
         set_aside: takes the rows that go.
     """
@@ -290,13 +286,12 @@ def complete(
 ) -> tuple[pa.Table, dict[str, int]]:
     """Fill in ids and lengths, clean, and set pairs aside that say nothing or stand twice.
 
-    Their rows are then counted among the rows that could be read.
-
     Returns:
         Pairs in the order of pair_id, and the number of texts that each step of cleaning changed.
     """
-    pairs = name_pairs(texts)
-    rows = pa.array(range(1, pairs.num_rows + 1), pa.int64())
+    # Where a pair stood says nothing about which of two is kept.
+    rows = texts[ROW].combine_chunks()
+    pairs = name_pairs(texts.drop_columns([ROW]))
     cut: dict[str, int] = {}
     if config.cleaning != Cleaning.none():
         named = dict.fromkeys(SIDES, "pair_id")
@@ -330,9 +325,14 @@ def main(config: Config) -> None:
         return
     set_aside, examples = SetAside(), Examples()
     given = read_table(
-        config.pairs, schema, columns=config.pair_columns, set_aside=set_aside, where=config.where
+        config.pairs,
+        schema,
+        columns=config.pair_columns,
+        set_aside=set_aside,
+        where=config.where,
+        numbered=True,
     )
-    check_kept(given, config)
+    check_kept(given.drop_columns([ROW]), config)
     if config.stories is not None:
         columns = {"source": "=import", **config.story_columns}
         stories = read_table(config.stories, STORIES, columns=columns, set_aside=set_aside)

@@ -13,6 +13,7 @@ changes is one more product, in a folder of its own.
 """
 
 import hashlib
+import importlib.util
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,19 +24,22 @@ import ibis
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
-from litbench.config import as_plain, build, nearest, run_program
+from litbench.config import as_plain, build, run_program
 from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.funnel import Examples, Funnel
-from litbench.curation.leakage import KINDS, by_split, leakage_report
+from litbench.curation.leakage import Kind, by_split, leakage_report
 from litbench.curation.near_duplicates import check_options, near_duplicate_groups
 from litbench.curation.splits import Straddling
-from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, read_manifest
+from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.manifest import Product, is_output, read_manifest
 from litbench.reading import read_table
 from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches, write_table
 from litbench.text import prompt_key
+
+PAIR_FILES = ("pairs.parquet", "pairs_before_symmetry.parquet")
 
 # Examples of removed pairs are drawn from the pairs of so many prompts.
 _EXAMPLE_PROMPTS = 200
@@ -106,7 +110,7 @@ class Config:
     max_pairs_per_prompt: int | None = None
     symmetry_buckets: int | None = 100
     write_before_symmetry: bool = True
-    must_be_clean: list[str] = field(default_factory=list)
+    must_be_clean: list[Kind] = field(default_factory=list)
     label_source: Literal["votes", "planted"] = "votes"
     examples_per_step: int = 5
     engine: EngineName = "duckdb"
@@ -133,9 +137,10 @@ def check(config: Config) -> None:
             raise ConfigError("test_from and splits are both given: keep one of them")
     if config.drop_near_duplicates is not None:
         check_options(threshold=config.drop_near_duplicates, num_perm=128, shingle=5)
-    for kind in config.must_be_clean:
-        if kind not in KINDS:
-            raise ConfigError(f"must_be_clean: no kind of leakage '{kind}': {nearest(kind, KINDS)}")
+    looks = config.drop_near_duplicates is not None or "near_duplicates" in config.must_be_clean
+    if looks and importlib.util.find_spec("rensa") is None:
+        # Said now, and not after hours of other steps.
+        raise MissingExtraError("rensa", "data")
     if config.must_be_clean and config.test_from is None and len(config.splits) < 2:
         raise ConfigError("must_be_clean needs two splits: give splits or test_from")
     if config.examples_per_step < 0:
@@ -182,6 +187,13 @@ def check_stories(run: Run) -> None:
             f"{config.stories}: column n_tokens is null in {found['uncounted']:,} rows, and "
             "max_tokens needs it: name a tokenizer in make_stories.py, or set max_tokens to null"
         )
+    if "is_bot" in stories.columns:
+        kind = stories.schema()["is_bot"]
+        if not (kind.is_boolean() or kind.is_null()):
+            raise DataError(
+                f"{config.stories}: column is_bot holds {kind}, not true or false: write it as "
+                "Parquet, or leave the column out"
+            )
     if config.chosen_later and not found["timed"]:
         raise DataError(
             f"{config.stories}: column created_utc is empty, and chosen_later needs it: map it in "
@@ -245,8 +257,9 @@ def drop_near_duplicates(run: Run, clean: Any) -> Any:
     if threshold is None:
         return clean
     texts = run.stories.semi_join(clean, "story_id").select("story_id", "text")
+    batches = with_progress(run.engine.batches(texts), "near-duplicates", run.engine.count(clean))
     groups = near_duplicate_groups(
-        run.engine.batches(texts), threshold=threshold, seed=run.config.seed, folder=run.engine.work
+        batches, threshold=threshold, seed=run.config.seed, folder=run.engine.work
     )
     grouped = clean.drop("duplicate_key").join(run.engine.put(groups), "story_id")
     grouped = grouped.rename(duplicate_key="group")
@@ -451,6 +464,16 @@ def with_texts(run: Run, pairs: Any, prompts: Any) -> Any:
     return joined.select([column.name for column in PAIRS.columns]).order_by("pair_id")
 
 
+def with_progress(
+    batches: Iterator[pa.RecordBatch], about: str, total: int
+) -> Iterator[pa.RecordBatch]:
+    """Show how many rows have come."""
+    with tqdm(total=total, desc=about, unit=" rows", leave=False, disable=None) as bar:
+        for batch in batches:
+            yield batch
+            bar.update(batch.num_rows)
+
+
 def as_reader(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
     """Batches with their schema."""
     first = next(batches)
@@ -500,11 +523,13 @@ def run_steps(engine: Engine, config: Config, product: Product) -> Funnel:
     after = marked.filter(~marked.removed).drop("removed")
     if engine.count(after) == 0:
         raise DataError(f"no pair is left:\n{run.funnel}\nloosen the step that removed the most")
-    tables = {"pairs.parquet": after}
+    pairs_name, before_name = PAIR_FILES
+    tables = {pairs_name: after}
     if config.write_before_symmetry and config.symmetry_buckets is not None:
-        tables["pairs_before_symmetry.parquet"] = marked.drop("removed")
+        tables[before_name] = marked.drop("removed")
     for name, keys in tables.items():
-        rows = as_reader(engine.batches(with_texts(run, keys, prompts)))
+        batches = engine.batches(with_texts(run, keys, prompts))
+        rows = as_reader(with_progress(batches, name, engine.count(keys)))
         product.write(name, lambda path, rows=rows: write_sorted_batches(rows, PAIRS, path))
     product.write("examples.jsonl", run.examples.write)
     product.counts = {
@@ -531,8 +556,25 @@ def check_leakage(run: Run, product: Product) -> None:
     )
     product.write("leakage.parquet", lambda path: write_table(report.found, path))
     product.counts["leakage"] = report.counts
-    report.check(must)
+    try:
+        report.check(must)
+    except DataError:
+        # Not every reader asks for the manifest: pairs that leak must not lie under this name.
+        for name in PAIR_FILES:
+            (run.config.out / name).unlink(missing_ok=True)
+        raise
     print(report)
+
+
+def counts_before(stories: Path) -> dict[str, Any] | None:
+    """What the program that wrote the stories counted, so that the report can tell the whole way.
+
+    Null where the manifest beside the file is not the file's own.
+    """
+    if not (stories.parent / "manifest.json").is_file():
+        return None
+    manifest = read_manifest(stories.parent)
+    return manifest.get("counts", {}) if is_output(manifest, stories) else None
 
 
 def make_pairs(config: Config) -> None:
@@ -541,17 +583,21 @@ def make_pairs(config: Config) -> None:
     if config.stories.suffix == ".parquet":
         check_parquet(config.stories, STORIES)
     product = Product(
-        config.out, program=__file__, config=config, inputs={"stories": config.stories}
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={"stories": config.stories},
+        runtime_keys=("engine", "memory_limit", "spark"),
     )
     if product.is_current():
         return
+    before = counts_before(config.stories)
     with open_engine(
         config.engine, config.out, memory_limit=config.memory_limit, spark=config.spark
     ) as engine:
         funnel = run_steps(engine, config, product)
-    if (config.stories.parent / "manifest.json").exists():
-        # What came before, so that the report can tell the whole way.
-        product.counts["stories"] = read_manifest(config.stories.parent).get("counts", {})
+    if before is not None:
+        product.counts["stories"] = before
     product.finish()
     print(f"{config.out / 'pairs.parquet'}:\n{funnel}")
 
@@ -562,6 +608,10 @@ def main(config: Config) -> None:
         make_pairs(config)
         return
     shared = {key: value for key, value in as_plain(config).items() if key != "variants"}
+    for name, keys in config.variants.items():
+        for key in ("stories", "out", "variants"):
+            if key in keys:
+                raise ConfigError(f"variants: {name}: '{key}' is shared by all: set it outside")
     # All are checked before the first runs.
     variants = {
         name: build(Config, {**shared, "out": config.out / name, **keys}, f"variants: {name}")

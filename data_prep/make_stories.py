@@ -29,13 +29,15 @@ from tqdm import tqdm
 from litbench.config import run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
-from litbench.curation.tokens import TokenCounter, cache_folder
+from litbench.curation.tokens import TokenCounter, cache_folder, locate_tokenizer
 from litbench.errors import ConfigError, DataError
 from litbench.large_table import read_large_table
 from litbench.manifest import Product
 from litbench.records import STORIES, SetAside, write_sorted_batches
 from litbench.sources.sample import read_sample, sample_path
 from litbench.text import count_words
+
+_PIECE_ROWS = 1_000
 
 
 @dataclass
@@ -85,6 +87,13 @@ def find_inputs(pattern: str) -> list[str]:
     return found
 
 
+def in_pieces(chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Cut chunks into pieces, after each of which the bar can say how far the work is."""
+    for table in chunks:
+        for start in range(0, table.num_rows, _PIECE_ROWS):
+            yield table.slice(start, _PIECE_ROWS)
+
+
 def clean(
     chunks: Iterable[pa.Table], cleaning: Cleaning, cut: Counter[str], examples: Examples
 ) -> Iterator[pa.Table]:
@@ -125,11 +134,14 @@ def main(config: Config) -> None:
     if is_sample and (config.columns or config.where is not None or config.explode):
         raise ConfigError("the sample takes no columns: and no where: name a file as input")
     files = [str(sample_path())] if is_sample else find_inputs(config.input)
+    # Named by the file, since what is in it decides about the counts.
+    tokenizer = None if config.tokenizer is None else locate_tokenizer(config.tokenizer)
     product = Product(
         config.out,
         program=__file__,
         config=config,
         inputs={"input" if k == 0 else f"input {k + 1}": file for k, file in enumerate(files)},
+        models={} if tokenizer is None else {"tokenizer": tokenizer},
     )
     if product.is_current():
         return
@@ -163,7 +175,7 @@ def main(config: Config) -> None:
                 explode=config.explode,
             )
             chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
-        stories = clean(chunks, config.cleaning, cut, examples)
+        stories = clean(in_pieces(chunks), config.cleaning, cut, examples)
         if counter is not None:
             stories = with_tokens(stories, counter)
         bar = tqdm(total=total, desc="stories", unit=" stories", leave=False, disable=None)

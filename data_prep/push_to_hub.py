@@ -29,13 +29,16 @@ import yaml
 from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.hub import SIGN_IN, explain, parse_name
-from litbench.manifest import Product, read_manifest
+from litbench.manifest import Product, read_manifest_of, without_runtime_keys
 from litbench.records import PAIRS, check_parquet, write_table
+from litbench.sources.posts import THING_ID
 
 SIDES = ("chosen", "rejected")
 TEXTS = ("prompt", "chosen", "rejected")
-COMMENT_ID = r"t1_[0-9a-z]{1,10}"
-POST_ID = r"t3_[0-9a-z]{1,10}"
+COMMENT_ID = f"t1_{THING_ID}"
+POST_ID = f"t3_{THING_ID}"
+# As litbench.sources.posts.hash_author writes them.
+AUTHOR_HASH = "[0-9a-f]{16}"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # What the Hub calls the sizes of data sets.
 SIZES = (
@@ -71,7 +74,7 @@ class Config:
         task_categories: the Hub's names of tasks.
         tags: further words to find the set by.
         ids_only: publish ids of comments and labels, and no text.
-        authors: also publish the salted hashes of authors' names.
+        authors: also publish the salted hashes of authors' names; plain names are refused.
         rows_per_file: most pairs in one Parquet file.
         private: make the data set private.
         dry_run: write the folder and push nothing.
@@ -143,6 +146,27 @@ def check_ids(path: Path) -> None:
                 f"{path}: column {name}: {wrong[0].as_py()!r:.60} and {len(wrong) - 1:,} more are "
                 "no ids of Reddit: ids_only needs pairs of Reddit's comments, as from "
                 "collect_reddit.py or import_archive.py"
+            )
+
+
+def check_authors(path: Path, config: Config) -> None:
+    """Refuse to publish authors' names as they are.
+
+    Raises:
+        DataError: an author column holds anything but salted hashes.
+    """
+    columns = published_columns(pq.read_schema(path).names, config)
+    for name in (name for name in columns if name.endswith("_author")):
+        authors = pq.read_table(path, columns=[name])[name].cast(pa.large_string())
+        hashed = pc.match_substring_regex(authors, pattern=f"^{AUTHOR_HASH}$")
+        wrong = pc.indices_nonzero(pc.invert(hashed))
+        if len(wrong):
+            # The message may end up in a log, so the name is not in it.
+            raise DataError(
+                f"{path}: column {name}: {len(wrong):,} values, the first in row "
+                f"{wrong[0].as_py() + 1:,}, are no salted hashes of 16 hexadecimal digits and may "
+                "be plain names: set authors to false, or make the pairs again of stories whose "
+                "authors are hashed"
             )
 
 
@@ -313,12 +337,15 @@ def describe_making(manifest: Mapping[str, Any]) -> list[str]:
     inputs = manifest.get("inputs", {})
     rules = [
         (key, as_text(value))
-        for key, value in manifest.get("config", {}).items()
+        for key, value in without_runtime_keys(manifest).get("config", {}).items()
         if key != "out" and key not in inputs
     ]
     lines += make_rows(("rule", "value"), rules)
     rows = []
     for name, source in inputs.items():
+        # What tells salts apart helps no reader, and a guess of the salt could be tried on it.
+        if name == "salt":
+            continue
         digest = source["sha256"]
         if digest.startswith("name:"):
             rows.append((name, digest.removeprefix("name:"), "the Hub, at this commit"))
@@ -510,7 +537,8 @@ def main(config: Config) -> None:
     check(config)
     path = config.product / "pairs.parquet"
     check_parquet(path, PAIRS)
-    manifest = read_manifest(config.product)
+    # Else the card would tell the funnel and the rules of other pairs.
+    manifest = read_manifest_of(path)
     plain = as_plain(config)
     # Where and whether it is pushed says nothing about the files.
     written = {key: value for key, value in plain.items() if key not in ("dry_run", "private")}
@@ -523,6 +551,7 @@ def main(config: Config) -> None:
     if not product.is_current():
         if config.ids_only:
             check_ids(path)
+        check_authors(path, config)
         schema = pq.read_schema(path)
         pairs = pq.read_table(
             path, columns=[column.name for column in PAIRS.columns if column.name not in TEXTS]

@@ -3,9 +3,9 @@
     python data_prep/rehydrate.py --config configs/data/litbench_test.yaml
 
 Needs `praw_client_id` and `praw_client_secret` in the environment or in praw.ini. Reads a table
-with `chosen_comment_id` and `rejected_comment_id`; asks Reddit for a hundred comments at a time,
-then for their posts, whose titles are the prompts. Every hundred is kept in `out/parts` as soon as
-it was read: a killed run goes on with the next.
+with `chosen_comment_id` and `rejected_comment_id`, as push_to_hub.py writes it with `ids_only`;
+asks Reddit for a hundred comments at a time, then for their posts, whose titles are the prompts.
+Every hundred is kept in `out/parts` as soon as it was read: a killed run goes on with the next.
 
 The label stays as published. Writes `pairs.parquet`, `comments.parquet` (every comment asked for
 and what has become of it), `set_aside.jsonl` (pairs that cannot be made, with reasons),
@@ -17,10 +17,10 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from tqdm import tqdm
@@ -30,7 +30,7 @@ from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product
-from litbench.reading import read_table
+from litbench.reading import ROW, read_table
 from litbench.records import (
     PAIRS,
     Column,
@@ -39,18 +39,29 @@ from litbench.records import (
     pair_id,
     write_table,
 )
-from litbench.sources.posts import fullname, hash_author, load_salt, story_row
+from litbench.sources.posts import (
+    THING_ID,
+    fullname,
+    load_salt,
+    mend,
+    mend_row,
+    salt_name,
+    story_row,
+)
 from litbench.sources.reddit import (
     BATCH,
     Parts,
     Patience,
     RedditClient,
     RedditError,
-    comment_state,
+    open_parts,
+    text_state,
 )
 from litbench.text import count_words, digest, normalise_prompt
 
 SIDES = ("chosen", "rejected")
+# What push_to_hub.py publishes of a pair beside ids and votes.
+LABELS = ("label_source", "split", "margin", "weight", "fold")
 IDS = Schema(
     "pairs of ids",
     (
@@ -58,6 +69,7 @@ IDS = Schema(
         Column("rejected_comment_id", "text", "the other comment", required=True),
         Column("chosen_upvotes", "integer", "its votes when the pairs were published"),
         Column("rejected_upvotes", "integer", "its votes when the pairs were published"),
+        *(replace(one, required=False) for one in PAIRS.columns if one.name in LABELS),
     ),
     key=("chosen_comment_id", "rejected_comment_id"),
 )
@@ -79,6 +91,8 @@ COMMENTS = pa.schema(
 # What a pair has beyond PAIRS, each once per side.
 EXTRA = ("score_utc", "published_score", "edited_utc")
 
+LabelSource = Literal["votes", "people", "model", "planted"]
+
 
 @dataclass
 class Config:
@@ -88,11 +102,14 @@ class Config:
         pairs: a file, a folder saved by datasets, or owner/name[@revision][:split].
         out: folder to write.
         columns: for each of chosen_comment_id, rejected_comment_id, chosen_upvotes and
-            rejected_upvotes its column in `pairs`, where that has another name.
+            rejected_upvotes, and for label_source, split, margin, weight and fold, its column in
+            `pairs`, where that has another name; "=test" is the same for all pairs.
         where: SQL condition on the columns of `pairs`.
         published: the day the pairs were published, as "2025-07-01"; comments edited after it are
             counted. Null counts edited comments only.
-        split: written into the column `split`.
+        label_source: who preferred the chosen stories of pairs that do not say so themselves:
+            votes, people, model or planted.
+        split: written into the column `split` of pairs that have none themselves.
         cleaning: what to cut out of prompts and texts; by default nothing, so that the texts are
             what Reddit shows.
         read_again_after_days: comments and posts read longer ago are read again, which drops what
@@ -106,6 +123,7 @@ class Config:
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     published: str | None = None
+    label_source: LabelSource = "votes"
     split: str = "test"
     cleaning: Cleaning = field(default_factory=Cleaning.none)
     read_again_after_days: float | None = None
@@ -114,17 +132,20 @@ class Config:
 
 
 def read_ids(config: Config, set_aside: SetAside) -> list[dict[str, Any]]:
-    """The pairs of full names; those that contradict each other are set aside.
-
-    Their rows are then counted among the rows that could be read.
-    """
+    """The pairs of full names; those that contradict each other are set aside."""
     table = read_table(
-        config.pairs, IDS, columns=config.columns, set_aside=set_aside, where=config.where
+        config.pairs,
+        IDS,
+        columns=config.columns,
+        set_aside=set_aside,
+        where=config.where,
+        numbered=True,
     )
     given: list[dict[str, Any]] = []
-    for number, row in enumerate(table.select([c.name for c in IDS.columns]).to_pylist(), 1):
+    for row in table.select([ROW, *(one.name for one in IDS.columns)]).to_pylist():
+        number = row[ROW]
         names = {side: fullname("t1", row[f"{side}_comment_id"]) for side in SIDES}
-        wrong = [side for side in SIDES if not re.fullmatch(r"t1_[0-9a-z]{1,13}", names[side])]
+        wrong = [side for side in SIDES if not re.fullmatch(f"t1_{THING_ID}", names[side])]
         if wrong:
             column = f"{wrong[0]}_comment_id"
             set_aside.add(config.pairs, number, column, "not a comment's id", row[column])
@@ -133,7 +154,8 @@ def read_ids(config: Config, set_aside: SetAside) -> list[dict[str, Any]]:
             set_aside.add(config.pairs, number, "rejected_comment_id", reason, names["rejected"])
         else:
             votes = {f"{side}_published_score": row[f"{side}_upvotes"] for side in SIDES}
-            given.append({"row": number, **names, **votes})
+            labels = {name: row[name] for name in LABELS}
+            given.append({"row": number, **names, **votes, **labels})
     orders: dict[str, set[str]] = {}
     for pair in given:
         orders.setdefault(pair_id(pair["chosen"], pair["rejected"]), set()).add(pair["chosen"])
@@ -168,16 +190,14 @@ def comment_facts(thing: Mapping[str, Any] | None, read_utc: int, salt: str) -> 
         # The post is read later; its id is all that is known here.
         post = {"id": thing.get("link_id"), "title": ""}
         row = story_row(thing, post, source="reddit", salt=salt, score_utc=read_utc, escaped=False)
-        row["text"].encode("utf-8")
     except DataError as error:
         return {"state": "broken", "reason": str(error), "score_utc": read_utc}
-    except UnicodeEncodeError:
-        reason = "half a surrogate pair: not valid Unicode"
-        return {"state": "broken", "reason": reason, "score_utc": read_utc}
+    mended = mend_row(row)
     names = ("prompt_id", "text", "score", "score_utc", "created_utc", "edited_utc", "author")
     return {
-        "state": comment_state(row["text"]),
+        "state": text_state(row["text"]),
         "edited": bool(thing.get("edited")),
+        "mended": mended > 0,
         **{name: row[name] for name in names},
     }
 
@@ -187,15 +207,8 @@ def post_facts(thing: Mapping[str, Any] | None) -> dict[str, Any]:
     title = None if thing is None else thing.get("title")
     if not isinstance(title, str):
         return {"state": "missing", "title": None}
-    try:
-        title.encode("utf-8")
-    except UnicodeEncodeError:
-        return {"state": "broken", "title": None}
-    state: str = comment_state(title)
-    if title.strip().casefold() == "[deleted by user]":
-        state = "deleted"
     # A post without its title is no prompt; one whose text or picture is gone still is.
-    return {"state": state, "title": title}
+    return {"state": text_state(title), "title": mend(title)}
 
 
 class Store:
@@ -247,12 +260,6 @@ class Store:
             self._parts.discard(name)
 
 
-def open_parts(config: Config, salt: str) -> Parts:
-    """The parts of an output folder; those with another salt's authors count as absent."""
-    depends_on = {"form": 1, "salt": hash_author("the salt itself", salt)}
-    return Parts(config.out / "parts", depends_on, config.read_again_after_days)
-
-
 def posts_of(comments: Store) -> set[str]:
     """Full names of the posts that the present comments answer."""
     return {one["prompt_id"] for one in comments.facts.values() if one["state"] == "present"}
@@ -300,9 +307,10 @@ def make_pairs(
             "pair_id": pair["pair_id"],
             "prompt_id": sides["chosen"]["prompt_id"],
             "prompt": prompts["chosen"]["title"],
-            "label_source": "votes",
-            "split": config.split,
+            **{name: pair[name] for name in LABELS},
         }
+        row["label_source"] = row["label_source"] or config.label_source
+        row["split"] = row["split"] or config.split
         for side, one in sides.items():
             row[side] = one["text"]
             row[f"{side}_story_id"] = pair[side]
@@ -387,6 +395,7 @@ def changes(
             "edited": sum(one["edited"] for one in present),
             "edited_since_publication": since,
             "account_deleted": sum(one["author"] is None for one in present),
+            "mended": sum(one["mended"] for one in present),
         },
         "score_changes": {
             "comments": len(steps),
@@ -458,15 +467,21 @@ def main(config: Config) -> None:
     """Read ids, ask for what is absent, make pairs, say what has changed."""
     published_utc = _end_of_day(config.published)
     set_aside, examples = SetAside(), Examples()
-    product = Product(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
+    salt = load_salt()
+    product = Product(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={"pairs": config.pairs, "salt": salt_name(salt)},
+        runtime_keys=("user_agent", "patience"),
+    )
     # Without an age limit a finished product stays as it is, and its input need not be read.
     if config.read_again_after_days is None and product.is_current():
         return
     given = read_ids(config, set_aside)
     if not given:
         raise DataError(f"{config.pairs}: no pair of ids is left: {set_aside.counts()}")
-    salt = load_salt()
-    parts = open_parts(config, salt)
+    parts = open_parts(config.out, salt, config.read_again_after_days)
     comments = Store(parts, "comments", {pair[side] for pair in given for side in SIDES})
     posts = Store(parts, "posts", posts_of(comments))
     traffic: dict[str, Any] = {}
@@ -488,7 +503,7 @@ def main(config: Config) -> None:
     elif product.is_current():
         return
     pairs = make_pairs(given, comments.facts, posts.facts, config, set_aside)
-    pairs, cleaned = clean_table(pairs, config.cleaning, dict.fromkeys(SIDES, "pair_id"), examples)
+    pairs, cleaning = clean_table(pairs, config.cleaning, dict.fromkeys(SIDES, "pair_id"), examples)
     pairs = with_words(pairs)
     if pairs.num_rows == 0:
         raise DataError(f"{config.pairs}: no pair could be made: {set_aside.counts()}")
@@ -507,7 +522,7 @@ def main(config: Config) -> None:
         "pairs": pairs.num_rows,
         "prompts": len(set(pairs["prompt_id"].to_pylist())),
         "set_aside": set_aside.counts(),
-        "cleaned": cleaned,
+        "cleaning": cleaning,
         "read_from_utc": min(read),
         "read_to_utc": max(read),
         **found,

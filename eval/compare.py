@@ -18,7 +18,7 @@ import numpy as np
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import read_pairs
-from litbench.manifest import Product, read_manifest, write_json
+from litbench.manifest import Product, read_manifest, source_digest, write_json
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.metrics.intervals import jackknife_interval
@@ -59,10 +59,24 @@ class Evaluation:
     credit: dict[str, np.ndarray]
 
 
+def pairs_of(folder: Path) -> Path:
+    """The pairs that an evaluation judged."""
+    manifest = read_manifest(folder)
+    try:
+        return Path(manifest["inputs"]["pairs"]["path"])
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{folder}: its manifest names no pairs: give a folder of eval/benchmark.py or "
+            "eval/crossvalidate.py"
+        ) from error
+
+
 def read_evaluation(name: str, folder: Path) -> Evaluation:
     """Read verdicts and the pairs they are about."""
     manifest = read_manifest(folder)
-    path = Path(manifest["inputs"]["pairs"]["path"])
+    path = pairs_of(folder)
+    if source_digest(path) != manifest["inputs"]["pairs"]["sha256"]:
+        raise DataError(f"{path} has changed since {folder} judged it: evaluate it again")
     pairs = read_pairs(path, None, manifest["config"].get("split")).headline.sort_by("pair_id")
     scores = pair_scores(read_table(folder / "verdicts.parquet", VERDICTS), pairs)
     return Evaluation(
@@ -110,8 +124,8 @@ def main(config: Config) -> None:
         raise ConfigError("evaluations: give two or more, the one to compare with first")
     inputs: dict[str, Path] = {}
     for name, folder in config.evaluations.items():
-        pairs = read_manifest(folder)["inputs"]["pairs"]["path"]
-        inputs |= {f"{name}: verdicts": folder / "verdicts.parquet", f"{name}: pairs": Path(pairs)}
+        pairs = pairs_of(folder)
+        inputs |= {f"{name}: verdicts": folder / "verdicts.parquet", f"{name}: pairs": pairs}
     product = Product(config.out, program=__file__, config=config, inputs=inputs)
     evaluations = [read_evaluation(name, folder) for name, folder in config.evaluations.items()]
     first, *others = evaluations

@@ -12,7 +12,7 @@ from pathlib import Path
 from litbench.config import run_program
 from litbench.errors import DataError
 from litbench.evaluation import read_pairs
-from litbench.manifest import Product, read_manifest
+from litbench.manifest import Product, is_output, read_manifest, source_digest
 from litbench.metrics.leaderboard import leaderboard
 from litbench.reading import read_table
 from litbench.records import VERDICTS
@@ -38,6 +38,10 @@ def main(config: Config) -> None:
     """Read the evaluation, render, write."""
     manifest = read_manifest(config.evaluation)
     pairs_path = Path(manifest["inputs"]["pairs"]["path"])
+    if source_digest(pairs_path) != manifest["inputs"]["pairs"]["sha256"]:
+        raise DataError(
+            f"{pairs_path} has changed since {config.evaluation} judged it: evaluate it again"
+        )
     inputs = {"evaluation": config.evaluation / "manifest.json", "pairs": pairs_path}
     product = Product(config.out, program=__file__, config=config, inputs=inputs)
     if product.is_current():
@@ -55,11 +59,11 @@ def main(config: Config) -> None:
         before_symmetry=pairs.before_symmetry,
         trained_on=manifest["counts"]["trained_on"],
     )
-    try:
-        pairs_manifest = read_manifest(pairs_path.parent)
-    except DataError:
-        # A pairs file from elsewhere has none; the page then has no funnel.
-        pairs_manifest = None
+    # A pairs file from elsewhere has none of its own; the page then has no funnel.
+    pairs_manifest = None
+    if (pairs_path.parent / "manifest.json").is_file():
+        beside = read_manifest(pairs_path.parent)
+        pairs_manifest = beside if is_output(beside, pairs_path) else None
     page = render_report(
         title=config.title,
         rows=rows,

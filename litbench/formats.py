@@ -63,8 +63,9 @@ def as_column(values: Sequence[Any]) -> tuple[pa.Array, dict[int, Any]]:
     """Make values a column; of mixed types it holds JSON, to be judged value by value."""
     kinds = set(map(type, values)) - {type(None)}
     try:
-        # Arrow would take true for 1.0 among numbers.
-        if bool in kinds and len(kinds) > 1:
+        # Arrow would take true for 1.0 among numbers, also within a list.
+        listed = {type(one) for value in values if isinstance(value, list) for one in value}
+        if any(bool in types and types - {bool, type(None)} for types in (kinds, listed)):
             raise pa.ArrowTypeError("true or false among other values")
         fractions: dict[int, Any] = {}
         if kinds == {int, float}:
@@ -85,8 +86,19 @@ def as_text(values: Iterable[Any]) -> tuple[pa.Array, dict[int, Any]]:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             strange[place] = value
-        texts.append(json.dumps(value, default=str))
+        texts.append(json.dumps(without_point(value), default=str))
     return pa.array(texts, pa.large_string()), strange
+
+
+def without_point(value: Any) -> Any:
+    """A fraction that is a whole number as such; any other value as it is.
+
+    Beside a fraction Arrow holds 5 as 5.0, so that how it is written must not depend on its type.
+    """
+    # Larger whole numbers Arrow does not put among fractions.
+    if isinstance(value, float) and value.is_integer() and abs(value) <= 1 << 53:
+        return int(value)
+    return value
 
 
 class _Gatherer:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from litbench.errors import DataError
 from litbench.formats import CHUNK_ROWS, as_text
-from litbench.reading import Reader
+from litbench.reading import Reader, stream_all
 from litbench.records import Schema, SetAside
 from litbench.text import digest
 
@@ -84,6 +84,9 @@ class LargeTable:
                 "place": np.arange(self._rows, self._rows + table.num_rows),
                 "source": np.full(table.num_rows, source),
                 "row": pa.array(rows, pa.int64()),
+                "latest": pa.nulls(table.num_rows, pa.int64())
+                if self._declared.latest is None
+                else table[self._declared.latest],
                 **{f"key{k}": table[name] for k, name in enumerate(self._declared.key)},
             }
         )
@@ -151,7 +154,7 @@ class LargeTable:
             yield pa.table(columns, self.schema)
 
     def _find_repeated(self, problem: Callable[[int, int, str, str, Any], None]) -> np.ndarray:
-        """Places of rows to drop: of several with one key all but the smallest by content."""
+        """Places of rows to drop: of several with one key all but the one `read_table` keeps."""
         import duckdb  # noqa: PLC0415
 
         keys = [f"key{k}" for k in range(len(self._declared.key))]
@@ -174,15 +177,19 @@ class LargeTable:
             if not len(places):
                 return np.zeros(0, dtype=np.int64)
             connection.execute("CREATE TABLE contents (place BIGINT, content VARCHAR)")
-            for contents in self._contents(places):
-                connection.register("contents_of_chunk", contents)
-                connection.execute("INSERT INTO contents SELECT * FROM contents_of_chunk")
-                connection.unregister("contents_of_chunk")
+            with tqdm(
+                total=len(places), desc="repeated", unit=" rows", leave=False, disable=None
+            ) as bar:
+                for contents in self._contents(places):
+                    connection.register("contents_of_chunk", contents)
+                    connection.execute("INSERT INTO contents SELECT * FROM contents_of_chunk")
+                    connection.unregister("contents_of_chunk")
+                    bar.update(contents.num_rows)
             dropped = connection.sql(
                 "SELECT place, source, row, key0, content = kept AS same FROM ("
                 "  SELECT *, first_value(content) OVER each AS kept, row_number() OVER each AS nth"
-                "  FROM rows JOIN contents USING (place)"
-                "  WINDOW each AS (PARTITION BY name ORDER BY content, place)"
+                "  FROM rows JOIN contents USING (place) WINDOW each AS"
+                "  (PARTITION BY name ORDER BY latest DESC NULLS LAST, content, place)"
                 ") WHERE nth > 1 ORDER BY place"
             ).to_arrow_reader(CHUNK_ROWS)
             gone = []
@@ -243,22 +250,10 @@ def read_large_table(
     import duckdb  # noqa: PLC0415
 
     readers = [Reader(source, schema, columns, set_aside, where, explode) for source in sources]
-    files = [Path(source) for source in sources if Path(source).is_file()]
-    size = sum(file.stat().st_size for file in files) if len(files) == len(sources) else None
-    unit = " rows" if size is None else "B"
     table = LargeTable(folder, schema)
-    bar = tqdm(total=size, desc="reading", unit=unit, unit_scale=True, leave=False, disable=None)
     try:
-        with bar:
-            before = 0
-            for number, reader in enumerate(readers):
-                for chunk in reader.stream():
-                    if chunk.table.num_rows:
-                        table._add(chunk.table, number, chunk.rows)
-                    # Where the bytes of a source are not known, its rows are counted.
-                    done = chunk.table.num_rows if size is None else before + chunk.read - bar.n
-                    bar.update(done)
-                before = int(bar.n)
+        for number, chunk in stream_all(readers):
+            table._add(chunk.table, number, chunk.rows)
         readers[0].refuse_nothing(readers)
         table._finish(lambda number, *what: readers[number].problem(*what))
     except (OSError, duckdb.Error) as error:

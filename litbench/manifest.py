@@ -21,7 +21,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -38,6 +38,8 @@ _LIBRARIES = (
     "torch", "transformers", "trl", "zstandard",
 )
 # fmt: on
+# What older manifests have of the keys that are left out today (see `Product`, runtime_keys).
+_RUNTIME_KEYS = ("engine", "memory_limit", "patience", "spark", "threads", "user_agent")
 
 
 def file_digest(path: Path) -> str:
@@ -174,6 +176,39 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return content
 
 
+def read_manifest_of(path: Path) -> dict[str, Any]:
+    """Read the manifest beside a file, which must be the very file that it tells of.
+
+    A program that fails halfway has replaced files and left the older manifest.
+
+    Raises:
+        DataError: there is no manifest, it does not name the file, or it names other bytes.
+    """
+    manifest = read_manifest(path.parent)
+    if not is_output(manifest, path):
+        raise DataError(
+            f"{path} is not the file that manifest.json beside it tells of: it was changed, or "
+            "the program that wrote it did not finish; make the product again"
+        )
+    return manifest
+
+
+def is_output(manifest: Mapping[str, Any], path: Path) -> bool:
+    """Whether a manifest names a file of its folder, with the bytes that it has now."""
+    output = manifest.get("outputs", {}).get(path.name)
+    return output is not None and output.get("sha256") == file_digest(path)
+
+
+def without_runtime_keys(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest to show or publish: without what older ones have of how the work was done.
+
+    Such keys, like settings of Spark, may hold passwords.
+    """
+    config = manifest.get("config", {})
+    kept = {key: value for key, value in config.items() if key not in _RUNTIME_KEYS}
+    return {**manifest, "config": kept} if "config" in manifest else dict(manifest)
+
+
 class Product:
     """One program's output folder and what made it.
 
@@ -187,6 +222,9 @@ class Product:
         config: its config; `out` and the inputs' own keys say nothing about the product.
         inputs: the files, folders and data sets it reads, by their key in the config.
         models: the models it uses, likewise; see `source_digest`.
+        runtime_keys: keys of the config that say how the work is done and not what comes out,
+            such as `engine` or `memory_limit`. They may hold passwords, so the manifest does not
+            have them, and a product stays current when they change.
     """
 
     def __init__(
@@ -197,11 +235,16 @@ class Product:
         config: Any,
         inputs: Mapping[str, str | Path],
         models: Mapping[str, str | Path] | None = None,
+        runtime_keys: Collection[str] = (),
     ) -> None:
         self.folder = folder
         self.counts: dict[str, Any] = {}
         self._program = program
-        self._config = as_plain(config)
+        plain = as_plain(config)
+        # A misspelt key would let its secret through.
+        unknown = set(runtime_keys) - plain.keys()
+        assert not unknown, f"runtime_keys are not in the config: {sorted(unknown)}"
+        self._config = {key: value for key, value in plain.items() if key not in runtime_keys}
         models = models or {}
         self._inputs = {
             name: {"path": str(source), "sha256": source_digest(source, is_model=name in models)}

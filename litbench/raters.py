@@ -200,7 +200,9 @@ class TalkRater(ScoreRater):
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """1 where such talk would be cut, 0 elsewhere."""
-        texts = pa.table({"prompt": prompts, "story": stories, "id": range(len(stories))})
+        text = pa.large_string()
+        columns = {"prompt": pa.array(prompts, text), "story": pa.array(stories, text)}
+        texts = pa.table({**columns, "id": pa.array(range(len(stories)), pa.int64())})
         only_talk = Cleaning(strip_prompt_tags=False, cut_quoted_prompt=False)
         cut, _ = clean_table(texts, only_talk, {"story": "id"})
         kept = cut["story"].to_pylist()

@@ -33,6 +33,7 @@ from litbench.formats import (
     as_column,
     as_text,
     read_raw,
+    without_point,
 )
 from litbench.records import (
     ARROW_TYPES,
@@ -45,6 +46,9 @@ from litbench.records import (
     row_sizes,
 )
 from litbench.text import count_words, digest
+
+# The column of `read_table` that has each row's number in the source.
+ROW = "(row)"
 
 # Fitting values to a schema ------------------------------------------------------------------
 
@@ -234,18 +238,36 @@ def _explode(
     used = np.flatnonzero(lengths[0] > 0)
     flat = {name: one.flatten(used) for name, one in lists.items()}
     parents = np.repeat(used, lengths[0, used])
-    # A post stands beside each of its stories: what was bounded before is so no longer.
-    beside = row_sizes(raw.table.drop_columns(list(names)))
+    # A post stands beside each of its stories: what was bounded before is so no longer. Its lists
+    # do not, since all of them beside each of their elements is the square of their length.
+    others = {name: odd for name, odd in raw.strange.items() if name not in names}
+    beside = RawRows(raw.table.drop_columns(list(names)), raw.rows, others)
+    sizes = np.zeros(len(raw.rows), dtype=np.int64)
+    if beside.table.num_columns:
+        sizes += _sizes_of_all(beside.table)
     start = 0
-    for end in cut_rows(beside[parents], CHUNK_ROWS, CHUNK_BYTES):
-        piece = raw.take(parents[start:end])
-        table = piece.table
-        for name, (elements, odd) in flat.items():
-            place = table.column_names.index(name)
-            table = table.set_column(place, name, elements.slice(start, end - start))
+    for end in cut_rows(sizes[parents], CHUNK_ROWS, CHUNK_BYTES):
+        piece = beside.take(parents[start:end])
+        columns = {}
+        for name in raw.table.column_names:
+            if name not in flat:
+                columns[name] = piece.table[name]
+                continue
+            elements, odd = flat[name]
+            columns[name] = elements.slice(start, end - start)
             piece.strange[name] = {k - start: v for k, v in odd.items() if start <= k < end}
-        yield RawRows(table, piece.rows, piece.strange, raw.read)
+        yield RawRows(pa.table(columns), piece.rows, piece.strange, raw.read)
         start = end
+
+
+def _sizes_of_all(table: pa.Table) -> np.ndarray:
+    """Bytes of every row, as `row_sizes`, but not of its texts only; int64, shape (rows,)."""
+    sizes = row_sizes(table)
+    for column in table.columns:
+        kind = column.type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            sizes += [column.slice(row, 1).nbytes for row in range(len(column))]
+    return sizes
 
 
 # Columns by the map --------------------------------------------------------------------------
@@ -279,7 +301,7 @@ def _hash(names: Sequence[str], table: pa.Table, source: str, origin: str) -> pa
             )
     columns = [table[name].to_pylist() for name in names]
     digests = [
-        None if all(value is None for value in values) else digest(*values)
+        None if all(value is None for value in values) else digest(*map(without_point, values))
         for values in zip(*columns, strict=True)
     ]
     return pa.chunked_array([pa.array(digests, pa.large_string())])
@@ -326,7 +348,8 @@ def _fill(
         if any(value is None for value in values.values()):
             continue
         try:
-            filled[row] = formatter.vformat(template, (), values)
+            whole = {name: without_point(value) for name, value in values.items()}
+            filled[row] = formatter.vformat(template, (), whole)
         except (ValueError, TypeError, OverflowError, OSError):
             problem(row, f"does not fit the template {template}", values)
     return pa.chunked_array([pa.array(filled, pa.large_string())])
@@ -370,7 +393,7 @@ def _select(
 
 
 def _check_keys(table: pa.Table, schema: Schema, problem: Callable[..., None]) -> list[int]:
-    """Find rows whose key was seen before; of several the smallest by content is the one kept."""
+    """Find rows whose key was seen before; see `read_table` for which one of several is kept."""
     keys = [table[name].to_pylist() for name in schema.key]
     places: dict[tuple[Any, ...], list[int]] = {}
     for row, key in enumerate(zip(*keys, strict=True)):
@@ -379,11 +402,15 @@ def _check_keys(table: pa.Table, schema: Schema, problem: Callable[..., None]) -
     for key, rows in places.items():
         if len(rows) == 1:
             continue
-        content = {row: digest(*table.slice(row, 1).to_pylist()[0].items()) for row in rows}
-        kept = min(rows, key=lambda row: (content[row], row))
+        found: dict[int, tuple[bool, int, str]] = {}
+        for row in rows:
+            values = table.slice(row, 1).to_pylist()[0]
+            time_of = None if schema.latest is None else values[schema.latest]
+            found[row] = (time_of is None, -(time_of or 0), digest(*values.items()))
+        _, kept = min((found[row], row) for row in rows)
         for row in rows:
             if row != kept:
-                same = content[row] == content[kept]
+                same = found[row] == found[kept]
                 problem(row, schema.key[0], "repeated row" if same else "duplicate id", key[0])
                 dropped.append(row)
     return dropped
@@ -599,6 +626,24 @@ class Reader:
                     break
 
 
+def stream_all(readers: Sequence[Reader]) -> Iterator[tuple[int, RawRows]]:
+    """Read sources one after the other: the number of each chunk's reader, and its rows."""
+    files = [Path(reader.source) for reader in readers]
+    size = sum(f.stat().st_size for f in files) if all(f.is_file() for f in files) else None
+    unit = " rows" if size is None else "B"
+    bar = tqdm(total=size, desc="reading", unit=unit, unit_scale=True, leave=False, disable=None)
+    with bar:
+        before = 0
+        for number, reader in enumerate(readers):
+            for chunk in reader.stream():
+                if chunk.table.num_rows:
+                    yield number, chunk
+                # Where the bytes of a source are not known, its rows are counted.
+                done = chunk.table.num_rows if size is None else before + chunk.read - bar.n
+                bar.update(done)
+            before = int(bar.n)
+
+
 def read_table(
     source: str | Path,
     schema: Schema,
@@ -606,6 +651,7 @@ def read_table(
     columns: Mapping[str, str] | None = None,
     set_aside: SetAside | None = None,
     where: str | None = None,
+    numbered: bool = False,
 ) -> pa.Table:
     """Read a table from Parquet, JSONL, CSV, a `datasets` folder or a data set's name.
 
@@ -614,17 +660,21 @@ def read_table(
         schema: STORIES, PAIRS or VERDICTS.
         columns: where each column comes from: a column's name; a template such as
             "{subreddit} {created_utc:%Y-%m}"; "hash(title, body)", which is
-            `litbench.text.digest` of these columns' values, for sets without ids, and null where
-            all of them are; or "=constant". Given (even empty), the input counts as raw, and
-            `n_words` is counted anew.
+            `litbench.text.digest` of these columns' values (5.0 taken for 5, as in a template),
+            for sets without ids, and null where all of them are; or "=constant". Given (even
+            empty), the input counts as raw, and `n_words` is counted anew.
         set_aside: collects broken rows. Without it the first broken row is an error.
         where: SQL condition (DuckDB) on the file's own columns, which are all text in CSV; other
             rows are left out. It is a condition on one row: what it says must not depend on the
             rows beside it.
+        numbered: adds the column `ROW`, each row's number in the source from 1, by which the
+            caller can set rows aside as this function does.
 
     Returns:
         The declared columns first, then the extra ones; large_string, int64 and float64. Of rows
-        with one key the smallest by content is kept.
+        with one key the one with the latest `Schema.latest` is kept, where the schema names such
+        a column (a story's `score_utc`; null comes before all times), and of several such the
+        smallest by content, whatever the order.
 
     Raises:
         DataError: no such file, not of its format, a required column missing, no usable row,
@@ -632,7 +682,7 @@ def read_table(
         MissingExtraError: a data set was named and `datasets` is not installed.
     """
     reader = Reader(source, schema, columns, set_aside, where)
-    chunks = [chunk for chunk in reader.stream() if chunk.table.num_rows]
+    chunks = [chunk for _, chunk in stream_all([reader])]
     reader.refuse_nothing()
     table = _concatenate([chunk.table for chunk in chunks])
     rows = [row for chunk in chunks for row in chunk.rows]
@@ -641,6 +691,9 @@ def read_table(
         reader.problem(rows[place], column, reason, value)
 
     gone = set(_check_keys(table, schema, problem))
+    if numbered:
+        table = table.select([name for name in table.column_names if name != ROW])
+        table = table.append_column(ROW, pa.array(rows, pa.int64()))
     if not gone:
         return table
     return table.take(pa.array([k for k in range(table.num_rows) if k not in gone], pa.int64()))

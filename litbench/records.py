@@ -40,6 +40,7 @@ ARROW_TYPES = {
 }
 _ROW_GROUP = 16_384
 _ROW_GROUP_BYTES = 256 << 20
+_BATCH_ROWS = 1_000
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """A table's columns, in the order in which they are written."""
+    """A table's columns, in the order in which they are written.
+
+    Attributes:
+        name: what the table is called in messages.
+        columns: the declared columns; a table may have more.
+        key: columns that together name a row.
+        latest: a column of times; of rows with one key the latest is the one to keep.
+    """
 
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    latest: str | None = None
 
     def arrow(self) -> pa.Schema:
         """The Arrow schema of the declared columns."""
@@ -85,6 +94,7 @@ STORIES = Schema(
         Column("n_tokens", "integer", "length in tokens of the tokenizer the manifest names"),
     ),
     key=("story_id",),
+    latest="score_utc",
 )
 
 PAIRS = Schema(
@@ -250,7 +260,9 @@ def _by_place(row: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def check_parquet(path: Path, schema: Schema) -> None:
-    """Check a Parquet file's columns and nulls against a schema, without reading its texts.
+    """Check a Parquet file's columns and nulls against a schema.
+
+    Texts are read only where the file does not say how many nulls they have.
 
     Raises:
         DataError: no such file, not Parquet, no rows, a column missing, of another type, or null
@@ -259,7 +271,8 @@ def check_parquet(path: Path, schema: Schema) -> None:
     if not path.is_file():
         raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
     try:
-        file = pq.ParquetFile(path)
+        # With a buffer and without pre-buffering, pages are read as they are needed.
+        file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a Parquet file ({error}): make it again") from error
     if file.metadata.num_rows == 0:
@@ -278,13 +291,30 @@ def check_parquet(path: Path, schema: Schema) -> None:
                 f"{path}: column '{column.name}' holds {found}, not {wanted}: make it again"
             )
         if column.required:
-            place = given.names.index(column.name)
-            nulls = 0
-            for group in range(file.metadata.num_row_groups):
-                statistics = file.metadata.row_group(group).column(place).statistics
-                nulls += statistics.null_count if statistics is not None else 0
+            nulls = _count_nulls(file, path, column.name)
             if nulls:
                 raise DataError(f"{path}: column '{column.name}' has {nulls} nulls: make it again")
+
+
+def _count_nulls(file: pq.ParquetFile, path: Path, name: str) -> int:
+    """Nulls of a column, by the file's own statistics where it has them."""
+    # A column of lists or objects has a place for each of its parts.
+    paths = [file.schema.column(place).path for place in range(len(file.schema))]
+    place = paths.index(name)
+    nulls = 0
+    for group in range(file.metadata.num_row_groups):
+        statistics = file.metadata.row_group(group).column(place).statistics
+        if statistics is not None and statistics.has_null_count:
+            nulls += statistics.null_count
+            continue
+        try:
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[name]):
+                nulls += batch.column(0).null_count
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path}: column '{name}' cannot be read ({error}): make it again"
+            ) from error
+    return nulls
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -331,7 +361,7 @@ def _plain(value: Any) -> str:
 
 def iterate_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield rows as dictionaries, a batch at a time."""
-    for batch in table.to_batches(max_chunksize=1_000):
+    for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
         yield from batch.to_pylist()
 
 

@@ -567,8 +567,8 @@ def test_every_row_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [row["story_id"] for row in rows] == ["t1_c1", "t1_c2"]
     assert [(column, why) for _, column, why, _ in problems[:5]] == [
-        ("title", "not text"), ("created_utc", "not a number"), ("id", "no id of Reddit"),
-        ("title", "missing"), ("link_flair_text", "not text"),
+        ("title", "a int, not text"), ("created_utc", "not a number"), ("id", "no id of Reddit"),
+        ("title", "missing"), ("link_flair_text", "a int, not text"),
     ]  # fmt: skip
     expected = Counter((name, "missing") for name in without)
     expected.update((column, why.strip().removeprefix("is ")) for column, why in odd)

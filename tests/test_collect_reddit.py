@@ -207,12 +207,47 @@ def test_scores_that_are_hidden_or_young_are_null_and_no_request_is_repeated_for
         assert server.requests == before
 
 
+def test_half_a_surrogate_pair_is_mended_and_counted(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = World()
+    post = world.add_post("[WP] One \udc00")
+    world.add_comment(post, "half \ud83d pair")
+    world.add_comment(post, "whole 🏰 pair")
+    with FakeReddit(world) as server:
+        rows = collect(server)
+    assert {row["text"] for row in rows} == {"half � pair", "whole 🏰 pair"}
+    assert {row["prompt"] for row in rows} == {"[WP] One �"}
+    assert manifest(tmp_path / "out")["comments"]["mended_texts"] == 2
+
+
+def test_rows_that_name_nothing_do_not_end_a_collection(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = make_world(4, posts=2)
+    names = list(world.posts)
+    prompts, posts = tmp_path / "prompts.jsonl", tmp_path / "posts.jsonl"
+    lines = [{"prompt": "[IP] 🏰"}, {"prompt": world.posts[names[0]]["title"]}]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    lines = [{"post_id": None}, {"post_id": names[1]}, {"post_id": "not/a/post"}]
+    posts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with FakeReddit(world) as server:
+        tables = {"prompts_from": str(prompts), "posts_from": str(posts)}
+        rows = collect(server, listings=[], **tables)
+        assert {row["prompt_id"] for row in rows} == {f"t3_{name}" for name in names[:2]}
+        for wrong in ({"prompts": ["[IP] 🏰"]}, {"posts": ["not/a/post"]}):
+            with pytest.raises(ConfigError):
+                collect(server, **wrong)
+    noted = (tmp_path / "out" / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    found = {(row["file"], row["row"], row["column"]) for row in map(json.loads, noted)}
+    assert {(str(prompts), 1, "prompt"), (str(posts), 3, "post")} <= found
+
+
 def test_a_broken_comment_is_set_aside_and_the_others_stay(
     collect: Callable[..., Any], tmp_path: Path
 ) -> None:
     world = World()
     post = world.add_post("[WP] One")
-    world.add_comment(post, "half \ud83d pair")
     world.add_comment(post, "no time", created_utc=None)
     number = world.add_comment(post, "")
     world.comments[number]["body"] = 7
@@ -221,9 +256,8 @@ def test_a_broken_comment_is_set_aside_and_the_others_stay(
         rows = collect(server)
     assert [row["text"] for row in rows] == ["good"]
     counts = manifest(tmp_path / "out")
-    assert counts["comments"]["broken"] == 3
+    assert counts["comments"]["broken"] == 2
     reasons = " ".join(counts["set_aside"])
-    assert "surrogate" in reasons
     assert "created_utc is missing" in reasons
     assert "body is a int" in reasons
 
@@ -344,7 +378,7 @@ def test_another_salt_reads_again_so_that_authors_have_one_hash(
         collect(server)
         monkeypatch.setenv("LITBENCH_SALT", "another salt, long enough")
         module = load_program(PROGRAM)
-        module.main(module.Config(out=tmp_path / "out", listings=["new"], threads=2))
+        module.main(module.Config(out=tmp_path / "out", listings=["new"], patience=QUICK))
         assert server.answered["comments"] == 4
     rows = pq.read_table(tmp_path / "out" / "stories.parquet").to_pylist()
     hashes = {row["author"] for row in rows if row["author"] is not None}
@@ -370,6 +404,63 @@ def test_what_an_author_deleted_is_nowhere_after_reading_again(
     left = everything_in(tmp_path / "out")
     assert f"unmistakable{posts[1]}".encode() not in left
     assert f"unmistakable{posts[0]}".encode() in left
+
+
+def test_nothing_stays_of_a_post_to_skip_but_its_id(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = World()
+    kept = world.add_post("[WP] The one that stays")
+    gone = world.add_post("[WP] An unmistakable title")
+    for post in (kept, gone):
+        world.add_comment(post, f"story of {post}", author=f"Writer {post}")
+    world.add_comment(gone, "unmistakable words")
+    config = {"prompts": ["The one that stays"]}
+    with FakeReddit(world) as server:
+        assert len(collect(server, **config)) == 3
+        assert len(collect(server, **config, skip_posts=[gone])) == 1
+        left = everything_in(tmp_path / "out")
+        assert b"unmistakable" not in left
+        assert f"story of {gone}".encode() not in left
+        assert hash_author(f"Writer {gone}", SALT).encode() not in left
+        assert f"story of {kept}".encode() in left
+        # It can be had again, for one request.
+        before = server.requests
+        assert len(collect(server, **config)) == 3
+        assert server.answered["comments"] == 3
+        assert server.requests == before + 2
+
+
+def test_parts_that_nothing_uses_any_more_do_not_stay(
+    collect: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = World()
+    posts = [world.add_post(f"[WP] Number {number}") for number in range(2)]
+    for post in posts:
+        world.add_comment(post, f"story of {post}")
+    now = int(time.time())
+    with FakeReddit(world, now=now - 40 * 86_400) as server:
+        collect(server, listings=[], posts=posts)
+    with FakeReddit(world, now=now) as server:
+        collect(server, listings=[], posts=posts[1:], read_again_after_days=30)
+    left = everything_in(tmp_path / "out")
+    assert f"story of {posts[0]}".encode() not in left
+    assert f"story of {posts[1]}".encode() in left
+
+
+def test_how_reddit_is_asked_makes_no_other_product_and_is_not_published(
+    collect: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeReddit(make_world(1)) as server:
+        collect(server)
+        capsys.readouterr()
+        runtime = {"threads": 2, "user_agent": "by u/RealName", "patience": Patience(max_tries=3)}
+        collect(server, **runtime)
+        assert "unchanged" in capsys.readouterr().out
+        collect(server, "other", **runtime)
+    assert b"RealName" not in everything_in(tmp_path)
+    written = json.loads((tmp_path / "other" / "manifest.json").read_text(encoding="utf-8"))
+    assert not written["config"].keys() & runtime.keys()
 
 
 # Secrets ---------------------------------------------------------------------------------------

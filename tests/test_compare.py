@@ -98,3 +98,15 @@ def test_other_pairs_and_other_raters_are_refused(load_program, evaluated):
     with pytest.raises(ConfigError, match="two or more"):
         compare.main(compare.Config(evaluations={"one": one}, out=out))
     assert not out.exists()
+
+
+def test_pairs_made_anew_since_and_other_folders_are_refused(load_program, pair_table, evaluated):
+    compare = load_program("eval/compare.py")
+    one, other = evaluated("one", rows_of(THANKS)), evaluated("other", rows_of(""))
+    folders = {"one": one, "other": other}
+    write_table(pair_table(rows_of("")[::-1]), one.parent / "one.parquet")
+    with pytest.raises(DataError, match=r"one.parquet has changed since .*one judged it"):
+        compare.main(compare.Config(evaluations=folders, out=one.parent / "out"))
+    (other / "manifest.json").write_text('{"inputs": {}}', encoding="utf-8")
+    with pytest.raises(DataError, match="its manifest names no pairs"):
+        compare.main(compare.Config(evaluations=folders, out=one.parent / "out"))

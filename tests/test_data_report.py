@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_push_to_hub import list_outputs
 from test_report import ATTACK, Page
 
 from litbench.curation.funnel import Examples
 from litbench.curation.leakage import by_split, leakage_report
 from litbench.curation.pairing import breaks_symmetry
 from litbench.errors import DataError
+from litbench.manifest import file_digest
 from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, judge_pairs
 from litbench.records import write_table
@@ -600,6 +602,7 @@ def product(
             examples = Examples()
             examples.add(step, "secret id", f"SECRET of {step}", "secret facts")
             examples.write(folder / "examples.jsonl")
+        list_outputs(pairs)
         return pairs, stories
 
     return build
@@ -628,10 +631,16 @@ def test_the_program_writes_the_same_page_twice(
     assert "unchanged" in capsys.readouterr().out
     # Rows in another order, in other row groups, are the same pairs.
     table = pq.read_table(pairs / "pairs.parquet")
+    digest = file_digest(pairs / "pairs.parquet")
     order = np.random.default_rng(0).permutation(table.num_rows)
     pq.write_table(table.take(pa.array(order)), pairs / "pairs.parquet", row_group_size=7)
+    before, after = digest.encode(), file_digest(pairs / "pairs.parquet").encode()
+    assert before != after
+    list_outputs(pairs)
     program.main(program.Config(pairs=pairs, out=tmp_path / "a"))
-    assert (tmp_path / "a" / "data_report.html").read_bytes() == pages[0]
+    # The manifest on the page names the file's bytes.
+    wanted = pages[0].replace(before, after)
+    assert (tmp_path / "a" / "data_report.html").read_bytes() == wanted
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -661,6 +670,38 @@ def test_cuts_of_other_stories_are_not_shown(
     page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
     assert "SECRET of cut_vote_talk" not in page
     assert "is no longer what these pairs were made of" in page
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_files_of_another_run_are_refused_or_left_out(
+    product: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+) -> None:
+    program = load_program(PROGRAM)
+    pairs, _ = product()
+    config = program.Config(pairs=pairs, out=tmp_path / "out")
+    with (pairs / "examples.jsonl").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    (pairs / "pairs_before_symmetry.parquet").write_bytes(b"of another run")
+    program.main(config)
+    text = Page((tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")).text
+    assert "SECRET of min_words" not in text
+    for name in ("examples.jsonl", "pairs_before_symmetry.parquet"):
+        assert f"{pairs / name} is not of the run that wrote these pairs" in text
+    table = pq.read_table(pairs / "pairs.parquet")
+    # As many pairs as the manifest tells of, and still others.
+    write_table(table.take(pa.array([0] * table.num_rows)), pairs / "pairs.parquet")
+    with pytest.raises(DataError, match=r"pairs.parquet is not the file .*make the product again"):
+        program.main(config)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_older_manifests_hold_of_how_the_work_was_done_is_not_shown(
+    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
+) -> None:
+    manifest = funnel_manifest() | {"config": {"seed": 3, "spark": {"key": "a password"}}}
+    page = render(random_pairs(), manifest=manifest)
+    assert "a password" not in page
+    assert "seed" in page
 
 
 @pytest.mark.usefixtures("undrawn")

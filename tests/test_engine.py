@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from litbench.curation.engine import open_engine
-from litbench.errors import ConfigError
+from litbench.errors import ConfigError, DataError
 from litbench.records import write_table
 
 
@@ -66,6 +66,16 @@ def test_working_files_are_gone_afterwards_also_after_an_error(tmp_path: Path) -
 def test_a_limit_that_is_none_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"memory_limit is 'plenty'.*such as 4GB"):
         open_engine("duckdb", tmp_path, memory_limit="plenty")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_that_does_not_suffice_is_said_with_the_key_to_turn(tmp_path: Path) -> None:
+    with open_engine("duckdb", tmp_path, memory_limit="1MB") as engine:
+        table = engine.put(letters(200_000))
+        with pytest.raises(DataError, match=r"DuckDB cannot go on in .*: raise memory_limit"):
+            engine.keep(table.order_by(table.name.desc()).mutate(n=ibis.row_number()))
+        with pytest.raises(DataError, match="raise memory_limit"):
+            list(engine.batches(table.order_by(table.name.desc())))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,6 +15,7 @@ from litbench.curation import filters
 from litbench.curation.funnel import Funnel
 from litbench.curation.tokens import count_tokens
 from litbench.errors import ConfigError
+from litbench.sources.reddit import text_state
 
 OFF = {
     "drop_deleted": False,
@@ -124,6 +125,28 @@ def test_a_body_that_is_gone_is_removed(story_table, body):
 )
 def test_a_story_that_mentions_deletion_stays(story_table, body):
     assert removed_by(story_table([{"text": body}]), drop_deleted=True) == [None]
+
+
+BODIES = st.builds(
+    "".join,
+    st.lists(
+        st.sampled_from(
+            ["[", "]", " ", "\n", "removed", "Deleted", " by ", "user", "Reddit", "moderator", "s",
+             "é", "_", "x" * 120, "\u00a0", "\u2028", "."]
+        ),
+        max_size=9,
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(BODIES, min_size=1, max_size=40))
+def test_what_is_gone_to_the_filter_is_gone_to_the_programs_that_ask_reddit(story_table, bodies):
+    bodies += ["[removed by moderator]", "[deleted by user]", "[ removed ]", "", "[removed"]
+    bodies += ["[\u00a0removed]", "[removed\u2028]", "[removed by moderatoré]", "[deleted]\u00a0"]
+    steps = removed_by(story_table([{"text": body} for body in bodies]), drop_deleted=True)
+    for body, step in zip(bodies, steps, strict=True):
+        assert (text_state(body) == "present") == (step is None), repr(body)
 
 
 @pytest.mark.parametrize(
@@ -504,6 +527,9 @@ def test_spark_removes_what_duckdb_removes(story_table, spark, tmp_path):
     # What the engines' languages of patterns, trims and folds of case may disagree about.
     texts += [
         "[deleted]\u2028",
+        "[deleted by useré]",
+        "[removed by moderators for é]",
+        "[\u00a0removed]",
         "great prompt\u0085",
         "\x0b",
         "Great prompt\r\n",

@@ -436,6 +436,52 @@ def test_runs_killed_at_any_moment_end_in_the_same_files(tmp_path: Path) -> None
     assert pq.ParquetFile(out / "stories.parquet").metadata.num_rows == 18_000
 
 
+def test_secrets_and_names_are_written_nowhere(
+    importing: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = pushshift_comment("b0", "p1", author="RealName")
+    post = pushshift_post("p1", "[WP] A door", author="RealName")
+    submissions = write_dump(
+        tmp_path / "RS", [post, post | {"title": ["RealName"]}, json.dumps(post).encode()[:-1]]
+    )
+    rows: list[Any] = [
+        pushshift_comment("c1", "p1", author="RealName"),
+        # Cut off, not UTF-8, no object: the author stands first.
+        json.dumps({"author": "RealName", **whole}).encode()[:-1],
+        b'{"author": "RealName", "subreddit": "WritingPrompts", "body": "\xff"}',
+        [{"author": "RealName"}],
+        whole | {"author": ["RealName"]},
+        whole | {"author": {"name": "RealName"}},
+        whole | {"body": {"author": "RealName"}},
+        whole | {"link_id": ["RealName"]},
+    ]
+    comments = write_dump(tmp_path / "RC", rows)
+    damaged = write_dump(tmp_path / "RC_2", [whole])
+    packed = damaged.read_bytes()
+    damaged.write_bytes(packed[:-3])
+
+    def all_written(more: str = "") -> str:
+        found = more + "".join(capsys.readouterr())
+        for path in (tmp_path / "out").rglob("*"):
+            if path.suffix == ".parquet":
+                found += str(pq.read_table(path).to_pylist())
+            elif path.is_file():
+                found += path.read_bytes().decode(errors="replace")
+        return found
+
+    # A run that fails leaves its parts behind.
+    with pytest.raises(DataError, match="cut off") as told:
+        run(importing, tmp_path, [submissions], [comments, damaged])
+    assert list((tmp_path / "out" / "parts").glob("comments-*.set_aside.jsonl"))
+    left_behind = all_written(str(told.value))
+    _, counts = run(importing, tmp_path, [submissions], [comments])
+    assert sum(counts["set_aside"].values()) == 9
+    for written in (left_behind, all_written()):
+        assert " bytes'" in written
+        assert "RealName" not in written
+        assert "a salt of the tests" not in written
+
+
 # What one may get wrong -----------------------------------------------------------------------
 
 

@@ -306,6 +306,55 @@ def test_which_of_two_is_kept_does_not_depend_on_the_order(importing: Callable[.
     assert first == second
 
 
+@pytest.mark.parametrize("form", ["texts", "labelled", "links"])
+def test_rows_set_aside_are_named_by_their_number_in_the_file(
+    importing: Callable[..., Any], tmp_path: Path, form: str
+) -> None:
+    side = {"texts": "rejected", "labelled": "b", "links": "rejected_story_id"}[form]
+    names = {"texts": ("chosen", "rejected"), "labelled": ("a", "b")}.get(
+        form, ("chosen_story_id", "rejected_story_id")
+    )
+    rows: list[dict[str, object]] = [
+        {"prompt": "p", names[0]: f"x{k}", names[1]: f"y{k}", "label": "A", "n": k}
+        for k in range(9)
+    ]
+    # The first three are lost before the program sees them, one way each.
+    rows[0][side] = None
+    rows[2] = rows[1]
+    keys: dict[str, Any] = {"where": "n <> 3"}
+    expected = {
+        1: f"{side}: null",
+        3: f"{names[0]}: repeated row",
+        6: "rejected: the same text on both sides",
+    }
+    rows[5][names[1]] = rows[5][names[0]]
+    if form == "labelled":
+        expected = {1: "second: null", 3: "prompt: repeated row", 6: expected[6]}
+        rows[7]["label"] = "neither"
+        expected[8] = "label: prefers neither text"
+        keys |= {"label_first": ["A"], "label_second": ["B"]}
+        keys |= {"pair_columns": {"first": "a", "second": "b"}}
+    elif form == "links":
+        stories = [
+            {"story_id": f"{one}{k}", "prompt_id": "q" if f"{one}{k}" == "y8" else "p",
+             "prompt": "p", "text": f"{one}{k}"}
+            for one in "xy" for k in range(9) if f"{one}{k}" != "y7"
+        ]  # fmt: skip
+        keys["stories"] = str(write_jsonl(tmp_path / "stories.jsonl", stories))
+        expected[8] = "rejected_story_id: no such story"
+        expected[9] = "prompt_id: stories of two prompts"
+    else:
+        expected[3] = "prompt: repeated row"
+        rows[8] = rows[7] | {"n": 8, "margin": 2.0, "chosen": "y7", "rejected": "x7"}
+        expected |= dict.fromkeys((8, 9), "pair_id: preferred both ways")
+    with pytest.raises(DataError, match=r"no column '\(row\)' to keep"):
+        importing(rows, **keys, keep=["(row)"])
+    importing(rows, **keys)
+    lines = (tmp_path / "out" / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    noted = {one["row"]: f"{one['column']}: {one['reason']}" for one in map(json.loads, lines)}
+    assert noted == expected
+
+
 def test_every_row_is_a_pair_or_set_aside_or_left_out(importing: Callable[..., Any]) -> None:
     rows = [
         labelled(n, ["A", "B", "tie", None, 0][n % 5], **({"a": "text b 7"} if n == 7 else {}))

@@ -6,6 +6,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from litbench.config import build, load_config
 from litbench.curation.splits import split_of
-from litbench.errors import ConfigError, DataError
+from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.manifest import source_digest
 from litbench.records import PAIRS, check_parquet, pair_id, write_table
 from litbench.sources.sample import read_sample
 from litbench.text import prompt_key
@@ -598,7 +600,8 @@ def test_a_build_that_is_not_clean_is_not_current(load_program, story_table, tmp
         with pytest.raises(DataError, match="share an author"):
             program.main(config)
     assert not (tmp_path / "out/manifest.json").exists()
-    assert (tmp_path / "out/leakage.parquet").exists()
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert left == {"examples.jsonl", "leakage.parquet"}
 
 
 def test_each_variant_is_what_its_own_config_gives(load_program, story_table, tmp_path):
@@ -691,7 +694,7 @@ def test_the_digest_tells_which_pairs_there_are_and_who_was_chosen(
         ({"test_from": "soon"}, "test_from is 'soon': give a day"),
         ({"test_from": "2023-01-01", "splits": HALVES}, "both given"),
         ({"must_be_clean": ["prompts"]}, "needs two splits"),
-        ({"must_be_clean": ["prompt"], "splits": HALVES}, "did you mean 'prompts'"),
+        ({"must_be_clean": ["prompt"], "splits": HALVES}, "must_be_clean.0' is 'prompt'"),
         ({"drop_near_duplicates": 1.5}, "threshold is 1.5"),
         ({"max_uses_per_story": 0}, "max_uses_per_story is 0"),
         ({"examples_per_step": -1}, "examples_per_step is -1"),
@@ -703,3 +706,68 @@ def test_what_cannot_be_is_refused_before_anything_is_read(load_program, options
     values = {"stories": "nowhere.parquet", "out": "nowhere", **options}
     with pytest.raises(ConfigError, match=message):
         program.main(build(program.Config, values))
+
+
+def test_bots_that_the_source_marked_are_removed_and_a_mark_of_another_type_is_an_error(
+    pairs_from, story_table
+):
+    stories = village(story_table)
+    marks = [place % 4 == 0 for place in range(stories.num_rows)]
+    marked = stories.append_column("is_bot", pa.array(marks))
+    written = pairs_from(marked, **LOOSE)
+    bots = {row["story_id"] for row in marked.to_pylist() if row["is_bot"]}
+    assert bots
+    assert not bots & {name for pair in written.sides() for name in pair}
+    for wrong in (pa.array(["true"] * len(marks)), pa.array([1] * len(marks))):
+        with pytest.raises(DataError, match=r"column is_bot holds .*, not true or false"):
+            pairs_from(stories.append_column("is_bot", wrong), **LOOSE)
+
+
+def test_a_missing_library_is_said_before_the_first_step(load_program, monkeypatch, tmp_path):
+    program = load_program("data_prep/make_pairs.py")
+    find = program.importlib.util.find_spec
+    monkeypatch.setattr(
+        program.importlib.util, "find_spec", lambda name: None if name == "rensa" else find(name)
+    )
+    config = program.Config(stories=tmp_path / "s.parquet", out=tmp_path, drop_near_duplicates=0.8)
+    with pytest.raises(MissingExtraError, match="rensa"):
+        program.main(config)
+
+
+@pytest.mark.parametrize("key", ["stories", "out", "variants"])
+def test_variants_share_what_they_are_made_of_and_where(load_program, tmp_path, key):
+    program = load_program("data_prep/make_pairs.py")
+    config = program.Config(
+        stories=tmp_path / "s.parquet", out=tmp_path, variants={"full": {key: "elsewhere"}}
+    )
+    with pytest.raises(ConfigError, match=f"variants: full: '{key}' is shared"):
+        program.main(config)
+
+
+def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
+    load_program, story_table, tmp_path
+):
+    program = load_program("data_prep/make_pairs.py")
+    stories = tmp_path / "stories.parquet"
+    write_table(village(story_table), stories)
+    assert program.counts_before(stories) is None
+    digest = source_digest(stories)
+    manifest = {"counts": {"stories": 168}, "outputs": {stories.name: {"sha256": digest}}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert program.counts_before(stories) == {"stories": 168}
+    write_table(village(story_table, seed=5), stories)
+    assert program.counts_before(stories) is None
+
+
+def test_how_the_work_is_done_is_neither_told_nor_a_reason_to_do_it_again(
+    load_program, story_table, tmp_path, capsys
+):
+    program = load_program("data_prep/make_pairs.py")
+    write_table(village(story_table), tmp_path / "stories.parquet")
+    paths = {"stories": tmp_path / "stories.parquet", "out": tmp_path / "out"}
+    program.main(program.Config(**paths, spark={"spark.hadoop.fs.s3a.secret.key": "hush-hush"}))
+    for file in (tmp_path / "out").iterdir():
+        assert b"hush-hush" not in file.read_bytes()
+    capsys.readouterr()
+    program.main(program.Config(**paths, engine="spark", memory_limit="1GB"))
+    assert "unchanged" in capsys.readouterr().out

@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fake_hub import FakeHub, parquet_bytes
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tqdm import tqdm
 
-from litbench import formats, reading
+from litbench import formats, large_table, reading
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.large_table import read_large_table
@@ -125,6 +126,7 @@ broken_rows = st.fixed_dictionaries(
         "title": st.just("A title"),
         "body": st.sampled_from(["one text", "another text", None, 3, ["a"]]),
         "score": values,
+        "score_utc": values,
         "created_utc": values,
         "extra": values,
         "other": st.sampled_from([[1], [1.5], [], None, 2**60, 0.5, "text"]),
@@ -339,6 +341,7 @@ two_lists = st.one_of(
 
 
 @pytest.mark.usefixtures("small_chunks")
+@example([(["text", "text"], [1.5, True])])
 @settings(max_examples=100)
 @given(st.lists(two_lists, min_size=1, max_size=9))
 def test_no_element_of_any_lists_is_lost(
@@ -416,6 +419,51 @@ def test_the_published_preferences_are_streamed_by_their_config(tmp_path: Path) 
     assert commit in (tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_post_with_many_comments_takes_no_more_memory_than_its_comments(
+    tmp_path: Path, alone: bool
+) -> None:
+    texts = [[f"{post}.{k} " + "a moth " * 300 for k in range(300)] for post in range(4)]
+    posts_given = {"texts": texts} if alone else {"texts": texts, "title": ["A lamp"] * 4}
+    path = tmp_path / "posts.parquet"
+    pq.write_table(pa.table(posts_given), path)
+    columns = {"story_id": "hash(texts)", "prompt_id": "=p", "prompt": "=p", "source": "=s"}
+    columns["text"] = "texts"
+    # The most that was ever held is counted per process.
+    code = (
+        "import sys, json, pyarrow as pa\n"
+        "from litbench.reading import stream_table\n"
+        "from litbench.records import STORIES\n"
+        "tables = stream_table(sys.argv[1], STORIES, columns=json.loads(sys.argv[2]),"
+        " explode=['texts'])\n"
+        "print(sum(table.num_rows for table in tables), pa.default_memory_pool().max_memory())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path), json.dumps(columns)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows, peak = map(int, done.stdout.split())
+    assert rows == 1_200
+    # The comments are 2.5 MB; 300 copies of the lists of each post were 700.
+    assert peak < 40_000_000
+
+
+def test_what_stands_beside_the_comments_of_a_post_is_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 200_000)
+    rows = [{"texts": [f"{k}" for k in range(100)], "tags": ["a tag"] * 4_000}]
+    path = write_lines(tmp_path / "posts.jsonl", rows)
+    columns = {"story_id": "texts", "prompt_id": "=p", "prompt": "=p", "source": "=s"}
+    columns["text"] = "texts"
+    tables = list(stream_table(path, STORIES, columns=columns, explode=["texts"]))
+    assert [name for table in tables for name in table["text"].to_pylist()] == rows[0]["texts"]
+    assert {len(tags) for table in tables for tags in table["tags"].to_pylist()} == {4_000}
+    assert max(table.nbytes for table in tables) < 300_000
+
+
 def test_a_set_of_empty_lists_or_without_them_is_a_clear_error(
     tmp_path: Path, made: Callable[..., Product]
 ) -> None:
@@ -446,6 +494,22 @@ def test_a_hash_names_rows_by_what_they_hold(tmp_path: Path) -> None:
     assert table["title"].to_pylist() == ["t"]
     with pytest.raises(DataError, match=r"no column 'titel' for 'hash\(titel\)': did you mean"):
         read_table(path, STORIES, columns={**columns, "story_id": "hash(titel)"})
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("beside", [5, 5.5, "five", None])
+def test_a_name_made_of_a_number_does_not_depend_on_the_rows_beside_it(
+    tmp_path: Path, beside: Any
+) -> None:
+    rows = [{"n": value} for value in (5, 5.0, beside, 2**53, 0.5, 5, 7, 5.0, 8)]
+    path = write_lines(tmp_path / "raw.jsonl", rows)
+    columns = {"story_id": "=s", "prompt_id": "hash(n)", "prompt": "n. {n}", "source": "=s"}
+    columns["text"] = "=words"
+    tables = list(stream_table(path, STORIES, columns=columns, set_aside=SetAside()))
+    found = [row for table in tables for row in table.to_pylist()]
+    expected = [5 if row["n"] == 5 else row["n"] for row in rows if row["n"] is not None]
+    assert [row["prompt_id"] for row in found] == [digest(value) for value in expected]
+    assert [row["prompt"] for row in found] == [f"n. {value}" for value in expected]
 
 
 # The program ---------------------------------------------------------------------------------
@@ -564,6 +628,131 @@ def test_rows_and_bytes_stay_the_same_whatever_the_chunks(
         out = tmp_path / f"out{number}"
         files.append([(out / name).read_bytes() for name in ("stories.parquet", "set_aside.jsonl")])
     assert files[0] == files[1] == files[2]
+
+
+def test_a_changed_tokenizer_at_the_same_place_counts_anew(
+    tmp_path: Path,
+    module: ModuleType,
+    tiny_model: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    path = write_lines(tmp_path / "raw.jsonl", [story(k, body="a moth, " * 9) for k in range(3)])
+    keys = {"input": str(path), "columns": MAP, "tokenizer": str(folder)}
+    counts = []
+    for kind in ("bert", "llama"):
+        content = (tiny_model(kind) / "tokenizer.json").read_bytes()
+        (folder / "tokenizer.json").write_bytes(content)
+        # What else lies in the folder counts nothing.
+        for other in ("weights", "more weights"):
+            (folder / "model.safetensors").write_text(other)
+            module.main(build(module.Config, {"out": str(tmp_path / "out"), **keys}))
+            assert ("unchanged" in capsys.readouterr().out) == (other == "more weights")
+        counts.append([row["n_tokens"] for row in read_product(tmp_path / "out").rows])
+    assert counts[0] != counts[1]
+    # Nor does the folder's own name, of a package or not.
+    moved = folder.rename(tmp_path / "moved")
+    keys["tokenizer"] = str(moved)
+    module.main(build(module.Config, {"out": str(tmp_path / "out"), **keys}))
+    assert "unchanged" in capsys.readouterr().out
+    config = build(module.Config, {"out": str(tmp_path / "out"), **keys, "tokenizer": str(folder)})
+    with pytest.raises(ConfigError, match="there is no folder"):
+        module.main(config)
+
+
+def test_a_tokenizer_of_a_package_is_known_by_its_content(
+    tmp_path: Path,
+    module: ModuleType,
+    tiny_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    package = tmp_path / "packaged_tokenizer"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write_lines(tmp_path / "raw.jsonl", [story(k) for k in range(3)])
+    keys = {"input": str(path), "columns": MAP, "tokenizer": "package:packaged_tokenizer/inner"}
+    for kind, again in (("bert", False), ("bert", True), ("llama", False)):
+        content = (tiny_model(kind) / "tokenizer.json").read_bytes()
+        (package / "inner" / "tokenizer.json").write_bytes(content)
+        module.main(build(module.Config, {"out": str(tmp_path / "out"), **keys}))
+        assert ("unchanged" in capsys.readouterr().out) == again
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_one_story_in_several_sources_the_latest_stays(
+    tmp_path: Path, made: Callable[..., Product], order: int
+) -> None:
+    # By content alone either would stay, for about half of the stories.
+    for name, version in {
+        "a": ("as archived", None),
+        "b": ("[deleted]", 20),
+        "c": ("old", 10),
+    }.items():
+        (tmp_path / name).mkdir()
+        rows = [story(k, body=version[0], score_utc=version[1]) for k in range(12)]
+        write_lines(tmp_path / name / "stories.jsonl", [*rows, *rows[:3]][::order])
+    (tmp_path / "a").rename(tmp_path / ("a" if order == 1 else "z"))
+    product = made(input=str(tmp_path / "*" / "stories.jsonl"), columns=MAP)
+    assert len(product.rows) == 12
+    assert {row["text"] for row in product.rows} == {"[deleted]"}
+    assert product.counts["set_aside"] == {
+        # Three rows of each source stand there twice; only the latest version is repeated.
+        "story_id: duplicate id": 2 * 15,
+        "story_id: repeated row": 3,
+    }
+    # Where none has a time or all have the same one, the smallest by content stays as ever.
+    both = [
+        story(k, body=text, score_utc=at)
+        for k in range(12)
+        for at in (None, 5)
+        for text in ("one", "two")
+    ]
+    path = write_lines(tmp_path / "raw.jsonl", both[::order])
+    kept = read_table(path, STORIES, columns=MAP, set_aside=SetAside()).to_pylist()
+    assert [row["score_utc"] for row in kept] == [5] * 12
+    assert {row["text"] for row in kept} == {"one", "two"}
+    assert kept == made(input=str(path), columns=MAP).rows
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_bar_shows_how_far_the_work_is_with_and_without_a_tokenizer(
+    tmp_path: Path,
+    made: Callable[..., Product],
+    module: ModuleType,
+    tiny_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    counted: bool,
+) -> None:
+    shown: dict[str, list[float]] = {}
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        def __init__(self, *, desc: str, **keys: Any) -> None:
+            super().__init__(desc=desc, **keys)
+            # A bar that is not shown forgets its name.
+            self.steps = shown.setdefault(desc, [])
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.steps.append(n or 0)
+            return super().update(n)
+
+    for one in (module, reading, large_table):
+        monkeypatch.setattr(one, "tqdm", Bar)
+    rows = [story(k) for k in range(2_500)] + [story(7, body="another"), story(8, body="another")]
+    path = write_lines(tmp_path / "raw.jsonl", rows)
+    tokenizer = str(tiny_model("bert")) if counted else None
+    made(input=str(path), columns=MAP, tokenizer=tokenizer)
+    assert shown == {
+        "reading": [path.stat().st_size],
+        "repeated": [4],
+        "stories": [1_000, 1_000, 500],
+    }
+    shown.clear()
+    read_table(path, STORIES, columns=MAP, set_aside=SetAside())
+    assert shown == {"reading": [path.stat().st_size]}
 
 
 def test_a_killed_run_starts_again_and_ends_in_the_same_file(

@@ -22,7 +22,9 @@ from litbench.manifest import (
     file_digest,
     fingerprint,
     read_manifest,
+    read_manifest_of,
     source_digest,
+    without_runtime_keys,
     write_atomically,
     write_json,
 )
@@ -151,6 +153,54 @@ def test_a_product_is_not_current_after(change: Callable[[Config], None], config
     assert not product_of(config).is_current()
     make(config)
     assert product_of(config).is_current()
+
+
+PASSWORD = "key of the bucket"  # noqa: S105
+
+
+def secretive_product(out: Path, secret: str, seed: int = 0) -> Product:
+    config = {"out": str(out), "seed": seed, "spark": {"spark.hadoop.fs.s3a.secret.key": secret}}
+    return Product(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
+
+
+def test_how_the_work_is_done_is_neither_written_nor_part_of_the_product(tmp_path: Path) -> None:
+    product = secretive_product(tmp_path / "out", PASSWORD)
+    product.write("pairs.txt", lambda path: path.write_text("pairs"))
+    product.finish()
+    assert read_manifest(tmp_path / "out")["config"] == {"out": str(tmp_path / "out"), "seed": 0}
+    for path in (tmp_path / "out").iterdir():
+        assert PASSWORD.encode() not in path.read_bytes()
+    assert secretive_product(tmp_path / "out", "another").is_current()
+    assert not secretive_product(tmp_path / "out", PASSWORD, seed=1).is_current()
+
+
+def test_a_misspelt_runtime_key_is_a_fault_of_the_program(config: Config) -> None:
+    with pytest.raises(AssertionError, match=r"not in the config: \['sparc'\]"):
+        Product(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))
+
+
+def test_of_older_manifests_no_runtime_key_is_shown() -> None:
+    older = {
+        "config": {"seed": 3, "spark": {"key": PASSWORD}, "user_agent": PASSWORD},
+        "counts": {},
+    }
+    assert without_runtime_keys(older) == {"config": {"seed": 3}, "counts": {}}
+    assert "spark" in older["config"], "the manifest itself stays as it was"
+    assert without_runtime_keys({"counts": {}}) == {"counts": {}}
+
+
+def test_a_manifest_tells_of_the_very_file_beside_it(config: Config) -> None:
+    make(config)
+    path = config.out / "pairs.txt"
+    assert read_manifest_of(path) == read_manifest(config.out)
+    (config.out / "more.txt").write_text("of another run")
+    with pytest.raises(DataError, match=r"more.txt is not the file that manifest.json"):
+        read_manifest_of(config.out / "more.txt")
+    # As when a program fails after its first file.
+    config.seed = 1
+    product_of(config).write("pairs.txt", lambda part: part.write_text("other pairs"))
+    with pytest.raises(DataError, match=r"pairs.txt is not the file .*make the product again"):
+        read_manifest_of(path)
 
 
 def test_a_product_of_other_code_is_not_current(

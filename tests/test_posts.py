@@ -115,6 +115,30 @@ def test_an_author_is_a_hash_that_depends_on_the_salt(name: str) -> None:
     assert hashed != hash_author(name, SALT + "!")
 
 
+def test_a_salt_has_a_name_that_changes_with_it_and_does_not_hold_it() -> None:
+    assert posts.salt_name(SALT) == posts.salt_name(SALT) != posts.salt_name(SALT + "!")
+    assert SALT not in posts.salt_name(SALT)
+
+
+@given(st.text(st.sampled_from("a\ud83d\ude00\udfff🏰é"), max_size=6))
+def test_a_mended_text_fits_utf_8_and_a_whole_one_is_left_alone(text: str) -> None:
+    mended = posts.mend(text)
+    mended.encode()
+    if not any(0xD800 <= ord(letter) < 0xE000 for letter in text):
+        assert mended is text
+    row = {"text": text, "score": 3}
+    assert posts.mend_row(row) == (mended != text)
+    assert row == {"text": mended, "score": 3}
+
+
+def test_what_is_said_of_a_broken_field_holds_nothing_of_it() -> None:
+    for name, value in (("author", {"name": "RealName"}), ("created_utc", "RealName")):
+        look = posts.text_of if name == "author" else posts.number_of
+        with pytest.raises(DataError) as told:
+            look({name: value}, name)
+        assert "RealName" not in str(told.value)
+
+
 @pytest.mark.parametrize("nobody", [None, "", "[deleted]", "[removed]"])
 def test_a_deleted_account_is_nobody(nobody: str | None) -> None:
     assert hash_author(nobody, SALT) is None

@@ -16,7 +16,7 @@ from fake_hub import TOKEN, FakeHub
 
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import read_manifest, write_json
+from litbench.manifest import file_digest, read_manifest, write_json
 from litbench.records import write_table
 
 COUNTS = {
@@ -28,6 +28,22 @@ COUNTS = {
     "stories": {"stories": 987, "set_aside": {"text: null": 13}},
     "lengths": {"after": {}},
 }  # fmt: skip
+
+
+def list_outputs(folder: Path) -> None:
+    """Let the manifest of a folder name its files as they are now."""
+    files = [path for path in folder.iterdir() if path.name != "manifest.json"]
+    outputs = {path.name: {"sha256": file_digest(path)} for path in files}
+    write_json({**read_manifest(folder), "outputs": outputs}, folder / "manifest.json")
+
+
+def rewrite(product: Path, column: str, values: list[str]) -> None:
+    """Make the pairs again with another column."""
+    pairs = pq.read_table(product / "pairs.parquet")
+    place = pairs.column_names.index(column)
+    pairs = pairs.set_column(place, column, pa.array(values, pa.large_string()))
+    write_table(pairs, product / "pairs.parquet")
+    list_outputs(product)
 
 
 @pytest.fixture
@@ -47,8 +63,8 @@ def product(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
             "rejected_score": 10 + n,
             "chosen_created_utc": 1_600_000_000 + n,
             "rejected_created_utc": 1_500_000_000 + n,
-            "chosen_author": f"hash{n}",
-            "rejected_author": f"hash{n + 1}",
+            "chosen_author": f"{n:016x}",
+            "rejected_author": f"{n + 1:016x}" if n else None,
         }
         for n in range(52)
     ]
@@ -61,16 +77,20 @@ def product(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
         "program": "make_pairs.py",
         "config": {"stories": str(tmp_path / "stories.parquet"), "out": str(folder), "seed": 3,
                    "min_score": 10, "scratch": str(tmp_path / "scratch"), "where": "a | b <c>",
-                   "drop_bots": True, "max_tokens": None},
+                   "drop_bots": True, "max_tokens": None,
+                   "spark": {"spark.hadoop.fs.s3a.secret.key": "Secret key"},
+                   "user_agent": "Secret agent"},
         "inputs": {
             "stories": {"path": str(tmp_path / "stories.parquet"), "sha256": "ab" * 32},
             "more": {"path": "owner/name", "sha256": f"name:owner/name@{'1' * 40}"},
+            "salt": {"path": "Secret hash", "sha256": "name:Secret hash"},
         },
         "counts": COUNTS,
         "versions": {"litbench": "9.8.7"},
         "finished_utc": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
     write_json(manifest, folder / "manifest.json")
+    list_outputs(folder)
     return folder
 
 
@@ -127,6 +147,35 @@ def test_authors_are_published_only_when_asked_for(
     assert "| chosen\\_author |" in card
 
 
+@pytest.mark.parametrize("name", ["Secret_Pen", "f" * 15, "F" * 16, "f" * 17, "f" * 16 + "\n", ""])
+def test_plain_names_of_authors_are_not_published(
+    name: str, publish: Callable[..., tuple[Path, str]], product: Path
+) -> None:
+    rewrite(product, "rejected_author", ["0" * 16] * 40 + [name] * 12)
+    with pytest.raises(
+        DataError, match=r"rejected_author: 12 values, the first in row 41,"
+    ) as told:
+        publish(authors=True)
+    assert "Secret" not in str(told.value)
+    publish()
+    publish(ids_only=True, authors=True)
+
+
+def test_pairs_that_the_manifest_does_not_tell_of_are_not_published(
+    publish: Callable[..., tuple[Path, str]], product: Path
+) -> None:
+    pairs = pq.read_table(product / "pairs.parquet")
+    # As when make_pairs.py ends over a leak: new pairs beside the manifest of older ones.
+    write_table(pairs.slice(1), product / "pairs.parquet")
+    with pytest.raises(DataError, match=r"pairs.parquet is not the file .*make the product again"):
+        publish()
+    write_table(pairs, product / "pairs.parquet")
+    publish()
+    write_table(pairs.slice(1), product / "pairs.parquet")
+    with pytest.raises(DataError, match=r"pairs.parquet is not the file"):
+        publish(dry_run=False)
+
+
 def test_the_card_says_how_it_was_made_and_what_is_in_it(
     publish: Callable[..., tuple[Path, str]],
 ) -> None:
@@ -177,6 +226,7 @@ def test_nothing_of_the_stories_and_of_the_makers_folders_is_in_the_card(
 ) -> None:
     folder, card = publish()
     assert "Secret" not in card
+    assert "spark" not in card
     assert str(tmp_path) not in card
     assert "| scratch | scratch |" in card
     for file in (folder / "data").iterdir():
@@ -208,10 +258,7 @@ def test_simulated_votes_are_called_so(
 ) -> None:
     _, card = publish()
     assert "simulated" not in card
-    pairs = pq.read_table(product / "pairs.parquet")
-    planted = pa.array(["planted"] * pairs.num_rows, pa.large_string())
-    pairs = pairs.set_column(pairs.column_names.index("label_source"), "label_source", planted)
-    write_table(pairs, product / "pairs.parquet")
+    rewrite(product, "label_source", ["planted"] * 52)
     _, card = publish()
     assert "The votes behind these labels are simulated" in card
 
@@ -248,11 +295,8 @@ def test_ids_without_texts(
 def test_ids_that_reddit_does_not_know_are_not_published_as_such(
     column: str, value: str, publish: Callable[..., tuple[Path, str]], product: Path
 ) -> None:
-    pairs = pq.read_table(product / "pairs.parquet")
-    changed = [value, *pairs[column].to_pylist()[1:]]
-    place = pairs.column_names.index(column)
-    pairs = pairs.set_column(place, column, pa.array(changed, pa.large_string()))
-    write_table(pairs, product / "pairs.parquet")
+    given = pq.read_table(product / "pairs.parquet")[column].to_pylist()
+    rewrite(product, column, [value, *given[1:]])
     message = rf"column {column}: '{re.escape(value)}' and 0 more are no ids of Reddit"
     with pytest.raises(DataError, match=message):
         publish(ids_only=True)
@@ -262,14 +306,10 @@ def test_ids_that_reddit_does_not_know_are_not_published_as_such(
 def test_the_split_that_means_all_is_called_train(
     publish: Callable[..., tuple[Path, str]], product: Path
 ) -> None:
-    pairs = pq.read_table(product / "pairs.parquet")
-    place = pairs.column_names.index("split")
-    split = pa.array(["all"] * pairs.num_rows, pa.large_string())
-    write_table(pairs.set_column(place, "split", split), product / "pairs.parquet")
+    rewrite(product, "split", ["all"] * 52)
     folder, _ = publish()
     assert [path.name for path in (folder / "data").iterdir()] == ["train-00000-of-00001.parquet"]
-    split = pa.array(["all", *["train"] * (pairs.num_rows - 1)], pa.large_string())
-    write_table(pairs.set_column(place, "split", split), product / "pairs.parquet")
+    rewrite(product, "split", ["all", *["train"] * 51])
     with pytest.raises(DataError, match="would both be called 'train'"):
         publish()
 

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.errors import DataError
-from litbench.reading import read_table
+from litbench.reading import ROW, read_table
 from litbench.records import (
     PAIRS,
     STORIES,
@@ -674,6 +674,22 @@ def test_the_same_key_twice_keeps_one_row_whatever_the_order(
     assert len(kept) == 1
 
 
+def test_rows_carry_their_number_in_the_file_where_it_is_asked_for(tmp_path: Path) -> None:
+    stories = [
+        {"story_id": name, "prompt_id": "p", "prompt": "p", "text": text, "source": "s", ROW: "x"}
+        for name, text in [("a", "1"), ("b", None), ("c", "3"), ("a", "1"), ("d", "5"), ("e", "6")]
+    ]
+    path = tmp_path / "stories.jsonl"
+    lines = [json.dumps(row) + "\n" for row in stories]
+    path.write_text("".join([*lines[:2], "{\n", *lines[2:]]), encoding="utf-8")
+    keys: dict[str, Any] = {"columns": {}, "where": "story_id <> 'd'"}
+    table = read_table(path, STORIES, set_aside=SetAside(), numbered=True, **keys)
+    found = dict(zip(table["story_id"].to_pylist(), table[ROW].to_pylist(), strict=True))
+    assert found == {"a": 1, "c": 4, "e": 7}
+    plain = read_table(path, STORIES, set_aside=SetAside(), **keys)
+    assert plain.drop_columns([ROW]).equals(table.drop_columns([ROW]))
+
+
 def test_a_broken_row_never_takes_the_place_of_a_good_one(tmp_path: Path) -> None:
     path = raw(tmp_path / "raw.jsonl", id=["a", "a", "a"], body=[None, "good", None])
     set_aside = SetAside()
@@ -758,6 +774,36 @@ def test_a_parquet_file_is_checked_without_reading_its_texts(
         check_parquet(path, STORIES)
     with pytest.raises(DataError, match="there is no file"):
         check_parquet(tmp_path / "none.parquet", STORIES)
+
+
+@pytest.mark.parametrize("statistics", [True, False, ["story_id"]])
+def test_nulls_are_found_in_parquet_of_any_writer(
+    tmp_path: Path, story_table: Table, statistics: Any
+) -> None:
+    rows = [{"story_id": f"s{k}", "prompt": "p"} for k in range(40)]
+    stories = story_table(rows)
+    # A column of objects before the others, so that their places are not those of the file.
+    parts = pa.array([{"a": None, "b": None}] * 40, pa.struct({"a": pa.int64(), "b": pa.int64()}))
+    stories = stories.add_column(0, "parts", parts)
+    path = tmp_path / "stories.parquet"
+    for nulls in (0, 3):
+        prompts = pa.array(["p"] * (40 - nulls) + [None] * nulls, pa.large_string())
+        place = stories.column_names.index("prompt")
+        given_table = stories.set_column(place, "prompt", prompts)
+        pq.write_table(given_table, path, row_group_size=7, write_statistics=statistics)
+        if nulls:
+            with pytest.raises(DataError, match=r"column 'prompt' has 3 nulls: make it again"):
+                check_parquet(path, STORIES)
+        else:
+            check_parquet(path, STORIES)
+    # Damaged where only the texts are.
+    if statistics is False:
+        damaged = bytearray(path.read_bytes())
+        until = pq.ParquetFile(path).metadata.row_group(3).column(0).file_offset or 300
+        damaged[4:until] = b"\xff" * (until - 4)
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"(?s)column 'story_id' cannot be read.*make it again"):
+            check_parquet(path, STORIES)
 
 
 @given(st.lists(st.integers(1, 9_000), min_size=1, max_size=5), st.integers(1, 40_000))

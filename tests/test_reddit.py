@@ -29,9 +29,9 @@ from litbench.sources.reddit import (
     RedditClients,
     RedditError,
     RefusedError,
-    comment_state,
     post_id,
     search_query,
+    text_state,
 )
 
 QUICK = Patience(timeout_seconds=0.3, first_wait_seconds=0.01)
@@ -542,12 +542,16 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
         ("[ Removed by Reddit ]", "removed"),
         ("[ Removed by reddit in response to a copyright notice. ]", "removed"),
         ("[removed] the knife from the wall", "present"),
-        ("", "present"),
+        ("[deleted by user]", "deleted"),
+        ("[removed by moderator]", "removed"),
+        ("[ removed ]", "removed"),
+        (" \n", "removed"),
+        ("[removed by reddit" + " " * 1_000_000, "present"),
         ("A story of the [deleted].", "present"),
     ],
 )
 def test_the_state_of_a_comment(body: str, state: str) -> None:
-    assert comment_state(body) == state
+    assert text_state(body) == state
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_what_cannot_be_made_is_set_aside_with_its_reason(
     world.remove(one[1][1])
     world.remove(one[2][1], "[ Removed by Reddit ]")
     del world.comments[one[3][0]]
-    world.comments[one[4][1]]["body"] = "half \udc00 pair"
+    world.remove(one[4][1], "[removed by moderator]")
     world.comments[one[5][0]]["created_utc"] = None
     post = [world.comments[one[k][1]]["link_id"].removeprefix("t3_") for k in (6, 7)]
     world.posts[post[0]]["title"] = "[deleted by user]"
@@ -155,20 +155,76 @@ def test_what_cannot_be_made_is_set_aside_with_its_reason(
     assert len(rows) == 1
     assert rows[0]["chosen_story_id"] == f"t1_{one[8][0]}"
     assert reasons_of(tmp_path / "out") == {
-        "chosen: deleted": 1, "rejected: removed": 2, "chosen: missing": 1,
-        "rejected: half a surrogate pair: not valid Unicode": 1,
+        "chosen: deleted": 1, "rejected: removed": 3, "chosen: missing": 1,
         "chosen: created_utc is missing": 1, "prompt: deleted": 1, "prompt: missing": 1,
     }  # fmt: skip
     counts = counts_of(tmp_path / "out")
     assert counts["coverage"]["made"] == 1
     assert counts["comments"] == {
-        "asked_for": 18, "fetched": 15, "present": 12, "deleted": 1, "removed": 2, "missing": 1,
-        "broken": 2, "edited": 0, "edited_since_publication": None, "account_deleted": 0,
+        "asked_for": 18, "fetched": 16, "present": 12, "deleted": 1, "removed": 3, "missing": 1,
+        "broken": 1, "edited": 0, "edited_since_publication": None, "account_deleted": 0,
+        "mended": 0,
     }  # fmt: skip
     table = pq.read_table(tmp_path / "out" / "comments.parquet").to_pylist()
     assert Counter(row["state"] for row in table) == {
-        "present": 12, "deleted": 1, "removed": 2, "missing": 1, "broken": 2,
+        "present": 12, "deleted": 1, "removed": 3, "missing": 1, "broken": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [("[deleted by user]", "deleted"), ("[ removed ]", "removed"), ("", "removed")],
+)
+def test_what_stands_in_place_of_a_text_is_no_text_of_a_pair(
+    rehydrate: Callable[..., Any], tmp_path: Path, body: str, state: str
+) -> None:
+    world, pairs = make_published(3, posts=2, third_pairs=0)
+    world.remove(pairs[0]["chosen_comment_id"], body)
+    with FakeReddit(world) as server:
+        assert len(rehydrate(server, pairs)) == 3
+    assert reasons_of(tmp_path / "out") == {f"chosen: {state}": 1}
+
+
+def test_half_a_surrogate_pair_is_mended_and_counted(
+    rehydrate: Callable[..., Any], tmp_path: Path
+) -> None:
+    world, pairs = make_published(3, posts=1, third_pairs=0)
+    world.comments[pairs[0]["chosen_comment_id"]]["body"] = "half \udc00 pair"
+    next(iter(world.posts.values()))["title"] = "[WP] Half \ud83d title"
+    with FakeReddit(world) as server:
+        rows = rehydrate(server, pairs)
+    assert "half � pair" in {row["chosen"] for row in rows}
+    assert {row["prompt"] for row in rows} == {"[WP] Half � title"}
+    assert counts_of(tmp_path / "out")["comments"]["mended"] == 1
+
+
+def test_labels_that_were_published_come_back(
+    rehydrate: Callable[..., Any], load_program: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    world, pairs = make_published(3, posts=3, third_pairs=0)
+    labels = {"label_source": "people", "split": "held_out", "margin": 2.5, "weight": 0.5,
+              "fold": "3"}  # fmt: skip
+    given = [{**pairs[0], **labels}, *({**pair, "label_source": None} for pair in pairs[1:])]
+    with FakeReddit(world) as server:
+        first = rehydrate(server, given, split="train", label_source="model")
+        push = load_program("data_prep/push_to_hub.py")
+        push.main(
+            push.Config(
+                product=tmp_path / "out", repository="me/pairs", contact="me@example.org",
+                out=tmp_path / "published", ids_only=True,
+            )
+        )  # fmt: skip
+        files = sorted((tmp_path / "published" / "data").glob("*.parquet"))
+        assert [file.name.split("-")[0] for file in files] == ["held_out", "train"]
+        published = [row for file in files for row in pq.read_table(file).to_pylist()]
+        again = rehydrate(server, published, "again", split="elsewhere")
+    told = [row for row in first if row["split"] == "held_out"]
+    assert len(told) == 1
+    assert {name: told[0][name] for name in labels} == labels
+    assert {(row["split"], row["label_source"]) for row in first if row is not told[0]} == {
+        ("train", "model")
+    }
+    assert again == first
 
 
 def test_pairs_that_contradict_or_repeat_are_set_aside(
@@ -177,6 +233,7 @@ def test_pairs_that_contradict_or_repeat_are_set_aside(
     world, pairs = make_published(4, posts=4, third_pairs=0)
     a, b, c, d, *_ = (pair["chosen_comment_id"] for pair in pairs)
     given = [
+        {"chosen_comment_id": a, "rejected_comment_id": None},
         pairs[0],
         # The same with other spelling, and swapped.
         ids(f"t1_{a}", pairs[0]["rejected_comment_id"].upper()),
@@ -196,7 +253,11 @@ def test_pairs_that_contradict_or_repeat_are_set_aside(
         "rejected_comment_id: the same comment on both sides": 1,
         "rejected_comment_id: not a comment's id": 1,
         "prompt: the comments answer two prompts": 1,
+        "rejected_comment_id: null": 1,
     }
+    # By their places in the file, whatever was left out before.
+    noted = (tmp_path / "out" / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    assert sorted(json.loads(line)["row"] for line in noted) == [1, 3, 4, 5, 6, 7, 8]
 
 
 def test_reposts_of_one_prompt_are_one_prompt(rehydrate: Callable[..., Any]) -> None:
@@ -277,7 +338,7 @@ def test_cleaning_is_off_until_asked_for_and_lengths_are_of_what_is_written(
     assert cleaned["chosen"].strip() == "It stood in the waves and was ajar."
     for row in (plain, cleaned):
         assert row["chosen_n_words"] == count_words_of(row["chosen"])
-    assert counts_of(tmp_path / "out")["cleaned"]["cut_vote_talk"] == 1
+    assert counts_of(tmp_path / "out")["cleaning"]["cut_vote_talk"] == 1
     assert "kind stranger" in (tmp_path / "out" / "examples.jsonl").read_text(encoding="utf-8")
 
 
@@ -407,6 +468,40 @@ def test_a_finished_product_is_read_again_when_it_has_grown_old(
         for _ in range(2):
             assert len(rehydrate(server, pairs, read_again_after_days=30)) == 5
             assert server.answered == {"token": 1, "info": 2}
+
+
+def test_another_salt_reads_again_so_that_authors_have_one_hash(
+    rehydrate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    load_program: Callable[[str], ModuleType],
+) -> None:  # fmt: skip
+    world, pairs = make_published(15, posts=2, third_pairs=0)
+    other = "another salt, long enough"
+    with FakeReddit(world) as server:
+        rehydrate(server, pairs)
+        monkeypatch.setenv("LITBENCH_SALT", other)
+        module = load_program(PROGRAM)
+        ids = str(tmp_path / "ids.jsonl")
+        module.main(module.Config(pairs=ids, out=tmp_path / "out", patience=QUICK))
+        assert server.answered["info"] == 4
+    rows = pq.read_table(tmp_path / "out" / "pairs.parquet").to_pylist()
+    hashes = {hash_author(comment["author"], other) for comment in world.comments.values()}
+    assert {row["chosen_author"] for row in rows} <= hashes
+
+
+def test_how_reddit_is_asked_makes_no_other_product_and_is_not_published(
+    rehydrate: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, pairs = make_published(16, posts=2, third_pairs=0)
+    runtime = {"user_agent": "by u/RealName", "patience": Patience(max_tries=3)}
+    with FakeReddit(world) as server:
+        rehydrate(server, pairs)
+        capsys.readouterr()
+        rehydrate(server, pairs, **runtime)
+        assert "unchanged" in capsys.readouterr().out
+        rehydrate(server, pairs, "other", **runtime)
+    written = (tmp_path / "other" / "manifest.json").read_text(encoding="utf-8")
+    assert "RealName" not in written
+    assert not json.loads(written)["config"].keys() & runtime.keys()
 
 
 # Processes -------------------------------------------------------------------------------------

@@ -48,7 +48,11 @@ class Page(html.parser.HTMLParser):
 
 @pytest.fixture
 def render(pair_table: Callable[..., pa.Table]) -> Callable[..., str]:
-    def build(story: str = "One, two, three.", **changes: Any) -> str:
+    def build(
+        story: str = "One, two, three.",
+        pairs_manifest: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> str:
         rows = [
             {
                 "prompt_id": f"p{place % 9}",
@@ -73,7 +77,7 @@ def render(pair_table: Callable[..., pa.Table]) -> Callable[..., str]:
             before_symmetry=pairs,
             reference="longer",
             evaluation_manifest={"counts": {"raters": {}}, "note": ATTACK},
-            pairs_manifest=None,
+            pairs_manifest=pairs_manifest,
         )
 
     return build
@@ -138,3 +142,12 @@ def test_pictures_follow_the_theme_and_the_same_page_is_drawn_twice(
     drawn = re.findall(r"<svg.*?</svg>", first, re.DOTALL)
     assert drawn
     assert drawn == re.findall(r"<svg.*?</svg>", second, re.DOTALL)
+
+
+def test_what_older_manifests_hold_of_how_the_work_was_done_is_not_shown(
+    render: Callable[..., str],
+) -> None:
+    manifest = {"config": {"seed": 3, "spark": {"key": "a password"}}, "counts": {}}
+    page = render(pairs_manifest=manifest)
+    assert "a password" not in page
+    assert "seed" in page

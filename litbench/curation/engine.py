@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ import ibis
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from litbench.errors import ConfigError, MissingExtraError
+from litbench.errors import ConfigError, DataError, MissingExtraError
 
 EngineName = Literal["duckdb", "spark"]
 
@@ -109,16 +110,32 @@ class DuckDBEngine(Engine):
 
     def keep(self, expression: Any) -> Any:
         """See `Engine.keep`."""
-        return self._con.create_table(next(self._names), expression, temp=True)
+        with self._explained():
+            return self._con.create_table(next(self._names), expression, temp=True)
 
     def batches(self, expression: Any) -> Iterator[pa.RecordBatch]:
         """See `Engine.batches`."""
-        # Not `to_pyarrow_batches`: ibis 12.0 calls a method that DuckDB 2.0 no longer has.
-        relation = self._con.con.sql(self._con.compile(expression))
         # DuckDB adds whole numbers up to 128 bits, which Arrow takes for decimals.
         schema = expression.schema().to_pyarrow()
-        for batch in relation.to_arrow_reader(_BATCH):
-            yield batch.cast(schema)
+        with self._explained():
+            # Not `to_pyarrow_batches`: ibis 12.0 calls a method that DuckDB 2.0 no longer has.
+            relation = self._con.con.sql(self._con.compile(expression))
+            for batch in relation.to_arrow_reader(_BATCH):
+                yield batch.cast(schema)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what to do where memory or the disk ends."""
+        import duckdb  # noqa: PLC0415
+
+        try:
+            yield
+        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"DuckDB cannot go on in {self.work.parent} ({reason}): raise memory_limit, or "
+                "free space there"
+            ) from error
 
     def rows(self, expression: Any) -> list[dict[str, Any]]:
         """See `Engine.rows`."""

@@ -7,11 +7,10 @@ from typing import Any
 import ibis
 
 from litbench.curation.bots import BOT_NAMES
+from litbench.curation.gone import GONE
 
-# Bodies that Reddit and its archives put in place of a text that is gone, such as "[removed]" and
-# "[ Removed by Reddit on account of violating the content policy. ]". It ends in \z, since to Java
-# $ is also the place before a last line end.
-_GONE = r"(?is)^(\[\s*(deleted|removed)(\s+by\s+(user|reddit|moderators?)\b.{0,200})?\s*\])?\z"
+# It ends in \z, since to Java $ is also the place before a last line end.
+_GONE = rf"^(?:{GONE})?\z"
 _BOT_SIGNATURE = r"(?i)\bi am a bot, and this action was performed automatically"
 # A story may open with the same words, so the template's next sentence is asked for as well.
 _BOT_TEMPLATE = (

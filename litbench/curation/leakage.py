@@ -8,18 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import ibis
 import pyarrow as pa
 import pyarrow.compute as pc
+from tqdm import tqdm
 
 from litbench.curation.filters import duplicate_key
 from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.errors import ConfigError, DataError
 from litbench.records import prompt_keys
 
-KINDS = ("prompts", "authors", "stories", "near_duplicates")
+Kind = Literal["prompts", "authors", "stories", "near_duplicates"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _ONE = {
     "prompts": "a prompt",
@@ -184,13 +186,24 @@ def leakage_report(
         found = _shared(con, holders)
         within = dict.fromkeys(names, 0)
         if near_duplicates:
-            with NearDuplicateIndex(
-                threshold=threshold, num_perm=num_perm, shingle=shingle, seed=seed, folder=folder
-            ) as index:
+            total = con.to_pyarrow(stories.count()).as_py()
+            with (
+                NearDuplicateIndex(
+                    threshold=threshold,
+                    num_perm=num_perm,
+                    shingle=shingle,
+                    seed=seed,
+                    folder=folder,
+                ) as index,
+                tqdm(
+                    total=total, desc="near-duplicates", unit=" stories", leave=False, disable=None
+                ) as bar,
+            ):
                 for place, name in enumerate(names):
                     one = stories.filter(stories.place == place).select("story_id", "text")
                     for batch in con.con.sql(con.compile(one)).to_arrow_reader(10_000):
                         index.add(batch["story_id"], batch["text"], name)
+                        bar.update(batch.num_rows)
                 for name in names:
                     groups = index.groups(name)
                     within[name] = len(groups) - pc.count_distinct(groups["group"]).as_py()

@@ -30,18 +30,28 @@ _PATIENCE_SECONDS = 60
 _FAILURES = (OSError, sqlite3.Error, UnicodeDecodeError)
 
 
+def locate_tokenizer(name: str) -> str:
+    """The file of a tokenizer, whose content says what it counts, or its name on the Hub.
+
+    Raises:
+        ConfigError: a local or packaged folder that does not exist.
+        MissingExtraError: the package is not installed and an extra would bring it.
+    """
+    place = resolve(name)
+    file = Path(place) / "tokenizer.json"
+    return str(file) if Path(place).is_dir() else place
+
+
 def load_tokenizer(name: str) -> Tokenizer:
     """Load a fast tokenizer from `package:NAME/folder`, a folder, a file or the Hub.
 
     Raises:
         ConfigError: it cannot be loaded.
     """
-    place = resolve(name)
-    path = Path(place)
+    place = locate_tokenizer(name)
     try:
-        if path.exists():
-            file = path / "tokenizer.json" if path.is_dir() else path
-            tokenizer = Tokenizer.from_file(str(file))
+        if Path(place).exists():
+            tokenizer = Tokenizer.from_file(place)
         else:
             tokenizer = Tokenizer.from_pretrained(place)
     except Exception as error:

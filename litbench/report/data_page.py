@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from litbench.errors import DataError
+from litbench.manifest import without_runtime_keys
 from litbench.metrics.intervals import Interval
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, render
@@ -570,6 +571,8 @@ def render_data_report(
         DataError: the funnel does not add up.
         MissingExtraError: jinja2 or matplotlib is not installed.
     """
+    if manifest is not None:
+        manifest = without_runtime_keys(manifest)
     counts = (manifest or {}).get("counts", {})
     settings = (manifest or {}).get("config", {})
     funnel = counts.get("funnel", [])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from litbench.manifest import without_runtime_keys
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.report import figures
@@ -171,6 +172,9 @@ def render_report(
     """
     facts = PairFacts.of(pairs)
     wider = None if before_symmetry is None else PairFacts.of(before_symmetry).difference
+    evaluation_manifest = without_runtime_keys(evaluation_manifest)
+    if pairs_manifest is not None:
+        pairs_manifest = without_runtime_keys(pairs_manifest)
     counts = (pairs_manifest or {}).get("counts", {})
     buckets = (pairs_manifest or {}).get("config", {}).get("symmetry_buckets") or 60
     plots = [

@@ -31,8 +31,17 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.records import STORIES
-from litbench.sources.posts import fullname, prompt_tag, story_row
+from litbench.sources.posts import (
+    STORY_ROWS,
+    THING_ID,
+    fullname,
+    mend,
+    mend_row,
+    number_of,
+    prompt_tag,
+    story_row,
+    text_of,
+)
 from litbench.text import count_words
 
 _BLOCK = 4 << 20
@@ -54,7 +63,7 @@ _ESCAPE = b"\\u00"
 # Escapes of the characters that names of subreddits are made of.
 _ESCAPED_NAME = re.compile(rb"\\u00(?:3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9Aa])")
 _NAME = re.compile(r"[A-Za-z0-9_]{2,}")
-_ID = re.compile(r"[0-9a-z]{1,12}")
+_ID = re.compile(THING_ID)
 
 # What import needs of a post. `key` is its id as a number; titles of posts that are no prompts
 # are not kept.
@@ -70,19 +79,8 @@ POSTS = pa.schema(
     ]
 )
 
-# Columns of `read_stories`: those of a stories table, its own, and `key`, the id as a number.
-STORY_ROWS = pa.schema(
-    [
-        *(field for field in STORIES.arrow() if field.name != "n_tokens"),
-        pa.field("n_tokens", pa.int64()),
-        pa.field("edited_utc", pa.int64()),
-        pa.field("over_18", pa.bool_()),
-        pa.field("is_bot", pa.bool_()),
-        pa.field("prompt_created_utc", pa.int64()),
-        pa.field("score_settled", pa.bool_()),
-        pa.field("key", pa.int64()),
-    ]
-)
+# Columns of `read_stories`: `key` is the id as a number.
+KEYED_ROWS = STORY_ROWS.append(pa.field("key", pa.int64()))
 
 # Hears of a line that cannot be used: its number from 1, the column, the reason, the value.
 Problem = Callable[[int, str, str, Any], None]
@@ -390,7 +388,8 @@ def records(
                 try:
                     record = parse_line(line)
                 except DataError as error:
-                    problem(number, "line", str(error), line[:200])
+                    # Not the line itself, which holds the author's name.
+                    problem(number, "line", str(error), f"{len(line):,} bytes")
                     continue
                 subreddit = record.get("subreddit")
                 if isinstance(subreddit, str) and subreddit in names:
@@ -413,29 +412,6 @@ def _key(kind: str, value: Any, name: str) -> int:
     return int(bare, 36)
 
 
-def _text(record: Mapping[str, Any], name: str) -> str | None:
-    value = record.get(name)
-    if value is not None and not isinstance(value, str):
-        raise DataError(f"{name} is not text")
-    return value
-
-
-def _time(record: Mapping[str, Any], name: str) -> int | None:
-    value = record.get(name)
-    if value is None:
-        return None
-    try:
-        if isinstance(value, bool):
-            raise ValueError("true or false")
-        # Old dumps hold times as text.
-        time_utc = int(float(value)) if isinstance(value, float | str) else int(value)
-        if not -(1 << 63) <= time_utc < 1 << 63:
-            raise ValueError("too large for 64 bits")
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{name} is not a number") from error
-    return time_utc
-
-
 def read_utc(record: Mapping[str, Any]) -> int | None:
     """When the archive read the score of a post or comment; null where it does not say.
 
@@ -443,22 +419,21 @@ def read_utc(record: Mapping[str, Any]) -> int | None:
         DataError: a time that is none.
     """
     meta = record.get("_meta")
-    again = _time(meta, "retrieved_2nd_on") if isinstance(meta, dict) else None
+    again = number_of(meta, "retrieved_2nd_on") if isinstance(meta, dict) else None
     if again is not None:
         return again
-    first = _time(record, "retrieved_on")
-    return first if first is not None else _time(record, "retrieved_utc")
+    first = number_of(record, "retrieved_on")
+    return first if first is not None else number_of(record, "retrieved_utc")
 
 
-def _mend(text: str) -> str:
-    """Text that UTF-8 can hold: JSON lets half a pair of surrogates by, which becomes U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _reported(error: DataError) -> tuple[str, str]:
-    """The column and the reason of a message such as "body is missing"."""
+def _report(problem: Problem, number: int, error: DataError, record: Mapping[str, Any]) -> None:
+    """Pass on an error with a message such as "body is missing": column, reason, value."""
     column, _, reason = str(error).partition(" ")
-    return column, reason.removeprefix("is ")
+    value = record.get(column)
+    # No account's name is written anywhere; what is nested may hold one, too.
+    if column == "author" or isinstance(value, dict | list):
+        value = None
+    problem(number, column, reason.removeprefix("is "), value)
 
 
 # Posts ---------------------------------------------------------------------------------------
@@ -486,23 +461,21 @@ def read_posts(
         rows = []
         for number, record in block:
             try:
-                title = _text(record, "title")
-                if title is None:
-                    raise DataError("title is missing")
+                title = text_of(record, "title")
                 is_prompt = tags is None or prompt_tag(title) in tags
-                texts = {"title": title, "link_flair_text": _text(record, "link_flair_text")}
+                flair = text_of(record, "link_flair_text", needed=False)
+                texts = {"title": title, "link_flair_text": flair}
                 for name, text in texts.items():
                     texts[name] = _storable(text, counts) if is_prompt else None
                 row = {
                     "key": _key("t3", record.get("id"), "id"),
                     "read_utc": read_utc(record),
                     "is_prompt": is_prompt,
-                    "created_utc": _time(record, "created_utc"),
+                    "created_utc": number_of(record, "created_utc"),
                     "over_18": bool(record.get("over_18", False)),
                 }
             except DataError as error:
-                column, reason = _reported(error)
-                problem(number, column, reason, record.get(column))
+                _report(problem, number, error, record)
                 continue
             rows.append({**row, **texts})
             counts["prompts"] += is_prompt
@@ -514,12 +487,9 @@ def read_posts(
 def _storable(text: str | None, counts: Counter[str]) -> str | None:
     if text is None:
         return None
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        counts["mended_texts"] += 1
-        return _mend(text)
-    return text
+    mended = mend(text)
+    counts["mended_texts"] += mended is not text
+    return mended
 
 
 class Posts:
@@ -672,7 +642,7 @@ def read_stories(
     problem: Problem,
     counts: Counter[str],
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the top-level comments of prompts of a file of comments by STORY_ROWS.
+    """Yield the top-level comments of prompts of a file of comments by KEYED_ROWS.
 
     Args:
         dump: the file.
@@ -709,12 +679,9 @@ def read_stories(
                 if row["created_utc"] > latest_utc:
                     raise DataError("created_utc is in the future")
             except DataError as error:
-                column, reason = _reported(error)
-                # Values differ; reasons are counted.
-                reason = "not a number" if reason.endswith("not a number") else reason
-                problem(number, column, reason, comment.get(column))
+                _report(problem, number, error, comment)
                 continue
-            row["text"] = _storable(row["text"], counts)
+            counts["mended_texts"] += mend_row(row)
             _count_score(row, comment, counts)
             rows.append(row)
         counts["rows"] += len(rows)
@@ -724,7 +691,7 @@ def read_stories(
             pa.nulls(len(rows), field.type)
             if field.name in ("n_words", "n_tokens")
             else pa.array([row[field.name] for row in rows], field.type)
-            for field in STORY_ROWS
+            for field in KEYED_ROWS
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=_NOT_COUNTED)
 
@@ -732,7 +699,7 @@ def read_stories(
         yield from _count_ahead(batch for batch in map(make, batches) if batch is not None)
 
 
-_NOT_COUNTED = pa.schema([field.with_nullable(True) for field in STORY_ROWS])
+_NOT_COUNTED = pa.schema([field.with_nullable(True) for field in KEYED_ROWS])
 
 
 def _count_score(row: dict[str, Any], comment: Mapping[str, Any], counts: Counter[str]) -> None:
@@ -755,8 +722,7 @@ def _gather(
             try:
                 post = answered_post(comment, counts)
             except DataError as error:
-                column, reason = _reported(error)
-                problem(number, column, reason, comment.get(column))
+                _report(problem, number, error, comment)
                 continue
             if post is None:
                 counts["replies"] += 1
@@ -777,7 +743,7 @@ def _count_ahead(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     def count(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns["n_words"] = count_words(columns["text"])
-        return pa.RecordBatch.from_arrays(list(columns.values()), schema=STORY_ROWS)
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=KEYED_ROWS)
 
     under_way: deque[Future[pa.RecordBatch]] = deque()
     with ThreadPoolExecutor(1) as executor:

@@ -13,14 +13,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from litbench.curation.bots import BOT_NAMES
 from litbench.errors import ConfigError, DataError
+from litbench.records import STORIES
 
 # What r/WritingPrompts calls a prompt: writing, simple, established universe, constrained, theme,
 # image, media, reality, prompt me. Not: [PI] and [CC], whose story is the post; [OT], [MODPOST].
 PROMPT_TAGS = ("WP", "SP", "EU", "CW", "TT", "IP", "MP", "RF", "PM")
 
 SALT_VARIABLE = "LITBENCH_SALT"
+
+# An id of a post or comment, without its kind: a number in base 36, of which 12 digits fit 64 bits.
+THING_ID = r"[0-9a-z]{1,12}"
+
+# A table of `story_row`'s rows: the columns of STORIES and those that only Reddit has.
+STORY_ROWS = pa.schema(
+    [
+        *STORIES.arrow(),
+        pa.field("edited_utc", pa.int64()),
+        pa.field("over_18", pa.bool_()),
+        pa.field("is_bot", pa.bool_()),
+        pa.field("prompt_created_utc", pa.int64()),
+        pa.field("score_settled", pa.bool_()),
+    ]
+)
 
 _TAG = re.compile(r"^[\s*_#>]*\[\s*([A-Za-z]{2,12})\s*\]")
 _BOT_NAME = re.compile(BOT_NAMES)
@@ -94,6 +112,12 @@ def hash_author(author: str | None, salt: str) -> str | None:
     return hashlib.blake2b(name, key=salt.encode()[:64], digest_size=8).hexdigest()
 
 
+def salt_name(salt: str) -> str:
+    """What tells a salt from another, for manifests: no more than a table's hashes give away."""
+    # No account can have a name with spaces in it.
+    return f"hashes 'the salt itself' to {hash_author('the salt itself', salt)}"
+
+
 def fullname(kind: str, value: str) -> str:
     """The full name of a thing, such as "t1_abc" of "abc" (kind "t1"), "t1_abc" or "T1_ABC"."""
     bare = value.strip().lower()
@@ -135,36 +159,36 @@ def story_row(
             so does one of unknown age, and one that Reddit hides (it then says 1).
 
     Returns:
-        The columns of STORIES but `n_words` and `n_tokens`, and the extra columns `edited_utc`,
-        `over_18`, `is_bot`, `prompt_created_utc` and `score_settled`.
+        The columns of STORY_ROWS but `n_words` and `n_tokens`.
 
     Raises:
         DataError: a field is missing or of the wrong type; the message names it.
     """
-    created = _number(comment, "created_utc")
+    created = number_of(comment, "created_utc")
     if created is None:
         raise DataError("created_utc is missing")
-    score = _number(comment, "score")
+    score = number_of(comment, "score")
     hidden = bool(comment.get("score_hidden", False))
     settled = is_settled(created, score_utc, min_score_age_hours, hidden=hidden)
     edited = comment.get("edited")
-    author = _text(comment, "author", needed=False)
+    author = text_of(comment, "author", needed=False)
     return {
-        "story_id": fullname("t1", _text(comment, "id")),
-        "prompt_id": fullname("t3", _text(post, "id")),
-        "prompt": _unescape(_text(post, "title")) if escaped else _text(post, "title"),
-        "text": _unescape(_text(comment, "body")) if escaped else _text(comment, "body"),
+        "story_id": fullname("t1", text_of(comment, "id")),
+        "prompt_id": fullname("t3", text_of(post, "id")),
+        "prompt": _unescape(text_of(post, "title")) if escaped else text_of(post, "title"),
+        "text": _unescape(text_of(comment, "body")) if escaped else text_of(comment, "body"),
         "source": source,
         "score": score if settled else None,
         "score_utc": score_utc,
         "created_utc": created,
         "author": hash_author(author, salt),
-        "flair": prompt_tag(_text(post, "title")) or _text(post, "link_flair_text", needed=False),
+        "flair": prompt_tag(text_of(post, "title"))
+        or text_of(post, "link_flair_text", needed=False),
         # Reddit says false, or when; very old posts say true.
-        "edited_utc": None if edited in (None, False, True) else _number(comment, "edited"),
+        "edited_utc": None if edited in (None, False, True) else number_of(comment, "edited"),
         "over_18": bool(post.get("over_18", False)),
         "is_bot": is_bot(author),
-        "prompt_created_utc": _number(post, "created_utc"),
+        "prompt_created_utc": number_of(post, "created_utc"),
         "score_settled": settled,
     }
 
@@ -174,7 +198,12 @@ def _unescape(text: str) -> str:
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
-def _text(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
+def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
+    """A field that is text; null where it is absent and not needed.
+
+    Raises:
+        DataError: it is missing or something else; the message names it and holds no value.
+    """
     value = thing.get(name)
     if value is None and not needed:
         return None
@@ -184,7 +213,12 @@ def _text(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
     return value
 
 
-def _number(thing: Mapping[str, Any], name: str) -> int | None:
+def number_of(thing: Mapping[str, Any], name: str) -> int | None:
+    """A field that is a whole number; null where it is absent.
+
+    Raises:
+        DataError: it is something else; the message names it and holds no value.
+    """
     value = thing.get(name)
     if value is None:
         return None
@@ -196,5 +230,22 @@ def _number(thing: Mapping[str, Any], name: str) -> int | None:
         if not -(1 << 63) <= number < 1 << 63:
             raise ValueError("too large for 64 bits")
     except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{name} is {value!r:.40}, not a number") from error
+        raise DataError(f"{name} is not a number") from error
     return number
+
+
+def mend(text: str) -> str:
+    """Text that UTF-8 can hold: JSON lets half a pair of surrogates by, which becomes U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def mend_row(row: dict[str, Any]) -> int:
+    """Mend all texts of a row in place (see `mend`); returns how many of them were broken."""
+    mended = {name: mend(value) for name, value in row.items() if isinstance(value, str)}
+    broken = sum(value is not row[name] for name, value in mended.items())
+    row.update(mended)
+    return broken

@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import string
 import threading
 import time
 from collections import Counter
@@ -25,13 +26,19 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from litbench.curation.gone import GONE
 from litbench.errors import ConfigError, LitBenchError, MissingExtraError
 from litbench.manifest import fingerprint, write_atomically
-from litbench.sources.posts import fullname
+from litbench.sources.posts import THING_ID, fullname, salt_name
 
 # The most that Reddit hands out at once: things by id or of a listing, and comments of a post.
 BATCH = 100
 _MOST_COMMENTS = 500
+
+# ASCII, as to the engines of tables.
+_GONE = re.compile(GONE, re.ASCII)
+# To be counted up when parts come to hold something else: older ones then count as absent.
+_FORM_OF_PARTS = 2
 
 CommentSort = Literal["confidence", "top", "new", "old", "controversial", "qa"]
 PostSort = Literal["relevance", "hot", "top", "new", "comments"]
@@ -121,13 +128,18 @@ class Traffic:
         }
 
 
-def comment_state(body: str) -> State:
-    """Whether a comment's text is there, was deleted by its author, or removed by others."""
-    bare = body.strip().casefold()
-    if bare == "[deleted]":
-        return "deleted"
-    # Moderators leave "[removed]", the company "[ Removed by Reddit ]" and a reason perhaps.
-    return "removed" if bare == "[removed]" or bare.startswith("[ removed by reddit") else "present"
+def text_state(text: str) -> State:
+    """Whether a comment's text or a post's title is there, was deleted by its author or removed.
+
+    By the same rule as `drop_deleted` of make_pairs.py. An empty text does not say who emptied it
+    and counts as removed.
+    """
+    # The spaces that engines trim; str.strip would take more.
+    bare = text.strip(string.whitespace)
+    found = _GONE.fullmatch(bare)
+    if found is None:
+        return "present" if bare else "removed"
+    return "deleted" if found[1].lower() == "deleted" else "removed"
 
 
 def post_id(value: str) -> str:
@@ -140,7 +152,7 @@ def post_id(value: str) -> str:
     found = re.search(r"/(?:comments|gallery)/([0-9A-Za-z]+)|redd\.it/([0-9A-Za-z]+)/?$", text)
     bare = (found[1] or found[2]) if found else text
     bare = bare.lower().removeprefix("t3_")
-    if not re.fullmatch(r"[0-9a-z]{1,13}", bare):
+    if not re.fullmatch(THING_ID, bare):
         raise ConfigError(
             f"{value!r:.80} is no post of Reddit's: write an id such as 1abcde, or the address of "
             "a post"
@@ -760,7 +772,20 @@ class Parts:
         """Remove a part."""
         (self.folder / f"{name}.json").unlink(missing_ok=True)
 
+    def discard_absent(self) -> None:
+        """Remove what counts as absent and so would lie there for nothing, old texts in it."""
+        for path in self.folder.glob("*/[!.]*.json"):
+            name = f"{path.parent.name}/{path.stem}"
+            if self.get(name) is None:
+                self.discard(name)
+
     def discard_leftovers(self) -> None:
         """Remove what a killed run was writing."""
         for path in self.folder.rglob(".part-*"):
             path.unlink(missing_ok=True)
+
+
+def open_parts(out: Path, salt: str, read_again_after_days: float | None) -> Parts:
+    """The parts of an output folder; those with another salt's authors count as absent."""
+    depends_on = {"form": _FORM_OF_PARTS, "salt": salt_name(salt)}
+    return Parts(out / "parts", depends_on, read_again_after_days)
