@@ -238,17 +238,8 @@ def drop_duplicates(run: Run, clean: Any) -> Any:
         return clean
     # Few stories have copies, and only these need an order.
     keys = clean.group_by("duplicate_key").agg(copies=clean.count())
-    keys = keys.filter(keys.copies > 1)
-    copies = clean.semi_join(keys, "duplicate_key")
-    copies = copies.mutate(repeated=filters.is_repeat(copies))
-    repeats = run.engine.keep(copies.filter(copies.repeated))
-    kept = run.engine.keep(clean.anti_join(repeats, "story_id"))
-    n_kept, n_removed = run.engine.count(kept), run.engine.count(repeats)
-    about = "not a copy of an earlier story"
-    run.funnel.add("drop_duplicates", about, "stories", n_kept, n_removed)
-    if n_removed:
-        show_stories(run, repeats.mutate(removed_by=ibis.literal("drop_duplicates")))
-    return kept
+    copies = clean.semi_join(keys.filter(keys.copies > 1), "duplicate_key")
+    return drop_repeats(run, "drop_duplicates", "not a copy of an earlier story", clean, copies)
 
 
 def drop_near_duplicates(run: Run, clean: Any) -> Any:
@@ -261,16 +252,22 @@ def drop_near_duplicates(run: Run, clean: Any) -> Any:
     groups = near_duplicate_groups(
         batches, threshold=threshold, seed=run.config.seed, folder=run.engine.work
     )
-    grouped = clean.drop("duplicate_key").join(run.engine.put(groups), "story_id")
-    grouped = grouped.rename(duplicate_key="group")
-    grouped = grouped.mutate(repeated=filters.is_repeat(grouped))
-    repeats = run.engine.keep(grouped.filter(grouped.repeated))
+    copies = clean.drop("duplicate_key").join(run.engine.put(groups), "story_id")
+    about = f"not nearly ({threshold:.0%}) the same as an earlier story"
+    return drop_repeats(
+        run, "drop_near_duplicates", about, clean, copies.rename(duplicate_key="group")
+    )
+
+
+def drop_repeats(run: Run, step: str, about: str, clean: Any, copies: Any) -> Any:
+    """Remove all but the earliest of the stories in `copies` that share a duplicate_key."""
+    copies = copies.mutate(repeated=filters.is_repeat(copies))
+    repeats = run.engine.keep(copies.filter(copies.repeated))
     kept = run.engine.keep(clean.anti_join(repeats, "story_id"))
     n_kept, n_removed = run.engine.count(kept), run.engine.count(repeats)
-    about = f"not nearly ({threshold:.0%}) the same as an earlier story"
-    run.funnel.add("drop_near_duplicates", about, "stories", n_kept, n_removed)
+    run.funnel.add(step, about, "stories", n_kept, n_removed)
     if n_removed:
-        show_stories(run, repeats.mutate(removed_by=ibis.literal("drop_near_duplicates")))
+        show_stories(run, repeats.mutate(removed_by=ibis.literal(step)))
     return kept
 
 
