@@ -771,3 +771,36 @@ def test_how_the_work_is_done_is_neither_told_nor_a_reason_to_do_it_again(
     capsys.readouterr()
     program.main(program.Config(**paths, engine="spark", memory_limit="1GB"))
     assert "unchanged" in capsys.readouterr().out
+
+
+def test_every_bucket_of_every_written_split_is_balanced_and_as_full_as_can_be(
+    pairs_from, story_table
+):
+    stories = village(story_table, prompts=40, stories=12)
+    buckets = 10
+    written = pairs_from(stories, splits={"train": 0.6, "test": 0.4}, symmetry_buckets=buckets)
+
+    def counts(pairs, widest):
+        found = Counter()
+        for row in pairs.to_pylist():
+            difference = row["chosen_n_words"] - row["rejected_n_words"]
+            widest_here = widest[row["split"]]
+            place = min(abs(difference) * (buckets // 2) // widest_here, buckets // 2 - 1)
+            found[row["split"], place, (difference > 0) - (difference < 0)] += 1
+        return found
+
+    before = written.before()
+    widest = {}
+    for row in before.to_pylist():
+        size = abs(row["chosen_n_words"] - row["rejected_n_words"])
+        widest[row["split"]] = max(size, widest.get(row["split"], 1))
+    had, has = counts(before, widest), counts(written.pairs, widest)
+    # Skewed before: length draws votes in the village.
+    assert sum(had[key] for key in had if key[2] > 0) > 1.2 * sum(
+        had[key] for key in had if key[2] < 0
+    )
+    for split in ("train", "test"):
+        for place in range(buckets // 2):
+            fewer = min(had[split, place, 1], had[split, place, -1])
+            assert has[split, place, 1] == has[split, place, -1] == fewer
+            assert has[split, place, 0] == had[split, place, 0]
