@@ -210,8 +210,8 @@ def removed_by(rules: Sequence[Rule]) -> Any:
 
 def duplicate_key(stories: Any) -> Any:
     """What two copies of a story share: its text without case and ASCII spacing, as md5."""
-    # Four plain replacements take a quarter of the time of one regular expression, and that was
-    # half of the time of pairing a million stories.
+    # Plain replacements take a fraction of the time of one regular expression, which was nearly a
+    # third of the time of pairing stories with texts.
     bare = stories.text.replace("İ", "I").lower()
     for space in (" ", "\n", "\r", "\t"):
         bare = bare.replace(space, "")
