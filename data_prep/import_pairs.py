@@ -7,7 +7,8 @@ Reads pairs in one of three forms, from a file or from the Hub:
 - a table of stories and a table of pairs that name two of them (`stories` is given);
 - prompt, chosen and rejected text in one row;
 - prompt, a first and a second text, and a label that says which is better (`label_first` and
-  `label_second` are given).
+  `label_second` are given). Here an explanation of the label that calls the texts A and B can come
+  along (`rationale`): which of the two was A is kept with it.
 
 What the source does not have stays null. Texts stay as they were published unless `cleaning` says
 otherwise. No rule of make_pairs.py is applied: these pairs are somebody else's choice. Writes
@@ -41,6 +42,7 @@ from litbench.records import (
     prompt_keys,
     write_table,
 )
+from litbench.templates import split_verdict
 from litbench.text import count_words, digest
 
 SIDES = ("chosen", "rejected")
@@ -87,6 +89,9 @@ LABELLED = two_texts(
     (Column("label", "text", "which text is better", required=True),),
 )
 
+# What the key `rationale` becomes, as make_rationales.py writes it too.
+RATIONALE = ("rationale", "rationale_first")
+
 # A pair that names its stories by id.
 LINKS = Schema(
     "links",
@@ -113,6 +118,11 @@ class Config:
         label_first: values of `label` that prefer the first text; true and false are mapped by a
             template, label: "{column}", which gives True and False.
         label_second: values that prefer the second; a row with any other is set aside.
+        rationale: column with an explanation that calls the first text Story A and the second
+            Story B, for the labelled form only. It becomes the columns `rationale`, without its
+            last line where that is a verdict such as "Preferred: A", and `rationale_first`, the
+            side that stood as A (chosen or rejected). Both are null where there is none, or where
+            its verdict is not the label's.
         stories: table of stories, or null when `pairs` holds the texts.
         story_columns: the same map for `stories`.
         where: SQL condition on the columns of `pairs`.
@@ -128,6 +138,7 @@ class Config:
     keep: list[str] = field(default_factory=list)
     label_first: list[str | int] = field(default_factory=list)
     label_second: list[str | int] = field(default_factory=list)
+    rationale: str | None = None
     stories: str | None = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
@@ -150,6 +161,15 @@ def choose_schema(config: Config) -> Schema:
     taken = [name for name in config.keep if name in PAIRS.arrow().names]
     if taken:
         raise ConfigError(f"keep: '{taken[0]}' is a column of pairs: map it under pair_columns")
+    if config.rationale is not None:
+        if not first:
+            raise ConfigError(
+                "rationale: only a first and a second text tell which story is A: give label_first "
+                "and label_second, or take the column along under keep"
+            )
+        twice = [name for name in config.keep if name in RATIONALE]
+        if twice:
+            raise ConfigError(f"keep: '{twice[0]}' is made of rationale: give one of them")
     if config.stories is not None:
         return LINKS
     return LABELLED if first else TEXTS
@@ -157,11 +177,48 @@ def choose_schema(config: Config) -> Schema:
 
 def check_kept(given: pa.Table, config: Config) -> None:
     """Refuse a column to keep that is not there."""
-    for name in config.keep:
+    for name in [*config.keep, *([config.rationale] if config.rationale is not None else [])]:
         if name not in given.column_names:
             mapped = name in config.pair_columns.values()
             advice = "it is mapped already" if mapped else nearest(name, given.column_names)
             raise DataError(f"{config.pairs}: no column '{name}' to keep: {advice}")
+
+
+def kept_columns(config: Config) -> list[str]:
+    """Columns of the result beyond those of every pairs table."""
+    return [*config.keep, *(RATIONALE if config.rationale is not None else ())]
+
+
+def read_rationales(
+    given: pa.Table, is_first: pa.ChunkedArray, name: str
+) -> tuple[dict[str, pa.ChunkedArray], dict[str, int]]:
+    """Take a verdict line off every rationale, and say which side it calls A.
+
+    Args:
+        given: labelled texts.
+        is_first: whether the label prefers the first text; bool, shape (rows,).
+        name: the column.
+
+    Returns:
+        The columns of `RATIONALE`, and in how many rows there was no rationale, or one whose
+        verdict is not the label's.
+    """
+    counts = dict.fromkeys(("absent", "other_verdict"), 0)
+    texts: list[str | None] = []
+    firsts: list[str | None] = []
+    for text, prefers_first in zip(given[name].to_pylist(), is_first.to_pylist(), strict=True):
+        explanation, label = split_verdict("" if text is None else str(text))
+        contradicts = label is not None and (label == "A") != prefers_first
+        is_kept = bool(explanation) and not contradicts
+        counts["other_verdict"] += contradicts
+        counts["absent"] += not (is_kept or contradicts)
+        texts.append(explanation if is_kept else None)
+        firsts.append(("chosen" if prefers_first else "rejected") if is_kept else None)
+    columns = {
+        column: pa.chunked_array([pa.array(values, pa.large_string())])
+        for column, values in zip(RATIONALE, (texts, firsts), strict=True)
+    }
+    return columns, counts
 
 
 def columns_by_type(schema: Schema) -> dict[str, pa.DataType]:
@@ -201,8 +258,14 @@ def join_stories(
     return pa.table(columns | {name: links[name] for name in (ROW, *config.keep)})
 
 
-def apply_labels(given: pa.Table, config: Config, set_aside: SetAside) -> pa.Table:
-    """Turn first and second into chosen and rejected; set a row aside whose label names neither."""
+def apply_labels(
+    given: pa.Table, config: Config, set_aside: SetAside
+) -> tuple[pa.Table, dict[str, int]]:
+    """Turn first and second into chosen and rejected; set a row aside whose label names neither.
+
+    Returns:
+        The texts by side, and the counts of `read_rationales`, empty without rationales.
+    """
     prefers = {
         side: pc.is_in(
             given["label"], value_set=pa.array([str(value) for value in values], pa.large_string())
@@ -222,7 +285,11 @@ def apply_labels(given: pa.Table, config: Config, set_aside: SetAside) -> pa.Tab
         first, second = given[f"first{ending}"], given[f"second{ending}"]
         columns[f"chosen{ending}"] = pc.if_else(is_first, first, second)
         columns[f"rejected{ending}"] = pc.if_else(is_first, second, first)
-    return pa.table(columns)
+    counts: dict[str, int] = {}
+    if config.rationale is not None:
+        rationales, counts = read_rationales(given, is_first, config.rationale)
+        columns |= rationales
+    return pa.table(columns), counts
 
 
 def name_pairs(texts: pa.Table) -> pa.Table:
@@ -311,7 +378,7 @@ def complete(
     columns["label_source"] = pa.chunked_array([pa.array([config.label_source] * pairs.num_rows)])
     types = columns_by_type(PAIRS)
     result = {name: columns[name].cast(kind) for name, kind in types.items()}
-    return pa.table(result | {name: columns[name] for name in config.keep}), cut
+    return pa.table(result | {name: columns[name] for name in kept_columns(config)}), cut
 
 
 def main(config: Config) -> None:
@@ -337,8 +404,9 @@ def main(config: Config) -> None:
         columns = {"source": "=import", **config.story_columns}
         stories = read_table(config.stories, STORIES, columns=columns, set_aside=set_aside)
         given = join_stories(given, stories, config, set_aside)
-    elif schema is LABELLED:
-        given = apply_labels(given, config, set_aside)
+    rationales: dict[str, int] = {}
+    if schema is LABELLED:
+        given, rationales = apply_labels(given, config, set_aside)
     pairs, cut = complete(given, config, set_aside, examples)
     if pairs.num_rows == 0:
         shown = {row["value"] for row in set_aside.rows if row["column"] == "label"}
@@ -355,12 +423,21 @@ def main(config: Config) -> None:
         "not_selected": set_aside.not_selected,
         "set_aside": set_aside.counts(),
     }
+    if rationales:
+        kept = pairs.num_rows - pairs["rationale"].null_count
+        rationales = {"kept": kept, **rationales}
+        product.counts["rationales"] = rationales
     if config.cleaning != Cleaning.none():
         product.write("examples.jsonl", examples.write)
         product.counts["cleaning"] = cut
     product.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
     print(set_aside.summary(), end="")
+    if rationales:
+        print(
+            f"  rationales: {rationales['kept']:,} kept, {rationales['absent']:,} absent, "
+            f"{rationales['other_verdict']:,} dropped since their verdict is not the label's"
+        )
     for step, texts in cut.items():
         print(f"  {step}: {texts:,} texts changed (see examples.jsonl)")
 

@@ -245,6 +245,50 @@ def test_columns_to_keep_stay_with_their_pair(importing: Callable[..., Any]) -> 
         importing(rows, keep=["votes_a"], **LABELLED)
 
 
+def test_a_rationale_comes_with_the_side_that_it_calls_story_a(
+    importing: Callable[..., Any],
+) -> None:
+    said = {
+        1: ("A", "Story A is it."),
+        2: ("B", "Story B is it.\n\nPreferred: B"),
+        3: ("A", "Story A is it.\n**preferred: story b**"),
+        4: ("B", None),
+        5: ("A", "Preferred: A"),
+        6: (0, "Story A is not it.\nPreferred: neither"),
+    }
+    rows = [labelled(n, better, why=why) for n, (better, why) in said.items()]
+    rows.append(labelled(6, "B", why="the same pair"))
+    pairs, counts = importing(rows, rationale="why", **LABELLED)
+    found = {
+        int(pair["prompt"][1:]): (pair["rationale"], pair["rationale_first"]) for pair in pairs
+    }
+    last = found.pop(6)
+    assert found == {
+        1: ("Story A is it.", "chosen"),
+        2: ("Story B is it.", "rejected"),
+        3: (None, None),
+        4: (None, None),
+        5: (None, None),
+    }
+    assert last[1] == "rejected"
+    assert last[0] in ("Story A is not it.\nPreferred: neither", "the same pair")
+    assert counts["rationales"] == {"kept": 3, "absent": 2, "other_verdict": 1}
+    assert "why" not in pairs[0]
+    for pair in pairs:
+        if pair["rationale"] is not None and pair["rationale_first"] is not None:
+            assert pair[pair["rationale_first"]].startswith("text a"), "the first text is Story A"
+
+
+def test_a_rationale_needs_to_know_which_story_is_a(importing: Callable[..., Any]) -> None:
+    row = {"prompt": "p", "chosen": "one", "rejected": "two", "why": "Story A is it."}
+    with pytest.raises(ConfigError, match="tell which story is A: give label_first"):
+        importing([row], rationale="why")
+    with pytest.raises(ConfigError, match="'rationale' is made of rationale: give one of them"):
+        importing([labelled(1, "A")], rationale="why", keep=["rationale"], **LABELLED)
+    with pytest.raises(DataError, match="no column 'whyy' to keep: did you mean 'why'"):
+        importing([labelled(1, "A", why="x")], rationale="whyy", **LABELLED)
+
+
 def test_texts_stay_as_published_unless_cleaning_is_asked_for(
     importing: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -389,7 +433,10 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, list[object]]]] = {
         "story_a": [texts(n, "ab"[n % 2]) for n in range(N)],
         "story_b": [texts(n, "ba"[n % 2]) for n in range(N)],
         "chosen_story": ["AB"[n % 2] for n in range(N)],
-        "rationale": [f"because of {n}" for n in range(N)],
+        "rationale": [
+            f"because of {n}" + ("" if n % 3 else f"\n\n**Preferred: {'AB'[n % 2]}**")
+            for n in range(N)
+        ],
     }),
     "shp_pairs.yaml": ("stanfordnlp/SHP", "train", {
         "history": [f"[WP] prompt {n}" for n in range(N)],
@@ -468,6 +515,7 @@ def test_a_published_set_becomes_pairs_by_its_config(
             assert pair["rejected_created_utc"] == 1_500_000_000 + n
         if config == "litbench_rationales.yaml":
             assert pair["rationale"] == f"because of {n}"
+            assert pair["rationale_first"] == ("rejected" if n % 2 else "chosen")
         if config == "reward_bench_pairs.yaml":
             assert (pair["subset"], pair["id"]) == ("some", n)
     digest = read_manifest(out)["inputs"]["pairs"]["sha256"]

@@ -1,0 +1,25 @@
+"""The texts shown to generative raters, as files, and how their answers are read.
+
+    template = load_template("verdict_label")
+    question = template.render(prompt, story_a, story_b)
+
+A template is a YAML file with two keys: `text`, which holds `{prompt}`, `{story_a}` and
+`{story_b}` once each and in this order, and `answer`, which says what is asked for: `label` (the
+single letter A or B) or `explanation` (an explanation, then a last line `Preferred: A`). The fixed
+text before the stories comes first and the form of the answer last, so that questions about one
+prompt begin alike and a provider's prompt cache can keep that beginning.
+"""
+
+from litbench.templates.answers import Label, read_label, split_verdict
+from litbench.templates.dealing import deal_sides
+from litbench.templates.template import Template, load_template, packaged_names
+
+__all__ = [
+    "Label",
+    "Template",
+    "deal_sides",
+    "load_template",
+    "packaged_names",
+    "read_label",
+    "split_verdict",
+]

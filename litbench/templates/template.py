@@ -1,0 +1,159 @@
+"""Template: the fixed text around a prompt and two stories, checked when it is loaded."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, cast
+
+from litbench.config import build, nearest, read_yaml
+from litbench.errors import ConfigError
+from litbench.templates.answers import Label
+
+AnswerForm = Literal["label", "explanation"]
+
+SLOTS = ("prompt", "story_a", "story_b")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class TemplateFile:
+    """The keys of a template's file.
+
+    Attributes:
+        answer: the form of the answer that the text asks for.
+        text: the text, with `{prompt}`, `{story_a}`, `{story_b}` and perhaps, behind them,
+            `{hint}`.
+        hint: what stands at `{hint}` for a judge that is told which story won, with `{preferred}`
+            for its letter; a blind judge sees nothing there.
+    """
+
+    answer: AnswerForm
+    text: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Template:
+    """A text with room for a prompt and two stories.
+
+    Attributes:
+        name: as it was loaded.
+        path: its file.
+        answer: the form of the answer that the text asks for.
+        pieces: the fixed text before, between and after the prompt, story A and story B.
+        hint: what a judge that is told which story won reads besides, see `hinted`.
+    """
+
+    name: str
+    path: Path
+    answer: AnswerForm
+    pieces: tuple[str, str, str, str]
+    hint: str | None = None
+
+    def parts(self) -> tuple[str, str, str, str]:
+        """The fixed text before the prompt, before story A, before story B, and after it.
+
+        Models that count tokens put theirs together from these parts, so that a long story can be
+        shortened and the question cannot.
+        """
+        before, to_first, to_second, after = self.pieces
+        return before, to_first, to_second, after.replace("{hint}", "")
+
+    def render(self, prompt: str, story_a: str, story_b: str) -> str:
+        """The whole question. Texts go in as they are: a placeholder inside one stays text."""
+        before, to_first, to_second, after = self.parts()
+        return before + prompt + to_first + story_a + to_second + story_b + after
+
+    def hinted(self, preferred: Label) -> "Template":
+        """The template of a judge that is told which story won.
+
+        Raises:
+            ConfigError: the template has no hint.
+        """
+        if self.hint is None:
+            raise ConfigError(
+                f"template {self.name} has no hint: add the key hint and put {{hint}} behind "
+                "{story_b}, or ask without a hint"
+            )
+        told = self.hint.replace("{preferred}", preferred)
+        *fixed, after = self.pieces
+        pieces = cast(tuple[str, str, str, str], (*fixed, after.replace("{hint}", told)))
+        return replace(self, pieces=pieces, hint=None)
+
+
+def packaged_names() -> list[str]:
+    """Names of the templates that come with LitBench, sorted."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def load_template(name: str | Path) -> Template:
+    """Load a template.
+
+    Args:
+        name: one that comes with LitBench, or the path of a YAML file.
+
+    Raises:
+        ConfigError: there is no such template, its keys are wrong, or a placeholder is missing,
+            unknown, twice there or in another place than where it belongs.
+    """
+    known = packaged_names()
+    path = _FOLDER / f"{name}.yaml" if str(name) in known else Path(name)
+    if str(name) not in known and path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"there is no template '{name}' ({nearest(str(name), known)}): name one of those, or "
+            "the path of a .yaml file"
+        )
+    file = build(TemplateFile, read_yaml(path), f"template {path}")
+    pieces = _cut(file.text, path)
+    _check_hint(file, pieces[-1], path)
+    return Template(str(name), path, file.answer, pieces, file.hint)
+
+
+def _cut(text: str, path: Path) -> tuple[str, str, str, str]:
+    found = [match[1] for match in _PLACEHOLDER.finditer(text)]
+    for name in found:
+        if name not in (*SLOTS, "hint"):
+            raise ConfigError(
+                f"template {path}: unknown placeholder {{{name}}}: there are {{prompt}}, "
+                "{story_a} and {story_b}, and {hint} behind them"
+            )
+    for name in (*SLOTS, "hint"):
+        if found.count(name) > 1:
+            raise ConfigError(f"template {path}: {{{name}}} stands there twice: keep one of them")
+    missing = [f"{{{name}}}" for name in SLOTS if name not in found]
+    if missing:
+        raise ConfigError(f"template {path}: {', '.join(missing)} is missing: put it into text")
+    if not _in_order(found):
+        order = ", ".join(f"{{{name}}}" for name in found)
+        raise ConfigError(
+            f"template {path}: the order is {order}: write {{prompt}}, {{story_a}}, {{story_b}}, "
+            "and {hint}, if any, behind them"
+        )
+    if text.rstrip().endswith("{story_b}"):
+        raise ConfigError(
+            f"template {path}: nothing stands behind {{story_b}}: say there what to answer"
+        )
+    rest = text
+    pieces = []
+    for name in SLOTS:
+        piece, _, rest = rest.partition(f"{{{name}}}")
+        pieces.append(piece)
+    return cast(tuple[str, str, str, str], (*pieces, rest))
+
+
+def _in_order(found: Sequence[str]) -> bool:
+    return found in (list(SLOTS), [*SLOTS, "hint"])
+
+
+def _check_hint(file: TemplateFile, after: str, path: Path) -> None:
+    if ("{hint}" in after) != (file.hint is not None):
+        raise ConfigError(
+            f"template {path}: the key hint and the placeholder {{hint}} belong together: give "
+            "both, or neither"
+        )
+    if file.hint is not None and _PLACEHOLDER.findall(file.hint) != ["preferred"]:
+        raise ConfigError(
+            f"template {path}: hint must hold {{preferred}} once and no other placeholder"
+        )

@@ -1,0 +1,299 @@
+"""A small server on loopback with OpenAI's chat interface, with faults drawn from a seed.
+
+In a test:
+
+    with FakeOpenAI(faults=drawn_faults(seed=7, share=0.2, kinds=FAULTS)) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        ask(server.model, questions, ...)
+    assert server.answered == Counter(questions)
+
+Faults strike a request by its number and are gone when it is sent again. Manners belong to a
+question and stay: the server refuses it, cuts its answer off or rambles whenever it is asked. As a
+process, for trying the programs by hand:
+
+    python tests/fake_openai.py 0.2
+"""
+
+import json
+import re
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from fake_reddit import drawn_faults
+
+from litbench.text import digest
+
+# Never to be seen in any output.
+KEY = "planted-key-of-the-fake-openai"
+FAULTS = ("429", "429 later", "500", "503", "hang", "reset", "cut", "empty", "no json")
+MANNERS = ("refusal", "filter", "length", "rambling", "no choice")
+
+
+def shown_story(question: str, label: str) -> str:
+    """The story of a rendered question that stands as `label`."""
+    found = re.search(
+        rf"STORY {label} BEGINS =====\n(.*?)\n===== STORY {label} ENDS", question, re.DOTALL
+    )
+    assert found is not None, "a question made by a packaged template"
+    return found[1]
+
+
+def longer_story(question: str) -> str:
+    """Judge as one who likes the longer story."""
+    longer = "A" if len(shown_story(question, "A")) >= len(shown_story(question, "B")) else "B"
+    return f"Story {longer} goes on for longer, and so there is more of it.\n\nPreferred: {longer}"
+
+
+def drawn_manners(seed: int, share: float) -> Callable[[str], str | None]:
+    """Draw a manner, or none, for each question by its text."""
+
+    def draw(question: str) -> str | None:
+        number = int(digest(seed, question), 16)
+        return MANNERS[number // 1_000 % len(MANNERS)] if number % 1_000 < 1_000 * share else None
+
+    return draw
+
+
+class FakeOpenAI:
+    """The server; a context manager.
+
+    Attributes:
+        model: the name under which inspect-ai finds it.
+        requests: how many came in.
+        asked: requests by question, the faulty ones too.
+        answered: good answers by question, refusals and the like too.
+        faults: faulty answers by their kind.
+        bodies: what the last request of each question said.
+        most_at_once: most requests under way at one time.
+    """
+
+    model = "openai-api/fake/judge"
+
+    def __init__(
+        self,
+        answer: Callable[[str], str] = longer_story,
+        *,
+        faults: Callable[[int, str], str | None] = lambda _number, _kind: None,
+        manners: Callable[[str], str | None] = lambda _question: None,
+        on_request: Callable[[int, str], None] = lambda _number, _moment: None,
+        seconds: float = 0.0,
+        hang_seconds: float = 5.0,
+        retry_after: str = "0.05",
+    ) -> None:
+        """A server that is not started yet.
+
+        Args:
+            answer: what it answers a question.
+            faults: fault of a request, by its number (from 1) and "chat"; None for a good answer.
+                One of `FAULTS`, or "400", which no second try mends.
+            manners: manner of a question; None for a plain answer.
+            on_request: called with a request's number before and after its answer.
+            seconds: how long an answer takes.
+            hang_seconds: how long a hang lasts.
+            retry_after: the header of "429 later", in seconds.
+        """
+        self.answer = answer
+        self.draw = faults
+        self.manners = manners
+        self.on_request = on_request
+        self.seconds = seconds
+        self.hang_seconds = hang_seconds
+        self.retry_after = retry_after
+        self.requests = 0
+        self.asked: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.bodies: dict[str, dict[str, Any]] = {}
+        self.errors: list[BaseException] = []
+        self.under_way = 0
+        self.most_at_once = 0
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.fake = self
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
+
+    def __enter__(self) -> "FakeOpenAI":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        assert not self.errors, f"the fake server broke: {self.errors}"
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables that bring a client here."""
+        return {"FAKE_BASE_URL": self.url, "FAKE_API_KEY": KEY}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    fake: FakeOpenAI
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        del request
+        # A client that was killed breaks its connections; anything else is the fake's own fault.
+        error = sys.exception()
+        if not isinstance(error, ConnectionError):
+            self.fake.errors.append(error or AssertionError(client_address))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        fake = self.server.fake
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        if len(data) < int(self.headers["Content-Length"]):
+            # Whoever asked was killed in the middle of the question.
+            self.close_connection = True
+            return
+        body = json.loads(data)
+        if self.headers["Authorization"] != f"Bearer {KEY}":
+            given = self.headers["Authorization"].removeprefix("Bearer ")
+            self._send(401, {"error": {"message": f"Incorrect API key provided: {given}"}})
+            return
+        if self.path != "/v1/chat/completions" or body["model"] != "judge":
+            self._send(404, {"error": {"message": f"no model {body['model']} at {self.path}"}})
+            return
+        (message,) = body["messages"]
+        question = message["content"]
+        with fake.lock:
+            fake.requests += 1
+            number = fake.requests
+            fake.asked[question] += 1
+            fake.bodies[question] = body
+            fake.under_way += 1
+            fake.most_at_once = max(fake.most_at_once, fake.under_way)
+        try:
+            fake.on_request(number, "before")
+            fault = fake.draw(number, "chat")
+            if fault is not None:
+                with fake.lock:
+                    fake.faults[fault] += 1
+                self._fail(fault)
+                return
+            if fake.seconds:
+                time.sleep(fake.seconds)
+            with fake.lock:
+                fake.answered[question] += 1
+            self._answer(question)
+            fake.on_request(number, "after")
+        finally:
+            with fake.lock:
+                fake.under_way -= 1
+
+    def _answer(self, question: str) -> None:
+        manner = self.server.fake.manners(question)
+        text = self.server.fake.answer(question)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        reason = "stop"
+        if manner == "refusal":
+            message |= {"content": None, "refusal": "I would rather not judge this."}
+        elif manner == "filter":
+            message["content"] = ""
+            reason = "content_filter"
+        elif manner == "length":
+            message["content"] = text[: len(text) // 2]
+            reason = "length"
+        elif manner == "rambling":
+            message["content"] = "Both are good. Preferred: whichever you like."
+        self._complete(question, [] if manner == "no choice" else [(message, reason)])
+
+    def _complete(self, question: str, choices: list[tuple[dict[str, Any], str]]) -> None:
+        read = len(question.split())
+        written = sum(len((message["content"] or "").split()) for message, _ in choices)
+        self._send(
+            200,
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion",
+                "created": 1_760_000_000,
+                "model": "judge-1",
+                "choices": [
+                    {"index": place, "message": message, "finish_reason": reason}
+                    for place, (message, reason) in enumerate(choices)
+                ],
+                "usage": {
+                    "prompt_tokens": read,
+                    "completion_tokens": written,
+                    "total_tokens": read + written,
+                    "prompt_tokens_details": {"cached_tokens": 7},
+                },
+            },
+        )
+
+    def _fail(self, fault: str) -> None:
+        fake = self.server.fake
+        if fault == "429":
+            self._send(429, {"error": {"message": "slow down"}})
+        elif fault == "429 later":
+            self._send(429, {"error": {"message": "slow down"}}, {"Retry-After": fake.retry_after})
+        elif fault in ("400", "500", "503"):
+            self._send(int(fault), {"error": {"message": "not well today"}})
+        elif fault == "hang":
+            fake.closing.wait(fake.hang_seconds)
+            self.close_connection = True
+        elif fault == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            self.close_connection = True
+        elif fault == "cut":
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"id": "chatcm')
+            self.close_connection = True
+        elif fault == "empty":
+            self._complete("", [({"role": "assistant", "content": ""}, "stop")])
+        else:
+            assert fault == "no json", fault
+            self._send_bytes(200, b"<html>a proxy of somebody</html>", {})
+
+    def _send(
+        self, status: int, content: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
+        self._send_bytes(status, json.dumps(content).encode(), headers or {})
+
+    def _send_bytes(self, status: int, data: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(data)),
+            **headers,
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+
+if __name__ == "__main__":
+    share = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
+    print(f"seed 1, share of faults {share}")
+    with FakeOpenAI(faults=drawn_faults(seed=1, share=share, kinds=FAULTS)) as server:
+        print(*(f"export {n}={v}" for n, v in server.environment().items()), sep="\n")
+        print(f"model {server.model}", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print(f"{server.requests} requests, faults {dict(server.faults)}")

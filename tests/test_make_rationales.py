@@ -1,0 +1,305 @@
+"""Rationales agree with the readers, say which side they call A, and cost no call twice."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fake_openai import KEY, FakeOpenAI, drawn_manners, longer_story, shown_story
+from fake_reddit import Killer, drawn_faults
+
+from litbench.config import build
+from litbench.errors import ConfigError, DataError, ModelError
+from litbench.judges.asking import AnswerStore, Sampling, keys_of
+from litbench.manifest import read_manifest
+from litbench.reading import read_table
+from litbench.records import PAIRS, write_table
+
+pytest.importorskip("inspect_ai")
+pytest.importorskip("openai")
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = "data_prep/make_rationales.py"
+QUICK = {"first_wait_seconds": 0.01, "longest_wait_seconds": 0.05, "timeout_seconds": 5}
+
+
+def make_pairs(pair_table: Callable[..., pa.Table], count: int) -> pa.Table:
+    """Pairs of which the chosen story is the longer in three of four."""
+    rows = []
+    for k in range(count):
+        long = f"the long story number {k} " + "that goes on " * (k % 5 + 2)
+        short = f"the short story number {k}"
+        chosen, rejected = (short, long) if k % 4 == 0 else (long, short)
+        rows.append({"chosen": chosen, "rejected": rejected, "split": "test" if k == 1 else "all"})
+    return pair_table(rows)
+
+
+@pytest.fixture
+def distil(
+    load_program: Callable[[str], ModuleType], tmp_path: Path, pair_table: Callable[..., pa.Table]
+) -> Callable[..., dict[str, Any]]:
+    """Run the program on 24 pairs (or on `table`) with some keys; its counts."""
+    program = load_program(PROGRAM)
+
+    def run(table: pa.Table | None = None, **keys: Any) -> dict[str, Any]:
+        write_table(make_pairs(pair_table, 24) if table is None else table, tmp_path / "in.parquet")
+        config = build(
+            program.Config,
+            {
+                "pairs": str(tmp_path / "in.parquet"),
+                "out": str(tmp_path / "out"),
+                "model": FakeOpenAI.model,
+                "traffic": QUICK,
+                **keys,
+            },
+        )
+        program.main(config)
+        return {} if config.dry_run else dict(read_manifest(tmp_path / "out")["counts"])
+
+    return run
+
+
+def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
+    return read_table(tmp_path / "out" / "pairs.parquet", PAIRS).to_pylist()
+
+
+def bring(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+
+
+def test_what_agrees_is_kept_and_says_which_side_was_a(
+    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with FakeOpenAI(lambda q: f"A is: {shown_story(q, 'A')}\n\n{longer_story(q)}") as server:
+        bring(server, monkeypatch)
+        counts = distil()
+        assert server.requests == 24
+    rows = rows_of(tmp_path)
+    assert len(rows) == 24
+    kept = [row for row in rows if row["rationale"] is not None]
+    assert len(kept) == counts["rationales"] == 18
+    for row in kept:
+        assert row["chosen_n_words"] > row["rejected_n_words"]
+        assert "Preferred" not in row["rationale"], "the verdict is no part of the explanation"
+        side = row[row["rationale_first"]]
+        assert row["rationale"].startswith(f"A is: {side}"), "Story A of the text is that side"
+    assert {row["rationale_first"] for row in kept} == {"chosen", "rejected"}
+    assert all(row["rationale_first"] is None for row in rows if row["rationale"] is None)
+    assert counts["agreement"] == {"n": 24, "agrees": 18, "share": 0.75}
+    assert counts["set_aside"] == {"rationale: disagrees": 6}
+    assert counts["preferred"]["A"] + counts["preferred"]["B"] == 24
+    assert counts["tokens"]["cached_tokens"] == 24 * 7
+    assert counts["models"] == ["judge-1"]
+    noted = [json.loads(x) for x in (tmp_path / "out/set_aside.jsonl").read_text().splitlines()]
+    short = [k for k, row in enumerate(rows, 1) if row["chosen_n_words"] < row["rejected_n_words"]]
+    assert [one["row"] for one in noted] == short
+
+
+def test_the_judge_is_blind_and_a_is_right_as_often_as_b(
+    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever always answers A agrees with exactly one half."""
+    with FakeOpenAI(lambda _: "The first one.\nPreferred: A") as server:
+        bring(server, monkeypatch)
+        counts = distil()
+        said = " ".join(server.asked)
+    assert counts["agreement"] == {"n": 24, "agrees": 12, "share": 0.5}
+    assert counts["preferred"] == {
+        "A": 24, "B": 0, "kept_where_A_is_right": 12, "kept_where_B_is_right": 0
+    }  # fmt: skip
+    assert "chosen" not in said
+    assert "rejected" not in said
+    assert "answer is known" not in said
+
+
+def test_the_deal_depends_on_the_seed_and_not_on_the_order_of_rows(
+    distil: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    pair_table: Callable[..., pa.Table],
+) -> None:
+    pairs = make_pairs(pair_table, 24)
+    with FakeOpenAI() as server:
+        bring(server, monkeypatch)
+        distil(pairs)
+        first = {row["pair_id"]: row for row in rows_of(tmp_path)}
+        distil(pairs.take(list(range(23, -1, -1))))
+        assert {row["pair_id"]: row for row in rows_of(tmp_path)} == first
+        assert server.requests == 24
+        distil(pairs, seed=1)
+        assert server.requests > 24
+
+
+def test_what_is_no_verdict_is_set_aside_with_its_reason(
+    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    manners = drawn_manners(seed=5, share=0.8)
+    with FakeOpenAI(manners=manners) as server:
+        bring(server, monkeypatch)
+        with pytest.raises(ModelError, match=r"of 24 questions have got no answer.*accept_errors"):
+            distil()
+        assert not (tmp_path / "out/manifest.json").exists()
+        counts = distil(accept_errors=True)
+        expected = Counter(manners(question) for question in server.asked)
+    assert min(expected.values()) > 0
+    assert len(expected) == 6, "every manner and the plain answer are drawn"
+    aside = counts["set_aside"]
+    assert aside["rationale: refused"] == expected["refusal"] + expected["filter"]
+    assert aside["rationale: cut"] == expected["length"]
+    assert aside["rationale: unparsed"] == expected["rambling"]
+    assert aside["rationale: error"] == expected["no choice"]
+    assert sum(aside.values()) + counts["rationales"] == 24
+    assert counts["agreement"]["n"] == expected[None]
+
+
+def test_a_verdict_before_its_explanation_explains_nothing(
+    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeOpenAI(lambda q: "\n".join(longer_story(q).split("\n")[::-1])) as server:
+        bring(server, monkeypatch)
+        assert distil()["set_aside"] == {"rationale: unparsed": 24}
+
+
+def test_with_a_hint_those_that_disagree_are_asked_again(
+    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def weak(question: str) -> str:
+        for label in "AB":
+            if f"readers preferred Story {label}." in question:
+                return f"On second thoughts.\nPreferred: {label}"
+        return longer_story(question)
+
+    with FakeOpenAI(weak) as server:
+        bring(server, monkeypatch)
+        assert distil()["rationales"] == 18
+        counts = distil(hint=True)
+        assert server.requests == 24 + 6, "the blind answers are there already"
+        assert (counts["rationales"], counts["set_aside"]) == (24, {})
+        assert counts["answers_with_hint"] == {"agrees": 6}
+        assert counts["agreement"]["share"] == 0.75, "agreement is that of the blind answers"
+        again = [row for row in rows_of(tmp_path) if row["rationale"] == "On second thoughts."]
+        assert len(again) == 6
+        counts = distil(keep="all")
+        assert (counts["rationales"], counts["set_aside"]) == (24, {})
+        assert server.requests == 30
+        with pytest.raises(ConfigError, match="give one of them"):
+            distil(hint=True, keep="all")
+
+
+def test_a_dry_run_tells_and_asks_nothing(
+    distil: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    distil(dry_run=True)
+    said = capsys.readouterr().out
+    assert "dry run: 24 calls of openai-api/fake/judge (0 answers are there already)" in said
+    assert "at most 24,576 output tokens" in said
+    assert not (tmp_path / "out").exists()
+    with FakeOpenAI() as server:
+        bring(server, monkeypatch)
+        with pytest.raises(ConfigError, match="max_calls of 10"):
+            distil(traffic={**QUICK, "max_calls": 10})
+        distil(dry_run=True)
+        assert "dry run: 14 calls" in capsys.readouterr().out
+        distil()
+        assert server.requests == 24
+        distil(dry_run=True)
+        assert "dry run: 0 calls" in capsys.readouterr().out
+
+
+def test_nothing_is_asked_before_everything_else_is_right(
+    distil: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    pair_table: Callable[..., pa.Table],
+) -> None:
+    with pytest.raises(ConfigError, match="asks for a label: give one whose answer is"):
+        distil(template="verdict_label")
+    with pytest.raises(ConfigError, match="has no hint"):
+        distil(template="verdict_explanation", hint=True)
+    pairs = make_pairs(pair_table, 4)
+    with pytest.raises(DataError, match="a column 'rationale' already"):
+        distil(pairs.append_column("rationale", pa.array(["x"] * 4)))
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_are_chosen_by_a_condition_and_files_hold_no_key(
+    distil: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with FakeOpenAI() as server:
+        bring(server, monkeypatch)
+        counts = distil(where="split = 'all'")
+        assert (counts["pairs"], counts["not_selected"]) == (23, 1)
+        before = (tmp_path / "out/pairs.parquet").read_bytes()
+        distil(where="split = 'all'", traffic={"connections": 3})
+        assert "unchanged" in capsys.readouterr().out
+        assert server.requests == 23
+    assert (tmp_path / "out/pairs.parquet").read_bytes() == before
+    for path in (tmp_path / "out").rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes()
+    assert "traffic" not in read_manifest(tmp_path / "out")["config"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [21])
+def test_killed_at_random_it_ends_in_the_same_files(
+    seed: int, tmp_path: Path, pair_table: Callable[..., pa.Table]
+) -> None:
+    print(f"seed {seed}")
+    pairs = make_pairs(pair_table, 120)
+    write_table(pairs, tmp_path / "in.parquet")
+    manners = drawn_manners(seed, 0.1)
+
+    def command(out: Path) -> list[str]:
+        return [
+            sys.executable, str(ROOT / PROGRAM), "--pairs", str(tmp_path / "in.parquet"),
+            "--out", str(out), "--model", FakeOpenAI.model, "--hint", "true", "--accept_errors",
+            "--traffic.connections", "8", "--traffic.first_wait_seconds", "0.01",
+            "--traffic.longest_wait_seconds", "0.05", "--traffic.give_up_after", "100",
+        ]  # fmt: skip
+
+    with FakeOpenAI(manners=manners) as server:
+        done = subprocess.run(
+            command(tmp_path / "calm"), env=os.environ | server.environment(), check=False
+        )
+        assert done.returncode == 0
+        requests = server.requests
+        keys = {
+            key: question
+            for question in server.asked
+            for key in keys_of(FakeOpenAI.model, [question], Sampling())
+        }
+    killer = Killer(seed, kills=7, requests=requests)
+    faults = drawn_faults(seed, 0.1, ["429", "429 later", "500", "reset", "cut"])
+    out = tmp_path / "killed"
+    with FakeOpenAI(manners=manners, faults=faults, on_request=killer, seconds=0.01) as server:
+        for _ in range(20):
+            known = AnswerStore(out / "answers", read_only=True)
+            stored = {question for key, question in keys.items() if known.get(key) is not None}
+            before = server.asked.copy()
+            killer.process = subprocess.Popen(
+                command(out), env=os.environ | server.environment(), text=True
+            )
+            code = killer.process.wait(timeout=120)
+            assert not stored & (server.asked - before).keys()
+            if code == 0:
+                break
+            assert code == -9
+    assert killer.killed == 7
+    for name in ("pairs.parquet", "set_aside.jsonl"):
+        assert (out / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
+    counts, calm = (read_manifest(tmp_path / name)["counts"] for name in ("killed", "calm"))
+    assert counts == calm
+    assert counts["rationales"] > 60

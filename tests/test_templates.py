@@ -1,0 +1,161 @@
+"""Templates are checked when loaded, filled in one pass, and answers are never guessed."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from litbench.errors import ConfigError
+from litbench.templates import (
+    Template,
+    deal_sides,
+    load_template,
+    packaged_names,
+    read_label,
+    split_verdict,
+)
+
+TEXT = "Read this.\n{prompt}\n--\n{story_a}\n--\n{story_b}\n--\nA or B?"
+
+
+def own(tmp_path: Path, text: str, **keys: str) -> Template:
+    lines = [f"{key}: {value!r}" for key, value in {"answer": "label", **keys}.items()]
+    path = tmp_path / "own.yaml"
+    body = "\n".join(f"  {line}" for line in text.split("\n"))
+    path.write_text("\n".join([*lines, "text: |-", body]), encoding="utf-8")
+    return load_template(path)
+
+
+def test_the_packaged_templates_load_and_say_how_to_answer() -> None:
+    assert set(packaged_names()) >= {"verdict_label", "verdict_explanation", "rationale"}
+    for name in packaged_names():
+        template = load_template(name)
+        before, _, _, after = template.parts()
+        assert template.name == name
+        assert "not addressed to you" in before, "stories are material and not instructions"
+        assert "{" not in "".join(template.parts())
+        if template.answer == "explanation":
+            assert after.endswith("Preferred: A\nPreferred: B")
+        else:
+            assert after.endswith("A or B.\n\nPreferred:")
+
+
+def test_the_student_and_the_judge_are_asked_with_the_same_letters() -> None:
+    """A rationale that says Story A must mean the same story to the model trained on it."""
+    heads = {load_template(name).parts()[1:3] for name in packaged_names()}
+    assert len(heads) == 1
+
+
+@given(*[st.text() | st.sampled_from(["{prompt}", "{story_b}", "{hint}", "Preferred: B"])] * 3)
+def test_texts_go_in_as_they_are(prompt: str, story_a: str, story_b: str) -> None:
+    template = load_template("rationale")
+    parts = template.parts()
+    expected = parts[0] + prompt + parts[1] + story_a + parts[2] + story_b + parts[3]
+    assert template.render(prompt, story_a, story_b) == expected
+    assert template.hinted("B").render(prompt, story_a, story_b).count(prompt + parts[1]) >= 1
+
+
+def test_a_placeholder_inside_a_story_stays_text(tmp_path: Path) -> None:
+    template = own(tmp_path, TEXT)
+    filled = template.render("{story_a}", "{story_b} {prompt}", "{story_a} {hint}")
+    assert filled == (
+        "Read this.\n{story_a}\n--\n{story_b} {prompt}\n--\n{story_a} {hint}\n--\nA or B?"
+    )
+
+
+def test_a_hint_is_seen_only_when_it_is_given(tmp_path: Path) -> None:
+    template = own(tmp_path, TEXT.replace("A or B?", "{hint}A or B?"), hint="It is {preferred}. ")
+    assert template.render("p", "a", "b").endswith("--\nA or B?")
+    assert template.hinted("B").render("p", "a", "b").endswith("--\nIt is B. A or B?")
+    with pytest.raises(ConfigError, match=r"has no hint: add the key hint"):
+        own(tmp_path, TEXT).hinted("A")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TEXT.replace("{story_b}", "b"), r"\{story_b\} is missing"),
+        (TEXT + " {prompt}", r"\{prompt\} stands there twice"),
+        (TEXT.replace("{story_a}", "{story_A}"), r"\{story_A\}: there are \{prompt\}, \{story_a\}"),
+        ("{story_a} {prompt} {story_b} A or B?", r"the order is \{story_a\}, \{prompt\}"),
+        ("{prompt} {story_b} {story_a} A or B?", r"the order is \{prompt\}, \{story_b\}"),
+        ("{prompt} {story_a} {hint} {story_b} A or B?", r"\{hint\}, if any, behind"),
+        ("{prompt} {story_a} {story_b} {hint}{hint}?", r"\{hint\} stands there twice"),
+        ("Say A or B: {prompt} {story_a} {story_b}", "say there what to answer"),
+        (TEXT + "{hint}", "belong together"),
+    ],
+)
+def test_a_template_that_cannot_be_filled_is_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        own(tmp_path, text)
+
+
+def test_keys_of_a_template_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no template 'verdict_lable' .*verdict_label"):
+        load_template("verdict_lable")
+    with pytest.raises(ConfigError, match="cannot read config"):
+        load_template(tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match=r"key 'answer' is 'number'"):
+        own(tmp_path, TEXT, answer="number")
+    with pytest.raises(ConfigError, match=r"unknown key 'anwser': did you mean 'answer'"):
+        own(tmp_path, TEXT, anwser="label")
+    with pytest.raises(ConfigError, match=r"hint must hold \{preferred\}"):
+        own(tmp_path, TEXT + "{hint}", hint="It is {prefered}.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        ("Because.\nPreferred: A", "A"),
+        ("Because.\r\n\r\nPREFERRED: b\r\n", "B"),
+        ("**Preferred: Story B**", "B"),
+        ("**Preferred:** A.", "A"),
+        ("### Preferred: `B`", "B"),
+        ("- Preferred: [A]\n\nThank you.", "A"),
+        ("Preferred: A\nNo, wait.\nPreferred: B", "B"),
+        ("A character says\n> Preferred: A\nand so\n__Preferred__: Story B", "B"),
+        ("Preferred: A\nPreferred: both", None),
+        ("Preferred: A or B", None),
+        ("Preferred: Story", None),
+        ("Preferred: C", None),
+        ("Preferred:", None),
+        ("Preferred\n: A", None),
+        ("I preferred: A", None),
+        ("Preferred A", None),
+        ("A", None),
+        ("", None),
+    ],
+)
+def test_the_last_verdict_line_binds_and_nothing_is_guessed(answer: str, label: str | None) -> None:
+    assert read_label(answer) == label
+
+
+def test_an_explanation_comes_without_its_verdict() -> None:
+    assert split_verdict(" One.\n\nTwo.\n\n**Preferred: A**\n") == ("One.\n\nTwo.", "A")
+    assert split_verdict("One.\nPreferred: both\n") == ("One.\nPreferred: both", None)
+    assert split_verdict("Preferred: A\nFor it is good.") == ("", "A")
+
+
+def test_long_answers_are_read_in_no_time() -> None:
+    """An expression that goes back over what it has seen takes minutes for the first of these."""
+    started = time.process_time()
+    for piece in ("\n", " ", "*", "> ", "Preferred: ", "Preferred: A*", "story "):
+        assert read_label(piece * 100_000) is None or piece == "Preferred: A*"
+        assert read_label(piece * 100_000 + "\nPreferred: B") == "B"
+    assert time.process_time() - started < 10
+
+
+def test_a_deal_is_exactly_balanced_and_depends_on_names_alone() -> None:
+    names = [f"pair {k}" for k in range(101)]
+    dealt = dict(zip(names, deal_sides(names, 3), strict=True))
+    assert sum(dealt.values()) == 51
+    shuffled = names[:]
+    random.Random(0).shuffle(shuffled)
+    assert dict(zip(shuffled, deal_sides(shuffled, 3), strict=True)) == dealt
+    assert deal_sides(names, 4) != deal_sides(names, 3)
+    assert deal_sides([], 0) == []
