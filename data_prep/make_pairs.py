@@ -79,7 +79,7 @@ class Config:
         write_before_symmetry: also write the pairs before the last step.
         must_be_clean: kinds of leakage between the written splits that are an error: prompts,
             authors, stories, near_duplicates; looked for in memory.
-        label_source: votes, or planted where the votes are simulated.
+        label_source: votes, people where `score` is a rating, or planted where it is simulated.
         examples_per_step: rows kept of each step in examples.jsonl.
         engine: duckdb, or spark (the running session, or the cluster spark.master names).
         memory_limit: for DuckDB, such as "4GB"; it spills into `out` beyond.
@@ -111,7 +111,7 @@ class Config:
     symmetry_buckets: int | None = 100
     write_before_symmetry: bool = True
     must_be_clean: list[Kind] = field(default_factory=list)
-    label_source: Literal["votes", "planted"] = "votes"
+    label_source: Literal["votes", "people", "planted"] = "votes"
     examples_per_step: int = 5
     engine: EngineName = "duckdb"
     memory_limit: str | None = None

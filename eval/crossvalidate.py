@@ -5,34 +5,38 @@
 For small sets, where one test split would leave too few prompts. Each repeat deals the prompts
 to folds anew; a rater that can be trained is trained on the other folds' pairs and judges its
 own; verdicts carry "repeat/fold". Raters with nothing to train judge once. Whatever a rater
-tunes, it tunes inside its training folds.
+tunes, it tunes inside its training folds. With `author_groups`, authors are held out as well.
 
 Reads `pairs` (and the pairs before length symmetry, when given: raters train on `pairs` and
 judge both). Writes `verdicts.parquet`, `leaderboard.json` (also `.csv` and `.txt`) and
 `manifest.json` into `out`. Each fold is kept as soon as it is done, so a killed run goes on with
-the next.
+the next, and with the one under way where its trainer leaves checkpoints.
 """
 
+import itertools
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
-from litbench.errors import ConfigError
+from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     JUDGING_CODE,
     VerdictParts,
     check_training_prompts,
     finish_evaluation,
+    named_models,
     print_leaderboard,
     read_pairs,
+    trained,
 )
-from litbench.manifest import Product, code_digest, source_digest
+from litbench.manifest import Product, code_digest, fingerprint, source_digest
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import (
     RaterSpec,
@@ -58,6 +62,9 @@ class Config:
         before_symmetry: pairs before the last filter; judged too and reported beside.
         folds: folds over prompts.
         repeats: times the folds are dealt anew.
+        author_groups: deal authors to so many groups as well, at least 3, and train for the pairs
+            of one group or two on pairs whose authors are both in others; every pair is judged
+            once a repeat, by fewer training pairs. Null: only prompts are held out.
         seed: seeds folds and training.
         reference: the rater all others are compared with; choose it before looking.
     """
@@ -68,29 +75,48 @@ class Config:
     before_symmetry: Path | None = None
     folds: int = 5
     repeats: int = 1
+    author_groups: int | None = None
     seed: int = 0
     reference: str = "longer"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One part of the work: a rater, and the fold it is trained without."""
+    """One part of the work: a rater, and the fold and groups of authors it is trained without."""
 
     spec: RaterSpec
     trainer: Trainer | None
     repeat: int = 0
     fold: int = 0
+    groups: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
         """Name of the part."""
         if self.trainer is None:
             return self.spec.name
-        return f"{self.spec.name}-repeat{self.repeat}-fold{self.fold}"
+        return f"{self.spec.name}-repeat{self.repeat}-fold{self.fold}{self._groups}"
+
+    @property
+    def place(self) -> str:
+        """What its verdicts carry as their fold."""
+        return f"{self.repeat}/{self.fold}{self._groups}"
+
+    @property
+    def _groups(self) -> str:
+        return "".join(f"-{group}" for group in self.groups)
 
 
 def list_jobs(config: Config) -> list[Job]:
     """All parts, fold by fold."""
+    if config.author_groups is not None and config.author_groups < 3:
+        raise ConfigError(
+            f"author_groups is {config.author_groups}: give at least 3, since the pairs of two "
+            "groups are judged by what the others teach"
+        )
+    groups: list[tuple[int, ...]] = [()]
+    if config.author_groups is not None:
+        groups = list(itertools.combinations_with_replacement(range(config.author_groups), 2))
     jobs = []
     for spec in parse_raters(config.raters):
         repeats = spec.options.pop("repeats", config.repeats)
@@ -104,11 +130,30 @@ def list_jobs(config: Config) -> list[Job]:
             jobs.append(Job(spec, None))
             continue
         jobs += [
-            Job(spec, trainer, repeat, fold)
+            Job(spec, trainer, repeat, fold, of)
             for repeat in range(repeats)
             for fold in range(config.folds)
+            for of in groups
         ]
     return jobs
+
+
+def groups_of_authors(pairs: pa.Table, groups: int, seed: int, path: Path) -> np.ndarray:
+    """The group of each pair's two authors, the smaller number first; int, shape (n, 2)."""
+    sides = [pairs[f"{side}_author"].to_pylist() for side in ("chosen", "rejected")]
+    unknown = sum(None in both for both in zip(*sides, strict=True))
+    if unknown:
+        raise DataError(
+            f"{path}: {unknown:,} of {pairs.num_rows:,} pairs lack an author, and author_groups "
+            "needs both: map `author` where the stories are made, or leave author_groups out"
+        )
+    authors = set(itertools.chain(*sides))
+    if len(authors) < groups:
+        raise ConfigError(
+            f"author_groups is {groups}, and {path} has {len(authors)} authors: give fewer groups"
+        )
+    group_of = assign_folds(authors, groups, seed)
+    return np.sort([[group_of[author] for author in side] for side in sides], axis=0).T
 
 
 def main(config: Config) -> None:
@@ -118,12 +163,7 @@ def main(config: Config) -> None:
     inputs = {"pairs": config.pairs}
     if config.before_symmetry is not None:
         inputs["before_symmetry"] = config.before_symmetry
-    models = {
-        f"raters.{job.spec.name}": job.spec.options[key]
-        for job in jobs
-        for key in ("path", "backbone")
-        if key in job.spec.options
-    }
+    models = named_models(job.spec for job in jobs)
     product = Product(config.out, program=__file__, config=config, inputs=inputs, models=models)
     if product.is_current():
         print_leaderboard(config.out)
@@ -133,22 +173,26 @@ def main(config: Config) -> None:
     parts = VerdictParts(config.out / "parts")
     scratch = config.out / "scratch"
 
-    def work(job: Job) -> tuple[pa.Table, dict[str, Any]]:
+    def work(job: Job, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
         if job.trainer is None:
             rater = load_rater(job.spec)
             check_training_prompts(rater, pairs.all, "refuse")
             return judge_pairs(rater, pairs.all), {"notes": rater.notes()}
         seed = config.seed + job.repeat
         fold_of = assign_folds(keys["judge"], config.folds, seed)
-        train = pairs.headline.filter(pa.array([fold_of[key] != job.fold for key in keys["train"]]))
-        held_out = pairs.all.filter(pa.array([fold_of[key] == job.fold for key in keys["judge"]]))
-        # What an interrupted run left there belongs to no finished part.
-        shutil.rmtree(scratch, ignore_errors=True)
-        rater = job.trainer(job.spec.name, job.spec.options, train, scratch, seed, job.spec.where)
-        check_training_prompts(rater, held_out, "refuse")
-        verdicts = judge_pairs(rater, held_out, fold=f"{job.repeat}/{job.fold}")
-        shutil.rmtree(scratch, ignore_errors=True)
-        return verdicts, {"notes": rater.notes()}
+        learns = np.array([fold_of[key] != job.fold for key in keys["train"]])
+        judged = np.array([fold_of[key] == job.fold for key in keys["judge"]])
+        if config.author_groups is not None:
+            of = groups_of_authors(pairs.all, config.author_groups, seed, config.pairs)
+            judged &= (of == job.groups).all(1)
+            row = {pair_id: place for place, pair_id in enumerate(pairs.all["pair_id"].to_pylist())}
+            of_train = of[[row[pair_id] for pair_id in pairs.headline["pair_id"].to_pylist()]]
+            learns &= ~np.isin(of_train, job.groups).any(1)
+        train = pairs.headline.filter(pa.array(learns))
+        held_out = pairs.all.filter(pa.array(judged))
+        with trained(job.trainer, job.spec, train, held_out, folder, seed) as rater:
+            verdicts = judge_pairs(rater, held_out, fold=job.place)
+            return verdicts, {"notes": rater.notes()}
 
     data = {name: source_digest(path) for name, path in inputs.items()}
     judging_code = code_digest(__file__, *JUDGING_CODE)
@@ -159,14 +203,19 @@ def main(config: Config) -> None:
     for job in bar:
         bar.set_postfix_str(job.label)
         depends_on = [
-            job.spec, job.repeat, job.fold, config.folds, config.seed, data, judging_code,
-            weights.get(f"raters.{job.spec.name}"),
+            job.spec, job.place, config.folds, config.author_groups, config.seed, data,
+            judging_code, [weights[key] for key in named_models([job.spec])],
         ]  # fmt: skip
-        table, record = parts.get_or_make(job.label, depends_on, lambda job=job: work(job))
+        folder = scratch / fingerprint(depends_on)
+        table, record = parts.get_or_make(
+            job.label, depends_on, lambda job=job, folder=folder: work(job, folder)
+        )
         verdicts.append(table)
         records.setdefault(job.spec.name, []).append(record)
     finish_evaluation(product, verdicts, records, pairs, config.reference)
     parts.discard_others()
+    # What other configs' interrupted runs left.
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ fingerprint of all it depends on. A killed run loses the part under way; a run w
 rater does only that rater.
 """
 
+import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,9 @@ from litbench.metrics.leaderboard import (
     leaderboard_text,
     write_leaderboard_csv,
 )
-from litbench.raters import Rater, prompts_seen
+from litbench.raters import Rater, RaterSpec, Trainer, prompts_seen
 from litbench.reading import read_table
-from litbench.records import PAIRS, VERDICTS, write_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
 
 _TEXT = "leaderboard.txt"
 # What a verdict depends on; a change to figures or pages does not ask the raters again.
@@ -79,6 +81,43 @@ def read_pairs(pairs: Path, before_symmetry: Path | None, split: str | None) -> 
     return EvaluationPairs(headline, wider)
 
 
+def read_held_out(
+    path: Path | None, split: str | None, training: pa.Table, pairs: Path
+) -> pa.Table | None:
+    """Read the pairs that a model is to judge once it is trained; before training, to fail early.
+
+    Args:
+        path: pairs file; that of the training pairs when None.
+        split: only pairs of this split; None for all.
+        training: the pairs to train on.
+        pairs: their file.
+
+    Returns:
+        A pairs table; None where neither file nor split is named.
+
+    Raises:
+        ConfigError: a prompt of theirs is trained on.
+        DataError: see `read_pairs`.
+    """
+    if path is None and split is None:
+        return None
+    held_out = read_pairs(path or pairs, None, split).headline
+    shared = set(prompt_keys(held_out)) & set(prompt_keys(training))
+    if shared:
+        seen = next(
+            prompt
+            for prompt, key in zip(
+                held_out["prompt"].to_pylist(), prompt_keys(held_out), strict=True
+            )
+            if key in shared
+        )
+        raise ConfigError(
+            f"{len(shared)} prompts of the pairs to evaluate on are trained on, such as "
+            f"{seen!r:.80}: name another evaluation_split or evaluation_pairs, or train on a split"
+        )
+    return held_out
+
+
 def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:
     """Count the prompts of `pairs` a rater was trained on.
 
@@ -97,6 +136,53 @@ def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:
             f"{seen[0]!r:.80}: evaluate it on other prompts, or set on_training_prompts to flag"
         )
     return len(seen)
+
+
+def named_models(specs: Iterable[RaterSpec]) -> dict[str, str]:
+    """The models that raters and their members are loaded from or trained on, by their entry."""
+    found: dict[str, str] = {}
+
+    def look(options: Mapping[str, Any], where: str) -> None:
+        for key, value in options.items():
+            if key in ("path", "backbone"):
+                found[where] = str(value)
+            elif isinstance(value, Mapping):
+                look(value, f"{where}.{key}")
+
+    for spec in specs:
+        look(spec.options, spec.where)
+    return found
+
+
+@contextlib.contextmanager
+def trained(
+    trainer: Trainer,
+    spec: RaterSpec,
+    train: pa.Table,
+    held_out: pa.Table,
+    folder: Path,
+    seed: int,
+    name: str | None = None,
+) -> Iterator[Rater]:
+    """Train a rater for as long as it judges; what it wrote is removed after that.
+
+    Args:
+        trainer: of the rater's kind.
+        spec: the rater's entry, with the options of training.
+        train: the pairs to train on.
+        held_out: the pairs it is to judge.
+        folder: for the trainer's files, named by all that the training depends on: what an
+            interrupted run of the same training left there is gone on with.
+        seed: of the training.
+        name: the rater's name, where it is not the entry's.
+
+    Raises:
+        ConfigError: it was trained on a prompt of `held_out`.
+    """
+    rater = trainer(name or spec.name, spec.options, train, folder, seed, spec.where)
+    check_training_prompts(rater, held_out, "refuse")
+    yield rater
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass

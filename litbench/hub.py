@@ -230,3 +230,34 @@ def explain(error: Exception, source: str, doing: str) -> DataError:
         "owner/name@revision, owner/name:split, owner/name:configuration/split), the network and "
         "your access"
     )
+
+
+def fetch_model(name: str) -> Path:
+    """Bring a model from the Hub into the local cache: config, tokenizer and safetensors only.
+
+    Args:
+        name: `owner/name[@revision]`.
+
+    Raises:
+        DataError: no such model or revision, one that needs an account, or the Hub cannot be
+            reached and the cache does not hold it.
+        MissingExtraError: `huggingface_hub` is not installed.
+    """
+    try:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("huggingface_hub", "models") from error
+    repository, _, revision = name.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision or None,
+                allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"],
+            )
+        )
+    except Exception as error:  # the client raises dozens of types
+        raise DataError(
+            f"cannot fetch the model {name} ({type(error).__name__}: {error}): check the name and "
+            f"the network; {SIGN_IN} where it is gated"
+        ) from error

@@ -33,9 +33,10 @@ from litbench.errors import DataError
 
 # fmt: off
 _LIBRARIES = (
-    "litbench", "accelerate", "datasets", "duckdb", "huggingface_hub", "ibis-framework", "numpy",
-    "pandas", "peft", "praw", "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers",
-    "torch", "transformers", "trl", "zstandard",
+    "litbench", "accelerate", "bitsandbytes", "datasets", "deepspeed", "duckdb", "flash-attn",
+    "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas", "peft", "praw",
+    "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers", "torch", "transformers",
+    "trl", "zstandard",
 )
 # fmt: on
 # What older manifests have of the keys that are left out today (see `Product`, runtime_keys).
@@ -311,17 +312,18 @@ class Product:
                 shutil.rmtree(leftover, ignore_errors=True)
             else:
                 leftover.unlink(missing_ok=True)
-        write_json(
-            {
-                "program": Path(self._program).name,
-                "fingerprint": self.fingerprint,
-                "config": self._config,
-                "inputs": self._inputs,
-                "outputs": self._outputs,
-                "counts": self.counts,
-                "versions": versions(),
-                "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-                "seconds": round(time.time() - self._started, 2),
-            },
-            self.folder / "manifest.json",
-        )
+        write_json(self.as_manifest(), self.folder / "manifest.json")
+
+    def as_manifest(self) -> dict[str, Any]:
+        """What the manifest says as things stand."""
+        return {
+            "program": Path(self._program).name,
+            "fingerprint": self.fingerprint,
+            "config": self._config,
+            "inputs": self._inputs,
+            "outputs": self._outputs,
+            "counts": self.counts,
+            "versions": versions(),
+            "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.time() - self._started, 2),
+        }

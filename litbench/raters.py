@@ -58,6 +58,7 @@ class Judgement:
         input_tokens: tokens read.
         output_tokens: tokens written.
         cost_usd: price paid.
+        label_mass: probability that the rater's answer was one of the labels at all.
     """
 
     prefers: Preference
@@ -69,6 +70,7 @@ class Judgement:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    label_mass: float | None = None
 
 
 @runtime_checkable
@@ -423,6 +425,7 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
             rows["input_tokens"].append(judgement.input_tokens)
             rows["output_tokens"].append(judgement.output_tokens)
             rows["cost_usd"].append(judgement.cost_usd)
+            rows["label_mass"].append(judgement.label_mass)
             rows["seconds"].append(seconds / total)
             rows["fold"].append(fold)
     types = {name: column.type for name, column in empty_columns(VERDICTS, 0).items()}

@@ -144,6 +144,7 @@ VERDICTS = Schema(
         Column("p_chosen", "number", "probability given to the chosen story, 0 to 1"),
         Column("reward_chosen", "number", "reward of the chosen story"),
         Column("reward_rejected", "number", "reward of the rejected story"),
+        Column("label_mass", "number", "probability that the answer was a label at all, 0 to 1"),
         Column("explanation", "text", "what the rater wrote"),
         Column("input_tokens", "integer", "tokens read"),
         Column("output_tokens", "integer", "tokens written"),

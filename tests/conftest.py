@@ -162,7 +162,15 @@ WORDS = [
 ]
 
 
-def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str) -> Any:
+# As instruct models have it: BOS as text, a newline behind the token that ends a turn.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<turn>{{ message['role'] }}\n"
+    "{{ message['content'] | trim }}<stop>\n{% endfor %}"
+    "{% if add_generation_prompt %}<turn>assistant\n{% endif %}"
+)
+
+
+def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str, *, chat: bool) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
@@ -190,7 +198,7 @@ def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str) -> Any:
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=500,
-        special_tokens=["<begin>", "<end>", "<filler>"],
+        special_tokens=["<begin>", "<end>", "<filler>", *(["<turn>", "<stop>"] if chat else [])],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -205,16 +213,21 @@ def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str) -> Any:
         )
     if pad is not None:
         roles["pad_token"] = {"own": "<filler>", "eos": "<end>"}[pad]
-    return PreTrainedTokenizerFast(tokenizer_object=made, padding_side=padding_side, **roles)
+    ready = PreTrainedTokenizerFast(tokenizer_object=made, padding_side=padding_side, **roles)
+    if chat:
+        ready.chat_template = CHAT_TEMPLATE
+    return ready
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Make the folder of a tiny random model: `tiny_model("llama", pad="eos")`.
 
-    Kinds: `bert` (encoder), `llama` (decoder whose tokenizer adds BOS), `qwen3` (decoder without
-    BOS). `pad` is `own`, `eos` or None for no pad token at all. Two stories
-    differ in reward by far more than rounding.
+    Kinds: `bert` (encoder), and the decoders `llama` (its tokenizer adds BOS), `qwen3`, `gpt2` and
+    `gemma3` (without BOS; the last with a sliding window of 16 in one of its layers). `pad` is
+    `own`, `eos` or None for no pad token at all. `head` is `reward`, in which two stories differ by
+    far more than rounding, or `language`. With `chat` the tokenizer has a chat template and tokens
+    `<turn>` and `<stop>` around a message.
     """
 
     @functools.cache
@@ -224,6 +237,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         padding_side: str = "right",
         num_labels: int = 1,
         positions: int = 512,
+        head: str = "reward",
+        chat: bool = False,
     ) -> Path:
         torch = pytest.importorskip("torch")
         transformers = pytest.importorskip("transformers")
@@ -231,7 +246,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         # Models this small only wait for their threads, for minutes on a busy machine.
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        tokenizer = _tiny_tokenizer(kind, pad, padding_side)
+        tokenizer = _tiny_tokenizer(kind, pad, padding_side, chat=chat)
         shape = {
             "vocab_size": len(tokenizer),
             "hidden_size": 32,
@@ -244,25 +259,29 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             # Wide enough that stories differ; at the usual 0.02 they all score alike.
             "initializer_range": 0.2,
         }
-        if kind == "bert":
-            config = transformers.BertConfig(**shape)
-            model = transformers.BertForSequenceClassification(config)
-            head = model.classifier
-        else:
+        if kind != "bert":
             shape |= {
-                "num_key_value_heads": 1,
                 "bos_token_id": tokenizer.bos_token_id,
                 "eos_token_id": tokenizer.eos_token_id,
             }
-            if kind == "qwen3":
-                config = transformers.Qwen3Config(**shape, head_dim=16)
-                model = transformers.Qwen3ForSequenceClassification(config)
-            else:
-                config = transformers.LlamaConfig(**shape)
-                model = transformers.LlamaForSequenceClassification(config)
-            head = model.score
-        torch.nn.init.normal_(head.weight, std=1.0)
-        folder = tmp_path_factory.mktemp(f"{kind}-{pad}-{padding_side}")
+        if kind in ("llama", "qwen3", "gemma3"):
+            shape["num_key_value_heads"] = 1
+        if kind in ("qwen3", "gemma3"):
+            shape["head_dim"] = 16
+        if kind == "gemma3":
+            layers = ["sliding_attention", "full_attention"]
+            shape |= {"sliding_window": 16, "layer_types": layers, "query_pre_attn_scalar": 16}
+        names = {"bert": "Bert", "llama": "Llama", "qwen3": "Qwen3", "gpt2": "GPT2"}
+        name = names.get(kind, "Gemma3Text")
+        config = getattr(transformers, f"{name}Config")(**shape)
+        if head == "language":
+            classes = {"gpt2": "GPT2LMHeadModel", "gemma3": "Gemma3ForCausalLM"}
+            model = getattr(transformers, classes.get(kind, f"{name}ForCausalLM"))(config)
+        else:
+            model = getattr(transformers, f"{name}ForSequenceClassification")(config)
+            last = model.classifier if kind == "bert" else model.score
+            torch.nn.init.normal_(last.weight, std=1.0)
+        folder = tmp_path_factory.mktemp(f"{kind}-{head}-{pad}-{padding_side}")
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return folder

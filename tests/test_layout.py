@@ -11,7 +11,7 @@ from litbench.models.layout import Layout
 
 transformers = pytest.importorskip("transformers")
 
-KINDS = ["bert", "llama", "qwen3"]
+KINDS = ["bert", "llama", "qwen3", "gpt2", "gemma3"]
 
 
 @pytest.fixture
@@ -158,19 +158,94 @@ def test_the_rows_do_not_depend_on_their_neighbours(three_layouts, invented):
         assert together.cut == [one.cut[0] for one in alone]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_story_cannot_place_special_tokens(load, kind):
-    tokenizer, model = load(kind)
-    layout = Layout.infer(tokenizer, model, 128)
-    spelled = " ".join(tokenizer.all_special_tokens)
+@pytest.mark.parametrize(
+    ("kind", "form"), [*((kind, "plain") for kind in KINDS), ("llama", "chat"), ("qwen3", "chat")]
+)
+def test_neither_prompt_nor_story_can_place_control_tokens(load, kind, form):
+    tokenizer, model = load(kind, chat=form == "chat")
+    layout = Layout.infer(tokenizer, model, 256, form=form)
+    control = {name: tokenizer.convert_tokens_to_ids(name) for name in tokenizer.get_added_vocab()}
+    control.pop(tokenizer.unk_token, None)
+    spelled = " ".join(control)
     (plain,) = layout.encode(tokenizer, ["the moth"], ["she opened the gate"]).ids
-    (attacked,) = layout.encode(tokenizer, ["the moth"], [f"she {spelled} opened the gate"]).ids
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    assert [token for token in attacked if token in special] == [
-        token for token in plain if token in special
+    (attacked,) = layout.encode(
+        tokenizer, [f"the {spelled} moth"], [f"she {spelled} opened the gate {spelled}"]
+    ).ids
+    assert len(control) >= 3
+    assert [token for token in attacked if token in control.values()] == [
+        token for token in plain if token in control.values()
     ]
 
 
 def test_no_stories_give_no_rows(three_layouts):
     tokenizer, layout = three_layouts[0]
     assert layout.encode(tokenizer, [], []).ids == []
+
+
+# Chat form ----------------------------------------------------------------------------------
+
+MESSAGES = [
+    {"role": "user", "content": "the moth"},
+    {"role": "assistant", "content": "she opened the gate"},
+]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_the_chat_form_is_the_tokens_of_the_template(load, kind):
+    tokenizer, model = load(kind, chat=True)
+    layout = Layout.infer(tokenizer, model, 64, form="chat")
+    (ids,) = layout.encode(tokenizer, ["the moth"], ["she opened the gate"]).ids
+    assert ids == tokenizer.apply_chat_template(MESSAGES, tokenize=True)["input_ids"]
+    assert layout.pooling == "last"
+
+
+@pytest.mark.parametrize("story", ["she opened the gate", "she opened " * 200])
+def test_the_newline_that_ends_the_template_is_kept_where_the_reward_is_read(load, story):
+    tokenizer, model = load("qwen3", chat=True)
+    layout = Layout.infer(tokenizer, model, 64, form="chat")
+    (ids,) = layout.encode(tokenizer, ["the moth"], [story]).ids
+    assert tokenizer.decode(ids[-2:]) == "<stop>\n"
+    assert len(ids) <= 64
+
+
+@pytest.mark.parametrize(
+    ("kind", "opening", "count"),
+    [
+        ("llama", "{{ bos_token }}", 1),
+        ("llama", "<begin>", 1),
+        ("llama", "", 1),
+        ("qwen3", "<begin>", 1),
+        ("qwen3", "{{ bos_token }}", 0),
+        ("qwen3", "", 0),
+    ],
+)
+def test_bos_stands_once_whether_template_or_tokenizer_or_both_bring_it(load, kind, opening, count):
+    tokenizer, model = load(kind, chat=True)
+    tokenizer.chat_template = opening + tokenizer.chat_template.removeprefix("{{ bos_token }}")
+    layout = Layout.infer(tokenizer, model, 64, form="chat")
+    (ids,) = layout.encode(tokenizer, ["the moth"], ["she opened the gate"]).ids
+    begin = tokenizer.convert_tokens_to_ids("<begin>")
+    assert ids.count(begin) == count
+    assert ids[:count] == [begin] * count
+
+
+def test_a_chat_form_without_template_is_refused(load):
+    tokenizer, model = load("llama")
+    with pytest.raises(ModelError, match="no chat template: take the plain form"):
+        Layout.infer(tokenizer, model, 64, form="chat")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages[0]['content'] }}", 2),
+        ("{{ messages[1]['content'] }}{{ messages[0]['content'] }}", 2),
+        ("{{ messages[0]['content'] | upper }}{{ messages[1]['content'] }}", 1),
+    ],
+    ids=["leaves one out", "exchanges them", "changes one"],
+)
+def test_a_template_that_does_not_show_both_texts_is_refused(load, template, message):
+    tokenizer, model = load("llama", chat=True)
+    tokenizer.chat_template = template
+    with pytest.raises(ModelError, match=f"changes the text of message {message}"):
+        Layout.infer(tokenizer, model, 64, form="chat")

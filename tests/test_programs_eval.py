@@ -10,9 +10,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from litbench.errors import ConfigError
+from litbench.errors import ConfigError, LitBenchError
+from litbench.evaluation import named_models
+from litbench.raters import RaterSpec
 from litbench.reading import read_table
 from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
 
@@ -278,6 +281,84 @@ def pair_prompts(path):
     return table["pair_id"].to_pylist(), prompt_keys(table)
 
 
+@pytest.fixture
+def by_authors(crossvalidated):
+    """Cross-validate pairs whose sides have authors, such as w0."""
+
+    def build(authors, groups, side="chosen"):
+        module, config = crossvalidated(repeats=2)
+        pairs = read_table(config.pairs, PAIRS)
+        for name, shift in (("chosen_author", 0), ("rejected_author", 3)):
+            found = [f"w{(place + shift) % authors}" for place in range(pairs.num_rows)]
+            if side is None:
+                found[0] = None
+            column = pa.array(found, pa.large_string())
+            pairs = pairs.set_column(pairs.column_names.index(name), name, column)
+        write_table(pairs, config.pairs)
+        config.author_groups = groups
+        return module, config, pairs
+
+    return build
+
+
+def test_author_groups_train_on_no_author_of_the_pairs_judged(by_authors, monkeypatch):
+    module, config, pairs = by_authors(authors=8, groups=4)
+    trained, overlaps, sizes = [], [], []
+    load_trainer, judge = module.load_trainer, module.judge_pairs
+
+    def authors(table):
+        return {*table["chosen_author"].to_pylist(), *table["rejected_author"].to_pylist()}
+
+    def watching(spec):
+        trainer = load_trainer(spec)
+        if trainer is None:
+            return None
+
+        def train(name, options, table, *rest):
+            trained.append((authors(table), set(prompt_keys(table))))
+            return trainer(name, options, table, *rest)
+
+        return train
+
+    def checking(rater, table, fold=None):
+        if fold is not None:
+            of, prompts = trained[-1]
+            overlaps.append((of & authors(table), prompts & set(prompt_keys(table))))
+            sizes.append(table.num_rows)
+        return judge(rater, table, fold=fold)
+
+    monkeypatch.setattr(module, "load_trainer", watching)
+    monkeypatch.setattr(module, "judge_pairs", checking)
+    module.main(config)
+    assert not any(of or prompts for of, prompts in overlaps)
+    assert sum(sizes) == 2 * pairs.num_rows
+    rows = [row for row in verdict_rows(config.out) if row["rater"] == "features"]
+    assert Counter(row["pair_id"] for row in rows) == dict.fromkeys(pairs["pair_id"].to_pylist(), 2)
+    assert all(re.fullmatch(r"[01]/[0-2]-[0-3]-[0-3]", row["fold"]) for row in rows)
+    # The report on the spread over repeats reads them.
+    assert {int(row["fold"].split("/")[0]) for row in rows} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("authors", "groups", "side", "message"),
+    [
+        (8, 2, "chosen", "author_groups is 2: give at least 3"),
+        (4, 5, "chosen", "has 4 authors"),
+        (8, 4, None, "1 of 48 pairs lack an author"),
+    ],
+)
+def test_authors_that_cannot_be_held_out_are_refused(by_authors, authors, groups, side, message):
+    module, config, _ = by_authors(authors, groups, side)
+    with pytest.raises(LitBenchError, match=message):
+        module.main(config)
+
+
+def test_members_models_are_inputs(tmp_path):
+    member = {"kind": "features", "path": str(tmp_path)}
+    spec = RaterSpec("mix", "ensemble", {"members": {"one": member, "two": {"kind": "longer"}}})
+    assert named_models([spec]) == {"raters.mix.members.one": str(tmp_path)}
+
+
 def test_the_same_config_gives_the_same_verdicts_twice(crossvalidated):
     module, config = crossvalidated("one")
     module.main(config)
@@ -373,7 +454,6 @@ def test_a_reward_model_is_trained_inside_the_folds(crossvalidated, tiny_model):
         "backbone": str(tiny_model("bert")),
         "max_length": 64,
         "batch_size": 16,
-        "per_device_train_batch_size": 16,
         "precision": "fp32",
     }
     raters = {"longer": {"kind": "longer"}, "tiny": tiny}

@@ -10,8 +10,9 @@ import pytest
 
 from litbench.errors import ConfigError, ModelError
 from litbench.metrics.agreement import pair_scores
+from litbench.models.backbone import load_backbone
 from litbench.models.layout import Layout
-from litbench.models.reward import RewardModel, load_backbone, rater_from_options
+from litbench.models.reward import RewardModel, rater_from_options
 from litbench.raters import judge_pairs
 from litbench.text import prompt_key
 
@@ -20,16 +21,14 @@ transformers = pytest.importorskip("transformers")
 
 SAME = 1e-5
 VARIANTS = {
-    "bert": ("bert", "own", "right"),
     "bert padded left": ("bert", "own", "left"),
     "llama": ("llama", "own", "right"),
-    "llama padded left": ("llama", "own", "left"),
-    "llama, pad is eos": ("llama", "eos", "right"),
     "llama, pad is eos, padded left": ("llama", "eos", "left"),
     "llama without pad": ("llama", None, "right"),
-    "qwen3": ("qwen3", "own", "left"),
+    "qwen3 padded left": ("qwen3", "own", "left"),
     "qwen3, pad is eos": ("qwen3", "eos", "right"),
-    "qwen3 without pad": ("qwen3", None, "left"),
+    "gpt2, pad is eos, padded left": ("gpt2", "eos", "left"),
+    "gemma3 without pad": ("gemma3", None, "left"),
 }
 
 
@@ -40,9 +39,9 @@ def folder(request, tiny_model):
 
 @pytest.fixture(scope="session")
 def texts(invented):
-    """32 prompts and stories of 1 to 150 words, and one that no tiny model can hold."""
+    """20 prompts and stories of 1 to 150 words, the last longer than any tiny model can hold."""
     source = random.Random(7)
-    lengths = [1, 2, 5, *(source.randint(3, 150) for _ in range(28)), 900]
+    lengths = [1, 2, 5, *(source.randint(3, 150) for _ in range(16)), 900]
     stories = [invented(source, length) for length in lengths]
     return [f"The {place % 5}. lantern" for place in range(len(stories))], stories
 
@@ -72,24 +71,25 @@ def test_rewards_do_not_depend_on_order_or_batch_size(folder, texts):
     shuffled = model.score([prompts[p] for p in places], [stories[p] for p in places])
     np.testing.assert_allclose(shuffled, expected[places], rtol=0, atol=SAME)
     for batch_tokens in (1, 700, 100_000):
-        other = RewardModel.load(folder, batch_tokens=batch_tokens)
-        np.testing.assert_allclose(other.score(prompts, stories), expected, rtol=0, atol=SAME)
+        model.batch_tokens = batch_tokens
+        np.testing.assert_allclose(model.score(prompts, stories), expected, rtol=0, atol=SAME)
 
 
-def test_the_reward_is_read_where_a_plain_forward_of_one_sequence_reads_it(folder, texts):
-    """A decoder's head at EOS; an encoder's own logits."""
+def test_plain_transformers_reads_the_same_rewards_off_the_saved_folder(folder, texts, tmp_path):
+    """One by one and padded, with the tokenizer that was saved and no code of ours."""
     model = RewardModel.load(folder)
-    encoded = model.layout.encode(model.tokenizer, *texts)
-    direct = []
+    model.save(tmp_path)
+    encoded = model.layout.encode(model.tokenizer, *texts).ids
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+    padded = tokenizer.pad({"input_ids": encoded}, return_tensors="pt")
     with torch.inference_mode():
-        for ids in encoded.ids:
-            if model.layout.pooling == "last":
-                assert ids[-1] == model.tokenizer.eos_token_id
-                hidden = model.model.base_model(input_ids=torch.tensor([ids])).last_hidden_state
-                direct.append(float(model.model.score(hidden[:, -1])))
-            else:
-                direct.append(float(model.model(input_ids=torch.tensor([ids])).logits))
-    np.testing.assert_allclose(model.score(*texts), direct, rtol=0, atol=SAME)
+        together = plain(**padded).logits[:, 0]
+        alone = [float(plain(input_ids=torch.tensor([ids])).logits) for ids in encoded]
+    rewards = model.score(*texts)
+    np.testing.assert_allclose(rewards, alone, rtol=0, atol=SAME)
+    np.testing.assert_allclose(rewards, together, rtol=0, atol=SAME)
 
 
 def test_the_packaged_encoder_gives_a_text_one_reward(invented):
@@ -164,9 +164,27 @@ def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path):
         RewardModel.load(tmp_path / "nothing")
 
 
-def test_a_model_with_two_labels_is_refused(tiny_model):
-    with pytest.raises(ModelError, match="one label"):
-        RewardModel.load(tiny_model("bert", num_labels=2))
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_of_several_outputs_one_must_be_named(kind, tiny_model, texts):
+    folder = tiny_model(kind, num_labels=2)
+    with pytest.raises(ConfigError, match=r"has 2 outputs .* say which is the reward"):
+        RewardModel.load(folder)
+    with pytest.raises(ConfigError, match="has 2 outputs, and label is 2"):
+        RewardModel.load(folder, label=2)
+    first, second = (RewardModel.load(folder, label=label).score(*texts) for label in (0, 1))
+    assert np.abs(first - second).max() > 1e-2
+    np.testing.assert_array_equal(
+        RewardModel.load(folder, label=1, reverse=True).score(*texts), -second
+    )
+
+
+def test_an_instruction_model_of_others_is_read_in_its_own_template(tiny_model):
+    folder = tiny_model("llama", chat=True)
+    chat, plain = RewardModel.load(folder), RewardModel.load(folder, form="plain")
+    assert "<turn>" in chat.tokenizer.decode(chat.layout.prefix)
+    assert chat.layout.prefix != plain.layout.prefix
+    rewards = [model.score(["The gate"], ["It opened."])[0] for model in (chat, plain)]
+    assert abs(rewards[0] - rewards[1]) > 1e-3
 
 
 def copy_of(folder, target):
@@ -199,8 +217,8 @@ def test_a_truncated_file_is_a_model_error(tiny_model, tmp_path, name):
         lambda _: "[]",
         lambda content: json.dumps({**content, "format": 99}),
         lambda content: json.dumps({k: v for k, v in content.items() if k != "training_prompts"}),
-        lambda content: json.dumps({**content, "layout": {**content["layout"], "pooling": "mid"}}),
-        lambda content: json.dumps({**content, "layout": None}),
+        lambda content: json.dumps({**content, "form": {**content["form"], "pooling": "mid"}}),
+        lambda content: json.dumps({**content, "form": "plain"}),
     ],
     ids=["half", "list", "format", "lacks a key", "unknown pooling", "no layout"],
 )

@@ -5,63 +5,79 @@
     python train/bradley_terry.py --config configs/train/sample_minilm.yaml
 
 Reads `pairs`. Writes `model/` (weights as safetensors, tokenizer, `litbench.json` with the joined
-form of prompt and story and the hashes of the training prompts) and `manifest.json` with the
-loss curve into `out`. With `save_steps`, a killed run goes on from its last checkpoint.
+form of prompt and story and the hashes of the training prompts, `run.json` with all that was done
+and came out, and a model card), `set_aside.jsonl` (pairs that training did not use, with the
+reason) and `manifest.json` into `out`. With `evaluation_split` or `evaluation_pairs` the trained
+model judges pairs it has not seen at the end; they choose nothing. With `save_steps`, a killed run
+goes on from its last checkpoint, on another number of processes too.
 """
 
-import os
-import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from litbench.config import run_program
-from litbench.evaluation import read_pairs
+from litbench.evaluation import read_held_out, read_pairs
 from litbench.manifest import Product
-from litbench.models.training import RewardTraining, train_reward_model
+from litbench.models.card import agreement_text, write_trained_model
+from litbench.models.reward_training import RewardTraining, train_reward_model
+from litbench.models.training import RUNTIME_KEYS
 
 
 @dataclass(kw_only=True)
 class Config(RewardTraining):
-    """Pairs and options; the options are described at litbench.models.training.RewardTraining.
+    """Pairs, where to write, and how to train.
+
+    The options of training are described at litbench.models.training.TrainingOptions and
+    litbench.models.reward_training.RewardTraining.
 
     Attributes:
         pairs: pairs file.
         out: folder to write.
         split: only pairs of this split; null for all.
+        evaluation_split: split that the trained model judges at the end; null for all of
+            `evaluation_pairs`, or for none.
+        evaluation_pairs: file of those pairs; `pairs` when null.
+        prepare_only: tokenise into the cache and stop; once before a launch on several machines.
     """
 
     pairs: Path
     out: Path
     split: str | None = None
+    evaluation_split: str | None = None
+    evaluation_pairs: Path | None = None
+    prepare_only: bool = False
 
 
 def main(config: Config) -> None:
-    """Train and write."""
+    """Train, judge and write."""
+    inputs = {"pairs": config.pairs}
+    if config.evaluation_pairs is not None:
+        inputs["evaluation_pairs"] = config.evaluation_pairs
     product = Product(
         config.out,
         program=__file__,
         config=config,
-        inputs={"pairs": config.pairs},
+        inputs=inputs,
         models={"backbone": config.backbone},
+        runtime_keys=(*RUNTIME_KEYS, "prepare_only"),
     )
     if product.is_current():
         return
     pairs = read_pairs(config.pairs, None, config.split).headline
+    held_out = read_held_out(config.evaluation_pairs, config.evaluation_split, pairs, config.pairs)
     options = RewardTraining(**{f.name: getattr(config, f.name) for f in fields(RewardTraining)})
     # Checkpoints of another config or of other pairs are not gone on from.
     checkpoints = config.out / f"checkpoints-{product.fingerprint[:12]}"
-    model = train_reward_model(pairs, options, checkpoints)
-    if int(os.environ.get("RANK", "0")) != 0:
+    model = train_reward_model(pairs, options, checkpoints, prepare_only=config.prepare_only)
+    # Every process but the first ends here.
+    if model is None:
         return
-    folder = product.write_folder("model", model.save)
-    record = model.training_record
-    product.counts = {"prompts": len(model.prompts), **record["counts"], "training": record}
-    product.finish()
-    shutil.rmtree(checkpoints, ignore_errors=True)
+    run = write_trained_model(product, model, pairs, held_out, checkpoints)
+    counts, training = run["training"]["counts"], run["training"]
     print(
-        f"{folder}: {pairs.num_rows:,} pairs ({record['counts']['pairs_cut']} cut to fit), "
-        f"{record['steps']} steps in {record['seconds']:.0f} s, "
-        f"last loss {record['curve'][-1]['loss']:.3f}"
+        f"{config.out / 'model'}: {counts['pairs']:,} pairs ({counts['pairs_cut']} cut to fit), "
+        f"{training['steps']} steps in {training['seconds']:.0f} s, "
+        f"last loss {training['curve'][-1]['loss']:.3f}; {agreement_text(run)}"
     )
 
 

@@ -1,0 +1,499 @@
+"""The transformers model inside a rater: loading it, its head, and one way to run it.
+
+Training and scoring call the same forward pass on the same batches, so what was trained is what
+scores. Decoders that can do it run on sequences laid end to end (`litbench.models.attention`);
+the others on rows padded on the right. Either way the rows to read are named by their place and
+never found by looking for a pad token. The reward head computes in fp32, whatever the weights.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MethodType
+from typing import Any, Literal
+
+import numpy as np
+
+from litbench.errors import ConfigError, MissingExtraError, ModelError
+from litbench.locations import resolve
+from litbench.models.attention import ATTENTION, can_pack, register
+
+Head = Literal["reward", "language"]
+Pooling = Literal["first", "last"]
+# Lengths of a GPU's kernel are rounded up, so that few shapes occur.
+_LENGTH_STEP = 256
+# What transformers calls the head of a sequence-classification model.
+_HEADS = ("score", "classifier")
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters in place of all weights (Hu et al., 2021); peft's own words.
+
+    Attributes:
+        r: rank.
+        alpha: scale of the update, alpha / r.
+        dropout: on the adapters' input.
+        target_modules: which layers; peft's `all-linear` leaves out only the head.
+    """
+
+    r: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    target_modules: str | list[str] = "all-linear"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers' own bars and reports to itself: a new head is what we ask for."""
+    from transformers.utils import logging  # noqa: PLC0415
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _head_in_fp32(model_class: Any, heads: Sequence[str]) -> Iterator[None]:
+    """Let `from_pretrained` leave the head's weights in fp32 when the others are in 16 bits."""
+    before = model_class._keep_in_fp32_modules_strict
+    model_class._keep_in_fp32_modules_strict = {*(before or ()), *heads}
+    try:
+        yield
+    finally:
+        model_class._keep_in_fp32_modules_strict = before
+
+
+def load_backbone(
+    name: str,
+    head: Head = "reward",
+    *,
+    trained_head: bool = True,
+    trust_remote_code: bool = False,
+    dtype: str = "float32",
+    quantize: bool = False,
+    attention: str | None = None,
+    num_labels: int | None = 1,
+) -> Any:
+    """Load a model with its tokenizer; safetensors only.
+
+    Args:
+        name: `package:NAME/folder`, a folder, or a name on the Hub.
+        head: `reward` for sequence classification, `language` for a causal language model.
+        trained_head: whether a reward head must be there, or may be new and random.
+        trust_remote_code: run code from the model's repository.
+        dtype: weights' type: float32, bfloat16 or float16; a reward head stays in float32.
+        quantize: weights in 4 bits (NF4, Dettmers et al., 2023), for QLoRA; needs bitsandbytes.
+        attention: transformers' name of an attention implementation; variable-length attention
+            where the model allows it when not given.
+        num_labels: outputs of a reward head; None for as many as the model has.
+
+    Returns:
+        (model, tokenizer).
+
+    Raises:
+        ModelError: it cannot be loaded, has other labels, or lacks the head it must have.
+        MissingExtraError: transformers or torch is not installed.
+    """
+    try:
+        import torch  # noqa: PLC0415
+        from transformers import (  # noqa: PLC0415
+            AutoConfig,
+            AutoModelForCausalLM,
+            AutoModelForSequenceClassification,
+            AutoTokenizer,
+        )
+    except ImportError as error:
+        raise MissingExtraError("torch and transformers", "models") from error
+    place = resolve(name)
+    auto = AutoModelForSequenceClassification if head == "reward" else AutoModelForCausalLM
+    labels = {} if head == "language" or num_labels is None else {"num_labels": num_labels}
+    arguments: dict[str, Any] = {"dtype": getattr(torch, dtype), "use_safetensors": True}
+    if quantize:
+        arguments["quantization_config"] = _four_bits()
+        if torch.cuda.is_available():
+            # Each process of a machine has its own GPU; transformers would take the first for all.
+            arguments["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(
+                place, trust_remote_code=trust_remote_code, **labels
+            )
+            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+            known = auto._model_mapping
+            keeps = (
+                _head_in_fp32(known[type(config)], _HEADS)
+                if head == "reward" and type(config) in known
+                else contextlib.nullcontext()
+            )
+            with keeps:
+                model, found = auto.from_pretrained(
+                    place,
+                    config=config,
+                    trust_remote_code=trust_remote_code,
+                    output_loading_info=True,
+                    **arguments,
+                )
+    except Exception as error:  # the loaders raise dozens of types
+        raise ModelError(
+            f"cannot load the model '{name}' ({type(error).__name__}: {error}): check the name, "
+            "the network and your access; weights must be safetensors"
+            + (" with at most one label" if labels else "")
+        ) from error
+    if trained_head and found["missing_keys"]:
+        missing = ", ".join(sorted(found["missing_keys"]))
+        raise ModelError(
+            f"the model '{name}' lacks trained weights for {missing}: its answers would be random; "
+            "train it with train/bradley_terry.py first"
+        )
+    use_pad_token(model, tokenizer)
+    for part in _towers(model).values():
+        part.requires_grad_(requires_grad=False)
+    if head == "reward":
+        _run_head_in_fp32(reward_head(model))
+        if hasattr(model, "score"):
+            model.forward = MethodType(_read_rewards, model)
+    set_attention(model, attention)
+    return model, tokenizer
+
+
+def _towers(model: Any) -> dict[str, Any]:
+    """The parts of a model for text and images that no text reaches, by name.
+
+    They never get a gradient, and a launcher that waits for one of every trained weight would stop.
+    """
+    if model.config.get_text_config() is model.config:
+        return {}
+    body, decoder = model.base_model, model.get_decoder()
+    return {
+        f"{model.base_model_prefix}.{name}": part
+        for name, part in body.named_children()
+        if part is not decoder
+    }
+
+
+def _four_bits() -> Any:
+    import torch  # noqa: PLC0415
+    from transformers import BitsAndBytesConfig  # noqa: PLC0415
+
+    try:
+        import bitsandbytes  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise MissingExtraError("bitsandbytes", "qlora") from error
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        # A quantised head would round the very number that is asked for.
+        llm_int8_skip_modules=[*_HEADS, "lm_head"],
+    )
+
+
+def set_attention(model: Any, attention: str | None = None) -> None:
+    """Choose how a model attends.
+
+    Args:
+        model: of transformers.
+        attention: transformers' own name; `ATTENTION` where the model allows it when None.
+
+    Raises:
+        ConfigError: the model or the machine does not have that attention.
+    """
+    if attention is None:
+        if can_pack(model):
+            register()
+            model.set_attn_implementation(ATTENTION)
+        return
+    try:
+        model.set_attn_implementation(attention)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(
+            f"attention: '{attention}' cannot be used here ({error}): leave it null"
+        ) from error
+
+
+def is_packed(model: Any) -> bool:
+    """Whether a model takes sequences laid end to end, not rows with padding."""
+    implementation = str(model.config.get_text_config()._attn_implementation)
+    return implementation == ATTENTION or (
+        implementation.startswith("flash_attention") and can_pack(model)
+    )
+
+
+def use_pad_token(model: Any, tokenizer: Any) -> None:
+    """Give model and tokenizer a pad token that is not EOS, and padding on the right.
+
+    Our own batches have no use for it. A saved model does: transformers reads the reward at the
+    last token that is not the pad token, and would skip the EOS that ends every story.
+    """
+    config = model.config.get_text_config()
+    eos = tokenizer.eos_token_id
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id == eos:
+        added = tokenizer.get_added_vocab()
+        # Tokens made for padding first, then any that no text can hold, then any other.
+        candidates = [
+            *sorted((token for token in added if "pad" in token.lower()), key=str),
+            *(t for t in (tokenizer.unk_token, tokenizer.bos_token) if t is not None),
+            *sorted((token for token in added if "reserved" in token.lower()), key=str),
+            *sorted(added, key=lambda token: added[token]),
+            *(tokenizer.convert_ids_to_tokens(place) for place in range(2)),
+        ]
+        chosen = next(
+            token for token in candidates if tokenizer.convert_tokens_to_ids(token) != eos
+        )
+        tokenizer.pad_token = chosen
+    tokenizer.padding_side = "right"
+    for one in (model.config, config, getattr(model, "generation_config", None)):
+        if one is not None:
+            one.pad_token_id = tokenizer.pad_token_id
+
+
+def reward_head(model: Any) -> Any:
+    """The last linear layer of a sequence-classification model.
+
+    Raises:
+        ModelError: there is none that we know.
+    """
+    import torch  # noqa: PLC0415
+
+    linear = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and name.split(".")[0] in _HEADS
+        and module.out_features == model.config.num_labels
+    ]
+    if not linear:
+        raise ModelError(
+            f"{type(model).__name__} has no linear layer 'score' or 'classifier' with "
+            f"{model.config.num_labels} outputs: only models with such a head give rewards"
+        )
+    return linear[-1]
+
+
+def _run_head_in_fp32(head: Any) -> None:
+    def forward(self: Any, hidden: Any) -> Any:
+        import torch  # noqa: PLC0415
+
+        bias = None if self.bias is None else self.bias.float()
+        with torch.autocast(hidden.device.type, enabled=False):
+            return torch.nn.functional.linear(hidden.float(), self.weight.float(), bias)
+
+    head.float()
+    head.forward = MethodType(forward, head)
+
+
+def _read_rewards(self: Any, *, read: Any = None, **inputs: Any) -> Any:
+    """Forward pass of a decoder with a reward head: only the rows to read reach the head.
+
+    Args:
+        self: the model.
+        read: (sequences,) places of the last real tokens in the flattened batch; transformers'
+            own forward pass runs when None.
+        inputs: of the backbone; what peft adds on the way is left out when it is None.
+
+    Returns:
+        (sequences, labels) float32.
+    """
+    if read is None:
+        return type(self).forward(self, **inputs)
+    given = {name: value for name, value in inputs.items() if value is not None}
+    given.pop("return_dict", None)
+    hidden = self.base_model(**given, use_cache=False).last_hidden_state
+    return self.score(hidden.flatten(0, 1)[read])
+
+
+def collate(sequences: Sequence[np.ndarray], *, packed: bool, pooling: Pooling) -> dict[str, Any]:
+    """Make the tensors of one forward pass.
+
+    Args:
+        sequences: token ids.
+        packed: whether to lay them end to end.
+        pooling: where the answer is read: `first` or `last` token.
+
+    Returns:
+        Arguments of the model; `read` (sequences,) int64 is the place of the token to read in the
+        flattened batch.
+    """
+    import torch  # noqa: PLC0415
+
+    lengths = np.array([len(ids) for ids in sequences])
+    ends = np.cumsum(lengths)
+    if packed:
+        positions = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        starts = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
+        longest = -(-int(lengths.max()) // _LENGTH_STEP) * _LENGTH_STEP
+        flat = np.concatenate(sequences).astype(np.int64)
+        return {
+            "input_ids": torch.from_numpy(flat)[None],
+            "position_ids": torch.from_numpy(positions)[None],
+            "cu_seq_lens_q": starts,
+            "cu_seq_lens_k": starts,
+            "max_length_q": longest,
+            "max_length_k": longest,
+            "read": torch.from_numpy(ends - 1),
+        }
+    width = int(lengths.max())
+    ids = np.zeros((len(sequences), width), dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = sequence
+    mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
+    places = np.arange(len(sequences)) * width
+    read = places if pooling == "first" else places + lengths - 1
+    return {
+        "input_ids": torch.from_numpy(ids),
+        "attention_mask": torch.from_numpy(mask),
+        "read": torch.from_numpy(read),
+    }
+
+
+def to_device(batch: Mapping[str, Any], device: Any) -> dict[str, Any]:
+    """Copy a batch's tensors, also those in mappings inside it, without waiting for them."""
+    moved: dict[str, Any] = {}
+    for name, value in batch.items():
+        if isinstance(value, Mapping):
+            moved[name] = to_device(value, device)
+        else:
+            moved[name] = value.to(device, non_blocking=True) if hasattr(value, "to") else value
+    return moved
+
+
+def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
+    """Run a reward model on one batch of `collate`.
+
+    Args:
+        model: of `load_backbone`, or what a launcher wrapped around it.
+        batch: tensors on the model's device.
+        pooling: of the layout.
+
+    Returns:
+        (sequences, labels) float32.
+    """
+    if pooling == "first":
+        inputs = {name: value for name, value in batch.items() if name != "read"}
+        return model(**inputs).logits.float()
+    return model(**batch)
+
+
+def answer_logits(model: Any, batch: Mapping[str, Any], read: Any) -> Any:
+    """Run a language model and compute logits at some places only.
+
+    Args:
+        model: of `load_backbone(head="language")`, or what a launcher wrapped around it.
+        batch: tensors on the model's device; packed.
+        read: (places,) int64, in the packed row.
+
+    Returns:
+        (places, vocabulary) float32.
+    """
+    inputs = {name: value for name, value in batch.items() if name != "read"}
+    return model(**inputs, logits_to_keep=read, use_cache=False).logits[0].float()
+
+
+def load_with_adapter(
+    folder: str | Path,
+    base: str,
+    head: Head,
+    *,
+    quantized: bool = False,
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+) -> Any:
+    """Load a base model and fold a trained adapter into its weights.
+
+    Args:
+        folder: of peft's adapter; its tokenizer is taken.
+        base: name of the model that the adapter was trained on.
+        head: kind of model.
+        quantized: whether the adapter was trained on four-bit weights: those are then what it is
+            folded into, so that the model answers as it did in training.
+        dtype: type of the weights that come out.
+        trust_remote_code: run code from the base model's repository.
+
+    Returns:
+        (model, tokenizer), as `load_backbone`.
+
+    Raises:
+        ModelError: one of the two cannot be loaded, or they do not fit together.
+        MissingExtraError: peft is not installed.
+    """
+    try:
+        from peft import PeftModel  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("peft", "train") from error
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    model, _ = load_backbone(
+        base, head, trained_head=not _brings_head(Path(folder)), dtype=dtype, quantize=quantized,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    if quantized:
+        model = model.dequantize()
+    try:
+        with quiet():
+            merged = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(folder), trust_remote_code=trust_remote_code
+            )
+    except Exception as error:  # peft and safetensors raise many types
+        raise ModelError(
+            f"the adapter in {folder} does not fit {base} ({type(error).__name__}: {error}): both "
+            "must be as they were in training"
+        ) from error
+    use_pad_token(merged, tokenizer)
+    return merged, tokenizer
+
+
+def _brings_head(adapter: Path) -> bool:
+    """Whether peft saved a trained reward head beside the adapters."""
+    from safetensors import safe_open  # noqa: PLC0415
+
+    file = adapter / "adapter_model.safetensors"
+    if not file.exists():
+        raise ModelError(f"{file} is not there: an adapter must be saved as safetensors")
+    with safe_open(file, "np") as weights:
+        return any(part in _HEADS for name in weights.keys() for part in name.split("."))  # noqa: SIM118
+
+
+def add_lora(model: Any, lora: Lora, head: Head) -> Any:
+    """Freeze a model and add adapters; a reward head is trained in full beside them.
+
+    Returns:
+        peft's PeftModel.
+    """
+    from peft import LoraConfig, TaskType, get_peft_model, prepare_model_for_kbit_training  # noqa: PLC0415
+
+    if getattr(model, "is_loaded_in_4bit", False):
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    heads = [name for name in _HEADS if hasattr(model, name)]
+    towers = "|".join(_towers(model))
+    return get_peft_model(
+        model,
+        LoraConfig(
+            task_type=TaskType.SEQ_CLS if head == "reward" else TaskType.CAUSAL_LM,
+            r=lora.r,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=lora.target_modules,
+            exclude_modules=rf"({towers})\..*" if towers else None,
+            modules_to_save=heads if head == "reward" else None,
+        ),
+    )
+
+
+def no_dropout(model: Any) -> None:
+    """Switch every dropout off: rewards of a pair are compared, so both must meet one network."""
+    import torch  # noqa: PLC0415
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0

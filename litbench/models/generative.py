@@ -1,0 +1,362 @@
+"""Generative reward models: a language model that reads both stories and names the better one.
+
+    model = GenerativeModel.load("runs/genrm/model")
+
+The label form is read off the model's probabilities where the answer starts: P(A) / (P(A) + P(B)),
+each summed over the tokens that spell the label, and their sum kept as the label mass. Where the
+mass is low the model did not answer the question, and the verdict is `unparsed`. The explanation
+form writes greedily (temperature 0) and its last verdict line binds. Every pair is read in both
+orders.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from litbench.config import build
+from litbench.errors import ModelError
+from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
+from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
+from litbench.models.question import Question
+from litbench.models.throughput import Shape
+from litbench.raters import BlindPair, Judgement, Preference
+from litbench.templates import Template, load_template, split_verdict
+
+# Half of the mass on other tokens means that something else was about to be said.
+LEAST_LABEL_MASS = 0.5
+ANSWER_TOKENS = {"label": 1, "explanation": 512}
+_DEFAULT_MAX_LENGTH = 4_096
+
+
+def require_packing(model: Any, name: str) -> None:
+    """Check that a language model can run on sequences laid end to end.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    if not is_packed(model):
+        raise ModelError(
+            f"{name}: {type(model).__name__} does not let its attention be exchanged, which "
+            "generative raters need: take a Llama, Qwen, Gemma or Mistral, or another newer one"
+        )
+
+
+def make_question(
+    tokenizer: Any,
+    model: Any,
+    template: Template,
+    max_length: int,
+    max_prompt_tokens: int | None = None,
+    max_answer_tokens: int | None = None,
+) -> Question:
+    """Fit a template to a model; see Question.make."""
+    return Question.make(
+        tokenizer,
+        model,
+        template.parts(),
+        explains=template.answer == "explanation",
+        max_length=max_length,
+        max_prompt_tokens=256 if max_prompt_tokens is None else max_prompt_tokens,
+        max_answer_tokens=max_answer_tokens or ANSWER_TOKENS[template.answer],
+    )
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One reading of one pair: what stood as A, and what came out."""
+
+    prefers: Preference
+    p_a: float | None = None
+    mass: float | None = None
+    explanation: str | None = None
+    output_tokens: int = 0
+
+
+class GenerativeModel:
+    """A language model as a rater.
+
+    Attributes:
+        name: the rater's name.
+        question: how prompt and stories are joined, and how the answer is read.
+        model: the transformers model, in evaluation mode.
+        tokenizer: its tokenizer.
+        batch_tokens: most tokens of one forward pass.
+        least_label_mass: below it a verdict is `unparsed`.
+        prompts: `prompt_key` of the training prompts.
+        pairs_cut: how many of the pairs judged so far did not fit and were cut.
+        training_record: options, counts and loss curve, where LitBench trained it.
+        adapter: set when the weights are kept as an adapter.
+    """
+
+    kind = "generative"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        question: Question,
+        *,
+        name: str = "generative",
+        prompts: frozenset[str] = frozenset(),
+        batch_tokens: int | None = None,
+        least_label_mass: float = LEAST_LABEL_MASS,
+        training: Mapping[str, Any] | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
+        require_packing(model, name)
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.question = question
+        self.name = name
+        self.prompts = prompts
+        on_cpu = next(model.parameters()).device.type == "cpu"
+        self.batch_tokens = batch_tokens or (4_096 if on_cpu else 32_768)
+        self.least_label_mass = least_label_mass
+        self.pairs_cut = 0
+        self.training_record = dict(training or {})
+        self.adapter = adapter
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        name: str = "generative",
+        device: str | None = None,
+        dtype: str = "float32",
+        batch_tokens: int | None = None,
+        template: str | None = None,
+        max_length: int | None = None,
+        least_label_mass: float = LEAST_LABEL_MASS,
+        trust_remote_code: bool = False,
+    ) -> "GenerativeModel":
+        """Load a model folder, or any causal language model as a zero-shot judge.
+
+        Args:
+            path: a folder written by `save`, another model's folder or adapter, or a name on the
+                Hub.
+            name: the rater's name.
+            device: such as cuda or cpu; a GPU where there is one when not given.
+            dtype: float32, bfloat16 or float16.
+            batch_tokens: most tokens of one forward pass; 4,096 on a CPU and 32,768 elsewhere when
+                not given.
+            template: the question, by a template's name or path, for a model without a stored one;
+                `verdict_label` when not given.
+            max_length: most tokens of question and answer, for such a model.
+            least_label_mass: below it a verdict is `unparsed`.
+            trust_remote_code: run code from the model's repository.
+
+        Raises:
+            ConfigError: there is no such template.
+            DataError: a name on the Hub that cannot be fetched.
+            ModelError: it cannot be loaded, or cannot be read as a generative rater.
+            MissingExtraError: torch or transformers is not installed.
+        """
+        loaded = load_folder(
+            str(path), "language", cls.kind, dtype=dtype, trust_remote_code=trust_remote_code
+        )
+        require_packing(loaded.model, str(path))
+        if loaded.form is None:
+            question = make_question(
+                loaded.tokenizer,
+                loaded.model,
+                load_template(template or "verdict_label"),
+                max_length or _DEFAULT_MAX_LENGTH,
+            )
+        else:
+            question = build(Question, loaded.form, f"{path}: litbench.json")
+        import torch  # noqa: PLC0415
+
+        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(
+            loaded.model.to(where), loaded.tokenizer, question, name=name, prompts=loaded.prompts,
+            batch_tokens=batch_tokens, least_label_mass=least_label_mass,
+            training=loaded.training, adapter=loaded.adapter,
+        )  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
+        loaded = Loaded(
+            self.model, self.tokenizer, None, self.prompts, self.training_record, self.adapter
+        )
+        save_folder(folder, self.kind, loaded, asdict(self.question))
+
+    def training_prompts(self) -> frozenset[str]:
+        """`prompt_key` of the training prompts; empty when the model folder does not tell."""
+        return self.prompts
+
+    def notes(self) -> dict[str, Any]:
+        """Weights, pairs cut so far, and how it was trained."""
+        found: dict[str, Any] = {
+            "parameters": Shape.of(self.model).parameters,
+            "pairs_cut": self.pairs_cut,
+        }
+        if self.training_record:
+            found["training"] = self.training_record
+        return found
+
+    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
+        """Read every pair in both orders.
+
+        Raises:
+            ModelError: the model's logits are not finite.
+        """
+        prompts = [pair.prompt for pair in pairs]
+        first, second = [pair.first for pair in pairs], [pair.second for pair in pairs]
+        straight = self.question.ask(self.tokenizer, prompts, first, second)
+        swapped = self.question.ask(self.tokenizer, prompts, second, first)
+        self.pairs_cut += sum(straight.cut)
+        questions = [np.array(ids) for ids in (*straight.ids, *swapped.ids)]
+        read = self._write if self.question.explains else self._weigh
+        answers = read(questions)
+        judged = []
+        for place in range(len(pairs)):
+            both = []
+            orders: list[tuple[Literal["first", "second"], int]] = [
+                ("first", place),
+                ("second", place + len(pairs)),
+            ]
+            for shown, at in orders:
+                answer = answers[at]
+                p_a = answer.p_a
+                p_first = p_a if p_a is None or shown == "first" else 1 - p_a
+                prefers = answer.prefers
+                if shown == "second" and prefers in ("first", "second"):
+                    prefers = "second" if prefers == "first" else "first"
+                both.append(
+                    Judgement(
+                        prefers,
+                        p_first,
+                        first_shown=shown,
+                        explanation=answer.explanation,
+                        input_tokens=len(questions[at]),
+                        output_tokens=answer.output_tokens,
+                        label_mass=answer.mass,
+                    )
+                )
+            judged.append(both)
+        return judged
+
+    def _batches(self, questions: Sequence[np.ndarray], room: int) -> list[list[int]]:
+        """Rows of questions by falling length, at most `batch_tokens` with `room` for each."""
+        order = sorted(range(len(questions)), key=lambda row: -len(questions[row]))
+        batches: list[list[int]] = []
+        filled = self.batch_tokens + 1
+        for row in order:
+            length = len(questions[row]) + room
+            if filled + length > self.batch_tokens:
+                batches.append([])
+                filled = 0
+            batches[-1].append(row)
+            filled += length
+        return batches
+
+    def _bar(self, total: int) -> Any:
+        from tqdm import tqdm  # noqa: PLC0415
+
+        about = f"judge {self.name}"
+        return tqdm(total=total, desc=about, unit=" readings", leave=False, disable=None)
+
+    def _weigh(self, questions: Sequence[np.ndarray]) -> list[_Read]:
+        """Label probabilities of every question; the likelier label is the verdict."""
+        import torch  # noqa: PLC0415
+
+        device = next(self.model.parameters()).device
+        found: list[_Read | None] = [None] * len(questions)
+        with torch.inference_mode(), self._bar(len(questions)) as bar:
+            for rows in self._batches(questions, 0):
+                batch = collate([questions[row] for row in rows], packed=True, pooling="last")
+                batch = to_device(batch, device)
+                logits = answer_logits(self.model, batch, batch["read"])
+                p_a, mass = self.question.read_label(logits)
+                if not np.isfinite(p_a).all():
+                    raise ModelError(
+                        f"rater {self.name}: logits are not finite: check weights and dtype"
+                    )
+                for row, p, labelled in zip(rows, p_a, mass, strict=True):
+                    found[row] = self._verdict(float(p), float(labelled))
+                bar.update(len(rows))
+        return [read for read in found if read is not None]
+
+    def _verdict(self, p_a: float, mass: float) -> _Read:
+        if mass < self.least_label_mass:
+            return _Read("unparsed", None, mass, output_tokens=1)
+        prefers: Preference = "tie"
+        if p_a != 0.5:
+            prefers = "first" if p_a > 0.5 else "second"
+        return _Read(prefers, p_a, mass, output_tokens=1)
+
+    def _write(self, questions: Sequence[np.ndarray]) -> list[_Read]:
+        """Explanations, written greedily; the last verdict line binds."""
+        import torch  # noqa: PLC0415
+        from transformers import GenerationConfig  # noqa: PLC0415
+
+        device = next(self.model.parameters()).device
+        room = self.question.max_answer_tokens
+        greedy = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=room,
+            eos_token_id=list(self.question.end),
+            pad_token_id=self.tokenizer.pad_token_id,
+        )
+        found: list[_Read | None] = [None] * len(questions)
+        # Generation works on rows with padding; the packed attention is put back in any case.
+        packed, habits = self.model.config._attn_implementation, self.model.generation_config
+        set_attention(self.model, "sdpa")
+        # What a model asks for by itself, such as a penalty on words said before, fills every gap
+        # in the options of `generate`, and an answer would not be the likeliest one.
+        self.model.generation_config = greedy
+        try:
+            with torch.inference_mode(), self._bar(len(questions)) as bar:
+                for rows in self._batches(questions, room):
+                    width = max(len(questions[row]) for row in rows)
+                    ids = torch.full((len(rows), width), self.tokenizer.pad_token_id)
+                    mask = torch.zeros_like(ids)
+                    for place, row in enumerate(rows):
+                        ids[place, width - len(questions[row]) :] = torch.tensor(questions[row])
+                        mask[place, width - len(questions[row]) :] = 1
+                    written = self.model.generate(
+                        input_ids=ids.to(device),
+                        attention_mask=mask.to(device),
+                        generation_config=greedy,
+                    )[:, width:].tolist()
+                    for row, answer in zip(rows, written, strict=True):
+                        found[row] = self._parse(answer)
+                    bar.update(len(rows))
+        finally:
+            set_attention(self.model, packed)
+            self.model.generation_config = habits
+        return [read for read in found if read is not None]
+
+    def _parse(self, ids: list[int]) -> _Read:
+        ends = [place for place, token in enumerate(ids) if token in self.question.end]
+        kept = ids[: ends[0]] if ends else ids
+        text = self.tokenizer.decode(kept, skip_special_tokens=True)
+        explanation, label = split_verdict(text)
+        if label is None:
+            return _Read("unparsed", explanation=explanation, output_tokens=len(kept))
+        prefers: Literal["first", "second"] = "first" if label == "A" else "second"
+        return _Read(prefers, explanation=explanation, output_tokens=len(kept))
+
+
+@dataclass
+class GenerativeRaterOptions:
+    """A generative model as a rater; see GenerativeModel.load."""
+
+    path: str
+    device: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    batch_tokens: int | None = None
+    template: str | None = None
+    max_length: int | None = None
+    least_label_mass: float = LEAST_LABEL_MASS
+    trust_remote_code: bool = False
+
+
+def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> GenerativeModel:
+    """The kind `generative` of a config."""
+    ready = asdict(build(GenerativeRaterOptions, options, where))
+    return GenerativeModel.load(ready.pop("path"), name=name, **ready)

@@ -1,0 +1,306 @@
+"""Training a Bradley-Terry reward model (paper 4.1, A.9).
+
+Loss of a pair: -log sigmoid(reward of chosen - reward of rejected - margin). With a soft label p,
+the probability that the chosen story is the better one, p times that and 1 - p times the loss of
+the opposite order. A step's loss is the mean over its pairs, by their weights.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.config import build
+from litbench.errors import DataError
+from litbench.models.backbone import Pooling, collate, is_packed, load_backbone, rewards_of
+from litbench.models.folder import Adapter
+from litbench.models.layout import Form, Layout
+from litbench.models.reward import RewardModel
+from litbench.models.tokenised import TokenisedPairs, cached, make_tokenised
+from litbench.models.training import (
+    TrainingOptions,
+    content_digest,
+    hold_back,
+    is_main_process,
+    load_trained,
+    seed_everything,
+    train,
+)
+from litbench.raters import training_prompts_of
+
+_LN2 = float(np.log(2))
+
+
+@dataclass(kw_only=True)
+class RewardTraining(TrainingOptions):
+    """How a reward model is trained.
+
+    Attributes:
+        form: `plain`: prompt, blank line, story; `chat`: the backbone's own chat template; or
+            `story`: the story alone.
+        center_rewards_coefficient: weight of (r_chosen + r_rejected)^2, which keeps the free
+            offset near zero (Eisenstein et al., 2023); null for none.
+        margin: by how much the chosen story should lead: `column`, the pairs' own where they have
+            it; `votes`, the logarithm of the ratio of their votes; or `none`.
+        target: probability that the chosen story is the better: `label`, 1; `votes`, its share of
+            both stories' votes; `column`, the pairs' column `p_chosen`, such as a teacher's.
+    """
+
+    form: Form = "plain"
+    center_rewards_coefficient: float | None = None
+    margin: Literal["column", "votes", "none"] = "column"
+    target: Literal["label", "votes", "column"] = "label"
+
+
+@dataclass
+class RewardObjective:
+    """Bradley-Terry on pairs of sequences; see litbench.models.training.Objective."""
+
+    pooling: Pooling
+    padded: bool
+    center: float | None = None
+
+    def batch(self, data: TokenisedPairs, rows: np.ndarray) -> dict[str, Any]:
+        """The chosen stories of these pairs, then the rejected ones."""
+        import torch  # noqa: PLC0415
+
+        both = [data.sequences(int(row)) for row in rows]
+        sequences = [pair[0] for pair in both] + [pair[1] for pair in both]
+        numbers = {
+            name: torch.from_numpy(data.column(name)[rows].astype(np.float32))
+            for name in ("weight", "margin", "target")
+        }
+        return {
+            "inputs": collate(sequences, packed=not self.padded, pooling=self.pooling),
+            **numbers,
+        }
+
+    def normaliser(self, data: TokenisedPairs, rows: np.ndarray) -> float:
+        """Sum of the pairs' weights."""
+        return float(data.column("weight")[rows].sum())
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> tuple[Any, Any]:
+        """Summed weighted loss, and 1, 1/2 or 0 for each pair."""
+        from torch.nn.functional import logsigmoid  # noqa: PLC0415
+
+        rewards = rewards_of(model, batch["inputs"], self.pooling)[:, 0]
+        chosen, rejected = rewards.chunk(2)
+        lead, target = chosen - rejected, batch["target"]
+        beyond = lead - batch["margin"]
+        loss = -(target * logsigmoid(beyond) + (1 - target) * logsigmoid(-beyond))
+        if self.center is not None:
+            loss = loss + self.center * (chosen + rejected) ** 2
+        right = (lead.detach().sign() + 1) / 2
+        return (loss * batch["weight"]).sum(), right
+
+
+def _numbers(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:
+    """A column that is there for all pairs or for none."""
+    column = pairs[name] if name in pairs.column_names else None
+    if column is None or column.null_count == len(column):
+        return np.full(pairs.num_rows, otherwise)
+    if column.null_count:
+        raise DataError(
+            f"column {name} is null in {column.null_count} of {len(column)} pairs: give every pair "
+            f"a {name}, or none"
+        )
+    values: np.ndarray = column.to_numpy().astype(np.float64)
+    return values
+
+
+def _vote_counts(pairs: pa.Table, key: str) -> tuple[np.ndarray, np.ndarray]:
+    sides = [pairs["chosen_score"], pairs["rejected_score"]]
+    if any(side.null_count for side in sides):
+        raise DataError(
+            f"{key}: votes needs the votes of both stories, and columns chosen_score and "
+            "rejected_score have nulls: take pairs with votes, or another value"
+        )
+    # A story starts with its author's own vote; what fell below counts as that.
+    chosen, rejected = (np.maximum(side.to_numpy().astype(np.float64), 1.0) for side in sides)
+    return chosen, rejected
+
+
+def weights_of(pairs: pa.Table) -> np.ndarray:
+    """Weight of every pair, float64, shape (n,); 1 where the pairs have none.
+
+    Raises:
+        DataError: weights on some pairs only, or one that is not positive.
+    """
+    weight = _numbers(pairs, "weight", 1.0)
+    if (weight <= 0).any():
+        raise DataError(
+            f"column weight is not positive in {int((weight <= 0).sum())} pairs: leave them out"
+        )
+    return weight
+
+
+def margins_and_targets(pairs: pa.Table, options: RewardTraining) -> tuple[np.ndarray, np.ndarray]:
+    """Margin and target probability of every pair.
+
+    Returns:
+        Two float64 arrays of shape (n,).
+
+    Raises:
+        DataError: a column that the options ask for has nulls, or values out of range.
+    """
+    margin = np.zeros(pairs.num_rows)
+    if options.margin == "column":
+        margin = _numbers(pairs, "margin", 0.0)
+    elif options.margin == "votes":
+        chosen, rejected = _vote_counts(pairs, "margin")
+        margin = np.log(chosen / rejected)
+    target = np.ones(pairs.num_rows)
+    if options.target == "votes":
+        chosen, rejected = _vote_counts(pairs, "target")
+        target = chosen / (chosen + rejected)
+    elif options.target == "column":
+        if "p_chosen" not in pairs.column_names or pairs["p_chosen"].null_count:
+            raise DataError("target: column needs a column p_chosen without nulls: add it")
+        target = _numbers(pairs, "p_chosen", 1.0)
+        if ((target < 0) | (target > 1)).any():
+            raise DataError("column p_chosen holds values outside 0 to 1: it is a probability")
+    smooth = options.label_smoothing
+    return margin, target * (1 - smooth) + (1 - target) * smooth
+
+
+def tokenise(
+    pairs: pa.Table, tokenizer: Any, layout: Layout, options: RewardTraining
+) -> TokenisedPairs:
+    """Turn pairs into token ids.
+
+    Raises:
+        DataError: pairs that do not fit where `overlong` is error, or columns as
+            `margins_and_targets` says.
+    """
+    weight = weights_of(pairs)
+    margin, target = margins_and_targets(pairs, options)
+    prompts = pairs["prompt"].to_pylist()
+    sides = [
+        layout.encode(tokenizer, prompts, pairs[side].to_pylist())
+        for side in ("chosen", "rejected")
+    ]
+    rows: list[dict[str, Any]] = []
+    set_aside: list[dict[str, str]] = []
+    shortened = 0
+    for place, pair_id in enumerate(pairs["pair_id"].to_pylist()):
+        cut = any(side.cut[place] for side in sides)
+        ids = [side.ids[place] for side in sides]
+        reason = None
+        if cut and options.overlong == "error":
+            raise DataError(
+                f"pair {pair_id} does not fit into max_length {layout.max_length}: raise it, or "
+                "set overlong to truncate or drop"
+            )
+        if cut and options.overlong == "drop":
+            reason = "longer than max_length"
+        elif ids[0] == ids[1]:
+            # They would get equal rewards whatever is learned.
+            reason = "both stories are the same tokens" + (" once cut" if cut else "")
+        if reason:
+            set_aside.append({"pair_id": pair_id, "reason": reason})
+            continue
+        shortened += cut
+        rows.append(
+            {
+                "pair_id": pair_id,
+                "ids_0": ids[0],
+                "ids_1": ids[1],
+                "weight": weight[place],
+                "margin": margin[place],
+                "target": target[place],
+                "answer": 0,
+                "label_at": 0,
+            }
+        )
+    return make_tokenised(rows, set_aside, shortened)
+
+
+def train_reward_model(
+    pairs: pa.Table,
+    options: RewardTraining,
+    folder: Path,
+    name: str = "reward",
+    *,
+    prepare_only: bool = False,
+) -> RewardModel | None:
+    """Train a reward model on preference pairs.
+
+    Args:
+        pairs: table by the schema PAIRS; all its rows are used.
+        options: see RewardTraining.
+        folder: for checkpoints; training goes on from the last one there.
+        name: the rater's name.
+        prepare_only: tokenise into the cache and stop, before a launch.
+
+    Returns:
+        The trained model, not saved; its record holds options, counts and the curve. None on every
+        process but the first, and when only preparing.
+
+    Raises:
+        ConfigError: options that do not fit together.
+        DataError: no pairs, or columns that the options need have nulls.
+        ModelError: the backbone cannot be loaded, or the loss is no number or does not move.
+        MissingExtraError: a library is not installed.
+    """
+    options.check()
+    if pairs.num_rows == 0:
+        raise DataError("there are no pairs to train on: check the filters and the split")
+    seed_everything(options.seed)
+    model, tokenizer = load_backbone(
+        options.backbone,
+        trained_head=False,
+        trust_remote_code=options.trust_remote_code,
+        dtype=options.weights,
+        quantize=options.quantize,
+        attention=options.attention,
+    )
+    layout = Layout.infer(
+        tokenizer, model, options.max_length, options.max_prompt_tokens, options.form
+    )
+    used, held_back = hold_back(pairs, options.validation, options.seed)
+    how = [options.overlong, options.margin, options.target, options.label_smoothing]
+
+    def tokenised(part: pa.Table) -> TokenisedPairs:
+        depends_on = ["reward", content_digest(part, tokenizer), layout, how]
+        return cached(depends_on, lambda: tokenise(part, tokenizer, layout, options))
+
+    data, validation = tokenised(used), tokenised(held_back)
+    if prepare_only:
+        if is_main_process():
+            print(f"cached: to train on {data}; to validate on {validation}")
+        return None
+    trained = train(
+        RewardObjective(layout.pooling, not is_packed(model), options.center_rewards_coefficient),
+        model, tokenizer, options, data, validation, folder,
+        head="reward", chance_loss=_LN2,
+    )  # fmt: skip
+    if not is_main_process():
+        return None
+    # Two models side by side may not fit.
+    del model
+    model, tokenizer = load_trained(trained.folder, options, "reward")
+    adapter = None
+    if options.lora is not None and not options.merge:
+        adapter = Adapter(options.backbone, options.quantize, trained.folder)
+    return RewardModel(
+        model, tokenizer, layout, name=name, prompts=training_prompts_of(pairs),
+        training=trained.record, adapter=adapter,
+    )  # fmt: skip
+
+
+def train_rater(
+    name: str,
+    options: Mapping[str, Any],
+    pairs: pa.Table,
+    folder: Path,
+    seed: int,
+    where: str,
+) -> RewardModel:
+    """Train the kind `reward` inside cross-validation; the fold's seed joins the config's."""
+    ready = build(RewardTraining, {"seed": seed, **options}, where)
+    model = train_reward_model(pairs, ready, folder, name)
+    assert model is not None
+    return model

@@ -1,0 +1,207 @@
+"""Attention over sequences laid end to end: none sees another, and both ways of computing agree."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from litbench.errors import ConfigError, ModelError
+from litbench.models import attention
+from litbench.models.attention import can_pack, packed_attention
+from litbench.models.backbone import collate, is_packed, load_backbone, rewards_of, set_attention
+from litbench.models.layout import Layout
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+LENGTHS = (1, 40, 7, 23)
+SAME = 1e-5
+
+
+def by_hand(query, key, value, starts, scale, window, *, causal):
+    """Softmax of all scores that may be seen, spelled out; (tokens, heads, width) in and out."""
+    key, value = (
+        part.repeat_interleave(query.shape[1] // part.shape[1], 1) for part in (key, value)
+    )
+    out = torch.zeros_like(query)
+    for start, end in pairwise(starts.tolist()):
+        for token in range(start, end):
+            last = token + 1 if causal else end
+            first = start
+            if window is not None:
+                first = max(start, token - window + 1)
+                last = last if causal else min(end, token + window)
+            scores = torch.einsum("hw,khw->hk", query[token], key[first:last]) * scale
+            out[token] = torch.einsum("hk,khw->hw", scores.softmax(-1), value[first:last])
+    return out
+
+
+def reference_kernel(calls):
+    """Stands for torch's kernel, which needs a GPU; notes what it was called with."""
+
+    def varlen(query, key, value, starts, key_starts, longest, longest_key, **options):
+        calls.append(options | {"heads": query.shape[1], "key_heads": key.shape[1]})
+        assert query.is_contiguous()
+        assert key.is_contiguous()
+        assert value.is_contiguous()
+        assert starts.dtype == key_starts.dtype == torch.int32
+        assert starts[-1] == len(query) == len(key) == len(value)
+        assert longest == longest_key >= int((starts[1:] - starts[:-1]).max())
+        # The kernel's own rule: without the flag, heads must be as many as key heads.
+        assert options["enable_gqa"] or query.shape[1] == key.shape[1]
+        back, ahead = options["window_size"]
+        assert ahead in (0, -1)
+        return by_hand(
+            query, key, value, starts, options["scale"] or query.shape[-1] ** -0.5,
+            None if back == -1 else back + 1, causal=ahead == 0,
+        )  # fmt: skip
+
+    return varlen
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Send attention to the stand-in of the kernel; gives the calls."""
+    calls = []
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    monkeypatch.setattr(varlen, "varlen_attn", reference_kernel(calls))
+    monkeypatch.setattr(attention, "_has_kernel", lambda *_: True)
+    return calls
+
+
+class Layer:
+    """As much of an attention layer as is looked at."""
+
+    is_causal = True
+
+
+def parts(key_heads):
+    """Queries, keys, values as transformers gives them, and the boundaries."""
+    source = torch.Generator().manual_seed(0)
+    shapes = [(1, heads, sum(LENGTHS), 16) for heads in (4, key_heads, key_heads)]
+    starts = torch.tensor(np.cumsum([0, *LENGTHS]), dtype=torch.int32)
+    return [torch.randn(shape, generator=source) for shape in shapes], starts
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 8, 64])
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+@pytest.mark.parametrize("computes", ["one by one", "kernel"])
+def test_both_ways_compute_attention_within_each_sequence(
+    computes, key_heads, window, causal, request
+):
+    calls = request.getfixturevalue("kernel") if computes == "kernel" else None
+    (query, key, value), starts = parts(key_heads)
+    out, weights = packed_attention(
+        Layer(), query, key, value, None, scaling=0.3, sliding_window=window,
+        cu_seq_lens_q=starts, max_length_q=256, is_causal=causal,
+    )  # fmt: skip
+    assert weights is None
+    flat = [part[0].transpose(0, 1) for part in (query, key, value)]
+    expected = by_hand(*flat, starts, 0.3, window, causal=causal)
+    torch.testing.assert_close(out[0], expected, rtol=0, atol=SAME)
+    if calls is not None:
+        (call,) = calls
+        assert call["window_size"] == (-1 if window is None else window - 1, 0 if causal else -1)
+        assert call["enable_gqa"] == (key_heads != 4)
+
+
+def test_a_window_wider_than_every_sequence_costs_the_kernel_nothing(kernel):
+    (query, key, value), starts = parts(4)
+    packed_attention(
+        Layer(), query, key, value, None, sliding_window=4_096, cu_seq_lens_q=starts,
+        max_length_q=256,
+    )  # fmt: skip
+    assert kernel[0]["window_size"] == (-1, 0)
+
+
+def test_a_sequence_does_not_see_its_neighbours():
+    (query, key, value), starts = parts(2)
+    one = packed_attention(Layer(), query, key, value, None, cu_seq_lens_q=starts)[0]
+    for part in (query, key, value):
+        part[:, :, : LENGTHS[0] + LENGTHS[1]] = 9.0
+    other = packed_attention(Layer(), query, key, value, None, cu_seq_lens_q=starts)[0]
+    kept = LENGTHS[0] + LENGTHS[1]
+    torch.testing.assert_close(one[:, kept:], other[:, kept:], rtol=0, atol=0)
+    assert (one[:, :kept] - other[:, :kept]).abs().max() > 1
+
+
+def test_the_kernel_is_only_taken_for_what_it_can_do():
+    query = torch.zeros(4, 2, 16, dtype=torch.bfloat16)
+    assert not attention._has_kernel(query, 0.0)
+
+    class OnGpu:
+        is_cuda, dtype, shape = True, torch.bfloat16, (4, 2, 64)
+
+    assert attention._has_kernel(OnGpu(), 0.0)
+    assert not attention._has_kernel(OnGpu(), 0.1)
+    OnGpu.shape = (4, 2, 512)
+    assert not attention._has_kernel(OnGpu(), 0.0)
+    OnGpu.shape, OnGpu.dtype = (4, 2, 64), torch.float32
+    assert not attention._has_kernel(OnGpu(), 0.0)
+
+
+# In models -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def sequences(invented):
+    """Texts of 1 to 120 words, most of them longer than the window of the tiny Gemma."""
+    source = random.Random(5)
+    return [invented(source, words) for words in (1, 120, 3, 60, 30)]
+
+
+def rewards_by(model, tokenizer, texts, *, packed):
+    ids = (
+        Layout.infer(tokenizer, model, 256).encode(tokenizer, ["The gate"] * len(texts), texts).ids
+    )
+    batch = collate([np.array(one) for one in ids], packed=packed, pooling="last")
+    with torch.inference_mode():
+        return rewards_of(model.eval(), batch, "last")[:, 0].numpy()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2", "gemma3"])
+def test_packed_rows_are_padded_rows_are_eager_attention(kind, tiny_model, sequences, request):
+    folder = str(tiny_model(kind))
+    packed, tokenizer = load_backbone(folder)
+    assert is_packed(packed)
+    expected = rewards_by(packed, tokenizer, sequences, packed=True)
+    assert expected.std() > 0.05
+    for implementation in ("sdpa", "eager"):
+        padded, _ = load_backbone(folder, attention=implementation)
+        assert not is_packed(padded)
+        found = rewards_by(padded, tokenizer, sequences, packed=False)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=SAME)
+    calls = request.getfixturevalue("kernel")
+    found = rewards_by(packed, tokenizer, sequences, packed=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=SAME)
+    # Of the two layers of the tiny Gemma the first sees 16 tokens, itself among them.
+    windows = [call["window_size"] for call in calls]
+    assert windows == ([(15, 0), (-1, 0)] if kind == "gemma3" else [(-1, 0)] * 2)
+    assert all(call["enable_gqa"] == (call["heads"] != call["key_heads"]) for call in calls)
+
+
+def test_which_models_can_be_packed(tiny_model):
+    for kind in ("llama", "qwen3", "gpt2", "gemma3"):
+        assert can_pack(load_backbone(str(tiny_model(kind)))[0])
+    encoder, _ = load_backbone(str(tiny_model("bert")))
+    assert not can_pack(encoder)
+    assert not is_packed(encoder)
+    capped, _ = load_backbone(str(tiny_model("llama")))
+    # Gemma 2 bends the scores of attention, which torch's kernel does not.
+    capped.config.attn_logit_softcapping = 50.0
+    assert not can_pack(capped)
+
+
+def test_padded_rows_on_packed_attention_are_refused_and_not_mixed_up(tiny_model):
+    model, _ = load_backbone(str(tiny_model("llama")))
+    ids = torch.tensor([[5, 6, 7], [5, 6, 0]])
+    with pytest.raises(ModelError, match=r"rows with padding.*set_attn_implementation\('sdpa'\)"):
+        model(input_ids=ids, attention_mask=(ids > 0).long())
+
+
+def test_an_attention_that_is_not_there_is_a_clear_error(tiny_model):
+    model, _ = load_backbone(str(tiny_model("llama")))
+    with pytest.raises(ConfigError, match="attention: 'flash' cannot be used here"):
+        set_attention(model, "flash")

@@ -1,0 +1,155 @@
+"""Upload the folder of a trained model to the Hub, or show what would be uploaded.
+
+    python train/push_model.py --config configs/train/push_model.yaml
+
+Reads `model`, a folder that bradley_terry.py or generative.py wrote. Shows its files and their
+sizes; writes nothing here. With `push: true` it makes the model's page on the Hub, private unless
+`private: false`, and replaces its files in one commit; the token comes from `hf auth login` or
+HF_TOKEN and from nowhere else. Weights go as safetensors only, and of the training prompts only
+hashes. The model then loads by its name: `RewardModel.load("owner/name")`.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from litbench.config import run_program
+from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.hub import SIGN_IN, explain, parse_name
+
+# What transformers, tokenizers and LitBench write, and nothing that runs or was pickled.
+ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")
+# As litbench.text.prompt_key writes them.
+PROMPT_KEY = re.compile("[0-9a-f]{32}")
+
+
+@dataclass
+class Config:
+    """What to upload, and where to.
+
+    Attributes:
+        model: the model's folder.
+        repository: owner/name on the Hub.
+        push: upload; otherwise only show what would be.
+        private: make the model private.
+    """
+
+    model: Path
+    repository: str
+    push: bool = False
+    private: bool = True
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """The files to upload, by their path on the Hub.
+
+    Raises:
+        DataError: LitBench did not write the folder, it holds something else, or texts of prompts.
+    """
+    if not (folder / "litbench.json").exists():
+        raise DataError(
+            f"{folder} holds no litbench.json: give the folder `model` that "
+            "train/bradley_terry.py or train/generative.py wrote"
+        )
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or (path.is_file() and not name.endswith(ENDINGS)):
+            raise DataError(
+                f"{path} is no file that a model's folder should hold ({', '.join(ENDINGS)}): "
+                "remove it from the folder"
+            )
+        if path.is_file():
+            found[name] = path
+    if not any(name.endswith(".safetensors") for name in found):
+        raise DataError(f"{folder} holds no weights as safetensors: train the model again")
+    for name in ("litbench.json", "run.json"):
+        if name in found:
+            check_prompts(found[name])
+    return found
+
+
+def check_prompts(path: Path) -> None:
+    """Refuse to publish training prompts as texts.
+
+    Raises:
+        DataError: an entry of `training_prompts` is no hash, or the file is broken.
+    """
+    try:
+        prompts = json.loads(path.read_text(encoding="utf-8"))["training_prompts"]
+        texts = [one for one in prompts if PROMPT_KEY.fullmatch(str(one)) is None]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is broken ({error}): train the model again") from error
+    if texts:
+        # The message may end up in a log, so no text is in it.
+        raise DataError(
+            f"{path}: {len(texts):,} of {len(prompts):,} training_prompts are no hashes and may be "
+            "texts: train the model again"
+        )
+
+
+def push(config: Config, files: dict[str, Path]) -> str:
+    """Replace the model's files in one commit; return the commit's address.
+
+    Raises:
+        ConfigError: no token, or the model is public and `private` is true.
+        DataError: the Hub refuses or cannot be reached.
+    """
+    try:
+        import huggingface_hub  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("huggingface_hub", "models") from error
+    if huggingface_hub.get_token() is None:
+        raise ConfigError(f"there is no token for the Hub: {SIGN_IN}, with the right to write")
+    api = huggingface_hub.HfApi()
+    name = config.repository
+    try:
+        api.create_repo(name, private=config.private, exist_ok=True)
+        there = api.model_info(name)
+        if config.private and not there.private:
+            raise ConfigError(
+                f"{name} is public on the Hub, and private is true: make it private there, or "
+                "say private: false"
+            )
+        # Shards of an earlier version would be loaded with the new ones.
+        stale = [
+            sibling.rfilename
+            for sibling in there.siblings or []
+            if sibling.rfilename.endswith(ENDINGS) and sibling.rfilename not in files
+        ]
+        commit = api.create_commit(
+            name,
+            [
+                *(huggingface_hub.CommitOperationAdd(path, file) for path, file in files.items()),
+                *(huggingface_hub.CommitOperationDelete(path) for path in stale),
+            ],
+            commit_message="Model and card written by LitBench",
+            # Nobody else's change since we looked is lost.
+            parent_commit=there.sha,
+        )
+    except ConfigError:
+        raise
+    except Exception as error:  # the library and its transport raise dozens of types
+        raise explain(error, name, "cannot be pushed to the Hub") from error
+    return str(commit.commit_url)
+
+
+def main(config: Config) -> None:
+    """Show the files; push them when told to."""
+    if str(parse_name(config.repository)) != parse_name(config.repository).repository:
+        raise ConfigError(f"repository is '{config.repository}': give owner/name and no more")
+    files = files_of(config.model)
+    for name, path in files.items():
+        print(f"  {path.stat().st_size:>15,} bytes  {name}")
+    if config.push:
+        print(f"pushed: {push(config, files)}")
+    else:
+        print(
+            f"nothing was pushed; read {config.model / 'README.md'}, then run the same command "
+            "with --push true"
+        )
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)
