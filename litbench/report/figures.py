@@ -363,3 +363,67 @@ def concentration(series: Sequence[tuple[str, np.ndarray]]) -> str:
             axes.legend(loc="lower right")
 
     return _draw("concentration", draw)
+
+
+def scaling(
+    lines: Sequence[tuple[str, Sequence[tuple[float, Interval, Sequence[float]]]]],
+    references: Sequence[tuple[str, float]],
+    label: str,
+    tick: Callable[[float], str],
+) -> str:
+    """Agreement against a quantity that grows, on a scale of logarithms (paper, Figure 5).
+
+    Args:
+        lines: name and points by growing quantity: the quantity, agreement with its interval
+            (drawn as a band), agreement of each seed (drawn as dots).
+        references: name and agreement of raters without a place on the axis; horizontal lines.
+        label: the quantity with its unit.
+        tick: writes a value of it.
+    """
+
+    def draw(axes: Any) -> None:
+        from matplotlib.ticker import NullLocator  # noqa: PLC0415
+
+        axes.axhline(0.5, color=_FAINT, linewidth=1.2, zorder=0.6)
+        for place, (name, points) in enumerate(lines):
+            color, marker = _SERIES[place % 6], "osD^v"[place // 6 % 5]
+            x = np.array([at for at, *_ in points], dtype=float)
+            mean = np.array([interval.mean for _, interval, _ in points])
+            low = np.array([interval.low for _, interval, _ in points])
+            high = np.array([interval.high for _, interval, _ in points])
+            if len(points) > 1:
+                # Bands of many lines cover each other.
+                alpha = 0.16 if len(lines) < 4 else 0.09
+                axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
+            else:
+                axes.vlines(x, low, high, color=color, alpha=0.4, linewidth=3)
+            seeds = [(at, value) for at, _, values in points for value in values]
+            if seeds:
+                axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
+            axes.plot(x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5,
+                      label=name)  # fmt: skip
+        for place, (name, value) in enumerate(references):
+            style = ((0, (6, 2)), (0, (1, 1.6)), (0, (6, 2, 1, 2)), (0, (3, 1.5)))[place % 4]
+            axes.axhline(value, color=_INK, linewidth=0.9, linestyle=style, alpha=0.75, label=name)
+        places = sorted({at for _, points in lines for at, *_ in points})
+        axes.set_xscale("log")
+        left, right = np.log(places[0]), np.log(places[-1])
+        margin = 0.06 * (right - left) or 0.7
+        axes.set_xlim(np.exp(left - margin), np.exp(right + margin))
+        ticks: list[float] = []
+        for at in places:
+            # Each point says its value where there is room.
+            if not ticks or np.log(at / ticks[-1]) >= 0.11 * (right - left):
+                ticks.append(at)
+        axes.set_xticks(ticks, [tick(at) for at in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.grid(axis="y")
+        axes.set_xlabel(label)
+        axes.set_ylabel("agreement")
+        axes.figure.legend(loc="outside upper left", ncols=columns, columnspacing=1.2,
+                           handlelength=2.4)  # fmt: skip
+
+    names = [name for name, _ in (*lines, *references)]
+    # The letters of a row, each name with its line and the space around it.
+    columns = max(1, min(3, len(names), 62 // (max(map(len, names)) + 8)))
+    return _draw(f"scaling {label}", draw, 2.7 + 0.17 * -(-len(names) // columns))
