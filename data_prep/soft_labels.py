@@ -1,0 +1,87 @@
+"""Add a teacher's probabilities to pairs, for a student to learn in place of the labels.
+
+    python data_prep/soft_labels.py --config configs/data/sample_soft_labels.yaml
+
+Reads `pairs` and trains the teacher on them fold by fold, so that each pair gets its probability
+from a teacher that was not told its label; one that comes trained, on other prompts, judges them at
+once. Writes `pairs.parquet` with the column `p_chosen`, which train/bradley_terry.py reads with
+`target: column`, and `manifest.json` into `out`. A killed run goes on after the last finished fold.
+
+Never cross-validate a student on such a file: the teacher of one fold has learned the labels of the
+others. The kind `distilled` does both inside the training pairs.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from litbench.config import run_program
+from litbench.evaluation import named_models, read_pairs
+from litbench.manifest import Product
+from litbench.models.distillation import with_soft_labels
+from litbench.raters import check_options, load_trainer, parse_raters
+from litbench.records import write_table
+
+
+@dataclass
+class Config:
+    """What to label and by whom.
+
+    Attributes:
+        pairs: pairs file.
+        out: folder to write.
+        teacher: a rater's kind and options; its rewards must be log-odds.
+        split: only pairs of this split; null for all.
+        folds: folds over prompts for a teacher that is trained.
+        share: share of the teacher in `p_chosen`; the rest is the label, which is 1.
+        seed: seeds folds and training.
+    """
+
+    pairs: Path
+    out: Path
+    teacher: dict[str, Any]
+    split: str | None = None
+    folds: int = 3
+    share: float = 1.0
+    seed: int = 0
+
+
+def main(config: Config) -> None:
+    """Train, judge, write."""
+    (teacher,) = parse_raters({"teacher": config.teacher})
+    check_options(teacher, "raters" if load_trainer(teacher) is None else "trainers")
+    product = Product(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={"pairs": config.pairs},
+        models=named_models([teacher]),
+    )
+    if product.is_current():
+        return
+    pairs = read_pairs(config.pairs, None, config.split).headline
+    # What another config or other pairs left there is not gone on with.
+    folder = config.out / f"training-{product.fingerprint[:12]}"
+    labelled = with_soft_labels(
+        pairs, teacher, folder, folds=config.folds, share=config.share, seed=config.seed
+    )
+    product.write("pairs.parquet", lambda path: write_table(labelled, path))
+    sides = pc.greater(labelled["p_chosen"], 0.5).to_pylist()
+    product.counts = {
+        "pairs": labelled.num_rows,
+        "mean_p_chosen": round(pc.mean(labelled["p_chosen"]).as_py(), 4),
+        "teacher_prefers_chosen": sum(sides),
+    }
+    product.finish()
+    shutil.rmtree(folder, ignore_errors=True)
+    print(
+        f"{config.out / 'pairs.parquet'}: {labelled.num_rows:,} pairs, p_chosen "
+        f"{product.counts['mean_p_chosen']:.3f} on average, above one half in {sum(sides):,}"
+    )
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)
