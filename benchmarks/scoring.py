@@ -26,8 +26,9 @@ import torch
 from transformers import pipeline
 from transformers.utils import logging
 
+from litbench.models.backbone import load_backbone
 from litbench.models.layout import Layout
-from litbench.models.reward import RewardModel, load_backbone
+from litbench.models.reward import RewardModel
 
 BATCH_SIZES = (1, 8, 32)
 

@@ -10,8 +10,6 @@ token comes from `hf auth login` or HF_TOKEN and from nowhere else. With `ids_on
 is published: only the ids of comments and their labels, which rehydrate.py turns into pairs.
 """
 
-import html
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +28,7 @@ from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.hub import SIGN_IN, explain, parse_name
 from litbench.manifest import Product, read_manifest_of, without_runtime_keys
+from litbench.markdown import as_text, escape, make_rows
 from litbench.records import PAIRS, check_parquet, write_table
 from litbench.sources.posts import THING_ID
 
@@ -260,37 +259,6 @@ def describe_split(pairs: pa.Table) -> dict[str, str]:
 
 
 # The card ------------------------------------------------------------------------------------
-
-
-def escape(value: Any) -> str:
-    """Plain text for one line of Markdown, whatever is in it."""
-    line = html.escape(" ".join(str(value).split()), quote=False)
-    line = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", line)
-    # These mean something at the start of a line only.
-    return re.sub(r"^([#+=-])", r"\\\1", line)
-
-
-def make_rows(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """A table in Markdown; cells are escaped."""
-    lines = [f"| {' | '.join(heading)} |", f"|{' --- |' * len(heading)}"]
-    return [*lines, *(f"| {' | '.join(map(escape, row))} |" for row in rows), ""]
-
-
-def shown_value(value: Any) -> Any:
-    """A value of a config without the folders of who made it."""
-    if isinstance(value, Mapping):
-        return {key: shown_value(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [shown_value(inner) for inner in value]
-    if isinstance(value, str) and (value.startswith(("/", "~")) or ":\\" in value):
-        return re.split(r"[/\\]", value)[-1]
-    return value
-
-
-def as_text(value: Any) -> str:
-    """A value as a config would give it."""
-    shown = shown_value(value)
-    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
 
 
 def front_matter(config: Config, names: Mapping[str, str], pairs: int) -> str:

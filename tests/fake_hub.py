@@ -29,6 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ROOT = Path(__file__).resolve().parent.parent
+# What is stored as LFS objects.
+_LARGE = (".parquet", ".safetensors")
 TOKEN = "hf_token_of_the_fake_hub"  # noqa: S105
 
 
@@ -41,7 +43,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 @dataclass
 class Repository:
-    """One data set.
+    """One data set or model.
 
     Attributes:
         commits: files by path, by commit; the first commit is the oldest.
@@ -118,7 +120,7 @@ class FakeHub:
         self._server.server_close()
 
     def publish(self, name: str, files: Mapping[str, bytes], **options: bool) -> str:
-        """Make a commit of a data set; return its hash."""
+        """Make a commit of a data set or model; return its hash."""
         repository = self.repositories.setdefault(name, Repository())
         for option, value in options.items():
             setattr(repository, option, value)
@@ -192,14 +194,18 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send_json({"errors": [], "warnings": []})
             case ["api", "repos", "create"]:
                 self._create(json.loads(body))
-            case ["api", "datasets", owner, name, *rest]:
+            case ["api", "datasets" | "models", owner, name, *rest]:
                 self._ask(f"{owner}/{name}", rest, body)
             case ["datasets", owner, git, "info", "lfs", "objects", "batch"]:
+                self._offer_storage(f"{owner}/{git.removesuffix('.git')}", json.loads(body))
+            case [owner, git, "info", "lfs", "objects", "batch"]:
                 self._offer_storage(f"{owner}/{git.removesuffix('.git')}", json.loads(body))
             case ["storage", oid]:
                 self.hub.stored[oid] = body
                 self._send(b"", 200)
             case ["datasets", owner, name, "resolve", revision, *rest]:
+                self._serve_file(f"{owner}/{name}", revision, "/".join(rest))
+            case [owner, name, "resolve", revision, *rest]:
                 self._serve_file(f"{owner}/{name}", revision, "/".join(rest))
             case _:
                 self._give_up()
@@ -309,11 +315,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_error(401, "")
             return
         name = f"{asked.get('organization') or 'me'}/{asked['name']}"
-        url = {"url": f"{self.hub.url}/datasets/{name}"}
+        kind = asked.get("type") or "model"
+        url = {"url": f"{self.hub.url}/{'datasets/' if kind == 'dataset' else ''}{name}"}
         if name in self.hub.repositories:
             self._send_json({**url, "error": "You already created this dataset repo"}, 409)
             return
-        assert asked["type"] == "dataset"
+        assert kind in ("dataset", "model")
         private = asked.get("visibility") == "private" or bool(asked.get("private"))
         self.hub.publish(name, {".gitattributes": b"*.parquet lfs\n"}, private=private)
         self._send_json(url)
@@ -322,7 +329,7 @@ class _Handler(BaseHTTPRequestHandler):
         modes = [
             {
                 "path": file["path"],
-                "uploadMode": "lfs" if file["path"].endswith(".parquet") else "regular",
+                "uploadMode": "lfs" if file["path"].endswith(_LARGE) else "regular",
                 "shouldIgnore": False,
             }
             for file in asked["files"]
@@ -395,7 +402,7 @@ def _entry(files: Mapping[str, bytes], path: str) -> dict[str, Any] | None:
         content = files[path]
         oid = hashlib.sha1(content, usedforsecurity=False).hexdigest()
         entry = {"type": "file", "path": path, "size": len(content), "oid": oid}
-        if path.endswith(".parquet"):
+        if path.endswith(_LARGE):
             digest = hashlib.sha256(content).hexdigest()
             entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
         return entry

@@ -1,0 +1,144 @@
+"""The model card: written from run.json alone, safe against names, and its examples run."""
+
+import contextlib
+import io
+import json
+import random
+import re
+import textwrap
+
+import numpy as np
+import pytest
+import yaml
+
+from litbench.errors import DataError
+from litbench.models.card import model_card
+from litbench.models.reward import RewardModel
+
+EVIL = "x | <script>alert(1)</script> [a](javascript:b) `c`\n# Heading"
+
+
+@pytest.fixture
+def run():
+    interval = {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 10, "clusters": 5}
+    figures = ("processes", "steps", "kept_step", "seconds", "tokens_per_second", "padding")
+    more = ("mfu", "peak_memory_gib", "parameters", "parameters_trained")
+    return {
+        "program": "bradley_terry.py",
+        "finished_utc": "2026-01-02T03:04:05+00:00",
+        "versions": {"torch": "2"},
+        "kind": "reward",
+        "adapter": False,
+        "config": {},
+        "inputs": {"pairs": {"path": "pairs.parquet", "sha256": "ab" * 32}},
+        "label_source": {"votes": 10},
+        "training": {
+            "options": {"backbone": "owner/name", "learning_rate": 1e-5},
+            "counts": {"pairs": 10, "set aside: no rationale": 1},
+            "device": "cpu",
+            **dict.fromkeys(figures, 1),
+            **dict.fromkeys(more),
+            "curve": [{"step": k + 1, "loss": 1 / (k + 1), "agreement": 0.5} for k in range(45)],
+            "validation": [],
+        },
+        "evaluation": {
+            "pairs": 10, "prompts": 5, "label_source": {"votes": 10},
+            "raters": [
+                {"rater": name, "kind": kind, "agreement": interval, "chosen_longer": interval,
+                 "chosen_shorter": {**interval, "mean": None, "low": None, "high": None},
+                 "coverage": 1.0}
+                for name, kind in (("reward", "reward"), ("longer", "longer"))
+            ],
+        },
+        "training_prompts": ["0" * 32],
+    }  # fmt: skip
+
+
+def head_of(card):
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_the_head_is_what_the_hub_reads(run):
+    assert head_of(model_card(run)) == {
+        "library_name": "transformers",
+        "base_model": "owner/name",
+        "base_model_relation": "finetune",
+        "pipeline_tag": "text-classification",
+        "tags": ["litbench", "reward-model", "creative-writing", "preference"],
+    }
+    head = head_of(model_card({**run, "kind": "generative", "adapter": True}))
+    assert (head["library_name"], head["pipeline_tag"]) == ("peft", "text-generation")
+    assert head["base_model_relation"] == "adapter"
+
+
+@pytest.mark.parametrize("name", ["package:minilm/model", "/home/me/models/a", "name", EVIL])
+def test_a_base_that_is_not_on_the_hub_is_not_linked(run, name):
+    run["training"]["options"]["backbone"] = name
+    assert "base_model" not in head_of(model_card(run))
+
+
+def test_what_others_wrote_is_text_in_the_card(run):
+    run["training"]["options"]["backbone"] = EVIL
+    run["inputs"]["pairs"]["path"] = EVIL
+    run["label_source"] = {EVIL: 3}
+    run["training"]["counts"][f"set aside: {EVIL}"] = 1
+    card = model_card(run)
+    assert "<script>" not in card
+    assert "[a](" not in card
+    assert "\n# Heading" not in card
+    rows = [line for line in card.splitlines() if line.startswith("| ") and "alert" in line]
+    assert rows
+    # Every row has its own number of cells and no more.
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} <= {3, 4}
+
+
+def test_figures_and_curve_are_told(run):
+    card = model_card(run)
+    assert "| this model | 0.700 (0.600 to 0.800) |" in card
+    assert "? (? to ?)" in card
+    assert "10 pairs of 5 prompts, none of which was trained on" in card
+    steps = [int(step) for step in re.findall(r"^\| (\d+) \| \d\.\d{4} \|", card, re.MULTILINE)]
+    assert len(steps) <= 21
+    assert steps[-1] == 45
+    assert "comparable within a prompt only" in card
+    assert "The licence of owner/name applies" in card
+
+
+def test_without_an_evaluation_it_says_so(run):
+    assert "Not measured" in model_card({**run, "evaluation": None})
+
+
+def test_a_broken_record_is_a_clear_error(run):
+    del run["training"]["curve"]
+    with pytest.raises(DataError, match="lacks 'curve'"):
+        model_card(run)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "bert"])
+@pytest.mark.parametrize("pad", ["own", "eos"])
+def test_the_cards_examples_run_and_give_the_same_reward(
+    kind, pad, run, tiny_model, invented, tmp_path
+):
+    if (kind, pad) == ("bert", "eos"):
+        pytest.skip("an encoder has no EOS")
+    pytest.importorskip("torch")
+    model = RewardModel.load(tiny_model(kind, pad=pad), max_length=64, form="plain")
+    model.save(tmp_path)
+    source = random.Random(1)
+    card = model_card(run)
+    blocks = re.findall(r"(?:^    .*\n|^\n)+", card, re.MULTILINE)
+    codes = [textwrap.dedent(block) for block in blocks if "import" in block]
+    assert len(codes) == 2
+    for words in (5, 30, 200):
+        prompt, story = invented(source, words), invented(source, words)
+        expected = model.score([prompt], [story])[0]
+        found = []
+        for code in codes:
+            filled = code.replace('"FOLDER"', json.dumps(str(tmp_path)))
+            filled = filled.replace('"a prompt"', json.dumps(prompt))
+            filled = filled.replace('"a story"', json.dumps(story))
+            space = {}
+            with contextlib.redirect_stderr(io.StringIO()):
+                exec(filled, space)  # noqa: S102
+            found.append(space["reward"] if "reward" in space else space["rewards"][0])
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)

@@ -1,0 +1,213 @@
+"""Reward models of others: each with its own template and head, and never a wrong verdict."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from litbench.errors import ConfigError, DataError, ModelError
+from litbench.metrics.agreement import pair_scores
+from litbench.models.reward import RewardModel, rater_from_options
+from litbench.raters import judge_pairs
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SAME = 1e-5
+PROMPT = "The gate. of winter"
+
+
+@pytest.fixture
+def stories(invented):
+    source = random.Random(5)
+    # As a chat template leaves them: without spaces at the ends.
+    return [invented(source, length).strip() for length in (3, 8, 20, 41, 90)]
+
+
+@pytest.fixture
+def pairs(pair_table, stories):
+    return pair_table([{"chosen": a, "rejected": b} for a in stories for b in stories if a != b])
+
+
+def outcomes(folder, pairs, **options):
+    rater = rater_from_options("foreign", {"path": str(folder), **options}, "raters.foreign")
+    return judge_pairs(rater, pairs)
+
+
+def changed(folder, target, change):
+    """A copy of a model's folder with other weights or another config."""
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    with torch.no_grad():
+        change(model)
+    model.save_pretrained(target)
+    return target
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("pad", ["own", "eos", None])
+def test_a_chat_reward_model_is_read_at_the_end_of_its_whole_rendering(
+    kind, pad, tiny_model, stories
+):
+    """As the cards of such models compute it: template, one BOS, no padding, the last token."""
+    folder = tiny_model(kind, pad=pad, chat=True)
+    model = RewardModel.load(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    expected = []
+    for story in stories:
+        chat = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": story}]
+        ids = tokenizer.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
+        assert ids.count(tokenizer.bos_token_id) == (1 if tokenizer.bos_token else 0)
+        with torch.no_grad():
+            hidden = plain.model(input_ids=torch.tensor([ids])).last_hidden_state
+            expected.append(float(plain.score(hidden[0, -1])[0]))
+    rewards = model.score([PROMPT] * len(stories), stories)
+    np.testing.assert_allclose(rewards, expected, rtol=0, atol=SAME)
+    assert np.std(expected) > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "bert"])
+def test_a_model_trained_without_the_prompt_reads_the_story_alone(kind, tiny_model, stories):
+    folder = tiny_model(kind)
+    model = RewardModel.load(folder, form="story")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        expected = [
+            float(plain(input_ids=torch.tensor([tokenizer(story)["input_ids"]])).logits)
+            for story in stories
+        ]
+    rewards = model.score([PROMPT] * len(stories), stories)
+    np.testing.assert_allclose(rewards, expected, rtol=0, atol=SAME)
+    np.testing.assert_array_equal(rewards, model.score(["Another"] * len(stories), stories))
+    assert model.notes()["stories_cut"] == 0
+
+
+def test_the_day_of_a_template_does_not_change_a_reward(tiny_model, tmp_path, monkeypatch):
+    folder = shutil.copytree(tiny_model("llama", chat=True), tmp_path / "dated")
+    template = folder / "chat_template.jinja"
+    dated = (
+        "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}"
+        "{% endif %}Today {{ date_string }}. "
+    )
+    template.write_text(dated + template.read_text())
+    from transformers.utils import chat_template_utils  # noqa: PLC0415
+
+    class Tomorrow(chat_template_utils.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2031, 5, 6, tzinfo=tz)
+
+    today = RewardModel.load(folder).layout
+    monkeypatch.setattr(chat_template_utils, "datetime", Tomorrow)
+    assert RewardModel.load(folder).layout == today
+
+
+def test_a_head_with_several_outputs_needs_to_be_told_which(tiny_model, stories, pairs):
+    folder = tiny_model("llama", num_labels=3)
+    with pytest.raises(ConfigError, match=r"has 3 outputs .*say which is the reward"):
+        outcomes(folder, pairs)
+    with pytest.raises(ConfigError, match="label is 3: count from 0"):
+        outcomes(folder, pairs, label=3)
+    prompts = [PROMPT] * len(stories)
+    scores = [RewardModel.load(folder, label=k).score(prompts, stories) for k in range(3)]
+    assert np.abs(scores[0] - scores[1]).max() > 1e-2
+    assert np.abs(scores[1] - scores[2]).max() > 1e-2
+
+
+def test_reversed_scores_turn_every_verdict(tiny_model, pairs):
+    folder = tiny_model("llama")
+    straight = outcomes(folder, pairs)
+    turned = outcomes(folder, pairs, reverse=True)
+    other = {"chosen": "rejected", "rejected": "chosen", "tie": "tie"}
+    assert turned["outcome"].to_pylist() == [other[o] for o in straight["outcome"].to_pylist()]
+    credit = [pair_scores(table, pairs)[0].credit.mean() for table in (straight, turned)]
+    assert credit[0] == pytest.approx(1 - credit[1])
+
+
+def test_huge_scores_saturate_and_never_overflow(tiny_model, pairs, tmp_path):
+    folder = changed(tiny_model("llama"), tmp_path, lambda m: m.score.weight.mul_(1e6))
+    verdicts = outcomes(folder, pairs)
+    assert (
+        verdicts["outcome"].to_pylist()
+        == outcomes(tiny_model("llama"), pairs)["outcome"].to_pylist()
+    )
+    probabilities = np.array(verdicts["p_chosen"].to_pylist())
+    assert ((probabilities >= 0) & (probabilities <= 1)).all()
+    assert {round(p, 6) for p in probabilities} == {0.0, 1.0}
+    assert np.isfinite(verdicts["reward_chosen"].to_pylist()).all()
+
+
+def test_a_score_that_is_no_number_is_no_verdict(tiny_model, pairs, tmp_path):
+    folder = changed(tiny_model("llama"), tmp_path, lambda m: m.score.weight.mul_(np.nan))
+    with pytest.raises(DataError, match="rewards are not finite"):
+        outcomes(folder, pairs)
+
+
+def test_a_score_that_was_not_trained_on_pairs_is_no_probability(tiny_model, pairs):
+    verdicts = outcomes(tiny_model("bert"), pairs, probability=False)
+    assert verdicts["p_chosen"].null_count == pairs.num_rows
+    assert (
+        verdicts["outcome"].to_pylist()
+        == outcomes(tiny_model("bert"), pairs)["outcome"].to_pylist()
+    )
+
+
+def test_a_base_model_without_a_trained_head_is_refused(tiny_model, pairs):
+    with pytest.raises(ModelError, match=r"lacks trained weights for score\.weight"):
+        outcomes(tiny_model("llama", head="language"), pairs)
+
+
+def test_pickled_weights_are_refused(tiny_model, pairs, tmp_path):
+    folder = shutil.copytree(tiny_model("llama"), tmp_path / "pickled")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="weights must be safetensors"):
+        outcomes(folder, pairs)
+
+
+def test_code_in_a_models_folder_is_not_run(tiny_model, pairs, tmp_path):
+    folder = shutil.copytree(tiny_model("llama"), tmp_path / "coded")
+    (folder / "coded.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).write_text('ran')\n"
+        "from transformers import LlamaConfig as C, LlamaForSequenceClassification as M\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "coded",
+        "auto_map": {"AutoConfig": "coded.C", "AutoModelForSequenceClassification": "coded.M"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="cannot load the model"):
+        outcomes(folder, pairs)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_adapter_of_someone_else_loads_with_its_base_and_head(tiny_model, stories, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = tiny_model("llama")
+    torch.manual_seed(1)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(base)
+    lora = peft.LoraConfig(
+        task_type="SEQ_CLS", r=2, target_modules="all-linear", modules_to_save=["score"],
+        init_lora_weights=False,
+    )  # fmt: skip
+    adapted = peft.get_peft_model(model, lora).eval()
+    torch.nn.init.normal_(adapted.base_model.model.score.modules_to_save["default"].weight)
+    adapted.save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = RewardModel.load(tmp_path, form="story")
+    with torch.no_grad():
+        expected = [
+            float(adapted(input_ids=torch.tensor([tokenizer(story)["input_ids"]])).logits)
+            for story in stories
+        ]
+    rewards = loaded.score([PROMPT] * len(stories), stories)
+    np.testing.assert_allclose(rewards, expected, rtol=0, atol=1e-4)
+    before = RewardModel.load(base, form="story").score([PROMPT] * len(stories), stories)
+    assert np.abs(rewards - before).max() > 1e-2
