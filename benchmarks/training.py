@@ -18,9 +18,9 @@ grouped      `litbench.models.training.train` on rows padded to pairs of like le
 packed       the same trainer on sequences laid end to end: what it does with decoders.
 
 A run is whole optimiser steps with everything in them: collating, passes, clipping, AdamW. The
-sides run in turn, `--repeats` times, each time on other pairs, and from the same weights: their
-losses must agree. Ratios are taken within a repeat; their median and range are printed. On a CPU
-the last line holds ratios alone.
+sides run in turn, `--repeats` times, each time on other pairs, and from the same weights: the
+losses of their first steps must agree. Ratios are taken within a repeat; their median and range are
+printed. On a CPU the last line holds ratios alone.
 
 With `--model llama-1b` or `llama-8b` (the published shapes; needs a GPU) only `packed` runs unless
 `--sides` says more, and the figures are kept in benchmarks/baselines/DEVICE.json: real tokens per
@@ -55,7 +55,7 @@ from litbench.models.backbone import Lora, load_backbone, quiet
 from litbench.models.reward_training import RewardObjective
 from litbench.models.throughput import Shape, peak_flops
 from litbench.models.tokenised import TokenisedPairs, make_tokenised
-from litbench.models.training import TrainingOptions, train
+from litbench.models.training import Plan, TrainingOptions, train
 
 _BASELINES = Path(__file__).resolve().parent / "baselines"
 _CHOSEN = (295, 442, 541, 617, 684, 726, 799, 861, 940, 1039, 1237)
@@ -64,6 +64,8 @@ _MAX_LENGTH = 2_048
 _LEARNING_RATE = 1e-5
 _LN2 = float(np.log(2))
 _PAD, _EOS = 0, 1
+# From so many on a line of the trainer's curve is more than one step.
+_MANY_STEPS = 40
 
 
 @dataclass(frozen=True)
@@ -222,9 +224,10 @@ class Bench:
         )
         per_pass, per_step = self.given.pairs_per_pass, self.given.pairs
         first = computed = 0.0
+        order = self._order(data)
         started = time.perf_counter()
         for start in range(0, len(data), per_step):
-            rows = range(start, min(start + per_step, len(data)))
+            rows = order[start : start + per_step]
             total = torch.zeros((), device=self.device)
             for at in range(0, len(rows), per_pass):
                 chosen = rows[at : at + per_pass]
@@ -250,6 +253,8 @@ class Bench:
             optimizer.step()
             optimizer.zero_grad()
             first = first or float(total)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
         return Run(int(data.lengths().sum()), time.perf_counter() - started, computed, first)
 
     def trl(self, data: TokenisedPairs) -> Run:
@@ -280,8 +285,8 @@ class Bench:
                     torch.cuda.synchronize()
                 self.seconds = time.perf_counter() - self.since
 
-        per_pass = min(self.given.pairs_per_pass, len(data))
-        both = [data.sequences(row) for row in range(len(data))]
+        per_pass = min(self.given.pairs_per_pass, self.given.pairs, len(data))
+        both = [data.sequences(row) for row in self._order(data)]
         rows = {
             name: [pair[side].tolist() for pair in both]
             for side, name in enumerate(("chosen_ids", "rejected_ids"))
@@ -297,6 +302,7 @@ class Bench:
                 learning_rate=_LEARNING_RATE,
                 lr_scheduler_type="constant",
                 gradient_checkpointing=False,
+                train_sampling_strategy="sequential",
                 bf16=self.bf16,
                 use_cpu=self.device == "cpu",
                 save_strategy="no",
@@ -354,6 +360,11 @@ class Bench:
         seconds = tokens / record["tokens_per_second"]
         return Run(tokens, seconds, computed, record["curve"][0]["loss"], record)
 
+    def _order(self, data: TokenisedPairs) -> np.ndarray:
+        """The order in which LitBench's trainer takes the pairs, so that first steps are alike."""
+        options = TrainingOptions(backbone=str(self.folder), batch_size=self.given.pairs)
+        return np.concatenate(Plan.make(len(data), options).steps)
+
     def _stock_model(self) -> Any:
         dtype = getattr(torch, self.given.weights)
         with quiet():
@@ -402,7 +413,7 @@ def compare(bench: Bench, sides: list[str], given: argparse.Namespace) -> dict[s
             run = getattr(bench, side)(data)
             if repeat:
                 runs[side].append(run)
-        if repeat and given.steps == 1:
+        if repeat and given.steps < _MANY_STEPS:
             losses = {side: runs[side][-1].loss for side in sides}
             # In 16 bits sums round differently.
             if max(losses.values()) - min(losses.values()) > (1e-2 if bench.bf16 else 1e-4):
@@ -425,7 +436,6 @@ def gpu_baseline(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     record = bench.packed(data).record
     curve = record["curve"]
-    # One line of the curve is one step while there are fewer than forty.
     speeds = [line["tokens_per_second"] for line in curve if line["step"] > given.warmup]
     speed = median(speeds)
     with torch.device("meta"):

@@ -42,7 +42,7 @@ from litbench.records import (
     prompt_keys,
     write_table,
 )
-from litbench.templates import split_verdict
+from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest
 
 SIDES = ("chosen", "rejected")
@@ -83,14 +83,25 @@ def two_texts(name: str, sides: tuple[str, str], more: Sequence[Column]) -> Sche
 TEXTS = two_texts("texts", SIDES, ())
 
 # Two texts and which of them is better.
-LABELLED = two_texts(
-    "labelled texts",
+LABEL = Column("label", "text", "which text is better", required=True)
+LABELLED = two_texts("labelled texts", ("first", "second"), (LABEL,))
+
+# What the source says for its label, under a name that is no column of a source. It is part of
+# the key: of rows that differ in it alone `find_repeats` knows better which one stays.
+EXPLANATION = "(rationale)"
+EXPLAINED = two_texts(
+    LABELLED.name,
     ("first", "second"),
-    (Column("label", "text", "which text is better", required=True),),
+    (LABEL, Column(EXPLANATION, "text", "why")),
 )
 
 # What the key `rationale` becomes, as make_rationales.py writes it too.
 RATIONALE = ("rationale", "rationale_first")
+
+# What became of a row's rationale, in the order of reports, and the column that says it on the
+# way. The column's name is in brackets so that no source has it.
+FATES = ("kept", "absent", "other_verdict", "unreadable_verdict")
+FATE = "(fate of the rationale)"
 
 # A pair that names its stories by id.
 LINKS = Schema(
@@ -121,8 +132,9 @@ class Config:
         rationale: column with an explanation that calls the first text Story A and the second
             Story B, for the labelled form only. It becomes the columns `rationale`, without its
             last line where that is a verdict such as "Preferred: A", and `rationale_first`, the
-            side that stood as A (chosen or rejected). Both are null where there is none, or where
-            its verdict is not the label's.
+            side that stood as A (chosen or rejected). Both are null where there is none, where its
+            verdict is not the label's, and where a verdict line cannot be read or stands before
+            the last one, since it may then argue for the other text.
         stories: table of stories, or null when `pairs` holds the texts.
         story_columns: the same map for `stories`.
         where: SQL condition on the columns of `pairs`.
@@ -172,53 +184,63 @@ def choose_schema(config: Config) -> Schema:
             raise ConfigError(f"keep: '{twice[0]}' is made of rationale: give one of them")
     if config.stories is not None:
         return LINKS
+    if config.rationale is not None:
+        return EXPLAINED
     return LABELLED if first else TEXTS
 
 
 def check_kept(given: pa.Table, config: Config) -> None:
     """Refuse a column to keep that is not there."""
-    for name in [*config.keep, *([config.rationale] if config.rationale is not None else [])]:
+    for name in config.keep:
         if name not in given.column_names:
-            mapped = name in config.pair_columns.values()
+            mapped = name in (*config.pair_columns.values(), config.rationale)
             advice = "it is mapped already" if mapped else nearest(name, given.column_names)
             raise DataError(f"{config.pairs}: no column '{name}' to keep: {advice}")
 
 
 def kept_columns(config: Config) -> list[str]:
-    """Columns of the result beyond those of every pairs table."""
-    return [*config.keep, *(RATIONALE if config.rationale is not None else ())]
+    """Columns of the result beyond those of every pairs table, `FATE` among them."""
+    return [*config.keep, *((*RATIONALE, FATE) if config.rationale is not None else ())]
 
 
-def read_rationales(
-    given: pa.Table, is_first: pa.ChunkedArray, name: str
-) -> tuple[dict[str, pa.ChunkedArray], dict[str, int]]:
+def read_rationale(text: str | None, *, prefers_first: bool) -> tuple[str | None, str]:
+    """Take the verdict line off a rationale.
+
+    Returns:
+        The explanation, where it argues for the label as far as its verdict tells, and which of
+        `FATES` became of it.
+    """
+    explanation, label = split_verdict(text or "")
+    if label is not None and (label == "A") != prefers_first:
+        return None, "other_verdict"
+    if has_verdict_line(explanation):
+        return None, "unreadable_verdict"
+    return (explanation, "kept") if explanation else (None, "absent")
+
+
+def read_rationales(given: pa.Table, is_first: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
     """Take a verdict line off every rationale, and say which side it calls A.
 
     Args:
         given: labelled texts.
         is_first: whether the label prefers the first text; bool, shape (rows,).
-        name: the column.
 
     Returns:
-        The columns of `RATIONALE`, and in how many rows there was no rationale, or one whose
-        verdict is not the label's.
+        The columns of `RATIONALE`, and `FATE`.
     """
-    counts = dict.fromkeys(("absent", "other_verdict"), 0)
     texts: list[str | None] = []
     firsts: list[str | None] = []
-    for text, prefers_first in zip(given[name].to_pylist(), is_first.to_pylist(), strict=True):
-        explanation, label = split_verdict("" if text is None else str(text))
-        contradicts = label is not None and (label == "A") != prefers_first
-        is_kept = bool(explanation) and not contradicts
-        counts["other_verdict"] += contradicts
-        counts["absent"] += not (is_kept or contradicts)
-        texts.append(explanation if is_kept else None)
-        firsts.append(("chosen" if prefers_first else "rejected") if is_kept else None)
-    columns = {
+    fates: list[str | None] = []
+    said = given[EXPLANATION].to_pylist()
+    for whole, first in zip(said, is_first.to_pylist(), strict=True):
+        text, fate = read_rationale(whole, prefers_first=first)
+        texts.append(text)
+        firsts.append(None if text is None else "chosen" if first else "rejected")
+        fates.append(fate)
+    return {
         column: pa.chunked_array([pa.array(values, pa.large_string())])
-        for column, values in zip(RATIONALE, (texts, firsts), strict=True)
+        for column, values in zip((*RATIONALE, FATE), (texts, firsts, fates), strict=True)
     }
-    return columns, counts
 
 
 def columns_by_type(schema: Schema) -> dict[str, pa.DataType]:
@@ -258,14 +280,8 @@ def join_stories(
     return pa.table(columns | {name: links[name] for name in (ROW, *config.keep)})
 
 
-def apply_labels(
-    given: pa.Table, config: Config, set_aside: SetAside
-) -> tuple[pa.Table, dict[str, int]]:
-    """Turn first and second into chosen and rejected; set a row aside whose label names neither.
-
-    Returns:
-        The texts by side, and the counts of `read_rationales`, empty without rationales.
-    """
+def apply_labels(given: pa.Table, config: Config, set_aside: SetAside) -> pa.Table:
+    """Turn first and second into chosen and rejected; set a row aside whose label names neither."""
     prefers = {
         side: pc.is_in(
             given["label"], value_set=pa.array([str(value) for value in values], pa.large_string())
@@ -285,11 +301,9 @@ def apply_labels(
         first, second = given[f"first{ending}"], given[f"second{ending}"]
         columns[f"chosen{ending}"] = pc.if_else(is_first, first, second)
         columns[f"rejected{ending}"] = pc.if_else(is_first, second, first)
-    counts: dict[str, int] = {}
     if config.rationale is not None:
-        rationales, counts = read_rationales(given, is_first, config.rationale)
-        columns |= rationales
-    return pa.table(columns), counts
+        columns |= read_rationales(given, is_first)
+    return pa.table(columns)
 
 
 def name_pairs(texts: pa.Table) -> pa.Table:
@@ -321,8 +335,8 @@ def name_pairs(texts: pa.Table) -> pa.Table:
 def find_repeats(pairs: pa.Table, rows: pa.Array, file: str, set_aside: SetAside) -> list[int]:
     """Rows of pairs that stand there more than once, all but one of each.
 
-    Of several that agree the smallest by content stays, so that the order of rows does not matter;
-    of several that do not agree none does.
+    Of several that agree one with a rationale stays, if there is any, and of these the smallest by
+    content, so that the order of rows does not matter; of several that do not agree none does.
 
     Args:
         pairs: pairs with their ids.
@@ -330,6 +344,9 @@ def find_repeats(pairs: pa.Table, rows: pa.Array, file: str, set_aside: SetAside
         file: named in `set_aside`.
         set_aside: takes the rows that go.
     """
+    has_rationale = [False] * pairs.num_rows
+    if RATIONALE[0] in pairs.column_names:
+        has_rationale = pairs[RATIONALE[0]].is_valid().to_pylist()
     places: dict[str, list[int]] = defaultdict(list)
     for place, name in enumerate(pairs["pair_id"].to_pylist()):
         places[name].append(place)
@@ -339,7 +356,8 @@ def find_repeats(pairs: pa.Table, rows: pa.Array, file: str, set_aside: SetAside
             continue
         content = {place: digest(*pairs.slice(place, 1).to_pylist()[0].items()) for place in same}
         agree = len({pairs["chosen_story_id"][place].as_py() for place in same}) == 1
-        kept = min(same, key=lambda place, content=content: content[place]) if agree else None
+        explained = [place for place in same if has_rationale[place]]
+        kept = min(explained or same, key=content.__getitem__) if agree else None
         reason = "the two stories are a pair already" if agree else "preferred both ways"
         for place in same:
             if place != kept:
@@ -391,10 +409,13 @@ def main(config: Config) -> None:
     if product.is_current():
         return
     set_aside, examples = SetAside(), Examples()
+    origins = dict(config.pair_columns)
+    if config.rationale is not None:
+        origins[EXPLANATION] = config.rationale
     given = read_table(
         config.pairs,
         schema,
-        columns=config.pair_columns,
+        columns=origins,
         set_aside=set_aside,
         where=config.where,
         numbered=True,
@@ -404,10 +425,15 @@ def main(config: Config) -> None:
         columns = {"source": "=import", **config.story_columns}
         stories = read_table(config.stories, STORIES, columns=columns, set_aside=set_aside)
         given = join_stories(given, stories, config, set_aside)
-    rationales: dict[str, int] = {}
-    if schema is LABELLED:
-        given, rationales = apply_labels(given, config, set_aside)
+    if config.label_first:
+        given = apply_labels(given, config, set_aside)
     pairs, cut = complete(given, config, set_aside, examples)
+    rationales: dict[str, int] = {}
+    if FATE in pairs.column_names:
+        # Of the rows that stay, so that the counts add up to the pairs.
+        found = pairs[FATE].to_pylist()
+        rationales = {fate: found.count(fate) for fate in FATES}
+        pairs = pairs.drop_columns([FATE])
     if pairs.num_rows == 0:
         shown = {row["value"] for row in set_aside.rows if row["column"] == "label"}
         labels = f"; labels found: {', '.join(sorted(shown)[:5])}" if shown else ""
@@ -424,8 +450,6 @@ def main(config: Config) -> None:
         "set_aside": set_aside.counts(),
     }
     if rationales:
-        kept = pairs.num_rows - pairs["rationale"].null_count
-        rationales = {"kept": kept, **rationales}
         product.counts["rationales"] = rationales
     if config.cleaning != Cleaning.none():
         product.write("examples.jsonl", examples.write)
@@ -436,7 +460,8 @@ def main(config: Config) -> None:
     if rationales:
         print(
             f"  rationales: {rationales['kept']:,} kept, {rationales['absent']:,} absent, "
-            f"{rationales['other_verdict']:,} dropped since their verdict is not the label's"
+            f"{rationales['other_verdict']:,} dropped since their verdict is not the label's, "
+            f"{rationales['unreadable_verdict']:,} since it cannot be read or is not the only one"
         )
     for step, texts in cut.items():
         print(f"  {step}: {texts:,} texts changed (see examples.jsonl)")

@@ -27,6 +27,7 @@ from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.asking import (
     Answer,
     AnswerStore,
+    Budget,
     Sampling,
     Traffic,
     ask,
@@ -37,7 +38,14 @@ from litbench.judges.asking import (
 from litbench.manifest import Product
 from litbench.reading import ROW, read_table
 from litbench.records import PAIRS, SetAside, write_table
-from litbench.templates import Label, Template, deal_sides, load_template, split_verdict
+from litbench.templates import (
+    Label,
+    Template,
+    deal_sides,
+    has_verdict_line,
+    load_template,
+    split_verdict,
+)
 
 COLUMNS = ("rationale", "rationale_first")
 
@@ -60,8 +68,10 @@ class Config:
         seed: of the deal of A and B.
         sampling: temperature, length and the like.
         traffic: connections, retries and limits.
-        accept_errors: finish although some pairs have got no answer; else the run ends with an
-            error, and the same command asks for them again.
+        accept_errors: finish although some pairs have got no answer, for good: the product is
+            then complete, and the same command says "unchanged" and asks for nothing. Else the run
+            ends with an error, and the same command asks for them again, as does this one once
+            the key is false.
         dry_run: only tell what would be asked.
     """
 
@@ -120,6 +130,9 @@ def read_cases(pairs: pa.Table, rows: Sequence[int], seed: int) -> list[Case]:
 def judge(case: Case, answer: Answer, keep: str) -> str:
     """Take the explanation out of an answer, where it is one to keep.
 
+    An answer that explains nothing before its verdict, or that has another verdict besides, is
+    unparsed whatever its last verdict says.
+
     Returns:
         What the answer is: agrees, disagrees, unparsed, refused, cut or error.
     """
@@ -128,7 +141,7 @@ def judge(case: Case, answer: Answer, keep: str) -> str:
         case.reason = answer.outcome
         return answer.outcome
     explanation, label = split_verdict(answer.text)
-    if label is None or not explanation:
+    if label is None or not explanation or has_verdict_line(explanation):
         case.reason = "unparsed"
         return "unparsed"
     result = "agrees" if label == case.label else "disagrees"
@@ -190,14 +203,15 @@ def explain(
         if store.unreadable:
             print(f"  {store.unreadable:,} stored lines hold no answer and are not used")
         options = (store, config.sampling, config.traffic)
-        answers = ask(config.model, questions, *options, about="rationales")
+        budget = Budget(config.traffic.max_calls)
+        answers = ask(config.model, questions, *options, about="rationales", budget=budget)
         results = [judge(c, a, config.keep) for c, a in zip(cases, answers, strict=True)]
         counts: dict[str, Any] = {"answers": dict(sorted(Counter(results).items()))}
         again = [case for case, result in zip(cases, results, strict=True) if result == "disagrees"]
         hinted: list[Answer] = []
         if config.hint and again:
             asked = [case.question(template.hinted(case.label)) for case in again]
-            hinted = ask(config.model, asked, *options, about="with a hint")
+            hinted = ask(config.model, asked, *options, about="with a hint", budget=budget)
             second = [judge(c, a, config.keep) for c, a in zip(again, hinted, strict=True)]
             counts["answers_with_hint"] = dict(sorted(Counter(second).items()))
     errors = sum(answer.outcome == "error" for answer in [*answers, *hinted])
@@ -242,12 +256,14 @@ def main(config: Config) -> None:
     """Deal, ask, keep what agrees, write."""
     template = load_template(config.template)
     check(config, template)
+    folder = local_folder(config.model)
     product = Product(
         config.out,
         program=__file__,
         config=config,
         inputs={"pairs": config.pairs, "template": template.path},
-        models={"model": local_folder(config.model) or config.model},
+        # Any other model is its name, which stands in the config.
+        models={} if folder is None else {"model": folder},
         runtime_keys=("traffic", "dry_run"),
     )
     if not config.dry_run and product.is_current():

@@ -8,7 +8,8 @@ once. Writes `pairs.parquet` with the column `p_chosen`, which train/bradley_ter
 `target: column`, and `manifest.json` into `out`. A killed run goes on after the last finished fold.
 
 Never cross-validate a student on such a file: the teacher of one fold has learned the labels of the
-others. The kind `distilled` does both inside the training pairs.
+others. The kind `distilled` does both inside the training pairs. A teacher that knows prompts of
+another split of the file is refused, since its student could not be judged there.
 """
 
 import shutil
@@ -19,10 +20,11 @@ from typing import Any
 import pyarrow.compute as pc
 
 from litbench.config import run_program
+from litbench.errors import ConfigError
 from litbench.evaluation import named_models, read_pairs
 from litbench.manifest import Product
 from litbench.models.distillation import with_soft_labels
-from litbench.raters import check_options, load_trainer, parse_raters
+from litbench.raters import check_options, load_trainer, parse_raters, training_prompts_of
 from litbench.records import write_table
 
 
@@ -34,7 +36,7 @@ class Config:
         pairs: pairs file.
         out: folder to write.
         teacher: a rater's kind and options; its rewards must be log-odds.
-        split: only pairs of this split; null for all.
+        split: only pairs of this split; null where the file has one split only.
         folds: folds over prompts for a teacher that is trained.
         share: share of the teacher in `p_chosen`; the rest is the label, which is 1.
         seed: seeds folds and training.
@@ -62,12 +64,26 @@ def main(config: Config) -> None:
     )
     if product.is_current():
         return
+    whole = read_pairs(config.pairs, None, None).headline
+    splits = sorted(set(whole["split"].to_pylist()))
+    if config.split is None and len(splits) > 1:
+        raise ConfigError(
+            f"{config.pairs} has the splits {', '.join(splits)}, and no split is named: the "
+            "teacher of one would learn from the labels of the others; name one, as split: train"
+        )
     pairs = read_pairs(config.pairs, None, config.split).headline
     # What another config or other pairs left there is not gone on with.
     folder = config.out / f"training-{product.fingerprint[:12]}"
-    labelled = with_soft_labels(
+    labelled, known = with_soft_labels(
         pairs, teacher, folder, folds=config.folds, share=config.share, seed=config.seed
     )
+    elsewhere = training_prompts_of(whole) - training_prompts_of(pairs)
+    if known & elsewhere:
+        raise ConfigError(
+            f"{teacher.where} was trained on {len(known & elsewhere)} prompts of {config.pairs} "
+            "that are not labelled here, and its student could not be judged on them: take a "
+            "teacher that does not know this file"
+        )
     product.write("pairs.parquet", lambda path: write_table(labelled, path))
     sides = pc.greater(labelled["p_chosen"], 0.5).to_pylist()
     product.counts = {

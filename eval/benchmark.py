@@ -21,6 +21,7 @@ from litbench.evaluation import (
     VerdictParts,
     check_training_prompts,
     finish_evaluation,
+    named_models,
     print_leaderboard,
     read_pairs,
 )
@@ -62,9 +63,7 @@ def main(config: Config) -> None:
     inputs = {"pairs": config.pairs}
     if config.before_symmetry is not None:
         inputs["before_symmetry"] = config.before_symmetry
-    models = {
-        f"raters.{spec.name}": spec.options["path"] for spec in specs if "path" in spec.options
-    }
+    models = named_models(specs)
     product = Product(config.out, program=__file__, config=config, inputs=inputs, models=models)
     if product.is_current():
         print_leaderboard(config.out)
@@ -81,12 +80,12 @@ def main(config: Config) -> None:
 
     data = {name: source_digest(path) for name, path in inputs.items()}
     judging_code = code_digest(__file__, *JUDGING_CODE)
+    weights = {name: source_digest(path, is_model=True) for name, path in models.items()}
     verdicts, records = [], {}
     for spec in tqdm(specs, desc="raters", unit=" rater", leave=False, disable=None):
-        model = models.get(f"raters.{spec.name}")
         depends_on = [
             spec, data, config.split, config.on_training_prompts, judging_code,
-            None if model is None else source_digest(model, is_model=True),
+            [weights[key] for key in named_models([spec])],
         ]  # fmt: skip
         table, record = parts.get_or_make(spec.name, depends_on, lambda spec=spec: judge(spec))
         verdicts.append(table)

@@ -15,6 +15,7 @@ the next, and with the one under way where its trainer leaves checkpoints.
 
 import itertools
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     JUDGING_CODE,
+    EvaluationPairs,
     VerdictParts,
     check_training_prompts,
     finish_evaluation,
@@ -89,6 +91,11 @@ class Job:
     repeat: int = 0
     fold: int = 0
     groups: tuple[int, ...] = ()
+
+    @property
+    def cell(self) -> tuple[int, int, tuple[int, ...]]:
+        """What is held out; the same for every rater."""
+        return self.repeat, self.fold, self.groups
 
     @property
     def label(self) -> str:
@@ -156,6 +163,48 @@ def groups_of_authors(pairs: pa.Table, groups: int, seed: int, path: Path) -> np
     return np.sort([[group_of[author] for author in side] for side in sides], axis=0).T
 
 
+def rows_of(
+    jobs: Sequence[Job], config: Config, pairs: EvaluationPairs
+) -> dict[tuple[int, int, tuple[int, ...]], tuple[np.ndarray, np.ndarray]]:
+    """Which pairs each trained job learns from and which it judges, before any of them runs.
+
+    Returns:
+        By repeat, fold and groups: rows of the headline pairs and of all pairs; int.
+
+    Raises:
+        ConfigError: a job has pairs to judge and too few to learn from.
+    """
+    row = {pair_id: place for place, pair_id in enumerate(pairs.all["pair_id"].to_pylist())}
+    in_all = np.array([row[pair_id] for pair_id in pairs.headline["pair_id"].to_pylist()])
+    keys = prompt_keys(pairs.all)
+    found: dict[tuple[int, int, tuple[int, ...]], tuple[np.ndarray, np.ndarray]] = {}
+    for repeat, of_repeat in itertools.groupby(
+        sorted((job for job in jobs if job.trainer is not None), key=lambda job: job.repeat),
+        key=lambda job: job.repeat,
+    ):
+        seed = config.seed + repeat
+        fold_of = assign_folds(keys, config.folds, seed)
+        folds = np.array([fold_of[key] for key in keys])
+        authors = None
+        if config.author_groups is not None:
+            authors = groups_of_authors(pairs.all, config.author_groups, seed, config.pairs)
+        for job in of_repeat:
+            judged, learned = folds == job.fold, folds != job.fold
+            if authors is not None:
+                judged &= (authors == job.groups).all(1)
+                learned &= ~np.isin(authors, job.groups).any(1)
+            learns = np.flatnonzero(learned[in_all])
+            if judged.any() and len(learns) < 2:
+                raise ConfigError(
+                    f"{job.spec.where}: in fold {job.fold} of repeat {repeat}"
+                    + (f", groups of authors {job.groups}," if job.groups else "")
+                    + f" {len(learns)} pairs are left to learn from, and {judged.sum()} are to be "
+                    "judged: give fewer folds, other author_groups, or more pairs"
+                )
+            found[job.cell] = learns, np.flatnonzero(judged)
+    return found
+
+
 def main(config: Config) -> None:
     """Run every job, then write the figures."""
     jobs = list_jobs(config)
@@ -169,7 +218,9 @@ def main(config: Config) -> None:
         print_leaderboard(config.out)
         return
     pairs = read_pairs(config.pairs, config.before_symmetry, None)
-    keys = {"train": prompt_keys(pairs.headline), "judge": prompt_keys(pairs.all)}
+    rows = rows_of(jobs, config, pairs)
+    # A fold may hold no pair of some two groups of authors.
+    jobs = [job for job in jobs if job.trainer is None or len(rows[job.cell][1])]
     parts = VerdictParts(config.out / "parts")
     scratch = config.out / "scratch"
 
@@ -179,17 +230,9 @@ def main(config: Config) -> None:
             check_training_prompts(rater, pairs.all, "refuse")
             return judge_pairs(rater, pairs.all), {"notes": rater.notes()}
         seed = config.seed + job.repeat
-        fold_of = assign_folds(keys["judge"], config.folds, seed)
-        learns = np.array([fold_of[key] != job.fold for key in keys["train"]])
-        judged = np.array([fold_of[key] == job.fold for key in keys["judge"]])
-        if config.author_groups is not None:
-            of = groups_of_authors(pairs.all, config.author_groups, seed, config.pairs)
-            judged &= (of == job.groups).all(1)
-            row = {pair_id: place for place, pair_id in enumerate(pairs.all["pair_id"].to_pylist())}
-            of_train = of[[row[pair_id] for pair_id in pairs.headline["pair_id"].to_pylist()]]
-            learns &= ~np.isin(of_train, job.groups).any(1)
-        train = pairs.headline.filter(pa.array(learns))
-        held_out = pairs.all.filter(pa.array(judged))
+        learns, judged = rows[job.cell]
+        train = pairs.headline.take(pa.array(learns))
+        held_out = pairs.all.take(pa.array(judged))
         with trained(job.trainer, job.spec, train, held_out, folder, seed) as rater:
             verdicts = judge_pairs(rater, held_out, fold=job.place)
             return verdicts, {"notes": rater.notes()}
@@ -202,9 +245,10 @@ def main(config: Config) -> None:
     bar = tqdm(jobs, desc="folds", unit=" fold", leave=False, disable=None)
     for job in bar:
         bar.set_postfix_str(job.label)
+        dealt = [job.place, config.folds, config.author_groups, config.seed]
         depends_on = [
-            job.spec, job.place, config.folds, config.author_groups, config.seed, data,
-            judging_code, [weights[key] for key in named_models([job.spec])],
+            job.spec, dealt if job.trainer is not None else None, data, judging_code,
+            [weights[key] for key in named_models([job.spec])],
         ]  # fmt: skip
         folder = scratch / fingerprint(depends_on)
         table, record = parts.get_or_make(

@@ -3,12 +3,13 @@
     python eval/scaling.py --config configs/eval/sample_scaling.yaml
 
 Trains each rater on each amount of pairs with each seed and judges the same held-out pairs. For
-every seed the training pairs stand in the order of a seeded hash of their prompt, then of the
-pair, and the first ones are used: a smaller amount is contained in a larger one, and but for the
-last prompt all pairs of a prompt are in or out together. The seed also seeds the training, so the
-spread over seeds is that of drawing the pairs and of training on them; at all pairs, of training
-alone. A rater that cannot be trained, or has a `path`, judges once: without `family` it is a flat
-line in the plots, with `family` a point among the sizes.
+every seed the training pairs stand in the order of a seeded hash of their prompt, then of the pair,
+and the first ones are used: a smaller amount is contained in a larger one, and but for the last
+prompt all pairs of a prompt are in or out together. The seed is also that of the training, which an
+entry must not set itself. So the spread over seeds is that of drawing the pairs and of training on
+them; at all pairs of training alone, and none for kinds whose training draws nothing, such as
+features. A rater that cannot be trained, or has a `path`, judges once: without `family` it is a
+flat line in the plots, with `family` a point among the sizes.
 
 Reads `pairs` (and `test_pairs`, when given). Writes `verdicts.parquet`, `scaling.json` (also
 `.csv` and `.txt`), `scaling.html`, its plots as `scaling_pairs.svg` and `scaling_parameters.svg`,
@@ -25,7 +26,7 @@ name its folder as `path`.
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,14 +163,33 @@ def read_entries(config: Config) -> list[Entry]:
                 own[key] = spec.options.pop(key)
         trainer = load_trainer(spec)
         check_options(spec, "raters" if trainer is None else "trainers")
+        seeded = None if trainer is None else seeded_key(spec.options, spec.where)
+        if seeded is not None:
+            raise ConfigError(
+                f"{seeded} is given, so that all trainings would have one seed: leave it out, the "
+                "study's own key seeds tells them apart"
+            )
         entries.append(Entry(spec, trainer, build(StudyOptions, own, spec.where)))
     return entries
 
 
+def seeded_key(options: Mapping[str, Any], where: str) -> str | None:
+    """The key that sets a seed, in an entry or in its members; None where there is none."""
+    for key, value in options.items():
+        if key == "seed":
+            return f"{where}.seed"
+        inner = seeded_key(value, f"{where}.{key}") if isinstance(value, Mapping) else None
+        if inner is not None:
+            return inner
+    return None
+
+
 def count_pairs(amount: float, total: int, where: str) -> int:
-    """How many of `total` pairs an amount stands for; a share is rounded, to at least 1."""
+    """How many of `total` pairs an amount stands for; a share is rounded, to at least 2."""
     if isinstance(amount, float) and 0 < amount <= 1:
-        return max(1, round(amount * total))
+        if total < 2:
+            raise ConfigError(f"{where}: there is 1 pair to train on: give at least 2")
+        return max(2, round(amount * total))
     if not (isinstance(amount, int) and amount >= 2):
         raise ConfigError(
             f"{where}: pairs_used has {amount!r}: give shares above 0 and up to 1.0, or whole "
@@ -302,7 +322,7 @@ def main(config: Config) -> None:
             bar.set_postfix_str(job.label)
             depends_on = [
                 job.entry.spec, job.arm.pairs_used, job.seed, config.split, config.test_split,
-                digests, judging_code, weights.get(job.entry.spec.where),
+                digests, judging_code, [weights[key] for key in named_models([job.entry.spec])],
             ]  # fmt: skip
             folder = scratch / fingerprint(depends_on)
             table, record = parts.get_or_make(

@@ -28,8 +28,10 @@ from litbench.metrics.leaderboard import (
 from litbench.raters import Rater, RaterSpec, Trainer, prompts_seen
 from litbench.reading import read_table
 from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
+from litbench.templates import packaged_names
 
 _TEXT = "leaderboard.txt"
+_MOST_LABEL_BYTES = 120
 # What a verdict depends on; a change to figures or pages does not ask the raters again.
 JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
 
@@ -82,7 +84,11 @@ def read_pairs(pairs: Path, before_symmetry: Path | None, split: str | None) -> 
 
 
 def read_held_out(
-    path: Path | None, split: str | None, training: pa.Table, pairs: Path
+    path: Path | None,
+    split: str | None,
+    training: pa.Table,
+    pairs: Path,
+    known: frozenset[str] = frozenset(),
 ) -> pa.Table | None:
     """Read the pairs that a model is to judge once it is trained; before training, to fail early.
 
@@ -91,18 +97,19 @@ def read_held_out(
         split: only pairs of this split; None for all.
         training: the pairs to train on.
         pairs: their file.
+        known: `prompt_key` of further prompts that the model knows, such as its backbone's.
 
     Returns:
         A pairs table; None where neither file nor split is named.
 
     Raises:
-        ConfigError: a prompt of theirs is trained on.
+        ConfigError: a prompt of theirs is trained on, or known.
         DataError: see `read_pairs`.
     """
     if path is None and split is None:
         return None
     held_out = read_pairs(path or pairs, None, split).headline
-    shared = set(prompt_keys(held_out)) & set(prompt_keys(training))
+    shared = set(prompt_keys(held_out)) & (known | set(prompt_keys(training)))
     if shared:
         seen = next(
             prompt
@@ -112,8 +119,9 @@ def read_held_out(
             if key in shared
         )
         raise ConfigError(
-            f"{len(shared)} prompts of the pairs to evaluate on are trained on, such as "
-            f"{seen!r:.80}: name another evaluation_split or evaluation_pairs, or train on a split"
+            f"{len(shared)} prompts of the pairs to evaluate on are trained on, here or by the "
+            f"backbone before, such as {seen!r:.80}: name another evaluation_split or "
+            "evaluation_pairs, or train on a split"
         )
     return held_out
 
@@ -139,13 +147,22 @@ def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:
 
 
 def named_models(specs: Iterable[RaterSpec]) -> dict[str, str]:
-    """The models that raters and their members are loaded from or trained on, by their entry."""
+    """What raters and their members are loaded from or trained on, by their entry.
+
+    Models, and what else lies outside the config and the code: the pairs that give units, and
+    templates of the user's own.
+    """
     found: dict[str, str] = {}
+    packaged = packaged_names()
 
     def look(options: Mapping[str, Any], where: str) -> None:
         for key, value in options.items():
+            if value is None:
+                continue
             if key in ("path", "backbone"):
                 found[where] = str(value)
+            elif key == "unit_pairs" or (key == "template" and str(value) not in packaged):
+                found[f"{where}.{key}"] = str(value)
             elif isinstance(value, Mapping):
                 look(value, f"{where}.{key}")
 
@@ -209,6 +226,9 @@ class VerdictParts:
         """
         # A rater may be called by its model, as owner/model.
         readable = re.sub(r"[^-.+=@ \w]", "_", label)
+        # Names of files end at 255 bytes; a letter may take four, and the fingerprint tells them
+        # apart.
+        readable = readable.encode()[:_MOST_LABEL_BYTES].decode(errors="ignore")
         name = f"{readable}-{fingerprint(depends_on)[:16]}"
         self.used.add(name)
         table_path, record_path = self.folder / f"{name}.parquet", self.folder / f"{name}.json"

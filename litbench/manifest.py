@@ -95,7 +95,10 @@ def code_digest(program: str, *parts: str) -> str:
     package = Path(__file__).parent
     places = [package / part for part in parts] or [package]
     inner = [
-        file for place in places for file in ([place] if place.is_file() else place.rglob("*.py"))
+        file
+        for place in places
+        # Templates change verdicts as code does.
+        for file in ([place] if place.is_file() else [*place.rglob("*.py"), *place.rglob("*.yaml")])
     ]
     files = [*sorted(inner), Path(program)]
     hasher = hashlib.sha256()

@@ -328,10 +328,20 @@ def load_rater(spec: RaterSpec) -> Rater:
     return cast(Rater, make(spec.name, spec.options, spec.where))
 
 
+def is_ready(spec: RaterSpec) -> bool:
+    """Whether an entry names what to load.
+
+    That is `path`, or a key that the class of the kind's options names in `READY_KEYS`.
+    """
+    point = _entry_points("litbench.options").get(f"raters.{spec.kind}")
+    keys = () if point is None else getattr(point.load(), "READY_KEYS", ())
+    return not spec.options.keys().isdisjoint({"path", *keys})
+
+
 def load_trainer(spec: RaterSpec) -> Trainer | None:
     """Load the trainer of a rater that has no model yet; None when there is nothing to train."""
     point = _entry_points("litbench.trainers").get(spec.kind)
-    if point is None or "path" in spec.options:
+    if point is None or is_ready(spec):
         return None
     return cast(Trainer, point.load())
 

@@ -384,6 +384,52 @@ def prompt_keys(table: pa.Table) -> list[str]:
     return [keys[prompt] for prompt in prompts]
 
 
+def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:
+    """A column of numbers that is there for all pairs or for none.
+
+    Args:
+        pairs: table by the schema PAIRS.
+        name: the column.
+        otherwise: what every pair gets where none has it.
+
+    Returns:
+        float64, shape (n,).
+
+    Raises:
+        DataError: it is null in some pairs only, or not finite.
+    """
+    column = pairs[name] if name in pairs.column_names else None
+    if column is None or column.null_count == len(column):
+        return np.full(pairs.num_rows, otherwise, dtype=np.float64)
+    if column.null_count:
+        raise DataError(
+            f"column {name} is null in {column.null_count} of {len(column)} pairs: give every pair "
+            f"a {name}, or none"
+        )
+    values: np.ndarray = column.to_numpy().astype(np.float64)
+    if not np.isfinite(values).all():
+        raise DataError(
+            f"column {name} is no finite number in {int((~np.isfinite(values)).sum())} of "
+            f"{len(values)} pairs: mend these values, or leave the pairs out"
+        )
+    return values
+
+
+def pair_weights(pairs: pa.Table) -> np.ndarray:
+    """Weight of every pair in training, float64, shape (n,); 1 where no pair has one.
+
+    Raises:
+        DataError: weights on some pairs only, or one that is not a finite number above 0.
+    """
+    weight = numbers_of_pairs(pairs, "weight", 1.0)
+    if (weight <= 0).any():
+        raise DataError(
+            f"column weight is not above 0 in {int((weight <= 0).sum())} of {len(weight)} pairs: "
+            "leave these pairs out"
+        )
+    return weight
+
+
 def row_sizes(table: pa.Table) -> np.ndarray:
     """Bytes of the texts of every row; int64, shape (rows,)."""
     sizes = np.zeros(table.num_rows, dtype=np.int64)

@@ -87,6 +87,8 @@ class FakeOpenAI:
         seconds: float = 0.0,
         hang_seconds: float = 5.0,
         retry_after: str = "0.05",
+        complaint: str = "not well today",
+        code: str | None = None,
     ) -> None:
         """A server that is not started yet.
 
@@ -99,6 +101,8 @@ class FakeOpenAI:
             seconds: how long an answer takes.
             hang_seconds: how long a hang lasts.
             retry_after: the header of "429 later", in seconds.
+            complaint: what it says at "400", "500" and "503".
+            code: the kind of error that it names besides.
         """
         self.answer = answer
         self.draw = faults
@@ -107,6 +111,8 @@ class FakeOpenAI:
         self.seconds = seconds
         self.hang_seconds = hang_seconds
         self.retry_after = retry_after
+        self.complaint = complaint
+        self.code = code
         self.requests = 0
         self.asked: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
@@ -249,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "429 later":
             self._send(429, {"error": {"message": "slow down"}}, {"Retry-After": fake.retry_after})
         elif fault in ("400", "500", "503"):
-            self._send(int(fault), {"error": {"message": "not well today"}})
+            self._send(int(fault), {"error": {"message": fake.complaint, "code": fake.code}})
         elif fault == "hang":
             fake.closing.wait(fake.hang_seconds)
             self.close_connection = True

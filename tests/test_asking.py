@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_openai import FAULTS, FakeOpenAI, drawn_manners
+from fake_openai import FAULTS, KEY, FakeOpenAI, drawn_manners
 from fake_reddit import drawn_faults
 
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.judges.asking import (
     Answer,
     AnswerStore,
+    Budget,
     Sampling,
     Traffic,
     ask,
     estimate_tokens,
+    identity,
     keys_of,
+    local_folder,
 )
 
 pytest.importorskip("inspect_ai")
@@ -115,6 +118,25 @@ def test_the_content_of_a_models_folder_is_its_name(tmp_path: Path) -> None:
     assert keys_of(f"hf/{other}", ["q"], Sampling()) != before
 
 
+def test_a_folder_called_like_a_model_of_a_provider_is_not_that_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run into a folder named after its model would pay for every answer again and again."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "gpt-4.1-mini"
+    name = f"openai/{folder.name}"
+    before = keys_of(name, ["q"], Sampling())
+    folder.mkdir()
+    (folder / "answers.jsonl").write_text("{}")
+    identity.cache_clear()
+    assert keys_of(name, ["q"], Sampling()) == before
+    assert local_folder(name) is None
+    assert local_folder("openai-api/mine/gpt-4.1-mini") is None
+    for provider in ("hf", "vllm", "sglang"):
+        assert local_folder(f"{provider}/{folder.name}") == Path(folder.name)
+    assert local_folder("hf/") is local_folder("hf") is None
+
+
 def test_faults_are_overcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     questions = [f"Question {k}" for k in range(80)]
     kinds = [kind for kind in FAULTS if kind != "hang"]
@@ -187,13 +209,65 @@ def test_keys_and_questions_are_in_no_error(
     fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     once = Traffic(max_retries=0, first_wait_seconds=0, timeout_seconds=5)
-    with FakeOpenAI(echo, faults=lambda *_: fault) as server:
+    complaint = f"not well today: the key {KEY} is refused"
+    with FakeOpenAI(echo, faults=lambda *_: fault, complaint=complaint) as server:
         bring(server, monkeypatch)
         (answer,) = run(server, tmp_path, ["A story nobody may see"], traffic=once)
     assert answer.outcome == "error"
-    assert "not well today" in str(answer.detail)
+    assert "not well today: the key *** is refused" in str(answer.detail)
+    assert not leaked(answer.detail)
     assert "nobody may see" not in str(answer.detail)
     assert (tmp_path / "answers.jsonl").read_text() == "", "an error is no answer"
+
+
+def leaked(text: str | None, secret: str = KEY) -> list[str]:
+    """Pieces of a secret, eight characters long, that a text holds."""
+    pieces = [secret[start : start + 8] for start in range(len(secret) - 7)]
+    return [piece for piece in pieces if piece in str(text)]
+
+
+def test_a_key_that_crosses_the_end_of_a_message_is_struck_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Messages are cut after 297 characters, some of which the provider's library adds."""
+    once = Traffic(max_retries=0, first_wait_seconds=0, timeout_seconds=5, give_up_after=1)
+    with FakeOpenAI(echo, faults=lambda *_: "400") as server:
+        bring(server, monkeypatch)
+        for before in range(220, 300, 8):
+            server.complaint = "x" * before + KEY + " was the key" + " and more" * 9
+            with pytest.raises(ModelError, match=r"such as .*\.\.\.: mend it") as error:
+                run(server, tmp_path, ["q"], traffic=once)
+            assert not leaked(str(error.value))
+
+
+@pytest.mark.parametrize("code", ["content_filter", "context_length_exceeded"])
+def test_what_a_provider_says_in_place_of_an_answer_is_kept_without_keys(
+    code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    complaint = "x" * 280 + KEY
+    with FakeOpenAI(echo, faults=lambda *_: "400", complaint=complaint, code=code) as server:
+        bring(server, monkeypatch)
+        (answer,) = run(server, tmp_path, ["q"])
+    assert answer.outcome == ("refused" if code == "content_filter" else "cut")
+    stored = (tmp_path / "answers.jsonl").read_text()
+    assert "xxxx" in stored
+    assert not leaked(stored)
+
+
+def test_secrets_within_secrets_and_logins_in_addresses_are_struck(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    longer, login = f"{KEY}-and-its-tail-of-secrets", "http://me:pass-of-the-proxy@host/v1"
+    monkeypatch.setenv("AAA_API_KEY", longer)
+    monkeypatch.setenv("SPACED_TOKEN", " a-token-with-a-newline\n")
+    monkeypatch.setenv("PROXY_BASE_URL", login)
+    complaint = f"{longer}, a-token-with-a-newline and {login}"
+    with FakeOpenAI(echo, faults=lambda *_: "400", complaint=complaint) as server:
+        bring(server, monkeypatch)
+        (answer,) = run(server, tmp_path, ["q"])
+    assert "***, *** and http://***@host/v1" in str(answer.detail)
+    for secret in (longer, "a-token-with-a-newline", "pass-of-the-proxy"):
+        assert not leaked(answer.detail, secret)
 
 
 def test_a_missing_key_or_provider_is_named(
@@ -229,6 +303,26 @@ def test_a_limit_of_calls_stops_and_the_next_run_goes_on(
         run(server, tmp_path, traffic=limited)
     assert len(run(server, tmp_path, traffic=limited)) == 30
     assert server.asked == Counter(QUESTIONS)
+
+
+def test_a_limit_of_calls_holds_for_second_tries_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limited = Traffic(max_retries=0, first_wait_seconds=0, give_up_after=100, max_calls=12)
+    with FakeOpenAI(echo, faults=lambda *_: "400") as server:
+        bring(server, monkeypatch)
+        answers = run(server, tmp_path, QUESTIONS[:9], traffic=limited)
+        assert [one.outcome for one in answers] == ["error"] * 9
+        assert server.requests == 12, "nine, and three of them again"
+
+
+def test_a_budget_is_shared_by_all_that_a_run_asks(server: FakeOpenAI, tmp_path: Path) -> None:
+    budget = Budget(12)
+    run(server, tmp_path, QUESTIONS[:10], budget=budget)
+    with pytest.raises(ConfigError, match="max_calls of 12 is reached: 2 of 5 questions"):
+        run(server, tmp_path, QUESTIONS[10:15], budget=budget)
+    assert server.requests == 12
+    assert len(run(server, tmp_path, QUESTIONS[:12], budget=budget)) == 12, "known ones are free"
 
 
 def test_connections_are_as_many_as_asked_for(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, ModelError
-from litbench.models import attention
+from litbench.models import attention, training
 from litbench.models.attention import can_pack, packed_attention
 from litbench.models.backbone import collate, is_packed, load_backbone, rewards_of, set_attention
 from litbench.models.layout import Layout
@@ -45,6 +45,8 @@ def reference_kernel(calls):
         assert query.is_contiguous()
         assert key.is_contiguous()
         assert value.is_contiguous()
+        assert query.dtype == key.dtype == value.dtype
+        assert query.dtype in (torch.bfloat16, torch.float16)
         assert starts.dtype == key_starts.dtype == torch.int32
         assert starts[-1] == len(query) == len(key) == len(value)
         assert longest == longest_key >= int((starts[1:] - starts[:-1]).max())
@@ -53,9 +55,10 @@ def reference_kernel(calls):
         back, ahead = options["window_size"]
         assert ahead in (0, -1)
         return by_hand(
-            query, key, value, starts, options["scale"] or query.shape[-1] ** -0.5,
+            query.float(), key.float(), value.float(), starts,
+            options["scale"] or query.shape[-1] ** -0.5,
             None if back == -1 else back + 1, causal=ahead == 0,
-        )  # fmt: skip
+        ).to(query.dtype)  # fmt: skip
 
     return varlen
 
@@ -93,13 +96,15 @@ def test_both_ways_compute_attention_within_each_sequence(
 ):
     calls = request.getfixturevalue("kernel") if computes == "kernel" else None
     (query, key, value), starts = parts(key_heads)
+    if calls is not None:
+        query, key, value = (part.to(torch.float16) for part in (query, key, value))
     out, weights = packed_attention(
         Layer(), query, key, value, None, scaling=0.3, sliding_window=window,
         cu_seq_lens_q=starts, max_length_q=256, is_causal=causal,
     )  # fmt: skip
     assert weights is None
-    flat = [part[0].transpose(0, 1) for part in (query, key, value)]
-    expected = by_hand(*flat, starts, 0.3, window, causal=causal)
+    flat = [part[0].transpose(0, 1).float() for part in (query, key, value)]
+    expected = by_hand(*flat, starts, 0.3, window, causal=causal).to(query.dtype)
     torch.testing.assert_close(out[0], expected, rtol=0, atol=SAME)
     if calls is not None:
         (call,) = calls
@@ -109,6 +114,7 @@ def test_both_ways_compute_attention_within_each_sequence(
 
 def test_a_window_wider_than_every_sequence_costs_the_kernel_nothing(kernel):
     (query, key, value), starts = parts(4)
+    query, key, value = (part.bfloat16() for part in (query, key, value))
     packed_attention(
         Layer(), query, key, value, None, sliding_window=4_096, cu_seq_lens_q=starts,
         max_length_q=256,
@@ -127,19 +133,35 @@ def test_a_sequence_does_not_see_its_neighbours():
     assert (one[:, :kept] - other[:, :kept]).abs().max() > 1
 
 
-def test_the_kernel_is_only_taken_for_what_it_can_do():
+def test_the_kernel_is_only_taken_for_what_it_can_do(monkeypatch):
     query = torch.zeros(4, 2, 16, dtype=torch.bfloat16)
     assert not attention._has_kernel(query, 0.0)
+    capability = {"cuda:1": (8, 0)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capability.__getitem__)
 
     class OnGpu:
-        is_cuda, dtype, shape = True, torch.bfloat16, (4, 2, 64)
+        is_cuda, dtype, shape, device = True, torch.bfloat16, (4, 2, 64), "cuda:1"
 
     assert attention._has_kernel(OnGpu(), 0.0)
+    # Of the generation of a T4.
+    capability["cuda:1"] = (7, 5)
+    assert not attention._has_kernel(OnGpu(), 0.0)
+    capability["cuda:1"] = (9, 0)
     assert not attention._has_kernel(OnGpu(), 0.1)
     OnGpu.shape = (4, 2, 512)
     assert not attention._has_kernel(OnGpu(), 0.0)
     OnGpu.shape, OnGpu.dtype = (4, 2, 64), torch.float32
     assert not attention._has_kernel(OnGpu(), 0.0)
+
+
+def test_bf16_is_not_chosen_for_a_gpu_that_only_emulates_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for has_it in (True, False):
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported",
+            lambda including_emulation=True, has_it=has_it: has_it or including_emulation,
+        )  # fmt: skip
+        assert training._use_bf16("auto") == has_it
 
 
 # In models -----------------------------------------------------------------------------------
@@ -173,9 +195,13 @@ def test_packed_rows_are_padded_rows_are_eager_attention(kind, tiny_model, seque
         assert not is_packed(padded)
         found = rewards_by(padded, tokenizer, sequences, packed=False)
         np.testing.assert_allclose(found, expected, rtol=0, atol=SAME)
-    calls = request.getfixturevalue("kernel")
-    found = rewards_by(packed, tokenizer, sequences, packed=True)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=SAME)
+    # Weights in fp32 under autocast, as training has it by default.
+    with torch.autocast("cpu", torch.bfloat16):
+        low = rewards_by(packed, tokenizer, sequences, packed=True)
+        calls = request.getfixturevalue("kernel")
+        found = rewards_by(packed, tokenizer, sequences, packed=True)
+    assert 0 < np.abs(low - expected).max() < 0.1 * expected.std()
+    assert np.abs(found - low).max() < 0.1 * expected.std()
     # Of the two layers of the tiny Gemma the first sees 16 tokens, itself among them.
     windows = [call["window_size"] for call in calls]
     assert windows == ([(15, 0), (-1, 0)] if kind == "gemma3" else [(-1, 0)] * 2)
@@ -192,6 +218,72 @@ def test_which_models_can_be_packed(tiny_model):
     # Gemma 2 bends the scores of attention, which torch's kernel does not.
     capped.config.attn_logit_softcapping = 50.0
     assert not can_pack(capped)
+
+
+def gpt_oss():
+    config = transformers.GptOssConfig(
+        vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, num_local_experts=2,
+        num_experts_per_tok=1, pad_token_id=0, num_labels=1, initializer_range=0.2,
+    )  # fmt: skip
+    return transformers.GptOssForSequenceClassification(config)
+
+
+def lfm2():
+    config = transformers.Lfm2Config(
+        vocab_size=300, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, layer_types=["conv", "full_attention"],
+        pad_token_id=0,
+    )  # fmt: skip
+    return transformers.Lfm2ForCausalLM(config)
+
+
+def llama4():
+    config = transformers.Llama4TextConfig(
+        vocab_size=300, hidden_size=32, intermediate_size=32, intermediate_size_mlp=32,
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+        num_local_experts=2, pad_token_id=0, attention_chunk_size=8,
+        layer_types=["chunked_attention", "full_attention"],
+    )  # fmt: skip
+    return transformers.Llama4ForCausalLM(config)
+
+
+@pytest.mark.parametrize("make", [gpt_oss, lfm2, llama4])
+def test_models_with_sinks_convolutions_or_chunks_are_not_packed(make):
+    model = make()
+    assert model._supports_attention_backend
+    assert not can_pack(model)
+
+
+def test_a_decoder_that_cannot_be_packed_is_scored_on_padded_rows(tiny_model, tmp_path):
+    torch.manual_seed(0)
+    model = gpt_oss()
+    torch.nn.init.normal_(model.score.weight)
+    for name, weight in model.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(weight)
+    model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny_model("llama")).save_pretrained(tmp_path)
+    loaded, _ = load_backbone(str(tmp_path))
+    assert not is_packed(loaded)
+    rows = [np.random.default_rng(place).integers(6, 300, n) for place, n in enumerate((40, 7, 25))]
+    with torch.inference_mode():
+        found = rewards_of(loaded.eval(), collate(rows, packed=False, pooling="last"), "last")
+        plain = [model.eval()(input_ids=torch.from_numpy(ids)[None]).logits[0] for ids in rows]
+    torch.testing.assert_close(found, torch.stack(plain), rtol=0, atol=SAME)
+    # Had its attention been exchanged, the sinks would be missed.
+    loaded.config._attn_implementation = attention.ATTENTION
+    with pytest.raises(
+        ModelError, match=r"wants attention sinks \(s_aux\).*set attention to eager"
+    ):
+        rewards_of(loaded, collate(rows, packed=True, pooling="last"), "last")
+
+
+@pytest.mark.parametrize("wants", [{"softcap": 50.0}, {"s_aux": [0.0] * 4}])
+def test_what_packed_attention_does_not_compute_is_refused(wants):
+    (query, key, value), starts = parts(2)
+    with pytest.raises(ModelError, match=next(iter(wants))):
+        packed_attention(Layer(), query, key, value, None, cu_seq_lens_q=starts, **wants)
 
 
 def test_padded_rows_on_packed_attention_are_refused_and_not_mixed_up(tiny_model):

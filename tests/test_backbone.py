@@ -7,11 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
-from litbench.errors import ModelError
+from litbench.errors import ConfigError, ModelError
 from litbench.models.backbone import (
     Lora,
     add_lora,
+    answer_logits,
     collate,
+    is_packed,
     load_backbone,
     load_with_adapter,
     no_dropout,
@@ -20,6 +22,8 @@ from litbench.models.backbone import (
     use_pad_token,
 )
 from litbench.models.reward import RewardModel
+from litbench.models.reward_training import RewardTraining
+from litbench.models.training import load_trained
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -127,6 +131,100 @@ def test_a_model_without_a_head_that_we_know_is_refused(tiny_model):
         reward_head(model)
 
 
+def test_a_head_of_two_layers_computes_in_fp32(tiny_model, tmp_path, texts):
+    """RoBERTa's: a layer, tanh, and the layer that gives the reward."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model("bert"))
+    config = transformers.AutoConfig.from_pretrained(tiny_model("bert")).to_dict()
+    del config["model_type"]
+    torch.manual_seed(0)
+    model = transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**config))
+    torch.nn.init.normal_(model.classifier.out_proj.weight)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    full = RewardModel.load(tmp_path).score(*texts)
+    half = RewardModel.load(tmp_path, dtype="bfloat16")
+    assert half.model.classifier.dense.weight.dtype == torch.float32
+    assert half.model.roberta.embeddings.word_embeddings.weight.dtype == torch.bfloat16
+    rewards = half.score(*texts)
+    assert (torch.tensor(rewards).bfloat16().double().numpy() != rewards).any()
+    assert 0 < np.abs(rewards - full).max() < 0.2 * full.std()
+
+
+def bend(logits):
+    return 5.0 * torch.tanh(logits / 5.0)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("name", "changes", "scale"),
+    [
+        ("Llama", {}, lambda logits: logits),
+        ("Gemma3", {"final_logit_softcapping": 5.0, "head_dim": 16}, bend),
+        ("Granite", {"logits_scaling": 8.0}, lambda logits: logits / 8.0),
+        ("Cohere", {"logit_scale": 0.25}, lambda logits: logits * 0.25),
+    ],
+)
+@pytest.mark.parametrize("low", ["weights", "autocast"])
+def test_logits_are_computed_and_scaled_in_fp32(
+    name, changes, scale, tied, low, tiny_model, tmp_path
+):
+    folder = tiny_model("llama", head="language")
+    config = transformers.AutoConfig.from_pretrained(folder).to_dict()
+    for key in ("model_type", "architectures", "head_dim"):
+        config.pop(key)
+    kind = "Gemma3Text" if name == "Gemma3" else name
+    config = getattr(transformers, f"{kind}Config")(
+        **{**config, "tie_word_embeddings": tied, **changes}
+    )
+    getattr(transformers, f"{name}ForCausalLM")(config).save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    dtype = "bfloat16" if low == "weights" else "float32"
+    model, _ = load_backbone(str(tmp_path), "language", dtype=dtype)
+    seen = []
+    model.lm_head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    batch = collate([np.arange(5, 25), np.arange(30, 90)], packed=True, pooling="last")
+    with torch.autocast("cpu", torch.bfloat16, enabled=low == "autocast"):
+        logits = answer_logits(model.eval(), batch, batch["read"])
+    expected = scale(seen[0][0].double() @ model.lm_head.weight.double().T)
+    assert logits.shape == expected.shape
+    torch.testing.assert_close(logits.double(), expected, rtol=1e-5, atol=SAME)
+    # The weights are still those of the embeddings, and of their type.
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
+    assert model.lm_head.weight.dtype == getattr(torch, dtype)
+    logits.sum().backward()
+    assert model.lm_head.weight.grad is not None
+
+
+# Names ---------------------------------------------------------------------------------------
+
+
+def test_a_revision_reaches_every_loader(tiny_model, monkeypatch):
+    asked = []
+    for auto in ("AutoConfig", "AutoTokenizer", "AutoModelForSequenceClassification"):
+        one = getattr(transformers, auto)
+
+        def load(place, *, one=one.from_pretrained, revision=None, **options):
+            # They call each other as well, by the folder.
+            if place == "owner/name":
+                asked.append((place, revision))
+            return one(tiny_model("llama"), **options)
+
+        monkeypatch.setattr(one, "from_pretrained", load)
+    for revision in ("v1.2", "refs/pr/3", None):
+        asked.clear()
+        load_backbone("owner/name" + ("" if revision is None else f"@{revision}"))
+        assert asked == [("owner/name", revision)] * 3
+
+
+def test_a_folder_may_hold_an_at_sign(tiny_model, tmp_path, monkeypatch):
+    shutil.copytree(tiny_model("llama"), tmp_path / "runs" / "a@b")
+    load_backbone(str(tmp_path / "runs" / "a@b"))
+    monkeypatch.chdir(tmp_path)
+    load_backbone("runs/a@b")
+    with pytest.raises(ConfigError, match=r"no folder \./a@b"):
+        load_backbone("./a@b")
+
+
 # Batches -------------------------------------------------------------------------------------
 
 
@@ -195,6 +293,46 @@ def test_an_adapter_that_brings_no_head_to_a_headless_model_is_refused(adapter, 
     assert about["base_model_name_or_path"] == str(headless)
     with pytest.raises(ModelError, match=r"lacks trained weights for score\.weight"):
         RewardModel.load(folder)
+
+
+def test_an_adapter_without_a_tokenizer_takes_that_of_its_base(adapter, headless):
+    folder, rewards, batch = adapter
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    model, tokenizer = load_with_adapter(folder, str(headless), "reward")
+    own = transformers.AutoTokenizer.from_pretrained(headless)
+    assert tokenizer.get_vocab() == own.get_vocab()
+    with torch.inference_mode():
+        torch.testing.assert_close(rewards_of(model.eval(), batch, "last"), rewards)
+
+
+def test_the_base_of_a_foreign_adapter_is_taken_at_its_revision(adapter, monkeypatch):
+    folder, _, _ = adapter
+    file = folder / "adapter_config.json"
+    about = json.loads(file.read_text())
+    file.write_text(json.dumps(about | {"base_model_name_or_path": "owner/name", "revision": "v1"}))
+    asked = []
+
+    def load(*place, **_):
+        asked.extend(place)
+        raise ModelError("seen")
+
+    monkeypatch.setattr("litbench.models.folder.load_with_adapter", load)
+    with pytest.raises(ModelError, match="seen"):
+        RewardModel.load(folder)
+    assert asked[1] == "owner/name@v1"
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=4)])
+def test_a_trained_model_is_judged_under_an_attention_that_takes_its_weights(
+    adapter, headless, tiny_model, lora
+):
+    folder = tiny_model("llama") if lora is None else adapter[0]
+    for attention, packed in (("flash_attention_2", True), ("eager", False), (None, True)):
+        options = RewardTraining(backbone=str(headless), lora=lora, attention=attention)
+        model, _ = load_trained(folder, options, "reward")
+        assert is_packed(model) == packed
+        assert packed or model.config._attn_implementation == attention
 
 
 def test_an_adapter_of_another_model_is_refused(adapter, tiny_model):

@@ -32,6 +32,7 @@ def test_drawn_lengths_are_those_of_the_stories_they_stand_for(benchmark: Module
 
 def test_all_sides_agree_about_the_loss_and_count_their_own_padding() -> None:
     command = ["--width", "32", "--layers", "1", "--pairs", "2", "--repeats", "1", "--threads", "1"]
+    command += ["--steps", "2"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks/training.py"), *command],
         capture_output=True, text=True, timeout=300, cwd=ROOT, check=False,
@@ -46,7 +47,10 @@ def test_all_sides_agree_about_the_loss_and_count_their_own_padding() -> None:
     assert not {"tokens_per_second", "seconds"} & set(result)
 
 
-def test_sides_that_disagree_about_the_loss_stop_the_benchmark(benchmark: ModuleType) -> None:
+@pytest.mark.parametrize("steps", [1, 3])
+def test_sides_that_disagree_about_the_loss_stop_the_benchmark(
+    benchmark: ModuleType, steps: int
+) -> None:
     class Disagreeing:
         size, bf16 = benchmark.SIZES["tiny"], False
 
@@ -56,7 +60,7 @@ def test_sides_that_disagree_about_the_loss_stop_the_benchmark(benchmark: Module
         def packed(self, _: object) -> object:
             return benchmark.Run(1, 1.0, 1.0, loss=0.71)
 
-    given = argparse.Namespace(repeats=1, pairs=2, steps=1)
+    given = argparse.Namespace(repeats=1, pairs=2, steps=steps)
     with pytest.raises(SystemExit, match="disagree"):
         benchmark.compare(Disagreeing(), ["max_length", "packed"], given)
 

@@ -40,6 +40,7 @@ def run():
             **dict.fromkeys(more),
             "curve": [{"step": k + 1, "loss": 1 / (k + 1), "agreement": 0.5} for k in range(45)],
             "validation": [],
+            "validation_counts": None,
         },
         "evaluation": {
             "pairs": 10, "prompts": 5, "label_source": {"votes": 10},
@@ -102,6 +103,14 @@ def test_figures_and_curve_are_told(run):
     assert steps[-1] == 45
     assert "comparable within a prompt only" in card
     assert "The licence of owner/name applies" in card
+
+
+def test_validation_tells_its_pairs(run):
+    points = [{"step": 5, "epoch": 1.0, "loss": 0.5, "agreement": 0.75}]
+    run["training"] |= {"validation": points, "validation_counts": {"pairs": 1_234}}
+    card = model_card(run)
+    assert "The 1,234 validation pairs are of training prompts" in card
+    assert "| 5 | 1 | 0.5000 | 0.750 |" in card
 
 
 def test_without_an_evaluation_it_says_so(run):

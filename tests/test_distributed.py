@@ -278,6 +278,34 @@ def test_one_process_of_a_machine_tokenises_for_all(monkeypatch, tmp_path):
     assert len(list((tmp_path / "pairs").iterdir())) == 1
 
 
+BEFORE_COLLECTIVES = """
+import runpy, sys
+from litbench.models import reward_training
+make = reward_training.tokenise
+def early(*arguments):
+    import torch
+    assert not torch.distributed.is_initialized(), "collectives wait while pairs are tokenised"
+    print("tokenised early")
+    return make(*arguments)
+reward_training.tokenise = early
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.long
+def test_pairs_are_tokenised_before_any_collective_is_set_up(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("LITBENCH_CACHE", str(tmp_path / "cache"))
+    through = tmp_path / "early.py"
+    through.write_text(BEFORE_COLLECTIVES)
+    process = run("two", TWO, through=through, epochs=0.5)
+    said, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, said[-3000:]
+    # Once for those to train on, once for those kept back, by one process.
+    assert said.count("tokenised early") == 2
+    assert_two(tmp_path / "two")
+
+
 def fake_trainer(*, fsdp=None, deepspeed=False):
     plugin = SimpleNamespace(fsdp_version=fsdp, mixed_precision_policy=None)
     return SimpleNamespace(
@@ -325,6 +353,14 @@ def test_an_optimiser_is_never_silently_new(written, trainer, tmp_path):
     (folder / written).touch()
     with pytest.raises(ConfigError, match="checkpoint-3 was written under another kind of launch"):
         _checkpoint_of(trainer, tmp_path)
+
+
+def test_machines_that_see_different_checkpoints_are_refused(tmp_path, monkeypatch):
+    from accelerate import utils  # noqa: PLC0415
+
+    monkeypatch.setattr(utils, "gather_object", lambda seen: [*seen, "checkpoint-9"])
+    with pytest.raises(ConfigError, match="out must be a folder that all machines share"):
+        _checkpoint_of(fake_trainer(), tmp_path)
 
 
 # Launch configs -------------------------------------------------------------------------------

@@ -4,17 +4,20 @@ import json
 
 import pytest
 
+from litbench import manifest
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     EvaluationPairs,
     VerdictParts,
     check_training_prompts,
     finish_evaluation,
+    named_models,
+    read_held_out,
     read_pairs,
 )
 from litbench.manifest import Product
 from litbench.metrics.leaderboard import check_reference
-from litbench.raters import LengthRater, judge_pairs
+from litbench.raters import LengthRater, RaterSpec, judge_pairs
 from litbench.reading import read_table
 from litbench.records import VERDICTS, write_table
 from litbench.text import prompt_key
@@ -112,6 +115,43 @@ def test_a_part_is_made_once_and_read_afterwards(part, tmp_path):
     assert len(calls) == 2
 
 
+def test_long_names_that_begin_alike_are_parts_of_their_own(part, tmp_path):
+    make, calls = part
+    for name in ("夜" * 85, "夜" * 84 + "月"):
+        VerdictParts(tmp_path).get_or_make(name, [name], make)
+    assert len(calls) == 2
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):
+    own = str(tmp_path / "own.yaml")
+    members = {
+        "one": {"kind": "features", "path": "m"},
+        "two": {"kind": "generative", "backbone": "b", "template": own},
+    }
+    specs = [
+        RaterSpec("mix", "ensemble", {"members": members, "unit_pairs": "u.parquet"}),
+        RaterSpec("plain", "generative", {"path": "p", "template": "verdict_label"}),
+        RaterSpec("none", "generative", {"path": "q", "template": None}),
+    ]
+    assert named_models(specs) == {
+        "raters.mix.unit_pairs": "u.parquet",
+        "raters.mix.members.one": "m",
+        "raters.mix.members.two": "b",
+        "raters.mix.members.two.template": own,
+        "raters.plain": "p",
+        "raters.none": "q",
+    }
+
+
+def test_prompts_that_the_backbone_knows_are_not_evaluated_on(write_pairs, pair_table):
+    path = write_pairs("pairs.parquet", [row(i, prompt=f"[WP] Door {i}") for i in range(4)])
+    training = pair_table([row(9, prompt="[WP] Window")])
+    assert read_held_out(path, None, training, path).num_rows == 4
+    with pytest.raises(ConfigError, match=r"1 prompts .*such as '\[WP\] Door 2'"):
+        read_held_out(path, None, training, path, frozenset({prompt_key("[WP] Door 2")}))
+
+
 @pytest.mark.parametrize("lost", [".parquet", ".json"])
 def test_half_a_part_is_made_again(part, tmp_path, lost):
     make, calls = part
@@ -135,7 +175,7 @@ def test_parts_of_earlier_configs_are_removed_and_no_others(part, tmp_path):
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("name", ["owner/model", "../up", "a b", "夜"])
+@pytest.mark.parametrize("name", ["owner/model", "../up", "a b", "夜" * 85, "é" * 300])
 def test_any_rater_name_stays_inside_the_folder(part, tmp_path, name):
     make, calls = part
     folder = tmp_path / "parts"
@@ -168,3 +208,18 @@ def test_the_files_of_an_evaluation_agree_with_each_other(pair_table, tmp_path, 
     shown = capsys.readouterr().out
     assert "longer" in shown
     assert "shorter" in shown
+
+
+def test_a_template_of_the_package_counts_as_code(tmp_path, monkeypatch):
+    (tmp_path / "templates").mkdir()
+    template = tmp_path / "templates" / "verdict.yaml"
+    program = tmp_path / "program.py"
+    program.touch()
+    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "manifest.py"))
+    found = []
+    for text in ("text: a", "text: b"):
+        template.write_text(text)
+        manifest.code_digest.cache_clear()
+        found.append(manifest.code_digest(str(program), "templates"))
+    manifest.code_digest.cache_clear()
+    assert found[0] != found[1]

@@ -240,7 +240,7 @@ def test_a_weight_of_two_counts_like_the_pair_twice(pair_table, comma_rows):
     assert np.abs(by_weight - plain).max() > 1e-2
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("weight", [-1.0, 0.0, float("nan"), float("inf")])
 def test_weights_that_mean_nothing_are_refused(pair_table, comma_rows, weight):
     rows = comma_rows(10)
     rows[3]["weight"] = weight

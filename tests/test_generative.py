@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from litbench.errors import ConfigError, DataError
+from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.backbone import (
     Lora,
     add_lora,
@@ -15,7 +15,7 @@ from litbench.models.backbone import (
     load_backbone,
     rewards_of,
 )
-from litbench.models.generative import GenerativeModel
+from litbench.models.generative import GenerativeModel, require_packing
 from litbench.models.generative_training import (
     GenerativeObjective,
     GenerativeTraining,
@@ -390,6 +390,23 @@ def test_explanations_are_the_likeliest_words_in_any_batch(explainer, some_pairs
         )
 
 
+def test_no_batch_of_explanations_is_wider_than_its_budget(explainer, some_pairs, monkeypatch):
+    """Rows are padded to the longest, and each grows by the room for its answer."""
+    model = explainer(answer=12, batch_tokens=900)
+    sizes = []
+
+    def generate(input_ids, **_):
+        sizes.append((len(input_ids), input_ids.shape[1] + 12))
+        return torch.cat([input_ids, torch.full((len(input_ids), 1), 5)], dim=1)
+
+    monkeypatch.setattr(model.model, "generate", generate)
+    stories = ["long " * 90, *["short"] * 7]
+    judge_pairs(model, some_pairs(8, chosen=stories, rejected=["short"] * 8))
+    assert sum(rows for rows, _ in sizes) == 16
+    assert max(rows for rows, _ in sizes) > 2
+    assert all(rows * width <= 900 or rows == 1 for rows, width in sizes)
+
+
 def answers_with(model, monkeypatch, texts):
     """Let a model write these texts, one for each reading in the order of falling length."""
     rows = [model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
@@ -438,6 +455,18 @@ def test_the_attention_is_put_back_after_writing_and_after_a_failure(
         judge_pairs(model, some_pairs(2))
     assert model.model.config._attn_implementation == before
     assert model.model.generation_config is habits
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_attention_on_padded_rows_is_named_as_the_reason(tiny_model, attention, prepared):
+    folder = str(tiny_model("llama", head="language"))
+    model, tokenizer = load_backbone(folder, "language", attention=attention)
+    with pytest.raises(ConfigError, match=f"attention: '{attention}' works on rows with padding"):
+        GenerativeModel(model, tokenizer, prepared()[2])
+    # A model that cannot do it under any attention is another matter.
+    model.config.attn_logit_softcapping = 50.0
+    with pytest.raises(ModelError, match="does not let its attention be exchanged"):
+        require_packing(model, "this")
 
 
 # Training, saving ----------------------------------------------------------------------------

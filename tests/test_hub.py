@@ -106,6 +106,28 @@ def test_errors_say_what_to_do() -> None:
     assert "check the name (owner/name" in said(ValueError("Bad split"))
 
 
+def test_errors_of_a_model_speak_of_a_model() -> None:
+    assert "data set" not in str(hub.explain(ValueError("x"), "a/b", "cannot be pushed", "model"))
+    with pytest.raises(DataError, match="no name of a model on the Hub") as caught:
+        hub.parse_name("a", "model")
+    assert "split" not in str(caught.value)
+
+
+def test_code_of_a_model_is_fetched_only_when_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub  # noqa: PLC0415
+
+    asked: list[list[str]] = []
+
+    def download(*_: object, allow_patterns: list[str], **__: object) -> str:
+        asked.append(allow_patterns)
+        return "/"
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    hub.fetch_model("a/b")
+    hub.fetch_model("a/b", with_code=True)
+    assert ["*.py" in patterns for patterns in asked] == [False, True]
+
+
 CLIENT = """
 import json, sys
 from litbench import hub

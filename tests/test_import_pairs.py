@@ -255,28 +255,55 @@ def test_a_rationale_comes_with_the_side_that_it_calls_story_a(
         4: ("B", None),
         5: ("A", "Preferred: A"),
         6: (0, "Story A is not it.\nPreferred: neither"),
+        7: ("A", "Good reasons for B.\nPreferred: B, since it is better."),
+        8: ("B", "Preferred: A\nNo, wait.\nPreferred: B"),
+        9: ("B", "\u6545\u4e8b B.\nPreferred\uff1aB"),
     }
     rows = [labelled(n, better, why=why) for n, (better, why) in said.items()]
-    rows.append(labelled(6, "B", why="the same pair"))
     pairs, counts = importing(rows, rationale="why", **LABELLED)
     found = {
         int(pair["prompt"][1:]): (pair["rationale"], pair["rationale_first"]) for pair in pairs
     }
-    last = found.pop(6)
     assert found == {
         1: ("Story A is it.", "chosen"),
         2: ("Story B is it.", "rejected"),
         3: (None, None),
         4: (None, None),
         5: (None, None),
+        6: (None, None),
+        7: (None, None),
+        8: (None, None),
+        9: ("\u6545\u4e8b B.", "rejected"),
     }
-    assert last[1] == "rejected"
-    assert last[0] in ("Story A is not it.\nPreferred: neither", "the same pair")
-    assert counts["rationales"] == {"kept": 3, "absent": 2, "other_verdict": 1}
-    assert "why" not in pairs[0]
+    assert counts["rationales"] == {
+        "kept": 3, "absent": 2, "other_verdict": 1, "unreadable_verdict": 3
+    }  # fmt: skip
+    assert not {"why", "(fate of the rationale)"} & pairs[0].keys()
     for pair in pairs:
         if pair["rationale"] is not None and pair["rationale_first"] is not None:
             assert pair[pair["rationale_first"]].startswith("text a"), "the first text is Story A"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_rows_that_repeat_a_pair_one_with_a_rationale_stays(
+    order: int, importing: Callable[..., Any]
+) -> None:
+    """Whichever of them has the smaller digest; and what is counted are the rows that stay."""
+    rows: list[dict[str, object]] = []
+    for n in range(12):
+        rows += [
+            labelled(n, "A", why=None),
+            labelled(n, "A", why=f"Because of {n}.\nPreferred: A"),
+            labelled(n, "A", why="Preferred: B"),
+        ]
+    rows.append(labelled(99, "B", why="Preferred: never mind"))
+    pairs, counts = importing(rows[::order], rationale="why", **LABELLED)
+    kept = {pair["prompt"]: pair["rationale"] for pair in pairs}
+    assert kept == {f"p{n}": f"Because of {n}." for n in range(12)} | {"p99": None}
+    assert counts["rationales"] == {
+        "kept": 12, "absent": 0, "other_verdict": 0, "unreadable_verdict": 1
+    }  # fmt: skip
+    assert sum(counts["rationales"].values()) == counts["pairs"] == 13
 
 
 def test_a_rationale_needs_to_know_which_story_is_a(importing: Callable[..., Any]) -> None:
@@ -285,7 +312,7 @@ def test_a_rationale_needs_to_know_which_story_is_a(importing: Callable[..., Any
         importing([row], rationale="why")
     with pytest.raises(ConfigError, match="'rationale' is made of rationale: give one of them"):
         importing([labelled(1, "A")], rationale="why", keep=["rationale"], **LABELLED)
-    with pytest.raises(DataError, match="no column 'whyy' to keep: did you mean 'why'"):
+    with pytest.raises(DataError, match=r"no column 'whyy' .*: did you mean 'why'"):
         importing([labelled(1, "A", why="x")], rationale="whyy", **LABELLED)
 
 

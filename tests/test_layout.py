@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from litbench.errors import ModelError
 from litbench.models.layout import Layout
 
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 KINDS = ["bert", "llama", "qwen3", "gpt2", "gemma3"]
@@ -111,6 +112,32 @@ def test_max_length_is_lowered_to_the_positions_of_the_model(load):
     layout = Layout.infer(tokenizer, model, 2_048)
     assert layout.max_length == 48
     assert layout.max_prompt_tokens == 48 // 4
+
+
+@pytest.mark.parametrize("name", ["Roberta", "XLMRoberta", "Camembert", "MPNet", "Bert"])
+def test_a_sequence_of_full_length_has_a_position_for_every_token(load, invented, name):
+    tokenizer, like = load("bert")
+    config = {**like.config.to_dict(), "max_position_embeddings": 48, "pad_token_id": 1}
+    del config["model_type"]
+    model = getattr(transformers, f"{name}ForSequenceClassification")(
+        getattr(transformers, f"{name}Config")(**config)
+    )
+    layout = Layout.infer(tokenizer, model, 2_048)
+    # All but BERT count from the number of the pad token, which is 1, and one more.
+    assert layout.max_length == (48 if name == "Bert" else 46)
+    (ids,) = layout.encode(tokenizer, ["the moth"], [invented(random.Random(1), 200)]).ids
+    assert len(ids) == layout.max_length
+    # No id of the batch is the pad token's.
+    model(input_ids=torch.tensor([[one + (one == 1) for one in ids]]))
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_a_prompt_that_is_dropped_counts_as_cut_unless_the_form_has_none(load, kind):
+    tokenizer, model = load(kind)
+    for form, cut in (("plain", True), ("story", False)):
+        layout = Layout.infer(tokenizer, model, 64, max_prompt_tokens=0, form=form)
+        encoded = layout.encode(tokenizer, ["the moth", ""], ["she opened the gate"] * 2)
+        assert encoded.cut == [cut, False]
 
 
 def test_a_decoder_without_eos_is_refused(load):

@@ -76,6 +76,11 @@ def test_four_bit_weights_are_rounded_and_the_head_is_not(backbone):
 def test_what_was_trained_is_what_scores_merged_or_apart(backbone, pairs, tmp_path):
     merged = train(backbone, pairs, tmp_path / "one")
     apart = train(backbone, pairs, tmp_path / "two", merge=False)
+    # In fp32 an 8B model would not fit the GPU it was trained on.
+    for model in (merged, apart):
+        body = {weight.dtype for weight in model.model.model.parameters()}
+        assert body == {torch.bfloat16}
+        assert model.model.score.weight.dtype == torch.float32
     expected = rewards_of(merged, pairs)
     assert (expected[0] > expected[1]).mean() > 0.8
     np.testing.assert_allclose(rewards_of(apart, pairs), expected, rtol=0, atol=SAME)
@@ -84,6 +89,10 @@ def test_what_was_trained_is_what_scores_merged_or_apart(backbone, pairs, tmp_pa
         model.save(tmp_path / name)
         loaded = RewardModel.load(tmp_path / name)
         np.testing.assert_allclose(rewards_of(loaded, pairs), expected, rtol=0, atol=SAME)
+        whole = RewardModel.load(tmp_path / name, dtype="float32")
+        assert {weight.dtype for weight in whole.model.parameters()} == {torch.float32}
+        rounding = np.abs(rewards_of(whole, pairs) - expected)
+        assert 0 < rounding.mean() < 0.05 * expected.std()
     assert not (tmp_path / "apart" / "model.safetensors").exists()
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
 

@@ -17,10 +17,11 @@ from fake_reddit import Killer, drawn_faults
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.judges.asking import AnswerStore, Sampling, keys_of
+from litbench.judges.asking import AnswerStore, Sampling, identity, keys_of
 from litbench.manifest import read_manifest
 from litbench.reading import read_table
 from litbench.records import PAIRS, write_table
+from litbench.templates import load_template
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
@@ -61,7 +62,7 @@ def distil(
             },
         )
         program.main(config)
-        return {} if config.dry_run else dict(read_manifest(tmp_path / "out")["counts"])
+        return {} if config.dry_run else dict(read_manifest(config.out)["counts"])
 
     return run
 
@@ -166,6 +167,79 @@ def test_a_verdict_before_its_explanation_explains_nothing(
     with FakeOpenAI(lambda q: "\n".join(longer_story(q).split("\n")[::-1])) as server:
         bring(server, monkeypatch)
         assert distil()["set_aside"] == {"rationale: unparsed": 24}
+
+
+def test_an_explanation_that_takes_a_verdict_back_is_no_explanation(
+    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeOpenAI(lambda q: f"Hm.\nPreferred: A\nNo, wait.\n{longer_story(q)}") as server:
+        bring(server, monkeypatch)
+        counts = distil()
+    assert (counts["rationales"], counts["set_aside"]) == (0, {"rationale: unparsed": 24})
+    assert counts["agreement"]["n"] == 0
+
+
+def test_a_cut_answer_is_set_aside_although_it_quotes_a_verdict(
+    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def quoting(question: str) -> str:
+        said = f"The form asked for is:\n{longer_story(question)}\n"
+        return said + "y" * len(said)
+
+    with FakeOpenAI(quoting, manners=lambda _: "length") as server:
+        bring(server, monkeypatch)
+        assert distil()["set_aside"] == {"rationale: cut": 24}
+
+
+def test_another_template_makes_the_product_anew(
+    distil: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    text = load_template("rationale").path.read_text(encoding="utf-8")
+    mine.write_text(text, encoding="utf-8")
+    with FakeOpenAI() as server:
+        bring(server, monkeypatch)
+        distil(template=str(mine))
+        distil(template=str(mine))
+        assert "unchanged" in capsys.readouterr().out
+        assert server.requests == 24
+        mine.write_text(text.replace("one paragraph", "two paragraphs"), encoding="utf-8")
+        distil(template=str(mine))
+        assert "unchanged" not in capsys.readouterr().out
+        assert server.requests == 48
+        assert all("two paragraphs" in question for question in list(server.asked)[24:])
+
+
+def test_a_run_into_a_folder_called_like_its_model_pays_once(
+    distil: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with FakeOpenAI() as server:
+        bring(server, monkeypatch)
+        for out in (Path("fake/judge"), Path(FakeOpenAI.model)):
+            for _ in range(2):
+                identity.cache_clear()
+                distil(out=str(out))
+            assert "unchanged" in capsys.readouterr().out, "the folder is no input"
+        assert server.requests == 2 * 24
+
+
+def test_a_limit_of_calls_holds_for_blind_and_hinted_questions_together(
+    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeOpenAI() as server:
+        bring(server, monkeypatch)
+        with pytest.raises(ConfigError, match="max_calls of 26 is reached: 2 of 6 questions"):
+            distil(hint=True, traffic={**QUICK, "max_calls": 26})
+        assert server.requests == 26
+        distil(hint=True, traffic={**QUICK, "max_calls": 4})
+        assert server.requests == 30
 
 
 def test_with_a_hint_those_that_disagree_are_asked_again(

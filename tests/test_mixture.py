@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -197,7 +198,7 @@ def test_a_weight_of_two_counts_like_the_pair_twice(liked, tmp_path):
     )
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("weight", [-1.0, 0.0, float("nan"), float("inf")])
 def test_weights_of_pairs_that_mean_nothing_are_refused(liked, tmp_path, weight):
     pairs = liked(20, weight=[weight] + [1.0] * 19)
     with pytest.raises(DataError, match="column weight"):
@@ -237,7 +238,7 @@ def test_a_rater_without_rewards_is_no_member(liked, tmp_path):
         ("stack", {"members": {"f": SURFACE}, "c": 0}, "c is 0"),
         ("stack", {"members": {"f": SURFACE}, "fold": 2}, "'folds'"),
         ("ensemble", {}, "'each' is missing"),
-        ("ensemble", {"each": SURFACE, "seeds": 1}, "seeds is 1"),
+        ("ensemble", {"each": SURFACE, "size": 1}, "size is 1"),
         ("ensemble", {"each": {"kind": "reward", "backbone": "b", "seed": 1}}, "seed is given"),
         ("ensemble", {"each": {"kind": "longer"}}, "nothing to train"),
         ("ensemble", {"each": {"kind": "features", "c": "x"}}, "key 'c"),
@@ -267,7 +268,7 @@ def test_an_ensemble_of_ready_members_is_checked_too(options, message):
 
 
 def test_every_member_of_an_ensemble_has_a_seed_of_its_own(liked, known_kind, tmp_path):
-    options = {"each": {"kind": "known"}, "seeds": 3}
+    options = {"each": {"kind": "known"}, "size": 3}
     pairs = liked(40)
     for seed in (0, 1):
         train_ensemble_rater("mix", options, pairs, tmp_path, seed, "raters.mix")
@@ -296,7 +297,7 @@ def test_an_ensemble_is_the_mean_in_units_of_its_members(liked, tmp_path):
 
 @pytest.mark.usefixtures("known_kind")
 def test_like_members_keep_their_scale_and_their_probability(liked, tmp_path):
-    options = {"each": {"kind": "known"}, "seeds": 4}
+    options = {"each": {"kind": "known"}, "size": 4}
     pairs, new = liked(40), liked(40, seed=1)
     mixture = train_ensemble_rater("mix", options, pairs, tmp_path, 0, "raters.mix")
     mean = np.mean([differences(member.rater, new) for member in mixture.members], axis=0)
@@ -317,7 +318,7 @@ def saved(liked, tmp_path):
         if kind == "stack":
             mixture = stack_of(pairs, tmp_path / "training", members)
         else:
-            options = {"each": SURFACE, "seeds": 2}
+            options = {"each": SURFACE, "size": 2}
             mixture = train_ensemble_rater("ensemble", options, pairs, tmp_path / "t", 0, "r")
         mixture.save(tmp_path / "saved")
         return mixture, tmp_path / "saved"
@@ -353,7 +354,7 @@ def test_a_reward_does_not_depend_on_its_neighbours(saved, liked):
 
 
 def test_a_stack_of_ensembles_is_a_stack(liked, tmp_path):
-    members = {"pair": {"kind": "ensemble", "each": SURFACE, "seeds": 2}, "l": {"kind": "longer"}}
+    members = {"pair": {"kind": "ensemble", "each": SURFACE, "size": 2}, "l": {"kind": "longer"}}
     stack = stack_of(liked(40), tmp_path, members)
     stack.save(tmp_path / "saved")
     again = ScoreMixture.load(tmp_path / "saved", "stack")
@@ -373,7 +374,8 @@ def test_a_folder_of_the_other_kind_or_a_broken_one_is_refused(saved, tmp_path):
 
 
 def test_a_stack_of_reward_models_is_saved_with_its_weights(tiny_model, liked, tmp_path):
-    pytest.importorskip("trl")
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
     pairs = liked(16, prompts=4)
     members = {
         "features": SURFACE,
@@ -391,6 +393,123 @@ def test_a_stack_of_reward_models_is_saved_with_its_weights(tiny_model, liked, t
     new = liked(10, seed=1)
     np.testing.assert_allclose(differences(again, new), differences(stack, new), rtol=0, atol=1e-5)
     assert {prompt_key(p) for p in pairs["prompt"].to_pylist()} == again.training_prompts()
+
+
+@dataclass
+class Odd(Known):
+    """A model folder that must be told which way its rewards point."""
+
+    kind: str = "odd"
+
+    def save(self, folder):
+        folder.mkdir(parents=True)
+        (folder / "odd").touch()
+
+
+@dataclass
+class OddOptions:
+    path: str
+    sign: int = 0
+
+
+def odd_from_options(name, options, where):
+    ready = litbench.raters.build(OddOptions, options, where)
+    assert (Path(ready.path) / "odd").exists()
+    if not ready.sign:
+        raise ConfigError("say which way")
+    return Odd(name, frozenset(), frozenset(), frozenset(), 0, float(ready.sign))
+
+
+@pytest.mark.usefixtures("known_kind")
+def test_a_ready_member_is_read_as_before_when_its_mixture_is_loaded(liked, monkeypatch, tmp_path):
+    with_known = litbench.raters._entry_points
+    odd = importlib.metadata.EntryPoint("odd", f"{__name__}:odd_from_options", "litbench.raters")
+    monkeypatch.setattr(
+        litbench.raters,
+        "_entry_points",
+        lambda group: with_known(group) | ({"odd": odd} if group == "litbench.raters" else {}),
+    )
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd/odd").touch()
+    members = {"odd": {"kind": "odd", "path": str(tmp_path / "odd"), "sign": -1}, "own": SURFACE}
+    stack = stack_of(liked(40), tmp_path / "t", members)
+    stack.save(tmp_path / "saved")
+    shutil.rmtree(tmp_path / "odd")
+    again = ScoreMixture.load(tmp_path / "saved", "stack")
+    again.save(tmp_path / "twice")
+    twice = ScoreMixture.load(tmp_path / "twice", "stack")
+    new = liked(20, seed=1)
+    for other in (again, twice):
+        assert differences(other, new).tolist() == differences(stack, new).tolist()
+    entries = json.loads((tmp_path / "saved/mixture.json").read_text())["members"]
+    assert [entry["options"] for entry in entries] == [{"sign": -1}, {}]
+
+
+def test_a_model_with_several_outputs_and_a_turned_sign_survives_saving(
+    tiny_model, liked, tmp_path
+):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    path = str(tiny_model("bert", num_labels=3))
+    options = {"label": 1, "reverse": True, "probability": False, "max_length": 48}
+    members = {"foreign": {"kind": "reward", "path": path, **options}}
+    mixture = ensemble_from_options("mix", {"members": members}, "raters.mix")
+    mixture.save(tmp_path / "saved")
+    again = ScoreMixture.load(tmp_path / "saved", "ensemble")
+    new = liked(6)
+    np.testing.assert_allclose(differences(again, new), differences(mixture, new), atol=1e-5)
+    assert again.gives_probability is mixture.gives_probability is False
+
+
+def test_the_mixtures_own_prompts_survive_saving(liked, tmp_path):
+    pairs = liked(20)
+    stack_of(pairs, tmp_path / "t", {"longer": {"kind": "longer"}}).save(tmp_path / "saved")
+    again = ScoreMixture.load(tmp_path / "saved", "stack")
+    # No member was trained: the weights alone know these prompts.
+    assert again.training_prompts() == set(prompt_keys(pairs))
+
+
+# Few prompts and members that come trained -----------------------------------------------------
+
+
+def test_there_are_no_more_folds_than_prompts_and_the_record_says_so(liked, known_kind, tmp_path):
+    stack = stack_of(liked(12, prompts=2), tmp_path, {"known": {"kind": "known"}}, folds=5)
+    assert len(known_kind) == 3
+    assert stack.training_record["folds"] == 2
+    with pytest.raises(ConfigError, match=r"raters\.stack is trained .* of one prompt"):
+        stack_of(liked(12, prompts=1), tmp_path / "one", {"known": {"kind": "known"}})
+
+
+@pytest.mark.usefixtures("known_kind")
+def test_a_member_trained_here_on_one_that_knows_the_held_out_prompts_is_refused(
+    liked, monkeypatch, tmp_path
+):
+    pairs = liked(24)
+    real = Known.training_prompts
+    # As a backbone that was trained on all of them before.
+    monkeypatch.setattr(
+        Known, "training_prompts", lambda self: real(self) | set(prompt_keys(pairs))
+    )
+    with pytest.raises(ConfigError, match=r"raters\.stack\.known comes trained on 4"):
+        stack_of(pairs, tmp_path, {"known": {"kind": "known"}})
+
+
+def test_an_ensemble_given_by_its_members_is_ready(liked, tmp_path):
+    fit_features(liked(60, seed=4), FeatureOptions(c=[0.1])).save(tmp_path / "f")
+    members = {"f": {"kind": "features", "path": str(tmp_path / "f")}}
+    entry = {"kind": "ensemble", "members": members}
+    (spec,) = parse_raters({"mix": entry})
+    assert litbench.raters.load_trainer(spec) is None
+    (trained,) = parse_raters({"mix": {"kind": "ensemble", "each": SURFACE}})
+    assert litbench.raters.load_trainer(trained) is not None
+    stack = stack_of(liked(20), tmp_path / "t", {"mix": entry})
+    assert stack.training_prompts() == {
+        *prompt_keys(liked(20)), *prompt_keys(liked(60, seed=4))
+    }  # fmt: skip
+    stack.save(tmp_path / "saved")
+    again = ScoreMixture.load(tmp_path / "saved", "stack")
+    new = liked(6, seed=1)
+    assert differences(again, new).tolist() == differences(stack, new).tolist()
 
 
 # Kills ----------------------------------------------------------------------------------------
@@ -428,3 +547,19 @@ def test_the_program_writes_a_stack_that_loads(liked, program, tmp_path):
     assert counts["weights"] == weights(stack)
     assert not list((tmp_path / "out").glob("training-*"))
     assert "unchanged" in program(*arguments).stdout
+
+
+def test_a_stack_of_a_member_that_was_trained_again_is_made_anew(liked, load_program, tmp_path):
+    module = load_program("train/stack.py")
+    write_table(liked(30), tmp_path / "pairs.parquet")
+    fit_features(liked(40, seed=3), FeatureOptions(c=[0.1])).save(tmp_path / "ready")
+    config = module.Config(
+        pairs=tmp_path / "pairs.parquet",
+        out=tmp_path / "out",
+        members={"ready": {"kind": "features", "path": str(tmp_path / "ready")}},
+    )
+    module.main(config)
+    first = ScoreMixture.load(tmp_path / "out/model", "stack").training_prompts()
+    fit_features(liked(40, seed=5), FeatureOptions(c=[0.1])).save(tmp_path / "ready")
+    module.main(config)
+    assert ScoreMixture.load(tmp_path / "out/model", "stack").training_prompts() != first

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -183,6 +184,34 @@ def test_a_retrained_model_at_the_same_path_is_judged_anew(
 
 
 @pytest.mark.parametrize("name", ["eval/benchmark.py", "eval/crossvalidate.py"])
+def test_a_mixture_is_judged_anew_when_a_member_or_its_units_change(
+    watched, pairs_file, model_folder, tmp_path, name
+):
+    module, calls = watched(name)
+    folder = model_folder(pairs_file(40, first=1, name="train.parquet"))
+    units = pairs_file(20, first=3, name="units.parquet")
+    members = {"f": {"kind": "features", "path": str(folder)}, "l": {"kind": "longer"}}
+    raters = {
+        "longer": {"kind": "longer"},
+        "fitted": {"kind": "features", "path": str(folder)},
+        "mix": {"kind": "ensemble", "members": members, "unit_pairs": str(units)},
+    }
+    config = module.Config(pairs=pairs_file(20), out=tmp_path / "out", raters=raters)
+
+    def judged():
+        calls.clear()
+        module.main(config)
+        return [name for name, _ in calls]
+
+    assert judged() == ["longer", "fitted", "mix"]
+    assert judged() == []
+    model_folder(pairs_file(50, first=2, name="train.parquet"))
+    assert judged() == ["fitted", "mix"]
+    pairs_file(30, first=4, name="units.parquet")
+    assert judged() == ["mix"]
+
+
+@pytest.mark.parametrize("name", ["eval/benchmark.py", "eval/crossvalidate.py"])
 def test_an_unknown_reference_is_refused_before_anything_is_judged(
     watched, pairs_file, tmp_path, name
 ):
@@ -353,6 +382,61 @@ def test_authors_that_cannot_be_held_out_are_refused(by_authors, authors, groups
         module.main(config)
 
 
+def test_other_author_groups_are_other_folds(by_authors, monkeypatch):
+    module, config, _ = by_authors(authors=24, groups=5)
+    judge, calls = module.judge_pairs, []
+    monkeypatch.setattr(
+        module,
+        "judge_pairs",
+        lambda rater, pairs, fold=None: (
+            calls.append((rater.name, fold)), judge(rater, pairs, fold=fold)
+        )[1],
+    )  # fmt: skip
+    module.main(config)
+    # Parts of the same names hold other pairs.
+    config.author_groups = 4
+    calls.clear()
+    module.main(config)
+    folds = {row["fold"] for row in verdict_rows(config.out) if row["rater"] == "features"}
+    assert {fold for name, fold in calls if name == "features"} == folds
+    assert [name for name, _ in calls].count("longer") == 0
+
+
+def test_groups_that_judge_nothing_are_left_out_and_an_evaluation_goes_on(by_authors, monkeypatch):
+    module, config, pairs = by_authors(authors=24, groups=8)
+    judge, calls = module.judge_pairs, []
+
+    def judging(rater, table, fold=None):
+        calls.append((rater.name, table.num_rows))
+        if len(calls) == 50:
+            raise KeyboardInterrupt
+        return judge(rater, table, fold=fold)
+
+    monkeypatch.setattr(module, "judge_pairs", judging)
+    with pytest.raises(KeyboardInterrupt):
+        module.main(config)
+    module.main(config)
+    assert all(count for _, count in calls)
+    # Of 2 repeats, 3 folds and 36 groups; one of them was broken off.
+    assert len(calls) < 2 * 3 * 36
+    rows = [row for row in verdict_rows(config.out) if row["rater"] == "features"]
+    assert Counter(row["pair_id"] for row in rows) == dict.fromkeys(pairs["pair_id"].to_pylist(), 2)
+
+
+def test_a_fold_without_pairs_to_learn_from_is_found_before_any_work(by_authors, monkeypatch):
+    module, config, pairs = by_authors(authors=8, groups=4)
+    # Every pair has an author of each group but one, so that nobody is left to teach.
+    monkeypatch.setattr(
+        module, "groups_of_authors", lambda pairs, *_: np.array([[0, 1]] * pairs.num_rows)
+    )
+    monkeypatch.setattr(module, "judge_pairs", lambda *_, **__: pytest.fail("judged"))
+    with pytest.raises(
+        ConfigError, match=r"raters\.features: in fold 0 of repeat 0, groups of authors \(0, 1\), 0"
+    ):
+        module.main(config)
+    assert pairs.num_rows == 48
+
+
 def test_members_models_are_inputs(tmp_path):
     member = {"kind": "features", "path": str(tmp_path)}
     spec = RaterSpec("mix", "ensemble", {"members": {"one": member, "two": {"kind": "longer"}}})
@@ -448,7 +532,8 @@ def test_pairs_before_symmetry_are_judged_but_not_trained_on(crossvalidated, mon
 
 
 def test_a_reward_model_is_trained_inside_the_folds(crossvalidated, tiny_model):
-    pytest.importorskip("trl")
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
     tiny = {
         "kind": "reward",
         "backbone": str(tiny_model("bert")),

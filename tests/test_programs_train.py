@@ -141,8 +141,8 @@ def test_no_text_of_the_pairs_is_in_what_is_published(train):
             text = path.read_text(encoding="utf-8")
             assert MARK not in text, path
             assert "Marked prompt" not in text, path
-    assert str(folder.parent) not in (folder / "model" / "run.json").read_text()
-    assert str(folder.parent) not in (folder / "model" / "README.md").read_text()
+            # Here all that is read and written lies below the same folder.
+            assert str(folder.parent.parent) not in text, path
 
 
 def test_pairs_to_evaluate_on_must_not_be_trained_on(train, tmp_path):
@@ -170,6 +170,58 @@ def test_evaluation_changes_no_weight(train):
     assert "Not measured" in (plain / "model" / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("reward", {}), ("generative", {}), ("reward", {"lora": {"r": 2}, "merge": False})],
+    ids=["reward", "generative", "adapter"],
+)
+def test_an_evaluation_named_later_does_not_train_again(
+    kind, options, train, load_program, monkeypatch, capsys
+):
+    folder = train(kind, **options)
+    weights = {path.name: path.read_bytes() for path in (folder / "model").glob("*.safetensors")}
+    aside, before = (folder / "set_aside.jsonl").read_bytes(), run_of(folder)
+    name = {"reward": "bradley_terry", "generative": "generative"}[kind]
+    module = load_program(f"train/{name}.py")
+
+    def must_not(*_, **__):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(module, module_trainer(kind), must_not)
+    train(kind, **options, evaluation_split="test")
+    assert "is trained: only what it is judged on has changed" in capsys.readouterr().out
+    after = run_of(folder)
+    assert after["evaluation"]["pairs"] == 15
+    assert (after["training"], after["training_prompts"]) == (
+        before["training"], before["training_prompts"]
+    )  # fmt: skip
+    assert weights == {
+        path.name: path.read_bytes() for path in (folder / "model").glob("*.safetensors")
+    }
+    assert (folder / "set_aside.jsonl").read_bytes() == aside
+    for changed in ({"learning_rate": 1e-4}, {"split": None}):
+        with pytest.raises(AssertionError, match="trained again"):
+            train(kind, **{**options, **changed})
+    # A model that was changed is not the one that was trained.
+    (path,) = (folder / "model").glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(AssertionError, match="trained again"):
+        train(kind, **options, evaluation_split="test")
+
+
+def module_trainer(kind):
+    return {"reward": "train_reward_model", "generative": "train_generative_model"}[kind]
+
+
+def test_checkpoints_of_another_config_are_named(train, tmp_path, capsys):
+    other = tmp_path / "run" / "checkpoints-0123456789ab"
+    other.mkdir(parents=True)
+    (other / "weights").write_bytes(b"x" * 2**20)
+    train()
+    assert f"{other} (0.0 GiB) is of another config" in capsys.readouterr().out
+    assert (other / "weights").exists()
+
+
 def test_prepare_only_says_what_it_cached_and_writes_nothing(train, tmp_path, capsys):
     train(prepare_only=True)
     said = capsys.readouterr().out
@@ -193,11 +245,16 @@ def test_an_adapter_kept_apart_has_a_card_that_says_so(train):
     assert not (folder / "model" / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "tensorboard", "none"])
+@pytest.mark.parametrize("tracker", ["wandb", "wandb with another key", "tensorboard", "none"])
 def test_trackers_write_their_files_without_a_key(tracker, train, tmp_path, monkeypatch):
+    tracker, _, with_netrc = tracker.partition(" ")
     if tracker != "none":
         pytest.importorskip(tracker)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+    if with_netrc:
+        (tmp_path / ".netrc").write_text("machine example.org login user password x\n")
+        (tmp_path / ".netrc").chmod(0o600)
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR"):
         monkeypatch.delenv(name, raising=False)
     folder = train(report_to=tracker)

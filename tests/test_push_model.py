@@ -77,6 +77,34 @@ def test_texts_of_training_prompts_are_refused_and_not_repeated(module, folder, 
     assert "gate" not in str(caught.value)
 
 
+@pytest.mark.parametrize("base", ["/models/base", "./base", "~/base"])
+def test_an_adapter_of_a_local_base_is_refused(module, folder, base):
+    content = json.loads((folder / "litbench.json").read_text())
+    (folder / "adapter_config.json").write_text("{}")
+    for name, refused in ((base, True), ("owner/base", False), ("package:one/base", False)):
+        content["adapter"] = {"base": name, "quantized": False}
+        (folder / "litbench.json").write_text(json.dumps(content))
+        if refused:
+            with pytest.raises(DataError, match="which nobody else has"):
+                run(module, folder)
+        else:
+            run(module, folder)
+
+
+@pytest.mark.parametrize("where", ["home", "cwd"])
+def test_folders_of_this_machine_are_not_published(module, folder, where, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    config = json.loads((folder / "config.json").read_text())
+    spoilt = {**config, "deep": [{"path": str(tmp_path / where / "models" / "base")}]}
+    (folder / "config.json").write_text(json.dumps(spoilt))
+    with pytest.raises(DataError, match=r"config\.json names a folder of this machine"):
+        run(module, folder)
+    (folder / "config.json").write_text(json.dumps({**config, "deep": ["/elsewhere"]}))
+    run(module, folder)
+
+
 def test_a_repository_is_owner_and_name_only(module, folder):
     with pytest.raises(ConfigError, match="give owner/name and no more"):
         run(module, folder, repository="me/verifier@main")

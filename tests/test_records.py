@@ -32,7 +32,9 @@ from litbench.records import (
     check_parquet,
     cut_rows,
     empty_columns,
+    numbers_of_pairs,
     pair_id,
+    pair_weights,
     prompt_keys,
     row_sizes,
     write_sorted_batches,
@@ -963,3 +965,24 @@ def test_large_rows_make_small_row_groups_whatever_their_batches(
     groups = [file.read_row_group(k) for k in range(file.num_row_groups)]
     assert all(group.num_rows == 1 or row_sizes(group).sum() <= 2_000 for group in groups)
     assert pa.concat_tables(groups).to_pylist() == stories.to_pylist()
+
+
+def test_pairs_have_weights_or_none_has(pair_table):
+    assert pair_weights(pair_table([{}, {}])).tolist() == [1.0, 1.0]
+    assert pair_weights(pair_table([{"weight": 0.5}, {"weight": 2.0}])).tolist() == [0.5, 2.0]
+    with pytest.raises(DataError, match="column weight is null in 1 of 2"):
+        pair_weights(pair_table([{"weight": 0.5}, {}]))
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_weights_that_mean_nothing_are_refused(pair_table, weight):
+    with pytest.raises(DataError, match=r"column weight is no.* 1 of 2 pairs"):
+        pair_weights(pair_table([{"weight": 1.0}, {"weight": weight}]))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_number_of_pairs_is_finite_or_the_pairs_are_refused(pair_table, value):
+    pairs = pair_table([{"margin": 1.0}, {"margin": value}])
+    with pytest.raises(DataError, match="column margin is no finite number in 1 of 2 pairs"):
+        numbers_of_pairs(pairs, "margin", 0.0)
+    assert numbers_of_pairs(pairs, "p_chosen", 1.0).tolist() == [1.0, 1.0]

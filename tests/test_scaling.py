@@ -314,6 +314,100 @@ def test_an_interrupted_training_finds_its_own_files_and_no_other_ones(watched, 
     assert not (config.out / "scratch").exists()
 
 
+def parts_made(module, config, judged):
+    """Run the study; the parts that were not there before."""
+    judged.clear()
+    module.main(config)
+    return sorted(set(judged), key=str)
+
+
+def test_each_input_of_a_part_counts_and_no_other_part_is_made_anew(
+    watched, load_program, pair_table, tmp_path
+):
+    fitting = load_program("train/features.py")
+
+    def fit(first):
+        rows = [
+            {"prompt_id": f"{first}-{n % 5}", "chosen": "a, tale " * (n % 4 + first)}
+            for n in range(20)
+        ]
+        write_table(pair_table(rows), tmp_path / "own.parquet")
+        fitting.main(fitting.Config(pairs=tmp_path / "own.parquet", out=tmp_path / "fit", c=[0.1]))
+
+    fit(1)
+    ready = {"kind": "features", "path": str(tmp_path / "fit/model")}
+    raters = {
+        **RATERS,
+        "ready": ready,
+        "mix": {"kind": "ensemble", "members": {"one": ready}},
+        "stack": {"kind": "stack", "members": {"one": ready}},
+    }
+    module, config, _, judged = watched(raters=raters, pairs_used=[0.5, 1.0], seeds=[0])
+    trained = [(f"{name}@{n}", "0/0") for name in ("features", "stack") for n in (35, 70)]
+    unseeded = [(name, None) for name in ("longer", "mix", "ready")]
+    everything = sorted([*trained, *unseeded], key=str)
+    assert parts_made(module, config, judged) == everything
+    assert parts_made(module, config, judged) == []
+    # The model's bytes, of a rater and of members.
+    fit(3)
+    assert parts_made(module, config, judged) == [
+        ("mix", None), ("ready", None), ("stack@35", "0/0"), ("stack@70", "0/0")
+    ]  # fmt: skip
+    # What is judged, and what is trained on: as many pairs of other prompts.
+    table = read_table(config.pairs, PAIRS).to_pylist()
+    for row in table:
+        row["split"] = {"p0": "spare", "p14": "extra"}.get(row["prompt_id"], row["split"])
+    write_table(pair_table(table), config.pairs)
+    assert len(parts_made(module, config, judged)) == len(everything)
+    config.test_split = "extra"
+    assert len(parts_made(module, config, judged)) == len(everything)
+    config.split = "spare"
+    config.pairs_used = [5]
+    made = parts_made(module, config, judged)
+    assert [name for name, _ in made if "@" in name] == ["features@5", "stack@5"]
+    config.split = "test"
+    config.pairs_used = [5]
+    again = parts_made(module, config, judged)
+    assert [name for name, _ in again if "@" in name] == ["features@5", "stack@5"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "where"),
+    [
+        ({"kind": "reward", "backbone": "b", "seed": 1}, r"raters\.x\.seed"),
+        (
+            {"kind": "stack", "members": {"m": {"kind": "reward", "backbone": "b", "seed": 1}}},
+            r"raters\.x\.members\.m\.seed",
+        ),
+    ],
+)
+def test_a_seed_of_the_entry_would_make_all_seeds_the_same(watched, entry, where):
+    module, config, _, judged = watched(raters={"longer": {"kind": "longer"}, "x": entry})
+    with pytest.raises(ConfigError, match=f"{where} is given, so that all trainings"):
+        module.main(config)
+    assert judged == []
+
+
+def test_a_rater_that_is_no_training_may_have_a_seed(watched):
+    module, config, _, judged = watched(raters={"coin": {"kind": "random", "seed": 3}})
+    module.main(config)
+    assert judged == [("coin", None)]
+
+
+def test_an_ensemble_has_a_size_and_the_study_has_seeds(watched):
+    entry = {"kind": "ensemble", "each": FAST, "size": 2, "seeds": [3, 4]}
+    module, config, trained, _ = watched(raters={"e": entry}, pairs_used=[1.0])
+    module.main(config)
+    assert [(name, seed) for name, seed, _ in trained] == [("e@70", 3), ("e@70", 4)]
+
+
+def test_a_share_is_at_least_two_pairs(study):
+    module, _ = study()
+    assert module.count_pairs(0.01, 20, "raters.x") == 2
+    with pytest.raises(ConfigError, match="there is 1 pair"):
+        module.count_pairs(1.0, 1, "raters.x")
+
+
 # Figures -------------------------------------------------------------------------------------
 
 
@@ -490,6 +584,25 @@ def test_a_plot_stands_alone_with_colours_of_its_own(drawn):
     assert "5M" in panels["parameters"].svg
     assert "coin" in panels["parameters"].svg
     assert "$x$" not in panels["pairs"].svg, "one amount makes no line"
+
+
+def test_a_name_that_begins_with_an_underscore_stands_in_the_legend(verdicts_of):
+    pairs, build = verdicts_of
+    arms = [Arm(f"_a@{n}", "_a", n, None, None) for n in (10, 40)]
+    arms.append(Arm("_coin", "_coin", None, None, None))
+    verdicts = pa.concat_tables(
+        [build({"_a@10": 0.6, "_a@40": 0.8}), judge_pairs(RandomRater("_coin"), pairs)]
+    )
+    svg = draw_panels(scaling_study(verdicts, pairs, arms))["pairs"].svg
+    assert re.findall(r">(_\w+)</text>", svg) == ["_a", "_coin"]
+
+
+def test_coverage_is_the_share_of_verdicts_that_are_judgements(verdicts_of, verdict_table):
+    pairs, build = verdicts_of
+    rows = build({"a@10": 0.7}).to_pylist()
+    rows[:10] = [{**row, "outcome": "unparsed"} for row in rows[:10]]
+    arms = [Arm("a@10", "a", 10, None, None)]
+    assert scaling_study(verdict_table(rows), pairs, arms).points[0].coverage == 0.75
 
 
 def test_many_long_names_fit_into_the_plot(verdicts_of):

@@ -91,6 +91,23 @@ def test_a_making_that_fails_leaves_nothing_behind(cache):
     assert len(cached("key", made)) == 5
 
 
+def test_other_code_and_other_tokenizers_make_another_file(monkeypatch, cache):
+    cached("key", made)
+    parts = []
+
+    def other(*arguments):
+        parts.extend(arguments)
+        return "other code"
+
+    monkeypatch.setattr(tokenised, "code_digest", other)
+    cached("key", made)
+    assert {"models", "text.py"} <= set(parts)
+    monkeypatch.setattr(tokenised, "versions", lambda: {"tokenizers": "0.0"})
+    cached("key", made)
+    cached("key", refuse)
+    assert len(list(cache.glob("*.arrow"))) == 3
+
+
 def test_other_pairs_another_tokenizer_or_layout_are_another_file(tiny_model, pair_table, cache):
     tokenizer, other = (
         transformers.AutoTokenizer.from_pretrained(tiny_model(kind)) for kind in ("llama", "bert")

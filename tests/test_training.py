@@ -1,9 +1,11 @@
 """Training a reward model: its gradients, its loss, what it leaves, and how it refuses to fail."""
 
 import contextlib
+import gc
 import json
 import random
 import types
+import weakref
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -12,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.models import backbone, training
+from litbench.models import backbone, reward_training, training
 from litbench.models.backbone import Lora, load_backbone, reward_head
+from litbench.models.packing import cut_step
 from litbench.models.reward import RewardModel
 from litbench.models.reward_training import (
     RewardObjective,
@@ -22,6 +25,8 @@ from litbench.models.reward_training import (
     train_rater,
     train_reward_model,
 )
+from litbench.models.throughput import Shape
+from litbench.models.tokenised import make_tokenised
 from litbench.models.training import Plan, hold_back
 from litbench.raters import judge_pairs
 from litbench.records import prompt_keys, write_table
@@ -129,6 +134,114 @@ def test_the_record_says_what_was_done(tiny_model, marked_rows, pair_table, tmp_
     padded = train_reward_model(pairs, quick(tiny_model("bert")), tmp_path / "bert")
     assert padded.training_record["padded"]
     assert 0 < padded.training_record["padding"] < 0.5
+
+
+def test_a_run_of_one_step_trains(tiny_model, marked_rows, pair_table, tmp_path):
+    pairs = pair_table(marked_rows(12))
+    model = train_reward_model(pairs, quick(tiny_model("llama"), epochs=1), tmp_path)
+    assert model.training_record["steps"] == 1
+    untouched = RewardModel(*load_backbone(str(tiny_model("llama"))), model.layout)
+    before, after = (np.concatenate(rewards_of(one, pairs)) for one in (untouched, model))
+    assert np.abs(after - before).max() > 1e-3
+
+
+def test_one_process_uses_one_gpu_where_there_are_several(
+    tiny_model, marked_rows, pair_table, tmp_path, monkeypatch
+):
+    """Packed rows that are spread over devices would be cut in the middle of stories."""
+    initialise = transformers.TrainingArguments.__post_init__
+
+    def with_two(self):
+        initialise(self)
+        self._n_gpu = 2
+
+    class Spread(torch.nn.DataParallel):
+        def __init__(self, *_, **__):
+            raise AssertionError("spread over GPUs")
+
+    monkeypatch.setattr(transformers.TrainingArguments, "__post_init__", with_two)
+    monkeypatch.setattr(torch.nn, "DataParallel", Spread)
+    train_reward_model(pair_table(marked_rows(12)), quick(tiny_model("llama")), tmp_path)
+
+
+def test_the_model_that_was_trained_is_gone_when_the_saved_one_is_loaded(
+    tiny_model, marked_rows, pair_table, tmp_path, monkeypatch
+):
+    alive = []
+    load = load_backbone
+
+    def first(*arguments, **named):
+        model, tokenizer = load(*arguments, **named)
+        alive.append(weakref.ref(model))
+        return model, tokenizer
+
+    def second(*arguments, **named):
+        assert alive[0]() is None
+        alive.clear()
+        return load(*arguments, **named)
+
+    monkeypatch.setattr(reward_training, "load_backbone", first)
+    monkeypatch.setattr(training, "load_backbone", second)
+    # Else it would depend on when the collector happens to run.
+    gc.disable()
+    try:
+        train_reward_model(pair_table(marked_rows(12)), quick(tiny_model("llama")), tmp_path)
+    finally:
+        gc.enable()
+    assert not alive
+
+
+# torch's compiler warns of its own parts, and of gradients that it looks at itself.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.long
+def test_a_compiled_model_learns_the_same(tiny_model, marked_rows, pair_table, tmp_path):
+    pairs = pair_table(marked_rows(32))
+    rewards = []
+    for compiled in (False, True):
+        options = quick(tiny_model("llama"), torch_compile=compiled)
+        model = train_reward_model(pairs, options, tmp_path / str(compiled))
+        rewards.append(np.concatenate(rewards_of(model, pairs)))
+    np.testing.assert_allclose(rewards[1], rewards[0], rtol=0, atol=1e-3)
+
+
+# Memory --------------------------------------------------------------------------------------
+
+
+def shape_of(vocabulary):
+    """A model of 7 billion weights, by what counts here."""
+    return Shape(
+        parameters=7_000_000_000, trained=40_000_000, matrix=6_500_000_000, layers=28, width=3_584,
+        hidden=3_584, vocabulary=vocabulary, is_causal=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [0, 1, 500])
+def test_passes_with_long_answers_hold_fewer_of_them(answer):
+    row = {"weight": 1.0, "margin": 0.0, "target": 1.0, "answer": answer, "label_at": 0}
+    lengths = [1_000 + 37 * place for place in range(32)]
+    rows = [{"pair_id": str(n), "ids_0": [0] * n, **row} for n in lengths]
+    data, shape = make_tokenised(rows, [], 0), shape_of(152_064)
+    loads = training.loads_of(data, shape, 32_768)
+    (step,) = cut_step(np.arange(32), loads, 32_768, 1, padded=False)
+    assert sorted(np.concatenate(step.passes)) == list(range(32))
+    tokens = [data.lengths()[chosen].sum() for chosen in step.passes]
+    assert max(tokens) <= 32_768
+    assert max(shape.logit_bytes(answer * len(chosen)) for chosen in step.passes) <= 4 * 2**30
+    # A label alone costs no pass.
+    assert len(step.passes) == (2 if answer < 500 else 11)
+    if answer < 500:
+        np.testing.assert_array_equal(loads, data.lengths())
+
+
+def test_logits_of_answers_count_when_memory_is_planned(monkeypatch):
+    shape = shape_of(152_064)
+    options = quick("x", weights="bfloat16")
+    needed = 7_000_000_000 * 2 + 40_000_000 * 6 + shape.activation_bytes(4_096)
+    device = types.SimpleNamespace(total_memory=int((needed + 2**30) / 0.9))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    assert not training._wants_checkpointing(options, shape, 4_096, answers=False)
+    assert training._wants_checkpointing(options, shape, 4_096, answers=True)
 
 
 # Gradients -----------------------------------------------------------------------------------
@@ -337,7 +450,7 @@ def test_columns_with_some_nulls_are_refused(
 
 def test_values_out_of_range_are_refused(tiny_model, marked_rows, pair_table, tmp_path):
     rows = [{**row, "weight": float(place)} for place, row in enumerate(marked_rows(3))]
-    with pytest.raises(DataError, match="column weight is not positive in 1 pairs"):
+    with pytest.raises(DataError, match="column weight is not above 0 in 1 of 3 pairs"):
         train_reward_model(pair_table(rows), still(tiny_model("llama")), tmp_path)
     pairs = pair_table(marked_rows(2))
     for values, message in (([0.5, 1.5], "outside 0 to 1"), ([0.5, None], "without nulls")):
@@ -501,6 +614,7 @@ def test_validation_prompts_come_from_training_and_the_best_epoch_is_kept(
     assert not set(prompt_keys(used)) & set(prompt_keys(held))
     record = model.training_record
     assert record["counts"]["pairs"] == used.num_rows
+    assert record["validation_counts"]["pairs"] == held.num_rows
     # Both were looked at, so both are training prompts to whoever evaluates the model.
     assert model.training_prompts() == set(prompt_keys(pairs))
     agreements = {entry["step"]: entry["agreement"] for entry in record["validation"]}
@@ -511,6 +625,21 @@ def test_validation_prompts_come_from_training_and_the_best_epoch_is_kept(
     assert agreements[record["kept_step"]] == best
     chosen, rejected = rewards_of(model, held)
     assert ((np.sign(chosen - rejected) + 1) / 2).mean() == pytest.approx(best, abs=1e-6)
+
+
+def test_validation_pairs_that_are_all_too_long_are_no_silent_loss(
+    tiny_model, marked_rows, pair_table, tmp_path
+):
+    pairs = pair_table(marked_rows(40))
+    _, held = hold_back(pairs, 0.1, 0)
+    rows = pairs.to_pylist()
+    for row in rows:
+        if row["pair_id"] in held["pair_id"].to_pylist():
+            row["chosen"] *= 40
+    options = quick(tiny_model("llama"), validation=0.1, overlong="drop")
+    with pytest.raises(DataError, match=r"of those kept back .*longer than max_length"):
+        train_reward_model(pair_table(rows), options, tmp_path)
+    assert not list(tmp_path.iterdir()), "before training"
 
 
 @pytest.mark.parametrize("share", [0.01, 0.99])
@@ -526,6 +655,23 @@ def test_a_loss_that_is_no_number_stops_the_run(tiny_model, marked_rows, pair_ta
     options = quick(tiny_model("llama"), learning_rate=1e30, warmup_ratio=0.0, epochs=4)
     with pytest.raises(ModelError, match=r"at step \d+ the loss is nan .* lower learning_rate"):
         train_reward_model(pair_table(marked_rows(64)), options, tmp_path)
+
+
+def test_a_last_step_that_goes_wrong_is_seen(
+    tiny_model, marked_rows, pair_table, tmp_path, monkeypatch
+):
+    loss, taken = RewardObjective.loss, []
+
+    def failing(self, *arguments):
+        taken.append(None)
+        summed, right = loss(self, *arguments)
+        return (summed * float("nan") if len(taken) == 41 else summed), right
+
+    monkeypatch.setattr(RewardObjective, "loss", failing)
+    # Every second of 41 steps has a line.
+    options = quick(tiny_model("llama"), batch_size=1, epochs=1)
+    with pytest.raises(ModelError, match="at step 41 the loss is nan"):
+        train_reward_model(pair_table(marked_rows(41)), options, tmp_path)
 
 
 def test_a_loss_that_does_not_move_stops_the_run(tiny_model, marked_rows, pair_table, tmp_path):
@@ -587,6 +733,81 @@ def test_a_killed_training_goes_on_and_ends_the_same(
     )
 
 
+def test_a_run_resumed_at_its_end_tells_the_speed_of_the_whole(
+    tiny_model, marked_rows, pair_table, tmp_path
+):
+    pairs = pair_table(marked_rows(41))
+    # Lines of the log are every second step, checkpoints every third.
+    options = quick(tiny_model("bert"), batch_size=1, epochs=1, save_steps=3)
+    whole = train_reward_model(pairs, options, tmp_path).training_record
+    again = train_reward_model(pairs, options, tmp_path).training_record
+    # The last checkpoint is of step 39: two steps are made once more.
+    assert [at["step"] for at in again["curve"]] == [at["step"] for at in whole["curve"]]
+    assert again["padding"] == whole["padding"] > 0
+    assert again["seconds"] == pytest.approx(whole["seconds"], rel=0.2)
+    assert again["tokens_per_second"] == pytest.approx(whole["tokens_per_second"], rel=0.2)
+    ended = quick(tiny_model("bert"), epochs=1, batch_size=1, save_steps=41)
+    first, last = (
+        train_reward_model(pairs, ended, tmp_path / "ended").training_record for _ in range(2)
+    )
+    for name in ("seconds", "tokens_per_second", "padding", "curve"):
+        assert first[name] == last[name]
+
+
+def test_where_nothing_was_measured_no_speed_is_told():
+    assert set(training._speed([]).values()) == {None}
+
+
+def test_a_checkpoint_is_whole_only_when_every_process_has_saved_its_part(
+    tiny_model, marked_rows, pair_table, tmp_path, monkeypatch
+):
+    from accelerate import Accelerator  # noqa: PLC0415
+    from transformers import Trainer, TrainerState  # noqa: PLC0415
+
+    done = []
+
+    def noting(owner, name, word):
+        before = getattr(owner, name)
+
+        def call(*arguments, **named):
+            done.append(word)
+            return before(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    noting(Trainer, "_save_rng_state", "part")
+    noting(Accelerator, "wait_for_everyone", "wait")
+    noting(TrainerState, "save_to_json", "whole")
+    options = quick(tiny_model("llama"), epochs=1, save_steps=1)
+    train_reward_model(pair_table(marked_rows(12)), options, tmp_path)
+    part, whole = done.index("part"), done.index("whole")
+    assert "wait" in done[part:whole]
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (None, False),
+        ("machine example.org login user password x", False),
+        ("machine api.wandb.ai login user password x", True),
+        ("machine example.org login", False),
+    ],
+    ids=["none", "another host", "wandb", "broken"],
+)
+def test_a_key_of_wandb_is_looked_for_by_its_host(lines, found, tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if lines is not None:
+        (tmp_path / ".netrc").write_text(lines + "\n")
+        (tmp_path / ".netrc").chmod(0o600)
+    assert training._has_wandb_key() == found
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.net")
+    assert not training._has_wandb_key()
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    assert training._has_wandb_key()
+
+
 # Seeds and options ---------------------------------------------------------------------------
 
 
@@ -607,6 +828,10 @@ def test_the_seed_makes_the_new_head_and_the_order(headless, marked_rows, pair_t
         ({"epochs": 0}, "epochs is 0"),
         ({"learning_rate": 0.0}, r"learning_rate is 0\.0"),
         ({"warmup_ratio": 1.0}, r"warmup_ratio is 1\.0"),
+        ({"max_length": 7}, "max_length is 7"),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens is 0"),
+        ({"max_grad_norm": -1.0}, r"max_grad_norm is -1\.0"),
+        ({"weight_decay": -0.1}, r"weight_decay is -0\.1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_tokens": 0}, "batch_tokens is 0"),
         ({"label_smoothing": 0.5}, r"label_smoothing is 0\.5"),

@@ -8,7 +8,8 @@ form of prompt and stories and the hashes of the training prompts, `run.json` wi
 and came out, and a model card), `set_aside.jsonl` (pairs that training did not use, with the
 reason) and `manifest.json` into `out`. With `evaluation_split` or `evaluation_pairs` the trained
 model judges pairs it has not seen at the end; they choose nothing. With `save_steps`, a killed run
-goes on from its last checkpoint, on another number of processes too.
+goes on from its last checkpoint, on another number of processes too (under ZeRO-3 on the same).
+Pairs to evaluate on that are named later are judged by the model that is there.
 """
 
 from dataclasses import dataclass, fields
@@ -18,8 +19,17 @@ from litbench.config import run_program
 from litbench.evaluation import read_held_out, read_pairs
 from litbench.manifest import Product
 from litbench.models.card import agreement_text, write_trained_model
+from litbench.models.folder import prompts_of
+from litbench.models.generative import GenerativeModel
 from litbench.models.generative_training import GenerativeTraining, train_generative_model
-from litbench.models.training import RUNTIME_KEYS
+from litbench.models.training import (
+    RUNTIME_KEYS,
+    checkpoint_folder,
+    is_main_process,
+    is_trained,
+    training_fingerprint,
+)
+from litbench.templates import packaged_names
 
 
 @dataclass(kw_only=True)
@@ -52,28 +62,44 @@ def main(config: Config) -> None:
     inputs = {"pairs": config.pairs}
     if config.evaluation_pairs is not None:
         inputs["evaluation_pairs"] = config.evaluation_pairs
+    models = {"backbone": config.backbone}
+    if config.template not in packaged_names():
+        models["template"] = config.template
     product = Product(
         config.out,
         program=__file__,
         config=config,
         inputs=inputs,
-        models={"backbone": config.backbone},
+        models=models,
         runtime_keys=(*RUNTIME_KEYS, "prepare_only"),
     )
     if product.is_current():
         return
     pairs = read_pairs(config.pairs, None, config.split).headline
-    held_out = read_held_out(config.evaluation_pairs, config.evaluation_split, pairs, config.pairs)
+    held_out = read_held_out(
+        config.evaluation_pairs, config.evaluation_split, pairs, config.pairs,
+        prompts_of(config.backbone),
+    )  # fmt: skip
     options = GenerativeTraining(
         **{f.name: getattr(config, f.name) for f in fields(GenerativeTraining)}
     )
-    # Checkpoints of another config or of other pairs are not gone on from.
-    checkpoints = config.out / f"checkpoints-{product.fingerprint[:12]}"
-    model = train_generative_model(pairs, options, checkpoints, prepare_only=config.prepare_only)
+    fingerprint = training_fingerprint(product, options, config.split)
+    checkpoints = checkpoint_folder(config.out, fingerprint)
+    if config.prepare_only or not is_trained(config.out, fingerprint):
+        model = train_generative_model(
+            pairs, options, checkpoints, prepare_only=config.prepare_only
+        )
+    elif is_main_process():
+        print(f"{config.out / 'model'} is trained: only what it is judged on has changed")
+        model = GenerativeModel.load(
+            config.out / "model", trust_remote_code=config.trust_remote_code
+        )
+    else:
+        model = None
     # Every process but the first ends here.
     if model is None:
         return
-    run = write_trained_model(product, model, pairs, held_out, checkpoints)
+    run = write_trained_model(product, model, pairs, held_out, checkpoints, fingerprint)
     counts, training = run["training"]["counts"], run["training"]
     print(
         f"{config.out / 'model'}: {counts['pairs']:,} pairs ({counts['pairs_cut']} cut to fit), "

@@ -5,14 +5,18 @@
 Reads `model`, a folder that bradley_terry.py or generative.py wrote. Shows its files and their
 sizes; writes nothing here. With `push: true` it makes the model's page on the Hub, private unless
 `private: false`, and replaces its files in one commit; the token comes from `hf auth login` or
-HF_TOKEN and from nowhere else. Weights go as safetensors only, and of the training prompts only
-hashes. The model then loads by its name: `RewardModel.load("owner/name")`.
+HF_TOKEN and from nowhere else. Weights go as safetensors only, of the training prompts only hashes,
+and no name of a folder of this machine; an adapter must have its base on the Hub. The model then
+loads by its name: `RewardModel.load("owner/name")`.
 """
 
 import json
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
@@ -45,7 +49,8 @@ def files_of(folder: Path) -> dict[str, Path]:
     """The files to upload, by their path on the Hub.
 
     Raises:
-        DataError: LitBench did not write the folder, it holds something else, or texts of prompts.
+        DataError: LitBench did not write the folder, it holds something else, texts of prompts or
+            names of folders here, or an adapter whose base nobody else has.
     """
     if not (folder / "litbench.json").exists():
         raise DataError(
@@ -67,7 +72,61 @@ def files_of(folder: Path) -> dict[str, Path]:
     for name in ("litbench.json", "run.json"):
         if name in found:
             check_prompts(found[name])
+    if "adapter_config.json" in found:
+        check_base(folder)
+    for name, path in found.items():
+        if name.endswith(".json"):
+            check_folders(path)
     return found
+
+
+def check_base(folder: Path) -> None:
+    """Refuse an adapter that could be loaded on this machine only.
+
+    Raises:
+        DataError: its base model is a folder, or its files are broken.
+    """
+    try:
+        adapter = json.loads((folder / "litbench.json").read_text(encoding="utf-8"))["adapter"]
+        base = str(adapter["base"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder}: its adapter names no base model ({error})") from error
+    if base.startswith(("/", ".", "~")) or Path(base).exists():
+        raise DataError(
+            f"the adapter's base model is {base}, which nobody else has: train with merge: true, "
+            "or on a model by its name on the Hub"
+        )
+
+
+def check_folders(path: Path) -> None:
+    """Refuse to publish where this machine keeps its files.
+
+    Raises:
+        DataError: a value lies in the home or the working folder, or the file is broken.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is broken ({error}): train the model again") from error
+    own = tuple(f"{folder}{os.sep}" for folder in {Path.home(), Path.cwd()} if folder.name)
+    named = next((text for text in texts_of(content) if text.startswith(own)), None)
+    if named is not None:
+        raise DataError(
+            f"{path} names a folder of this machine ({named!r:.120}): write a name on the Hub in "
+            "its place, or remove the entry"
+        )
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """All values of a JSON file that are texts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from texts_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts_of(inner)
 
 
 def check_prompts(path: Path) -> None:
@@ -131,13 +190,14 @@ def push(config: Config, files: dict[str, Path]) -> str:
     except ConfigError:
         raise
     except Exception as error:  # the library and its transport raise dozens of types
-        raise explain(error, name, "cannot be pushed to the Hub") from error
+        raise explain(error, name, "cannot be pushed to the Hub", "model") from error
     return str(commit.commit_url)
 
 
 def main(config: Config) -> None:
     """Show the files; push them when told to."""
-    if str(parse_name(config.repository)) != parse_name(config.repository).repository:
+    parsed = parse_name(config.repository, "model")
+    if str(parsed) != parsed.repository:
         raise ConfigError(f"repository is '{config.repository}': give owner/name and no more")
     files = files_of(config.model)
     for name, path in files.items():

@@ -54,6 +54,10 @@ _OUTCOME_OF = {
     "model_length": "cut",
 }
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
+# What stands before the @ of an address: a name and a password.
+_LOGIN = re.compile(r"(://)[^/\s]+@")
+# Providers of inspect-ai whose model may be a folder; to all others a folder is only a name.
+_LOCAL_PROVIDERS = ("hf", "sglang", "vllm", "vllm-completions")
 # English runs at 4 to 4.5 bytes a token, Chinese at 4 to 5.
 _BYTES_PER_TOKEN = 4
 
@@ -88,7 +92,8 @@ class Traffic:
         timeout_seconds: after which one try is given up.
         first_wait_seconds: pause after the first failed try; it doubles from try to try.
         longest_wait_seconds: of these pauses.
-        max_calls: most questions to send in this run; null for all.
+        max_calls: most calls of this run, second tries of questions that failed and questions with
+            a hint among them; null for as many as it takes. Tries within a call do not count.
         give_up_after: so many calls in a row that the provider does not answer end the run, since
             a wrong key or a wrong name fails every time.
     """
@@ -254,6 +259,23 @@ class AnswerStore:
                     self.unreadable += 1
 
 
+class Budget:
+    """The calls that a run may still make.
+
+    Attributes:
+        most: how many it may make in all; None for as many as it takes.
+        spent: how many it has made.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self.spent = 0
+
+    def cut(self, waiting: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+        """The first of some questions with their keys, as many as there are calls left."""
+        return waiting if self.most is None else waiting[: max(0, self.most - self.spent)]
+
+
 @cache
 def identity(model: str) -> str:
     """What stands for a model in keys and manifests: its name, or the content of its folder."""
@@ -262,9 +284,16 @@ def identity(model: str) -> str:
 
 
 def local_folder(model: str) -> Path | None:
-    """The folder of a model on this machine, as in `hf/FOLDER`; None for any other name."""
-    folder = Path(model.partition("/")[2])
-    return folder if str(folder) != "." and folder.is_dir() else None
+    """The folder of a model on this machine, as in `hf/FOLDER`; None for any other name.
+
+    A provider on the network never has one, even where a folder is called like its model, such as
+    the very folder that the run writes.
+    """
+    provider, _, name = model.partition("/")
+    if provider not in _LOCAL_PROVIDERS or not name:
+        return None
+    folder = Path(name)
+    return folder if folder.is_dir() else None
 
 
 def keys_of(model: str, questions: Sequence[str], sampling: Sampling, sample: int = 0) -> list[str]:
@@ -297,6 +326,7 @@ def ask(
     *,
     sample: int = 0,
     about: str = "answers",
+    budget: Budget | None = None,
 ) -> list[Answer]:
     """Ask a model some independent questions, each of which is one message of a conversation.
 
@@ -311,6 +341,7 @@ def ask(
         traffic: how they are asked for.
         sample: see `keys_of`.
         about: said beside the progress bar.
+        budget: of a run that asks more than once; else `max_calls` is for these questions alone.
 
     Returns:
         The answers in the order of the questions; shape (n,).
@@ -327,12 +358,14 @@ def ask(
     texts = dict(zip(keys, questions, strict=True))
     waiting = sorted((text, key) for key, text in texts.items() if key not in known)
     if waiting:
-        allowed = waiting[: traffic.max_calls]
+        budget = Budget(traffic.max_calls) if budget is None else budget
+        allowed = budget.cut(waiting)
         if allowed:
-            known |= asyncio.run(_Asking(model, store, sampling, traffic).run(allowed, about))
+            asking = _Asking(model, store, sampling, traffic, budget)
+            known |= asyncio.run(asking.run(allowed, about))
         if len(allowed) < len(waiting):
             raise ConfigError(
-                f"max_calls of {traffic.max_calls} is reached: {len(known)} of {len(set(keys))} "
+                f"max_calls of {budget.most} is reached: {len(known)} of {len(set(keys))} "
                 "questions are asked, and their answers are kept: run the same command again, or "
                 "raise max_calls"
             )
@@ -343,7 +376,12 @@ class _Asking:
     """One run's conversation with a model."""
 
     def __init__(
-        self, model: str, store: AnswerStore, sampling: Sampling, traffic: Traffic
+        self,
+        model: str,
+        store: AnswerStore,
+        sampling: Sampling,
+        traffic: Traffic,
+        budget: Budget,
     ) -> None:
         try:
             import inspect_ai.model  # noqa: F401, PLC0415
@@ -354,6 +392,7 @@ class _Asking:
         self._store = store
         self._sampling = sampling
         self._traffic = traffic
+        self._budget = budget
         self._answers: dict[str, Answer] = {}
         self._counts: Counter[str] = Counter()
         self._errors_in_a_row = 0
@@ -365,9 +404,10 @@ class _Asking:
             await self._ask_all(model, waiting, about)
             # What failed once, such as an empty answer, often succeeds a while later.
             failed = [(q, key) for q, key in waiting if self._answers[key].outcome == "error"]
-            if failed:
+            again = self._budget.cut(failed)
+            if again:
                 self._gives_up = False
-                await self._ask_all(model, failed, f"{about} again")
+                await self._ask_all(model, again, f"{about} again")
         return self._answers
 
     async def _ask_all(self, model: Any, waiting: Sequence[tuple[str, str]], about: str) -> None:
@@ -441,6 +481,7 @@ class _Asking:
                 )
 
     async def _answer(self, model: Any, question: str, key: str) -> Answer:
+        self._budget.spent += 1
         try:
             output = await model.generate(question)
         except Exception as error:  # noqa: BLE001 - every provider has errors of its own
@@ -474,7 +515,10 @@ def _read_output(output: Any) -> Answer:
     detail = None
     if reason == "model_length" or (outcome == "refused" and output.error):
         # What stands there as text is the provider's message, not the model's answer.
-        detail, text = _without_secrets(_short(output.error or text)), ""
+        detail, text = _short(output.error or text), ""
+    elif outcome == "refused":
+        # Here it may be either, and nothing says which.
+        text = _without_secrets(text)
     usage = output.usage
     cached = usage and (usage.input_tokens_cache_read or 0)
     return Answer(
@@ -498,11 +542,15 @@ def _describe(error: BaseException) -> str:
         error = error.last_attempt.exception()
     # The text of some of inspect-ai's errors holds the whole request.
     said = getattr(error, "provider_message", None) or str(error)
-    return _without_secrets(_short(f"{type(error).__name__}: {said}"))
+    return _short(f"{type(error).__name__}: {said}")
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    """The start of a message in one line, without keys.
+
+    Keys go first: one that crosses the end would be unlike any key afterwards, and stay.
+    """
+    line = " ".join(_without_secrets(text).split())
     return line if len(line) <= 300 else line[:297] + "..."
 
 
@@ -512,7 +560,10 @@ def _plain_text(text: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    for name, value in os.environ.items():
-        if _SECRET_NAME.search(name) and len(value) >= 8:
-            text = text.replace(value, "***")
-    return text
+    """Strike out keys and passwords that stand in the environment, and logins in addresses."""
+    secrets = {v.strip() for name, v in os.environ.items() if _SECRET_NAME.search(name)}
+    # Longest first: of a key that begins with another the rest would remain.
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 8:
+            text = text.replace(secret, "***")
+    return _LOGIN.sub(r"\1***@", text)

@@ -12,8 +12,11 @@ from typing import Any
 from litbench.errors import ModelError
 
 ATTENTION = "litbench_packed"
-# What torch's kernel (FlashAttention 2) can do.
+# What torch's kernel (FlashAttention 2) can do, and on which GPUs.
 _MOST_HEAD_WIDTH = 256
+_LEAST_CAPABILITY = (8, 0)
+# Kinds of layers in which a token sees nothing but earlier tokens of its own sequence.
+_KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def register() -> None:
@@ -27,6 +30,9 @@ def register() -> None:
 def can_pack(model: Any) -> bool:
     """Whether a model of transformers lets its attention be exchanged, and pools its last token.
 
+    Where layers do what `packed_attention` does not (capped scores, sinks, chunks, convolutions
+    over neighbouring tokens), the answer is no.
+
     Args:
         model: a model with a `score` or a language-modelling head.
     """
@@ -34,7 +40,19 @@ def can_pack(model: Any) -> bool:
     if getattr(config, "attn_logit_softcapping", None) is not None:
         return False
     decodes = hasattr(model, "score") or model.get_output_embeddings() is not None
-    return bool(decodes and getattr(model, "_supports_attention_backend", False))
+    if not decodes or not getattr(model, "_supports_attention_backend", False):
+        return False
+    kinds = set(getattr(config, "layer_types", None) or ())
+    return kinds <= _KNOWN_LAYERS and not _mixes_otherwise(model.get_decoder())
+
+
+def _mixes_otherwise(decoder: Any) -> bool:
+    """Whether a decoder has attention sinks, or convolutions, which know no boundaries."""
+    import torch  # noqa: PLC0415
+
+    return any(isinstance(module, torch.nn.Conv1d) for module in decoder.modules()) or any(
+        "sink" in name.rpartition(".")[2] for name, _ in decoder.named_parameters()
+    )
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
@@ -53,6 +71,8 @@ def packed_attention(
     cu_seq_lens_q: Any = None,
     max_length_q: int | None = None,
     is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Any = None,
     **_: Any,
 ) -> tuple[Any, None]:
     """Attend within each sequence.
@@ -69,19 +89,36 @@ def packed_attention(
         cu_seq_lens_q: (sequences + 1,) int32, where each starts, and the end.
         max_length_q: length of the longest.
         is_causal: whether a token sees only those before it; the layer's own when None.
+        softcap: a bound on scores; refused, as is any other than None.
+        s_aux: scores of attention sinks; refused likewise.
 
     Returns:
         (1, tokens, heads, width), and no weights.
 
     Raises:
-        ModelError: called on a batch that is not packed.
+        ModelError: called on a batch that is not packed, or by a layer that wants more than
+            plain attention.
     """
+    import torch  # noqa: PLC0415
+
+    if softcap is not None or s_aux is not None:
+        what = "capped scores (softcap)" if s_aux is None else "attention sinks (s_aux)"
+        raise ModelError(
+            f"{type(module).__name__} wants {what}, which packed attention does not compute: set "
+            "attention to eager"
+        )
     if cu_seq_lens_q is None or query.shape[0] != 1 or attention_mask is not None:
         raise ModelError(
             "packed attention was called on rows with padding: set the model's attention to sdpa "
             "before calling it by yourself (model.set_attn_implementation('sdpa'))"
         )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):
+        # Rotary positions and norms of weights in fp32 give queries and keys in fp32 beside values
+        # in 16 bits; the kernel takes one type, and autocast does not reach it.
+        low = torch.get_autocast_dtype(kind)
+        query, key, value = (part.to(low) for part in (query, key, value))
     query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
     if _has_kernel(query, dropout):
         out = _kernel(
@@ -102,6 +139,7 @@ def _has_kernel(query: Any, dropout: float) -> bool:
         and query.dtype in (torch.bfloat16, torch.float16)
         and query.shape[-1] <= _MOST_HEAD_WIDTH
         and not dropout
+        and torch.cuda.get_device_capability(query.device) >= _LEAST_CAPABILITY
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from litbench.errors import ConfigError, MissingExtraError, ModelError
-from litbench.locations import resolve
+from litbench.locations import locate
 from litbench.models.attention import ATTENTION, can_pack, register
 
 Head = Literal["reward", "language"]
@@ -86,11 +86,12 @@ def load_backbone(
     """Load a model with its tokenizer; safetensors only.
 
     Args:
-        name: `package:NAME/folder`, a folder, or a name on the Hub.
+        name: `package:NAME/folder`, a folder, or `owner/name[@revision]` on the Hub.
         head: `reward` for sequence classification, `language` for a causal language model.
         trained_head: whether a reward head must be there, or may be new and random.
         trust_remote_code: run code from the model's repository.
-        dtype: weights' type: float32, bfloat16 or float16; a reward head stays in float32.
+        dtype: weights' type: float32, bfloat16, float16, or auto: what the folder's config names;
+            a reward head stays in float32.
         quantize: weights in 4 bits (NF4, Dettmers et al., 2023), for QLoRA; needs bitsandbytes.
         attention: transformers' name of an attention implementation; variable-length attention
             where the model allows it when not given.
@@ -113,10 +114,14 @@ def load_backbone(
         )
     except ImportError as error:
         raise MissingExtraError("torch and transformers", "models") from error
-    place = resolve(name)
+    place, revision = locate(name)
     auto = AutoModelForSequenceClassification if head == "reward" else AutoModelForCausalLM
     labels = {} if head == "language" or num_labels is None else {"num_labels": num_labels}
-    arguments: dict[str, Any] = {"dtype": getattr(torch, dtype), "use_safetensors": True}
+    common = {"revision": revision, "trust_remote_code": trust_remote_code}
+    arguments: dict[str, Any] = {
+        "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
+        "use_safetensors": True,
+    }
     if quantize:
         arguments["quantization_config"] = _four_bits()
         if torch.cuda.is_available():
@@ -124,10 +129,8 @@ def load_backbone(
             arguments["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
     try:
         with quiet():
-            config = AutoConfig.from_pretrained(
-                place, trust_remote_code=trust_remote_code, **labels
-            )
-            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+            config = AutoConfig.from_pretrained(place, **common, **labels)
+            tokenizer = AutoTokenizer.from_pretrained(place, **common)
             known = auto._model_mapping
             keeps = (
                 _head_in_fp32(known[type(config)], _HEADS)
@@ -138,8 +141,8 @@ def load_backbone(
                 model, found = auto.from_pretrained(
                     place,
                     config=config,
-                    trust_remote_code=trust_remote_code,
                     output_loading_info=True,
+                    **common,
                     **arguments,
                 )
     except Exception as error:  # the loaders raise dozens of types
@@ -158,9 +161,15 @@ def load_backbone(
     for part in _towers(model).values():
         part.requires_grad_(requires_grad=False)
     if head == "reward":
-        _run_head_in_fp32(reward_head(model))
+        for part in _head_layers(model):
+            part.float()
+            _run_in_fp32(part)
         if hasattr(model, "score"):
             model.forward = MethodType(_read_rewards, model)
+    elif isinstance(model.get_output_embeddings(), torch.nn.Linear):
+        # In 16 bits the logits of both labels come out equal too often. The weights keep their
+        # type: they may be the embeddings as well.
+        _run_in_fp32(model.get_output_embeddings())
     set_attention(model, attention)
     return model, tokenizer
 
@@ -263,14 +272,8 @@ def reward_head(model: Any) -> Any:
     Raises:
         ModelError: there is none that we know.
     """
-    import torch  # noqa: PLC0415
-
     linear = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
-        and name.split(".")[0] in _HEADS
-        and module.out_features == model.config.num_labels
+        module for module in _head_layers(model) if module.out_features == model.config.num_labels
     ]
     if not linear:
         raise ModelError(
@@ -280,7 +283,20 @@ def reward_head(model: Any) -> Any:
     return linear[-1]
 
 
-def _run_head_in_fp32(head: Any) -> None:
+def _head_layers(model: Any) -> list[Any]:
+    """The linear layers of a sequence-classification model's head; RoBERTa's has two."""
+    import torch  # noqa: PLC0415
+
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and name.split(".")[0] in _HEADS
+    ]
+
+
+def _run_in_fp32(layer: Any) -> None:
+    """Let a linear layer compute in fp32, whatever its weights, its input and autocast."""
+
     def forward(self: Any, hidden: Any) -> Any:
         import torch  # noqa: PLC0415
 
@@ -288,8 +304,7 @@ def _run_head_in_fp32(head: Any) -> None:
         with torch.autocast(hidden.device.type, enabled=False):
             return torch.nn.functional.linear(hidden.float(), self.weight.float(), bias)
 
-    head.float()
-    head.forward = MethodType(forward, head)
+    layer.forward = MethodType(forward, layer)
 
 
 def _read_rewards(self: Any, *, read: Any = None, **inputs: Any) -> Any:
@@ -405,19 +420,23 @@ def load_with_adapter(
     head: Head,
     *,
     quantized: bool = False,
-    dtype: str = "float32",
+    dtype: str | None = None,
     trust_remote_code: bool = False,
+    attention: str | None = None,
 ) -> Any:
     """Load a base model and fold a trained adapter into its weights.
 
     Args:
-        folder: of peft's adapter; its tokenizer is taken.
+        folder: of peft's adapter; its tokenizer is taken where there is one.
         base: name of the model that the adapter was trained on.
         head: kind of model.
         quantized: whether the adapter was trained on four-bit weights: those are then what it is
-            folded into, so that the model answers as it did in training.
-        dtype: type of the weights that come out.
+            folded into, so that the model answers as it did in training. This is done on the CPU
+            in bfloat16, since a GPU that holds the four-bit weights may not hold whole ones.
+        dtype: type of the weights that come out; float32 when None, and bfloat16 where
+            `quantized`.
         trust_remote_code: run code from the base model's repository.
+        attention: as for `load_backbone`.
 
     Returns:
         (model, tokenizer), as `load_backbone`.
@@ -427,30 +446,46 @@ def load_with_adapter(
         MissingExtraError: peft is not installed.
     """
     try:
+        import torch  # noqa: PLC0415
         from peft import PeftModel  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("peft", "train") from error
     from transformers import AutoTokenizer  # noqa: PLC0415
 
-    model, _ = load_backbone(
-        base, head, trained_head=not _brings_head(Path(folder)), dtype=dtype, quantize=quantized,
-        trust_remote_code=trust_remote_code,
+    model, tokenizer = load_backbone(
+        base, head, trained_head=not _brings_head(Path(folder)),
+        # As in training: weights that were rounded before are other weights in four bits.
+        dtype="float32" if quantized else dtype or "float32",
+        quantize=quantized, trust_remote_code=trust_remote_code, attention=attention,
     )  # fmt: skip
     if quantized:
-        model = model.dequantize()
+        with quiet():
+            model = model.to("cpu").dequantize(dtype=torch.bfloat16)
+        _cast_body(model, torch.bfloat16)
     try:
         with quiet():
             merged = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(folder), trust_remote_code=trust_remote_code
-            )
+            if any(Path(folder).glob("tokenizer*")):
+                tokenizer = AutoTokenizer.from_pretrained(
+                    str(folder), trust_remote_code=trust_remote_code
+                )
     except Exception as error:  # peft and safetensors raise many types
         raise ModelError(
             f"the adapter in {folder} does not fit {base} ({type(error).__name__}: {error}): both "
             "must be as they were in training"
         ) from error
+    if quantized and dtype is not None:
+        _cast_body(merged, getattr(torch, dtype))
     use_pad_token(merged, tokenizer)
     return merged, tokenizer
+
+
+def _cast_body(model: Any, dtype: Any) -> None:
+    """Change the type of a model's weights, but not of a reward head's."""
+    for name, weight in model.named_parameters():
+        if name.split(".")[0] not in _HEADS:
+            weight.data = weight.data.to(dtype)
+    model.config.dtype = dtype
 
 
 def _brings_head(adapter: Path) -> bool:

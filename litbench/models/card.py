@@ -63,7 +63,7 @@ _PLAIN_TRANSFORMERS = """\
     folder, prompt, story = "FOLDER", "a prompt", "a story"
     form = json.loads(Path(folder, "litbench.json").read_text(encoding="utf-8"))["form"]
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype="float32").eval()
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype="auto").eval()
 
     def tokens(text):
         return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -113,6 +113,7 @@ def write_trained_model(
     pairs: pa.Table,
     held_out: pa.Table | None,
     checkpoints: Path,
+    fingerprint: str,
 ) -> dict[str, Any]:
     """Judge, then write the model's folder, `set_aside.jsonl` and the manifest.
 
@@ -121,14 +122,21 @@ def write_trained_model(
         model: as its trainer returned it.
         pairs: the pairs it was given to train on.
         held_out: pairs to judge at the end; they choose nothing.
-        checkpoints: the trainer's folder; removed when all is written.
+        checkpoints: the trainer's folder; removed when all is written. It is not there when the
+            model was trained before and only judged now.
+        fingerprint: of `litbench.models.training.training_fingerprint`.
 
     Returns:
         What stands in `run.json`.
     """
     record = model.training_record
     made = product.as_manifest()
-    product.counts = {"prompts": len(model.prompts), **record["counts"], "training": record}
+    product.counts = {
+        "prompts": len(model.prompts),
+        **record["counts"],
+        "training": record,
+        "training_fingerprint": fingerprint,
+    }
     run = {
         **{key: made[key] for key in ("program", "finished_utc", "versions")},
         "kind": model.kind,
@@ -147,7 +155,9 @@ def write_trained_model(
         (folder / "README.md").write_text(model_card(run), encoding="utf-8")
 
     product.write_folder("model", write)
-    product.write(SET_ASIDE, lambda path: shutil.copyfile(checkpoints / SET_ASIDE, path))
+    fresh = checkpoints / SET_ASIDE
+    set_aside = fresh if fresh.exists() else product.folder / SET_ASIDE
+    product.write(SET_ASIDE, lambda path: shutil.copyfile(set_aside, path))
     if run["evaluation"] is not None:
         product.counts["evaluation"] = run["evaluation"]
     product.finish()
@@ -316,8 +326,9 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
         ]
         heading = ("step", "epoch", "validation loss", "validation agreement")
         lines += [
-            "Validation pairs are of training prompts that were kept back; they chose the "
-            "checkpoint, so their agreement is too good by that choice.",
+            f"The {training['validation_counts']['pairs']:,} validation pairs are of training "
+            "prompts that were kept back; they chose the checkpoint, so their agreement is too "
+            "good by that choice.",
             "",
             *make_rows(heading, validated),
         ]

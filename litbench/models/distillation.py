@@ -13,7 +13,7 @@ come out of fold, as the weights of a stack do. What comes out is a rater of the
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,11 @@ from litbench.models.mixture import out_of_fold
 from litbench.raters import Rater, RaterSpec, check_options, load_trainer, parse_raters
 
 _COLUMN = "p_chosen"
+
+
+@runtime_checkable
+class _Trained(Protocol):
+    prompts: frozenset[str]
 
 
 @dataclass
@@ -71,35 +76,38 @@ def with_soft_labels(
     folds: int = 3,
     share: float = 1.0,
     seed: int = 0,
-) -> pa.Table:
+) -> tuple[pa.Table, frozenset[str]]:
     """Add a teacher's probability that the chosen story is the better one.
 
     Args:
         pairs: table by the schema PAIRS.
         teacher: trained on these pairs fold by fold, or ready; see `out_of_fold`.
         folder: for what a killed run goes on from, named by all that the result depends on.
-        folds: folds over prompts.
+        folds: folds over prompts; see `out_of_fold`.
         share: of the teacher; the rest is the label, which is 1.
         seed: seeds folds and training.
 
     Returns:
-        `pairs` with `p_chosen`, in place of an older one.
+        `pairs` with `p_chosen`, in place of an older one, and `prompt_key` of every prompt that
+        the teacher was trained on: what learns from these probabilities knows them all.
 
     Raises:
         ConfigError: the teacher knows the prompts, or its rewards are not meant as log-odds.
     """
     found = np.empty(pairs.num_rows)
-    for rows, differences, is_probability in out_of_fold(teacher, pairs, folds, seed, folder):
-        if not is_probability:
+    known: frozenset[str] = frozenset()
+    for part in out_of_fold(teacher, pairs, folds, seed, folder):
+        if not part.is_probability:
             raise ConfigError(
                 f"{teacher.where}: the rewards of kind '{teacher.kind}' are no log-odds: take a "
                 "teacher whose verdicts have a probability, or make it the member of a stack"
             )
-        found[rows] = 1 / (1 + np.exp(-np.clip(differences, -500, 500)))
+        found[part.rows] = 1 / (1 + np.exp(-np.clip(part.differences, -500, 500)))
+        known |= part.known
     target = pa.array(share * found + (1 - share), pa.float64())
     if _COLUMN in pairs.column_names:
-        return pairs.set_column(pairs.column_names.index(_COLUMN), _COLUMN, target)
-    return pairs.append_column(_COLUMN, target)
+        return pairs.set_column(pairs.column_names.index(_COLUMN), _COLUMN, target), known
+    return pairs.append_column(_COLUMN, target), known
 
 
 def train_rater(
@@ -113,12 +121,21 @@ def train_rater(
     """Train the kind `distilled` inside cross-validation."""
     ready = build(DistilledTraining, options, where)
     teacher, student = ready.specs(name)
-    labelled = with_soft_labels(
+    labelled, known = with_soft_labels(
         pairs, teacher, folder / "teacher", folds=ready.folds, share=ready.share, seed=seed
     )
     trainer = load_trainer(student)
     assert trainer is not None  # DistilledTraining refuses one
-    return trainer(name, student.options, labelled, folder / "student", seed, student.where)
+    made = trainer(name, student.options, labelled, folder / "student", seed, student.where)
+    if not known <= made.training_prompts():
+        # What the teacher was trained on before has come to the student through its answers.
+        if not isinstance(made, _Trained):
+            raise ConfigError(
+                f"{student.where}: a rater of kind '{student.kind}' cannot note that its teacher "
+                "was trained on other prompts: take another kind, or a teacher trained here"
+            )
+        made.prompts |= known
+    return made
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> NoReturn:

@@ -20,7 +20,7 @@ from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.manifest import versions, write_json
 from litbench.raters import ScoreRater, blind, training_prompts_of
-from litbench.records import prompt_keys
+from litbench.records import pair_weights, prompt_keys
 from litbench.text import count_words, count_words_of
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -274,7 +274,7 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
         name: the rater's name.
 
     Raises:
-        DataError: fewer than two pairs, or a weight that is negative or no number.
+        DataError: fewer than two pairs, or weights that `litbench.records.pair_weights` refuses.
         ConfigError: an unknown feature is to be dropped, or all are; no strength, or one that is
             not positive.
     """
@@ -305,13 +305,7 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     # Both orders of every pair: two classes of equal size whatever the labels, no intercept.
     difference = np.concatenate([first - second, second - first])
     label = np.concatenate([chosen_first, ~chosen_first])
-    weight = pairs["weight"].fill_null(1.0).to_numpy().astype(np.float64)
-    if not (np.isfinite(weight).all() and (weight >= 0).all() and weight.any()):
-        raise DataError(
-            f"column weight runs from {weight.min()} to {weight.max()}: give finite weights of at "
-            "least 0, some of them above"
-        )
-    weight = np.concatenate([weight, weight]) / 2
+    weight = np.tile(pair_weights(pairs), 2) / 2
     groups, group = np.unique(prompt_keys(pairs), return_inverse=True)
     group = np.concatenate([group, group])
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from litbench.errors import ModelError
 from litbench.hub import fetch_model
-from litbench.locations import resolve
+from litbench.locations import locate, resolve
 from litbench.manifest import versions, write_json
+from litbench.markdown import without_folders
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, quiet
 
 _FILE = "litbench.json"
@@ -64,7 +65,7 @@ def load_folder(
     head: Head,
     kind: str,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     trust_remote_code: bool = False,
     num_labels: int | None = 1,
 ) -> Loaded:
@@ -75,7 +76,9 @@ def load_folder(
             on the Hub.
         head: kind of transformers model.
         kind: kind of rater it must be.
-        dtype: weights' type.
+        dtype: weights' type; when None, what a model that LitBench trained was judged in after
+            training (float32; bfloat16 for one trained on four-bit weights), and float32 for
+            others.
         trust_remote_code: run code from the model's repository.
         num_labels: outputs of a reward head; None for as many as it has.
 
@@ -87,13 +90,15 @@ def load_folder(
     place = Path(resolve(name))
     if not place.exists():
         # A verifier on the Hub has its litbench.json there, and an adapter its own files.
-        place = fetch_model(name)
+        place = fetch_model(name, with_code=trust_remote_code)
     content = _read(place / _FILE, kind)
     if (place / _ADAPTER_FILE).exists():
         about = content.get("adapter") or {}
         try:
             config = json.loads((place / _ADAPTER_FILE).read_text(encoding="utf-8"))
             base = about.get("base") or config["base_model_name_or_path"]
+            if not about and config.get("revision") and "@" not in base:
+                base += f"@{config['revision']}"
         except (ValueError, KeyError) as error:
             raise ModelError(
                 f"{place / _ADAPTER_FILE} does not name its base model ({error}): save it again"
@@ -108,7 +113,7 @@ def load_folder(
         model, tokenizer = load_backbone(
             str(place),
             head,
-            dtype=dtype,
+            dtype=dtype or ("auto" if content else "float32"),
             trust_remote_code=trust_remote_code,
             num_labels=num_labels,
         )
@@ -122,7 +127,41 @@ def load_folder(
     )
 
 
-def _read(path: Path, kind: str) -> dict[str, Any]:
+def prompts_of(name: str) -> frozenset[str]:
+    """`prompt_key` of what a backbone was trained on before, where its `litbench.json` tells.
+
+    Args:
+        name: as for `litbench.models.backbone.load_backbone`.
+
+    Raises:
+        ModelError: its `litbench.json` is broken, or the Hub has no such model.
+    """
+    place, revision = locate(name)
+    path = Path(place) / _FILE
+    if not path.parent.exists():
+        from transformers.utils import cached_file  # noqa: PLC0415
+
+        try:
+            found = cached_file(
+                place,
+                _FILE,
+                revision=revision,
+                _raise_exceptions_for_missing_entries=False,
+                # Offline, a model in the cache is trained on with what is known of it there.
+                _raise_exceptions_for_connection_errors=False,
+            )
+        except OSError as error:
+            raise ModelError(
+                f"cannot ask the Hub whether {name} knows prompts already ({error}): check the "
+                "name, the network and your access"
+            ) from error
+        if found is None:
+            return frozenset()
+        path = Path(found)
+    return frozenset(_read(path, None).get("training_prompts", ()))
+
+
+def _read(path: Path, kind: str | None) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
@@ -135,7 +174,7 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is broken ({error}): train the model again") from error
-    if found != kind:
+    if kind is not None and found != kind:
         raise ModelError(f"{path.parent} holds a rater of kind {found}, not {kind}: name that kind")
     return content
 
@@ -171,7 +210,8 @@ def save_folder(
         "form": dict(form),
         "adapter": adapter,
         "training_prompts": sorted(loaded.prompts),
-        "training": loaded.training,
+        # Only a record: nothing is loaded from the folders it would name.
+        "training": without_folders(loaded.training),
         "versions": versions(),
     }
     write_json(content, folder / _FILE)

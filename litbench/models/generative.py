@@ -17,7 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from litbench.config import build
-from litbench.errors import ModelError
+from litbench.errors import ConfigError, ModelError
+from litbench.models.attention import can_pack
 from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
@@ -35,8 +36,15 @@ def require_packing(model: Any, name: str) -> None:
     """Check that a language model can run on sequences laid end to end.
 
     Raises:
+        ConfigError: it could, under another attention.
         ModelError: it cannot.
     """
+    if not is_packed(model) and can_pack(model):
+        raise ConfigError(
+            f"attention: '{model.config.get_text_config()._attn_implementation}' works on rows "
+            "with padding, which generative raters do not use: leave the key attention null, or "
+            "take flash_attention_2 or flash_attention_3"
+        )
     if not is_packed(model):
         raise ModelError(
             f"{name}: {type(model).__name__} does not let its attention be exchanged, which "
@@ -126,7 +134,7 @@ class GenerativeModel:
         *,
         name: str = "generative",
         device: str | None = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
         batch_tokens: int | None = None,
         template: str | None = None,
         max_length: int | None = None,
@@ -140,7 +148,8 @@ class GenerativeModel:
                 Hub.
             name: the rater's name.
             device: such as cuda or cpu; a GPU where there is one when not given.
-            dtype: float32, bfloat16 or float16.
+            dtype: float32, bfloat16 or float16; when not given, what LitBench's own model was
+                judged in after training, and float32 for others.
             batch_tokens: most tokens of one forward pass; 4,096 on a CPU and 32,768 elsewhere when
                 not given.
             template: the question, by a template's name or path, for a model without a stored one;
@@ -240,16 +249,23 @@ class GenerativeModel:
             judged.append(both)
         return judged
 
-    def _batches(self, questions: Sequence[np.ndarray], room: int) -> list[list[int]]:
-        """Rows of questions by falling length, at most `batch_tokens` with `room` for each."""
+    def _batches(self, questions: Sequence[np.ndarray], room: int | None) -> list[list[int]]:
+        """Rows of questions by falling length, at most `batch_tokens` in each batch.
+
+        With `room` for an answer all rows of a batch are as long as its first, and that room.
+        """
         order = sorted(range(len(questions)), key=lambda row: -len(questions[row]))
         batches: list[list[int]] = []
         filled = self.batch_tokens + 1
         for row in order:
-            length = len(questions[row]) + room
+            length = len(questions[row])
+            if room is not None:
+                first = batches[-1][0] if batches else row
+                length = len(questions[first]) + room
             if filled + length > self.batch_tokens:
                 batches.append([])
                 filled = 0
+                length = len(questions[row]) + (room or 0)
             batches[-1].append(row)
             filled += length
         return batches
@@ -267,7 +283,7 @@ class GenerativeModel:
         device = next(self.model.parameters()).device
         found: list[_Read | None] = [None] * len(questions)
         with torch.inference_mode(), self._bar(len(questions)) as bar:
-            for rows in self._batches(questions, 0):
+            for rows in self._batches(questions, None):
                 batch = collate([questions[row] for row in rows], packed=True, pooling="last")
                 batch = to_device(batch, device)
                 logits = answer_logits(self.model, batch, batch["read"])
@@ -348,7 +364,7 @@ class GenerativeRaterOptions:
 
     path: str
     device: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     batch_tokens: int | None = None
     template: str | None = None
     max_length: int | None = None

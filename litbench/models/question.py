@@ -17,6 +17,7 @@ import numpy as np
 
 from litbench.errors import ModelError
 from litbench.models.layout import bos_of, chat_pieces, longest_of, tokenize
+from litbench.templates import without_markers
 
 LABELS = ("A", "B")
 # What an explanation ends in, before its label.
@@ -135,6 +136,8 @@ class Question:
     ) -> Asked:
         """Tokenise and join, up to where the answer starts.
 
+        Lines of texts that could pass for a template's markers go in without their equals signs.
+
         Args:
             tokenizer: the model's.
             prompts: shape (n,).
@@ -142,7 +145,8 @@ class Question:
             second: shape (n,), those that stand as B.
         """
         distinct = list(dict.fromkeys([*prompts, *first, *second]))
-        ids_of = dict(zip(distinct, tokenize(tokenizer, distinct) if distinct else [], strict=True))
+        shown = list(map(without_markers, distinct))
+        ids_of = dict(zip(distinct, tokenize(tokenizer, shown) if shown else [], strict=True))
         ids, cut = [], []
         for prompt, a, b in zip(prompts, first, second, strict=True):
             head = ids_of[prompt][: self.max_prompt_tokens]

@@ -83,7 +83,7 @@ class RewardModel(ScoreRater):
         *,
         name: str = "reward",
         device: str | None = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
         batch_tokens: int | None = None,
         max_length: int | None = None,
         form: Form | None = None,
@@ -99,7 +99,9 @@ class RewardModel(ScoreRater):
                 `notes` says so.
             name: the rater's name.
             device: such as cuda or cpu; a GPU where there is one when not given.
-            dtype: float32, bfloat16 or float16; the head is computed in float32 in any case.
+            dtype: float32, bfloat16 or float16; when not given, what LitBench's own model was
+                judged in after training, and float32 for others. The head is computed in float32
+                in any case.
             batch_tokens: most tokens, padding included, of one forward pass; 2,048 on a CPU and
                 16,384 elsewhere when not given.
             max_length: most tokens of a sequence, for a model without stored layout.
@@ -224,7 +226,7 @@ class RewardRaterOptions:
 
     path: str
     device: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     batch_tokens: int | None = None
     max_length: int | None = None
     form: Form | None = None

@@ -1,8 +1,9 @@
 """Training a Bradley-Terry reward model (paper 4.1, A.9).
 
 Loss of a pair: -log sigmoid(reward of chosen - reward of rejected - margin). With a soft label p,
-the probability that the chosen story is the better one, p times that and 1 - p times the loss of
-the opposite order. A step's loss is the mean over its pairs, by their weights.
+the probability that the chosen story is the better one, it is p times that and 1 - p times
+-log sigmoid(-(reward of chosen - reward of rejected - margin)). A step's loss is the mean over its
+pairs, by their weights.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ import pyarrow as pa
 from litbench.config import build
 from litbench.errors import DataError
 from litbench.models.backbone import Pooling, collate, is_packed, load_backbone, rewards_of
-from litbench.models.folder import Adapter
+from litbench.models.folder import Adapter, prompts_of
 from litbench.models.layout import Form, Layout
 from litbench.models.reward import RewardModel
 from litbench.models.tokenised import TokenisedPairs, cached, make_tokenised
@@ -30,6 +31,7 @@ from litbench.models.training import (
     train,
 )
 from litbench.raters import training_prompts_of
+from litbench.records import numbers_of_pairs, pair_weights
 
 _LN2 = float(np.log(2))
 
@@ -97,20 +99,6 @@ class RewardObjective:
         return (loss * batch["weight"]).sum(), right
 
 
-def _numbers(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:
-    """A column that is there for all pairs or for none."""
-    column = pairs[name] if name in pairs.column_names else None
-    if column is None or column.null_count == len(column):
-        return np.full(pairs.num_rows, otherwise)
-    if column.null_count:
-        raise DataError(
-            f"column {name} is null in {column.null_count} of {len(column)} pairs: give every pair "
-            f"a {name}, or none"
-        )
-    values: np.ndarray = column.to_numpy().astype(np.float64)
-    return values
-
-
 def _vote_counts(pairs: pa.Table, key: str) -> tuple[np.ndarray, np.ndarray]:
     sides = [pairs["chosen_score"], pairs["rejected_score"]]
     if any(side.null_count for side in sides):
@@ -123,20 +111,6 @@ def _vote_counts(pairs: pa.Table, key: str) -> tuple[np.ndarray, np.ndarray]:
     return chosen, rejected
 
 
-def weights_of(pairs: pa.Table) -> np.ndarray:
-    """Weight of every pair, float64, shape (n,); 1 where the pairs have none.
-
-    Raises:
-        DataError: weights on some pairs only, or one that is not positive.
-    """
-    weight = _numbers(pairs, "weight", 1.0)
-    if (weight <= 0).any():
-        raise DataError(
-            f"column weight is not positive in {int((weight <= 0).sum())} pairs: leave them out"
-        )
-    return weight
-
-
 def margins_and_targets(pairs: pa.Table, options: RewardTraining) -> tuple[np.ndarray, np.ndarray]:
     """Margin and target probability of every pair.
 
@@ -144,11 +118,12 @@ def margins_and_targets(pairs: pa.Table, options: RewardTraining) -> tuple[np.nd
         Two float64 arrays of shape (n,).
 
     Raises:
-        DataError: a column that the options ask for has nulls, or values out of range.
+        DataError: a column that the options ask for has nulls, or values that are out of range or
+            not finite.
     """
     margin = np.zeros(pairs.num_rows)
     if options.margin == "column":
-        margin = _numbers(pairs, "margin", 0.0)
+        margin = numbers_of_pairs(pairs, "margin", 0.0)
     elif options.margin == "votes":
         chosen, rejected = _vote_counts(pairs, "margin")
         margin = np.log(chosen / rejected)
@@ -159,7 +134,7 @@ def margins_and_targets(pairs: pa.Table, options: RewardTraining) -> tuple[np.nd
     elif options.target == "column":
         if "p_chosen" not in pairs.column_names or pairs["p_chosen"].null_count:
             raise DataError("target: column needs a column p_chosen without nulls: add it")
-        target = _numbers(pairs, "p_chosen", 1.0)
+        target = numbers_of_pairs(pairs, "p_chosen", 1.0)
         if ((target < 0) | (target > 1)).any():
             raise DataError("column p_chosen holds values outside 0 to 1: it is a probability")
     smooth = options.label_smoothing
@@ -175,7 +150,7 @@ def tokenise(
         DataError: pairs that do not fit where `overlong` is error, or columns as
             `margins_and_targets` says.
     """
-    weight = weights_of(pairs)
+    weight = pair_weights(pairs)
     margin, target = margins_and_targets(pairs, options)
     prompts = pairs["prompt"].to_pylist()
     sides = [
@@ -286,7 +261,8 @@ def train_reward_model(
     if options.lora is not None and not options.merge:
         adapter = Adapter(options.backbone, options.quantize, trained.folder)
     return RewardModel(
-        model, tokenizer, layout, name=name, prompts=training_prompts_of(pairs),
+        model, tokenizer, layout, name=name,
+        prompts=training_prompts_of(pairs) | prompts_of(options.backbone),
         training=trained.record, adapter=adapter,
     )  # fmt: skip
 

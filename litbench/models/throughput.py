@@ -33,6 +33,8 @@ _PEAKS: Mapping[str, float] = {
 # and fused attention: Korthikanti et al. (2022), Eq. 2 without its attention scores, has 34 with a
 # feed-forward part four times as wide; the gate of today's decoders adds one more such product.
 _ACTIVATION_BYTES = 34 + 8
+# Logits, their logarithms after the softmax, and the gradients of both.
+_LOGIT_BYTES = 4 * 4
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Shape:
         layers: of attention.
         width: heads x head width.
         hidden: width of the residual stream.
+        vocabulary: tokens it knows.
         is_causal: whether tokens see only those before them.
     """
 
@@ -55,6 +58,7 @@ class Shape:
     layers: int
     width: int
     hidden: int
+    vocabulary: int
     is_causal: bool
 
     @classmethod
@@ -81,6 +85,7 @@ class Shape:
             layers=config.num_hidden_layers,
             width=heads * head_width,
             hidden=config.hidden_size,
+            vocabulary=config.vocab_size,
             is_causal=hasattr(model, "score") or hasattr(model, "lm_head"),
         )
 
@@ -94,6 +99,10 @@ class Shape:
     def activation_bytes(self, tokens: int) -> int:
         """Memory of the activations of a pass of so many tokens, in 16 bits, estimated."""
         return _ACTIVATION_BYTES * self.layers * self.hidden * tokens
+
+    def logit_bytes(self, places: int) -> int:
+        """Memory of the logits of so many places in training: four copies in 32 bits."""
+        return _LOGIT_BYTES * self.vocabulary * places
 
 
 def _size(weight: Any) -> int:

@@ -19,9 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.curation.tokens import cache_folder
-from litbench.manifest import fingerprint, write_atomically
+from litbench.manifest import code_digest, fingerprint, versions, write_atomically
 
 _POLL_SECONDS = 0.5
+# What turns pairs into ids.
+_CODE = ("models", "templates", "records.py", "text.py")
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,12 @@ def cached(depends_on: Any, make: Callable[[], TokenisedPairs]) -> TokenisedPair
     others wait for it.
 
     Args:
-        depends_on: plain values; another value makes another file.
+        depends_on: plain values; another value makes another file, as do other code and another
+            version of tokenizers.
         make: tokenises.
     """
-    path = cache_folder() / "pairs" / f"{fingerprint(depends_on)}.arrow"
+    made_by = [code_digest(__file__, *_CODE), versions().get("tokenizers")]
+    path = cache_folder() / "pairs" / f"{fingerprint(depends_on, made_by)}.arrow"
     if not path.exists():
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:
             write_atomically(path, lambda part: _write(make(), part))

@@ -7,23 +7,33 @@ weights, validation by agreement, and figures of speed without padding.
 """
 
 import contextlib
+import gc
 import hashlib
 import importlib.util
 import json
 import math
+import netrc
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
 
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
-from litbench.manifest import write_atomically
+from litbench.manifest import (
+    Product,
+    code_digest,
+    fingerprint,
+    is_output,
+    read_manifest_of,
+    write_atomically,
+)
 from litbench.models.backbone import (
     Head,
     Lora,
@@ -43,6 +53,12 @@ from litbench.text import digest
 # Pairs that training did not use, beside the checkpoints: one id and reason a line.
 SET_ASIDE = "set_aside.jsonl"
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 4_096, 32_768
+# What the logits of all answers in a forward pass may take, gradients and their logarithms too.
+_LOGIT_BYTES = 4 * 2**30
+# What trained weights depend on beside options and inputs.
+_CODE = ("models", "templates", "raters.py", "reading.py", "records.py", "text.py")
+# Fewer tokens hold no prompt and story.
+_LEAST_LENGTH = 8
 # Options that say how the work is done and not what comes out: a run goes on when they change.
 RUNTIME_KEYS = (
     "batch_tokens", "activation_checkpointing", "torch_compile", "save_steps", "report_to",
@@ -71,7 +87,8 @@ class TrainingOptions:
         optim: transformers' name of the optimiser; `adamw_8bit` needs bitsandbytes.
         batch_size: most pairs of an optimiser step, over all processes.
         batch_tokens: most tokens of a forward pass on one device, padding included; 4,096 on a CPU
-            and 32,768 elsewhere when null.
+            and 32,768 elsewhere when null. Passes with long answers hold fewer, so that the logits
+            of the answers take 4 GiB at most.
         precision: bf16 (autocast), fp32, or auto: bf16 where a GPU has it.
         weights: what weights are kept in; with bfloat16 small updates are lost to rounding, and
             memory is a half.
@@ -130,7 +147,11 @@ class TrainingOptions:
         ranges = {
             "epochs": self.epochs > 0,
             "learning_rate": self.learning_rate > 0,
+            "max_length": self.max_length >= _LEAST_LENGTH,
+            "max_prompt_tokens": self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
             "warmup_ratio": 0 <= self.warmup_ratio < 1,
+            "weight_decay": self.weight_decay >= 0,
+            "max_grad_norm": self.max_grad_norm >= 0,
             "batch_size": self.batch_size >= 1,
             "batch_tokens": self.batch_tokens is None or self.batch_tokens >= 1,
             "label_smoothing": 0 <= self.label_smoothing < 0.5,
@@ -230,19 +251,27 @@ def load_trained(folder: Path, options: TrainingOptions, head: Head) -> Any:
     """Load what a run saved, as it will be loaded from now on; adapters are folded in.
 
     Returns:
-        (model, tokenizer), weights in fp32, on the GPU where there is one: judging comes next.
+        (model, tokenizer), on the GPU where there is one: judging comes next. Weights are in fp32,
+        and in bfloat16 after training on four-bit weights: a GPU that they fit may have no room
+        for others.
     """
     import torch  # noqa: PLC0415
 
+    attention = options.attention
+    if attention is not None and "flash" in attention and not options.quantize:
+        # It refuses fp32.
+        attention = None
+    # Patched forward passes are cycles: the model that was trained would stay beside this one.
+    gc.collect()
+    torch.cuda.empty_cache()
     if options.lora is None:
         model, tokenizer = load_backbone(
-            str(folder), head, trust_remote_code=options.trust_remote_code,
-            attention=options.attention,
+            str(folder), head, trust_remote_code=options.trust_remote_code, attention=attention,
         )  # fmt: skip
     else:
         model, tokenizer = load_with_adapter(
             folder, options.backbone, head, quantized=options.quantize,
-            trust_remote_code=options.trust_remote_code,
+            trust_remote_code=options.trust_remote_code, attention=attention,
         )  # fmt: skip
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
@@ -252,9 +281,59 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def processes() -> int:
-    """How many processes a launcher started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+def training_fingerprint(product: Product, options: TrainingOptions, split: str | None) -> str:
+    """Digest of all that trained weights depend on, and of nothing that is done with them later.
+
+    Args:
+        product: of the program; all that it reads counts, but pairs to evaluate on.
+        options: of the training.
+        split: of the pairs.
+    """
+    inputs = {
+        name: item["sha256"]
+        for name, item in product.as_manifest()["inputs"].items()
+        if name != "evaluation_pairs"
+    }
+    keys = {
+        key: value
+        for key, value in asdict(options).items()
+        if key not in RUNTIME_KEYS and key not in inputs
+    }
+    return fingerprint(keys, inputs, split, code_digest(__file__, *_CODE))
+
+
+def checkpoint_folder(out: Path, training: str) -> Path:
+    """Where a training keeps its checkpoints; says which others lie there and are left alone.
+
+    Args:
+        out: the program's folder.
+        training: of `training_fingerprint`.
+    """
+    own = out / f"checkpoints-{training[:12]}"
+    if is_main_process():
+        for other in sorted(out.glob("checkpoints-*")):
+            if other != own:
+                size = sum(file.stat().st_size for file in other.rglob("*") if file.is_file())
+                print(
+                    f"{other} ({size / 2**30:.1f} GiB) is of another config, other pairs or other "
+                    "code, and is not gone on from: remove it if you do not go back"
+                )
+    return own
+
+
+def is_trained(out: Path, training: str) -> bool:
+    """Whether a folder holds the whole model of this very training, and what it set aside.
+
+    Args:
+        out: the program's folder.
+        training: of `training_fingerprint`.
+    """
+    try:
+        manifest = read_manifest_of(out / "model")
+    except (DataError, OSError):
+        return False
+    is_whole = (out / SET_ASIDE).exists() and is_output(manifest, out / SET_ASIDE)
+    return is_whole and bool(manifest["counts"].get("training_fingerprint") == training)
 
 
 def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:
@@ -290,11 +369,16 @@ def _use_bf16(precision: str) -> bool:
     import torch  # noqa: PLC0415
 
     if precision == "auto":
-        return bool(torch.cuda.is_available() and torch.cuda.is_bf16_supported())
+        # Older GPUs emulate it, slower than fp32.
+        return bool(
+            torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+        )
     return precision == "bf16"
 
 
-def _wants_checkpointing(options: TrainingOptions, shape: Shape, batch_tokens: int) -> bool:
+def _wants_checkpointing(
+    options: TrainingOptions, shape: Shape, batch_tokens: int, answers: bool
+) -> bool:
     """Whether activations must be computed twice, since they do not fit beside the weights."""
     import torch  # noqa: PLC0415
 
@@ -307,7 +391,26 @@ def _wants_checkpointing(options: TrainingOptions, shape: Shape, batch_tokens: i
     # Gradients and Adam's two moments; sharding over processes would need less.
     states = shape.trained * 3 * bytes_of
     memory = torch.cuda.get_device_properties(0).total_memory
-    return bool(weights + states + shape.activation_bytes(batch_tokens) > 0.9 * memory)
+    logits = shape.logit_bytes(min(batch_tokens, _most_places(shape))) if answers else 0
+    return bool(weights + states + shape.activation_bytes(batch_tokens) + logits > 0.9 * memory)
+
+
+def _most_places(shape: Shape) -> int:
+    """Answer tokens of a forward pass whose logits stay below what they may take."""
+    return max(1, _LOGIT_BYTES // max(1, shape.logit_bytes(1)))
+
+
+def loads_of(data: TokenisedPairs, shape: Shape, batch_tokens: int) -> np.ndarray:
+    """What every sequence counts for in a forward pass of `batch_tokens`.
+
+    Its tokens; or more where its answer takes a larger part of what logits may take than that.
+
+    Returns:
+        int64, shape (pairs, sequences of a pair).
+    """
+    share = data.column("answer") / _most_places(shape)
+    loads = np.maximum(data.lengths(), np.ceil(share * batch_tokens).astype(np.int64)[:, None])
+    return np.asarray(loads)
 
 
 def last_whole_checkpoint(folder: Path) -> str | None:
@@ -319,6 +422,18 @@ def last_whole_checkpoint(folder: Path) -> str | None:
         except (ValueError, KeyError):
             continue
     return str(max(found)[1]) if found else None
+
+
+def _has_wandb_key() -> bool:
+    """Whether wandb finds a key where it looks for one; else it would ask, or stop."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname
+    try:
+        entry = netrc.netrc(os.environ.get("NETRC")).authenticators(host or "")
+    except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
+        return False
+    return entry is not None
 
 
 @contextlib.contextmanager
@@ -345,8 +460,7 @@ def _tracking(options: TrainingOptions, folder: Path) -> Iterator[list[Any]]:
     import wandb  # noqa: PLC0415
 
     if is_main_process():
-        has_key = "WANDB_API_KEY" in os.environ or (Path.home() / ".netrc").exists()
-        mode: Any = os.environ.get("WANDB_MODE") or (None if has_key else "offline")
+        mode: Any = os.environ.get("WANDB_MODE") or (None if _has_wandb_key() else "offline")
         folder.parent.mkdir(parents=True, exist_ok=True)
         wandb.init(
             project=os.environ.get("WANDB_PROJECT", "litbench"),
@@ -371,7 +485,6 @@ class _Meter:
     computed: int = 0
     right: Any = 0.0
     pairs: int = 0
-    seconds: float = 0.0
     paused: float = 0.0
     since: float = field(default_factory=time.perf_counter)
 
@@ -404,16 +517,19 @@ def _trainer_class() -> Any:
             self.objective = objective
             self.data, self.held_back, self.plan = data, validation, plan
             self.batch_tokens, self.shape = batch_tokens, shape
+            self._lengths = data.lengths()
+            self._loads = loads_of(data, shape, batch_tokens)
             self.device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
             self.peak = peak_flops(self.device_name)
             self.meter = _Meter()
-            self.totals = _Meter()
             super().__init__(**arguments)
 
         def _steps_of(self, data: TokenisedPairs, rows: np.ndarray) -> list[Step]:
             return cut_step(
                 rows,
-                data.lengths() if data is self.held_back else self._lengths,
+                loads_of(data, self.shape, self.batch_tokens)
+                if data is self.held_back
+                else self._loads,
                 self.batch_tokens,
                 self.accelerator.num_processes,
                 padded=self.objective.padded,
@@ -432,7 +548,6 @@ def _trainer_class() -> Any:
 
         def get_train_dataloader(self) -> Any:
             """Steps in their order; every process makes its own share of each."""
-            self._lengths = self.data.lengths()
             # Setting up is no training.
             self.meter = _Meter()
             return torch.utils.data.DataLoader(
@@ -509,15 +624,13 @@ def _trainer_class() -> Any:
                 ).tolist()
                 logs["agreement"] = right / meter.pairs
                 logs["tokens_per_second"] = meter.tokens / seconds
+                # A run that goes on has these lines of its first part, and no other clock.
+                logs["seconds"] = seconds
                 logs["padding"] = 1 - meter.tokens / computed
                 logs["peak_memory_gib"] = peak_memory_bytes() / 2**30
                 if self.peak is not None:
                     available = seconds * self.accelerator.num_processes * self.peak
                     logs["mfu"] = meter.flops / available
-                self.totals.tokens += meter.tokens
-                self.totals.flops += meter.flops
-                self.totals.computed += int(computed)
-                self.totals.seconds += seconds
                 self.meter = _Meter()
             super().log(logs, start_time)
 
@@ -564,6 +677,9 @@ def _watch_class() -> Any:
                 control.should_save = True
             if state.global_step == state.max_steps:
                 # What went wrong in the last steps would be saved unseen.
+                control.should_log = True
+            if control.should_save:
+                # What a checkpoint leaves unsaid, a run that goes on from it cannot say.
                 control.should_log = True
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -622,7 +738,7 @@ def train(
 
     Raises:
         ConfigError: an option that this machine or model does not have.
-        DataError: no pairs are left.
+        DataError: no pairs are left to train on, or none of those kept back to validate on.
         ModelError: the loss is no number, or does not move.
         MissingExtraError: a library is not installed.
     """
@@ -630,6 +746,11 @@ def train(
         raise DataError(
             f"no pair is left to train on ({data.counts}): check the filters, the split and "
             "max_length"
+        )
+    if options.validation and not len(validation):
+        raise DataError(
+            f"no pair is left of those kept back for validation ({validation.counts}): raise "
+            "validation or max_length, or set overlong to truncate"
         )
     trainer_class = _trainer_class()
     import torch  # noqa: PLC0415
@@ -647,7 +768,8 @@ def train(
     )
     plan = Plan.make(len(data), options)
     bf16 = _use_bf16(options.precision)
-    checkpointing = _wants_checkpointing(options, shape, batch_tokens)
+    answers = bool(data.column("answer").any())
+    checkpointing = _wants_checkpointing(options, shape, batch_tokens, answers)
     validates = len(validation) > 0
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -657,7 +779,8 @@ def train(
         num_train_epochs=1,
         learning_rate=options.learning_rate,
         lr_scheduler_type=options.lr_scheduler_type,
-        warmup_steps=math.ceil(options.warmup_ratio * len(plan.steps)),
+        # The first step of a warm-up has rate 0: one step of it alone would train nothing.
+        warmup_steps=min(math.ceil(options.warmup_ratio * len(plan.steps)), len(plan.steps) - 1),
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
         optim=options.optim,
@@ -686,6 +809,9 @@ def train(
         # They are constants, such as frequencies of rotary positions.
         ddp_broadcast_buffers=False,
     )
+    # Or it is set later to the number of GPUs, and one process would spread packed rows over them.
+    _ = arguments.n_gpu
+    arguments._n_gpu = min(1, arguments.n_gpu)
     trainer = trainer_class(
         model=model,
         args=arguments,
@@ -706,7 +832,7 @@ def train(
         with quiet(), _tracking(options, folder) as trackers:
             for tracker in trackers:
                 trainer.add_callback(tracker)
-            outcome = trainer.train(resume_from_checkpoint=_checkpoint_of(trainer, folder))
+            trainer.train(resume_from_checkpoint=_checkpoint_of(trainer, folder))
     except torch.OutOfMemoryError as error:
         raise ModelError(
             f"the device's memory is full with batch_tokens {batch_tokens}: halve it, set "
@@ -720,7 +846,7 @@ def train(
         trainer.save_model(str(weights))
     if is_main_process():
         _write_set_aside(folder / SET_ASIDE, data, validation)
-    record = _record(trainer, options, bf16, checkpointing, outcome.metrics["train_runtime"])
+    record = _record(trainer, options, bf16, checkpointing)
     _part(trainer)
     return Trained(weights, record)
 
@@ -809,16 +935,16 @@ def _write_set_aside(path: Path, data: TokenisedPairs, validation: TokenisedPair
 
 
 def _record(
-    trainer: Any, options: TrainingOptions, bf16: bool, checkpointing: bool, seconds: float
+    trainer: Any, options: TrainingOptions, bf16: bool, checkpointing: bool
 ) -> dict[str, Any]:
-    plan, totals, state, peak = trainer.plan, trainer.totals, trainer.state, trainer.peak
-    count = trainer.accelerator.num_processes
-    speed = totals.seconds or seconds
+    plan, state = trainer.plan, trainer.state
+    lines = [entry for entry in state.log_history if "loss" in entry]
     shown = ("loss", "agreement", "grad_norm", "learning_rate", "tokens_per_second", "padding")
     return {
         "options": asdict(options),
         "counts": trainer.data.counts,
-        "processes": count,
+        "validation_counts": trainer.held_back.counts if options.validation else None,
+        "processes": trainer.accelerator.num_processes,
         "launched_as": trainer.accelerator.distributed_type.value,
         "device": trainer.device_name,
         "steps": state.global_step,
@@ -829,15 +955,11 @@ def _record(
         "activation_checkpointing": checkpointing,
         "parameters": trainer.shape.parameters,
         "parameters_trained": trainer.shape.trained,
-        "seconds": round(seconds, 2),
-        "tokens_per_second": round(totals.tokens / speed, 1),
-        "padding": round(1 - totals.tokens / max(1, totals.computed), 4),
-        "mfu": None if peak is None else round(totals.flops / (speed * count * peak), 4),
+        **_speed(lines),
         "peak_memory_gib": round(peak_memory_bytes() / 2**30, 2),
         "curve": [
             {"step": entry["step"], **{key: round(entry[key], 8) for key in shown if key in entry}}
-            for entry in state.log_history
-            if "loss" in entry
+            for entry in lines
         ],
         "validation": [
             {
@@ -850,4 +972,26 @@ def _record(
             if "eval_agreement" in entry
         ],
         "kept_step": state.best_global_step or state.global_step,
+    }
+
+
+def _speed(lines: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    """Figures of speed over the lines of the log, those of a run's earlier parts too.
+
+    Returns:
+        `seconds` of optimiser steps, validation left out; `tokens_per_second`, `padding` and `mfu`,
+        None where nothing was measured or the device's peak is not known.
+    """
+    seconds = sum(line["seconds"] for line in lines)
+    if not seconds:
+        return dict.fromkeys(("seconds", "tokens_per_second", "padding", "mfu"))
+    tokens = [line["tokens_per_second"] * line["seconds"] for line in lines]
+    computed = sum(t / (1 - line["padding"]) for t, line in zip(tokens, lines, strict=True))
+    has_peak = all("mfu" in line for line in lines)
+    work = sum(line.get("mfu", 0.0) * line["seconds"] for line in lines)
+    return {
+        "seconds": round(seconds, 2),
+        "tokens_per_second": round(sum(tokens) / seconds, 1),
+        "padding": round(1 - sum(tokens) / computed, 4),
+        "mfu": round(work / seconds, 4) if has_peak else None,
     }

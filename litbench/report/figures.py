@@ -385,7 +385,8 @@ def scaling(
         from matplotlib.ticker import NullLocator  # noqa: PLC0415
 
         axes.axhline(0.5, color=_FAINT, linewidth=1.2, zorder=0.6)
-        for place, (name, points) in enumerate(lines):
+        handles: list[Any] = []
+        for place, (_, points) in enumerate(lines):
             color, marker = _SERIES[place % 6], "osD^v"[place // 6 % 5]
             x = np.array([at for at, *_ in points], dtype=float)
             mean = np.array([interval.mean for _, interval, _ in points])
@@ -400,11 +401,11 @@ def scaling(
             seeds = [(at, value) for at, _, values in points for value in values]
             if seeds:
                 axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
-            axes.plot(x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5,
-                      label=name)  # fmt: skip
-        for place, (name, value) in enumerate(references):
+            handles += axes.plot(x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5)
+        for place, (_, value) in enumerate(references):
             style = ((0, (6, 2)), (0, (1, 1.6)), (0, (6, 2, 1, 2)), (0, (3, 1.5)))[place % 4]
-            axes.axhline(value, color=_INK, linewidth=0.9, linestyle=style, alpha=0.75, label=name)
+            line = axes.axhline(value, color=_INK, linewidth=0.9, linestyle=style, alpha=0.75)
+            handles.append(line)
         places = sorted({at for _, points in lines for at, *_ in points})
         axes.set_xscale("log")
         left, right = np.log(places[0]), np.log(places[-1])
@@ -420,8 +421,9 @@ def scaling(
         axes.grid(axis="y")
         axes.set_xlabel(label)
         axes.set_ylabel("agreement")
-        axes.figure.legend(loc="outside upper left", ncols=columns, columnspacing=1.2,
-                           handlelength=2.4)  # fmt: skip
+        # By hand: matplotlib takes a label that begins with _ for none.
+        axes.figure.legend(handles, names, loc="outside upper left", ncols=columns,
+                           columnspacing=1.2, handlelength=2.4)  # fmt: skip
 
     names = [name for name, _ in (*lines, *references)]
     # The letters of a row, each name with its line and the space around it.

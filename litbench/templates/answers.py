@@ -8,8 +8,11 @@ from typing import Literal, cast
 
 Label = Literal["A", "B"]
 
-# Around the words stands whatever Markdown a model likes, as in "**Preferred: Story B**".
-_VERDICT_LINE = re.compile(r"^[ \t*_#>`-]*preferred[ \t*_`]*:(?P<named>.*)$", re.I | re.M)
+# Around the words stands whatever Markdown a model likes, as in "**Preferred: Story B**"; the
+# full-width colon (U+FF1A) is the one of Chinese and Japanese keyboards.
+_VERDICT_LINE = re.compile(
+    r"(?:^|(?<=\r))[ \t*_#>`-]*preferred[ \t*_`]*[:\uff1a](?P<named>.*)$", re.I | re.M
+)
 _NAMED = re.compile(r"[\s*_`\"'(\[]*(?:story\s+)?(?P<label>[AB])[\s*_`\"')\].]*", re.I)
 
 
@@ -30,6 +33,15 @@ def split_verdict(answer: str) -> tuple[str, Label | None]:
     if named is None:
         return answer.strip(), None
     return answer[: lines[-1].start()].strip(), cast(Label, named["label"].upper())
+
+
+def has_verdict_line(text: str) -> bool:
+    """Whether a line begins with `Preferred:`, whatever it names.
+
+    Where an explanation still has one, a verdict was taken back or cannot be read, and nobody knows
+    which story it argues for.
+    """
+    return _VERDICT_LINE.search(text) is not None
 
 
 def read_label(answer: str) -> Label | None:

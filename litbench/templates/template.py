@@ -9,6 +9,7 @@ from typing import Literal, cast
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.templates.answers import Label
+from litbench.templates.markers import without_markers
 
 AnswerForm = Literal["label", "explanation"]
 
@@ -62,8 +63,13 @@ class Template:
         return before, to_first, to_second, after.replace("{hint}", "")
 
     def render(self, prompt: str, story_a: str, story_b: str) -> str:
-        """The whole question. Texts go in as they are: a placeholder inside one stays text."""
+        """The whole question.
+
+        A placeholder inside a text stays text, and a line that could pass for one of the markers
+        loses its equals signs; see `without_markers`.
+        """
         before, to_first, to_second, after = self.parts()
+        prompt, story_a, story_b = map(without_markers, (prompt, story_a, story_b))
         return before + prompt + to_first + story_a + to_second + story_b + after
 
     def hinted(self, preferred: Label) -> "Template":
