@@ -13,11 +13,11 @@ from litbench.models.backbone import (
     add_lora,
     answer_logits,
     collate,
+    head_layers,
     is_packed,
     load_backbone,
     load_with_adapter,
     no_dropout,
-    reward_head,
     rewards_of,
     use_pad_token,
 )
@@ -101,13 +101,13 @@ def test_stories_that_tie_when_the_head_computes_in_bf16_do_not(tiny_model, text
 
 def test_the_head_stays_in_fp32_in_a_bf16_model_and_after_saving_and_loading(tiny_model, tmp_path):
     full, _ = load_backbone(str(tiny_model("llama")))
-    weight = reward_head(full).weight.detach()
+    weight = head_layers(full)[-1].weight.detach()
     assert not torch.equal(weight, weight.bfloat16().float())
     half = RewardModel.load(tiny_model("llama"), dtype="bfloat16")
     half.save(tmp_path)
     for model in (half.model, RewardModel.load(tmp_path, dtype="bfloat16").model):
-        assert reward_head(model).weight.dtype == torch.float32
-        assert torch.equal(reward_head(model).weight, weight)
+        assert head_layers(model)[-1].weight.dtype == torch.float32
+        assert torch.equal(head_layers(model)[-1].weight, weight)
         assert model.model.embed_tokens.weight.dtype == torch.bfloat16
 
 
@@ -127,8 +127,8 @@ def test_loading_a_model_in_fp32_leaves_others_as_they_were(tiny_model):
 
 def test_a_model_without_a_head_that_we_know_is_refused(tiny_model):
     model = transformers.AutoModel.from_pretrained(tiny_model("llama"))
-    with pytest.raises(ModelError, match="has no linear layer 'score' or 'classifier'"):
-        reward_head(model)
+    with pytest.raises(ModelError, match="does not end in a linear layer 'score' or 'classifier'"):
+        head_layers(model)
 
 
 def test_a_head_of_two_layers_computes_in_fp32(tiny_model, tmp_path, texts):
@@ -276,7 +276,7 @@ def test_folding_an_adapter_in_keeps_head_and_rewards(adapter, headless):
     with torch.inference_mode():
         found = rewards_of(merged.eval(), batch, "last")
     torch.testing.assert_close(found, rewards, rtol=0, atol=SAME)
-    assert reward_head(merged).weight.dtype == torch.float32
+    assert head_layers(merged)[-1].weight.dtype == torch.float32
 
 
 def test_an_adapter_that_brings_no_head_to_a_headless_model_is_refused(adapter, headless):

@@ -161,7 +161,7 @@ def load_backbone(
     for part in _towers(model).values():
         part.requires_grad_(requires_grad=False)
     if head == "reward":
-        for part in _head_layers(model):
+        for part in head_layers(model):
             part.float()
             _run_in_fp32(part)
         if hasattr(model, "score"):
@@ -266,32 +266,25 @@ def use_pad_token(model: Any, tokenizer: Any) -> None:
             one.pad_token_id = tokenizer.pad_token_id
 
 
-def reward_head(model: Any) -> Any:
-    """The last linear layer of a sequence-classification model.
+def head_layers(model: Any) -> list[Any]:
+    """The linear layers of a sequence-classification model's head; RoBERTa's has two.
 
     Raises:
-        ModelError: there is none that we know.
+        ModelError: the last of them does not give the rewards, or there are none that we know.
     """
-    linear = [
-        module for module in _head_layers(model) if module.out_features == model.config.num_labels
-    ]
-    if not linear:
-        raise ModelError(
-            f"{type(model).__name__} has no linear layer 'score' or 'classifier' with "
-            f"{model.config.num_labels} outputs: only models with such a head give rewards"
-        )
-    return linear[-1]
-
-
-def _head_layers(model: Any) -> list[Any]:
-    """The linear layers of a sequence-classification model's head; RoBERTa's has two."""
     import torch  # noqa: PLC0415
 
-    return [
+    layers = [
         module
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear) and name.split(".")[0] in _HEADS
     ]
+    if not layers or layers[-1].out_features != model.config.num_labels:
+        raise ModelError(
+            f"{type(model).__name__} does not end in a linear layer 'score' or 'classifier' with "
+            f"{model.config.num_labels} outputs: only models with such a head give rewards"
+        )
+    return layers
 
 
 def _run_in_fp32(layer: Any) -> None:
