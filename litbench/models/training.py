@@ -455,9 +455,8 @@ def _tracking(options: TrainingOptions, folder: Path) -> Iterator[list[Any]]:
         board.logging_dir = board.logging_dir or str(folder.parent / "tensorboard" / folder.name)
         yield [board]
         return
-    from transformers.integrations import WandbCallback  # noqa: PLC0415
-
     import wandb  # noqa: PLC0415
+    from transformers.integrations import WandbCallback  # noqa: PLC0415
 
     if is_main_process():
         mode: Any = os.environ.get("WANDB_MODE") or (None if _has_wandb_key() else "offline")
