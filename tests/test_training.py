@@ -15,7 +15,7 @@ import pytest
 
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models import backbone, reward_training, training
-from litbench.models.backbone import Lora, load_backbone, reward_head
+from litbench.models.backbone import Lora, head_layers, load_backbone
 from litbench.models.packing import cut_step
 from litbench.models.reward import RewardModel
 from litbench.models.reward_training import (
@@ -589,7 +589,7 @@ def test_weights_in_bf16_leave_a_head_in_fp32(headless, marked_rows, pair_table,
         np.concatenate(rewards_of(again, pairs)), np.concatenate(rewards_of(model, pairs)),
         rtol=0, atol=SAME,
     )  # fmt: skip
-    weight = reward_head(again.model).weight.detach()
+    weight = head_layers(again.model)[-1].weight.detach()
     assert (weight != weight.bfloat16()).any()
     body = again.model.model.embed_tokens.weight.detach()
     assert (body == body.bfloat16()).all()
