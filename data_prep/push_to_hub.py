@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from litbench.config import as_plain, run_program
-from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.hub import SIGN_IN, explain, parse_name
+from litbench.errors import ConfigError, DataError
+from litbench.hub import explain, open_to_write, parse_name
 from litbench.manifest import Product, read_manifest_of, without_runtime_keys
 from litbench.markdown import as_text, escape, make_rows
 from litbench.records import PAIRS, check_parquet, write_table
@@ -458,13 +458,9 @@ def push(config: Config) -> str:
         ConfigError: no token, or the data set is public and `private` is true.
         DataError: the Hub refuses or cannot be reached.
     """
-    try:
-        import huggingface_hub  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("huggingface_hub", "data") from error
-    if huggingface_hub.get_token() is None:
-        raise ConfigError(f"there is no token for the Hub: {SIGN_IN}, with the right to write")
-    api = huggingface_hub.HfApi()
+    api = open_to_write("data")
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete  # noqa: PLC0415
+
     name = config.repository
     files = [config.out / "README.md", *sorted((config.out / "data").glob("*.parquet"))]
     adds = {file.relative_to(config.out).as_posix(): file for file in files}
@@ -485,8 +481,8 @@ def push(config: Config) -> str:
         commit = api.create_commit(
             name,
             [
-                *(huggingface_hub.CommitOperationAdd(path, file) for path, file in adds.items()),
-                *(huggingface_hub.CommitOperationDelete(path) for path in stale),
+                *(CommitOperationAdd(path, file) for path, file in adds.items()),
+                *(CommitOperationDelete(path) for path in stale),
             ],
             commit_message="Pairs and card written by LitBench",
             repo_type="dataset",

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from litbench.errors import DataError, MissingExtraError
+from litbench.errors import ConfigError, DataError, MissingExtraError
 
 _NAME = re.compile(
     r"(?P<repository>\w[\w.-]{0,95}/\w[\w.-]{0,95})"
@@ -273,3 +274,25 @@ def fetch_model(name: str, *, with_code: bool = False) -> Path:
             f"cannot fetch the model {name} ({type(error).__name__}: {error}): check the name and "
             f"the network; {SIGN_IN} where it is gated"
         ) from error
+
+
+def open_to_write(extra: str) -> Any:
+    """A client of the Hub that may write.
+
+    Args:
+        extra: what installs `huggingface_hub` for the caller.
+
+    Returns:
+        `huggingface_hub.HfApi`.
+
+    Raises:
+        ConfigError: there is no token.
+        MissingExtraError: `huggingface_hub` is not installed.
+    """
+    try:
+        import huggingface_hub  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("huggingface_hub", extra) from error
+    if huggingface_hub.get_token() is None:
+        raise ConfigError(f"there is no token for the Hub: {SIGN_IN}, with the right to write")
+    return huggingface_hub.HfApi()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.models import backbone, reward_training, training
+from litbench.models import backbone, training
 from litbench.models.backbone import Lora, head_layers, load_backbone
 from litbench.models.packing import cut_step
 from litbench.models.reward import RewardModel
@@ -167,28 +167,23 @@ def test_one_process_uses_one_gpu_where_there_are_several(
 def test_the_model_that_was_trained_is_gone_when_the_saved_one_is_loaded(
     tiny_model, marked_rows, pair_table, tmp_path, monkeypatch
 ):
-    alive = []
+    loaded = []
     load = load_backbone
 
-    def first(*arguments, **named):
+    def watched(*arguments, **named):
+        assert all(earlier() is None for earlier in loaded)
         model, tokenizer = load(*arguments, **named)
-        alive.append(weakref.ref(model))
+        loaded.append(weakref.ref(model))
         return model, tokenizer
 
-    def second(*arguments, **named):
-        assert alive[0]() is None
-        alive.clear()
-        return load(*arguments, **named)
-
-    monkeypatch.setattr(reward_training, "load_backbone", first)
-    monkeypatch.setattr(training, "load_backbone", second)
+    monkeypatch.setattr(training, "load_backbone", watched)
     # Else it would depend on when the collector happens to run.
     gc.disable()
     try:
         train_reward_model(pair_table(marked_rows(12)), quick(tiny_model("llama")), tmp_path)
     finally:
         gc.enable()
-    assert not alive
+    assert len(loaded) == 2
 
 
 # torch's compiler warns of its own parts, and of gradients that it looks at itself.

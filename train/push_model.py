@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from litbench.config import run_program
-from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.hub import SIGN_IN, explain, parse_name
+from litbench.errors import ConfigError, DataError
+from litbench.hub import explain, open_to_write, parse_name
 
 # What transformers, tokenizers and LitBench write, and nothing that runs or was pickled.
 ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")
@@ -155,13 +155,9 @@ def push(config: Config, files: dict[str, Path]) -> str:
         ConfigError: no token, or the model is public and `private` is true.
         DataError: the Hub refuses or cannot be reached.
     """
-    try:
-        import huggingface_hub  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("huggingface_hub", "models") from error
-    if huggingface_hub.get_token() is None:
-        raise ConfigError(f"there is no token for the Hub: {SIGN_IN}, with the right to write")
-    api = huggingface_hub.HfApi()
+    api = open_to_write("models")
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete  # noqa: PLC0415
+
     name = config.repository
     try:
         api.create_repo(name, private=config.private, exist_ok=True)
@@ -180,8 +176,8 @@ def push(config: Config, files: dict[str, Path]) -> str:
         commit = api.create_commit(
             name,
             [
-                *(huggingface_hub.CommitOperationAdd(path, file) for path, file in files.items()),
-                *(huggingface_hub.CommitOperationDelete(path) for path in stale),
+                *(CommitOperationAdd(path, file) for path, file in files.items()),
+                *(CommitOperationDelete(path) for path in stale),
             ],
             commit_message="Model and card written by LitBench",
             # Nobody else's change since we looked is lost.

@@ -15,19 +15,19 @@ import pyarrow as pa
 
 from litbench.config import build
 from litbench.errors import DataError
-from litbench.models.backbone import answer_logits, collate, load_backbone
-from litbench.models.folder import Adapter, prompts_of
+from litbench.models.backbone import answer_logits, collate
+from litbench.models.folder import prompts_of
 from litbench.models.generative import GenerativeModel, make_question, require_packing
 from litbench.models.layout import tokenize
 from litbench.models.question import VERDICT, Question
-from litbench.models.tokenised import TokenisedPairs, cached, make_tokenised
+from litbench.models.tokenised import TokenisedPairs, make_tokenised
 from litbench.models.training import (
     TrainingOptions,
-    content_digest,
-    hold_back,
     is_main_process,
+    kept_adapter,
+    load_to_train,
     load_trained,
-    seed_everything,
+    tokenise_parts,
     train,
 )
 from litbench.raters import training_prompts_of
@@ -204,32 +204,18 @@ def train_generative_model(
             move.
         MissingExtraError: a library is not installed.
     """
-    options.check()
-    if pairs.num_rows == 0:
-        raise DataError("there are no pairs to train on: check the filters and the split")
     template = load_template(options.template)
-    seed_everything(options.seed)
-    model, tokenizer = load_backbone(
-        options.backbone,
-        "language",
-        trust_remote_code=options.trust_remote_code,
-        dtype=options.weights,
-        quantize=options.quantize,
-        attention=options.attention,
-    )
+    model, tokenizer = load_to_train(pairs, options, "language")
     require_packing(model, options.backbone)
     question = make_question(
         tokenizer, model, template, options.max_length, options.max_prompt_tokens,
         options.max_answer_tokens,
     )  # fmt: skip
-    used, held_back = hold_back(pairs, options.validation, options.seed)
     how = [options.overlong, options.seed, options.label_smoothing]
-
-    def tokenised(part: pa.Table) -> TokenisedPairs:
-        depends_on = ["generative", content_digest(part, tokenizer), question, how]
-        return cached(depends_on, lambda: tokenise(part, tokenizer, question, options))
-
-    data, validation = tokenised(used), tokenised(held_back)
+    data, validation = tokenise_parts(
+        pairs, tokenizer, options, ["generative", question, how],
+        lambda part: tokenise(part, tokenizer, question, options),
+    )  # fmt: skip
     if prepare_only:
         if is_main_process():
             print(f"cached: to train on {data}; to validate on {validation}")
@@ -243,13 +229,10 @@ def train_generative_model(
     # Two models side by side may not fit.
     del model
     model, tokenizer = load_trained(trained.folder, options, "language")
-    adapter = None
-    if options.lora is not None and not options.merge:
-        adapter = Adapter(options.backbone, options.quantize, trained.folder)
     return GenerativeModel(
         model, tokenizer, question, name=name,
         prompts=training_prompts_of(pairs) | prompts_of(options.backbone),
-        training=trained.record, adapter=adapter,
+        training=trained.record, adapter=kept_adapter(options, trained.folder),
     )  # fmt: skip
 
 

@@ -16,18 +16,18 @@ import pyarrow as pa
 
 from litbench.config import build
 from litbench.errors import DataError
-from litbench.models.backbone import Pooling, collate, is_packed, load_backbone, rewards_of
-from litbench.models.folder import Adapter, prompts_of
+from litbench.models.backbone import Pooling, collate, is_packed, rewards_of
+from litbench.models.folder import prompts_of
 from litbench.models.layout import Form, Layout
 from litbench.models.reward import RewardModel
-from litbench.models.tokenised import TokenisedPairs, cached, make_tokenised
+from litbench.models.tokenised import TokenisedPairs, make_tokenised
 from litbench.models.training import (
     TrainingOptions,
-    content_digest,
-    hold_back,
     is_main_process,
+    kept_adapter,
+    load_to_train,
     load_trained,
-    seed_everything,
+    tokenise_parts,
     train,
 )
 from litbench.raters import training_prompts_of
@@ -220,29 +220,15 @@ def train_reward_model(
         ModelError: the backbone cannot be loaded, or the loss is no number or does not move.
         MissingExtraError: a library is not installed.
     """
-    options.check()
-    if pairs.num_rows == 0:
-        raise DataError("there are no pairs to train on: check the filters and the split")
-    seed_everything(options.seed)
-    model, tokenizer = load_backbone(
-        options.backbone,
-        trained_head=False,
-        trust_remote_code=options.trust_remote_code,
-        dtype=options.weights,
-        quantize=options.quantize,
-        attention=options.attention,
-    )
+    model, tokenizer = load_to_train(pairs, options, "reward")
     layout = Layout.infer(
         tokenizer, model, options.max_length, options.max_prompt_tokens, options.form
     )
-    used, held_back = hold_back(pairs, options.validation, options.seed)
     how = [options.overlong, options.margin, options.target, options.label_smoothing]
-
-    def tokenised(part: pa.Table) -> TokenisedPairs:
-        depends_on = ["reward", content_digest(part, tokenizer), layout, how]
-        return cached(depends_on, lambda: tokenise(part, tokenizer, layout, options))
-
-    data, validation = tokenised(used), tokenised(held_back)
+    data, validation = tokenise_parts(
+        pairs, tokenizer, options, ["reward", layout, how],
+        lambda part: tokenise(part, tokenizer, layout, options),
+    )  # fmt: skip
     if prepare_only:
         if is_main_process():
             print(f"cached: to train on {data}; to validate on {validation}")
@@ -257,13 +243,10 @@ def train_reward_model(
     # Two models side by side may not fit.
     del model
     model, tokenizer = load_trained(trained.folder, options, "reward")
-    adapter = None
-    if options.lora is not None and not options.merge:
-        adapter = Adapter(options.backbone, options.quantize, trained.folder)
     return RewardModel(
         model, tokenizer, layout, name=name,
         prompts=training_prompts_of(pairs) | prompts_of(options.backbone),
-        training=trained.record, adapter=adapter,
+        training=trained.record, adapter=kept_adapter(options, trained.folder),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import netrc
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -44,9 +44,10 @@ from litbench.models.backbone import (
     quiet,
     to_device,
 )
+from litbench.models.folder import Adapter
 from litbench.models.packing import Step, cut_step, steps_of_epoch
 from litbench.models.throughput import Shape, peak_flops, peak_memory_bytes
-from litbench.models.tokenised import TokenisedPairs
+from litbench.models.tokenised import TokenisedPairs, cached
 from litbench.records import prompt_keys
 from litbench.text import digest
 
@@ -236,15 +237,76 @@ def content_digest(pairs: pa.Table, tokenizer: Any) -> str:
     return hasher.hexdigest()
 
 
-def seed_everything(seed: int) -> None:
-    """Seed what draws new weights."""
+def load_to_train(pairs: pa.Table, options: TrainingOptions, head: Head) -> Any:
+    """Check what can be checked, seed what draws new weights, and load the backbone.
+
+    Args:
+        pairs: the pairs to train on.
+        options: see TrainingOptions.
+        head: kind of model; a reward head may be new.
+
+    Returns:
+        (model, tokenizer).
+
+    Raises:
+        ConfigError: options that do not fit together.
+        DataError: there are no pairs.
+        ModelError: the backbone cannot be loaded.
+        MissingExtraError: a library is not installed.
+    """
+    options.check()
+    if pairs.num_rows == 0:
+        raise DataError("there are no pairs to train on: check the filters and the split")
     try:
         from transformers import set_seed  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("transformers", "models") from error
     # One line for parallel tokenizers that fork, not one per process.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    set_seed(seed)
+    set_seed(options.seed)
+    return load_backbone(
+        options.backbone,
+        head,
+        trained_head=False,
+        trust_remote_code=options.trust_remote_code,
+        dtype=options.weights,
+        quantize=options.quantize,
+        attention=options.attention,
+    )
+
+
+def tokenise_parts(
+    pairs: pa.Table,
+    tokenizer: Any,
+    options: TrainingOptions,
+    depends_on: Sequence[Any],
+    tokenise: Callable[[pa.Table], TokenisedPairs],
+) -> tuple[TokenisedPairs, TokenisedPairs]:
+    """Keep prompts back for validation, and tokenise both parts into the cache.
+
+    Args:
+        pairs: table by the schema PAIRS.
+        tokenizer: the backbone's.
+        options: `validation` and `seed` say what is kept back.
+        depends_on: plain values that token ids follow from, beside pairs and tokenizer.
+        tokenise: makes one part.
+
+    Returns:
+        The pairs to train on, and those kept back.
+    """
+
+    def part(table: pa.Table) -> TokenisedPairs:
+        return cached([*depends_on, content_digest(table, tokenizer)], lambda: tokenise(table))
+
+    used, held_back = hold_back(pairs, options.validation, options.seed)
+    return part(used), part(held_back)
+
+
+def kept_adapter(options: TrainingOptions, folder: Path) -> Adapter | None:
+    """The adapter of a run that keeps it apart from the weights; None for any other run."""
+    if options.lora is None or options.merge:
+        return None
+    return Adapter(options.backbone, options.quantize, folder)
 
 
 def load_trained(folder: Path, options: TrainingOptions, head: Head) -> Any:
