@@ -378,6 +378,10 @@ def main(config: Config) -> None:
     check_reference(config.reference, [spec.name for spec in specs])
     if config.most_pairs is not None and config.most_pairs < 2:
         raise ConfigError(f"most_pairs is {config.most_pairs}: give at least 2, or null")
+    if not config.sets:
+        raise ConfigError(
+            "sets: none is named: give names with pairs files, as in configs/eval/suite.yaml"
+        )
     entries = {name: build(Entry, given, f"sets.{name}") for name, given in config.sets.items()}
     for name in entries:
         if not SET_NAME.fullmatch(name):

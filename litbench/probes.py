@@ -57,6 +57,9 @@ _ENDS = (
 )
 _SENTENCE_END = re.compile(_ENDS)
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Mt|vs|No)|(?:^|\s)[A-Z])\.$")
+_SPEECH = re.compile(r"[\"'*_]*\w")
+# Letters left out at the head of a word, of which the mark stands.
+_ELISION = re.compile(r"'(?:tis|twas|em|til|cause|cuz|bout|n|\d\ds?)\b", re.I)
 _BREAK = re.compile(r"[^\S\n]*\n\s*")
 # The longest share of words that typing slips touch, and of sentences that an ending takes.
 _MOST_SLIPS = 1 / 20
@@ -367,10 +370,14 @@ def _markdown(subject: Subject, strength: float) -> str | None:
 def _curly(text: str, place: int) -> str:
     """The typographic form of the straight quotation mark that stands there."""
     before = text[place - 1] if place else " "
-    opens = before.isspace() or before in "([{—–-“‘\"'*_"
+    if before in "—–-\"'*_":
+        # Speech that is broken off ends so too, and so does a quotation within one.
+        opens = _SPEECH.match(text, place + 1) is not None
+    else:
+        opens = before.isspace() or before in "([{“‘"
     if text[place] == '"':
         return "“" if opens else "”"
-    return "‘" if opens else "’"
+    return "‘" if opens and not _ELISION.match(text, place) else "’"
 
 
 def _quotes(subject: Subject, strength: float) -> str | None:
@@ -415,17 +422,14 @@ def _blank_lines(subject: Subject, strength: float) -> str | None:
 def _headings(subject: Subject, strength: float) -> str | None:
     breaks = _breaks(subject.text)
     most = min(_MOST_HEADINGS, 1 + len(breaks))
-    # One stands at the top.
     taken = subject.ranking("headings", len(breaks))[: _part(most, strength) - 1]
-    places = [0, *sorted(breaks[k].end() for k in taken)]
     name = "## 第{}节" if subject.language == "zh" else "## Part {}"
-    return _replace(
-        subject.text,
-        [
-            (place, place, ("\n\n" if place else "") + name.format(number) + "\n\n")
-            for number, place in enumerate(places, 1)
-        ],
-    )
+    # One stands at the top; more blank lines are a probe of their own.
+    changes = [(0, 0, name.format(1) + "\n\n")]
+    for number, k in enumerate(sorted(taken), 2):
+        lead = "" if breaks[k][0].count("\n") > 1 else "\n"
+        changes.append((breaks[k].end(), breaks[k].end(), f"{lead}{name.format(number)}\n\n"))
+    return _replace(subject.text, changes)
 
 
 # Readers should ------------------------------------------------------------------------------

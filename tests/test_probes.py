@@ -251,6 +251,35 @@ def test_quotes_turn_curly_and_back() -> None:
     assert changed("quotes", "“走吧。”", 1.0) == "「走吧。」"
 
 
+@pytest.mark.parametrize(
+    ("straight", "curly"),
+    [
+        ('"But I—" She stopped.', "“But I—” She stopped."),
+        ('"But I—"', "“But I—”"),
+        ('He said—"Go!"', "He said—“Go!”"),
+        ("\"He said 'stop.'\"", "“He said ‘stop.’”"),
+        ("\"'Wait—'\" she read.", "“‘Wait—’” she read."),
+        ('*"Run."*', "*“Run.”*"),
+        ("'Tis the '90s, rock 'n' roll for 'em.", "’Tis the ’90s, rock ’n’ roll for ’em."),
+        ("'Emma?' The dogs' bowls", "‘Emma?’ The dogs’ bowls"),
+    ],
+)
+def test_quotes_open_and_close_where_a_printer_would(straight: str, curly: str) -> None:
+    assert changed("quotes", straight, 1.0) == curly
+
+
+def test_synonyms_fit_whatever_stands_around() -> None:
+    text = "He answered the phone, started the car and gathered around his big, quiet brother."
+    assert change(PROBES["synonyms"], subject(text), 1.0) is None
+
+
+@pytest.mark.parametrize("gap", ["\n", "\n\n", "\n \n", "\n\n\n"])
+def test_headings_bring_no_more_blank_lines(gap: str) -> None:
+    found = changed("headings", f"One.{gap}Two.{gap}Three.", 1.0)
+    before = gap if gap != "\n" else "\n\n"
+    assert found == (f"## Part 1\n\nOne.{before}## Part 2\n\nTwo.{before}## Part 3\n\nThree.")
+
+
 def test_a_fake_marker_does_not_leave_its_story() -> None:
     template = load_template("minimal")
     for text in FAKE_MARKERS["en"]:

@@ -207,6 +207,24 @@ def test_requests_share_batches_and_keep_their_own_rewards(served, texts, local)
     assert served.metric("queue_stories") == 0
 
 
+def test_batches_show_no_progress(tiny_model, monkeypatch):
+    from litbench.models.mixture import Member, ScoreMixture  # noqa: PLC0415
+    from litbench.raters import RaterSpec  # noqa: PLC0415
+
+    inner = RewardModel.load(tiny_model("llama"))
+    spec = RaterSpec("one", "reward")
+    mixed = ScoreMixture([Member("one", spec, inner, 1.0, 1.0)], kind="ensemble", name="mixed")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    heard = []
+    monkeypatch.setattr(sys.stderr, "write", heard.append)
+    inner.score(["p"], ["a story"])
+    assert any("stories" in piece for piece in heard)
+    heard.clear()
+    with serving(lambda: mixed) as running:
+        running.rewards(["p"], ["a story"])
+    assert not any("stories" in piece for piece in heard)
+
+
 def test_any_rater_with_rewards_is_served(pair_table, tmp_path):
     from litbench.models.features import FeatureOptions, fit_features  # noqa: PLC0415
     from litbench.scoring import load_scorer, scorer_entry, scorer_spec  # noqa: PLC0415
@@ -223,7 +241,7 @@ def test_any_rater_with_rewards_is_served(pair_table, tmp_path):
 
 
 def test_a_short_request_does_not_wait_for_a_long_one_to_end():
-    rater = Slow(seconds=0.02)
+    rater = Slow(seconds=0.01)
     with serving(lambda: rater, limits=Limits(batch_tokens=60)) as running:
         done = []
         long = threading.Thread(
@@ -298,6 +316,54 @@ def test_what_is_wrong_is_said_and_never_repeated(plain, caplog, path, body, sta
     assert plain.rewards(["p"], ["a b"]) == [2.0]
 
 
+MANY = 100
+ERRORS = {
+    "stories": ("/score", {"prompt": "p", "stories": [1] * MANY}),
+    "items": ("/score", {"items": [1] * MANY}),
+    "fields": ("/score", dict.fromkeys(map(str, range(MANY)), 1)),
+    "fields of an item": ("/score", {"items": [dict.fromkeys(map(str, range(MANY)), 1)]}),
+    "messages": ("/classify", {"messages": [1] * MANY}),
+    "inputs": ("/classify", {"input": [1] * MANY}),
+    "queries": ("/get_reward", {"query": [1] * MANY, "prompts": ["x"]}),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), ERRORS.values(), ids=ERRORS)
+def test_not_every_error_of_a_body_is_gathered(plain, path, body):
+    # A body has room for two million of them, and all other requests would wait for half a minute.
+    status, _, answer = plain.call(path, body)
+    assert status == 422
+    assert " more: " not in answer["error"]["message"]
+
+
+def test_a_text_of_nothing_but_end_tokens_holds_up_nobody(served):
+    body = json.dumps({"query": ["p" + "<end>" * 300_000], "prompts": ["p"]})
+    started = time.process_time()
+    assert served.call("/get_reward", body)[0] == 200
+    assert time.process_time() - started < 2
+
+
+def test_a_client_that_does_not_take_its_answers_is_let_go():
+    with serving(longer, limits=Limits(timeout_s=0.2, read_s=0.2)) as running:
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            raw.settimeout(5)
+            raw.connect(("127.0.0.1", running.port))
+            # A thousand times what fits between a server and a client that does not read.
+            with pytest.raises(ConnectionError):
+                raw.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 500_000)
+        running.wait_until(lambda: not running.uvicorn.server_state.connections)
+        assert running.server.app.held == 0
+
+
+def test_a_path_with_a_slash_too_many_leads_to_no_other_host(plain):
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=5) as raw:
+        raw.sendall(b"GET /health/ HTTP/1.1\r\nHost: elsewhere\r\n\r\n")
+        answer = raw.recv(1_000)
+    assert b" 404 " in answer
+    assert b"elsewhere" not in answer
+
+
 def test_heads_that_are_wrong_are_refused(plain):
     body = '{"prompt": "p", "stories": ["x"]}'
     assert plain.call("/score", body, headers={})[0] == 415
@@ -337,7 +403,7 @@ def test_a_full_queue_says_when_to_come_again():
 
 
 def test_bodies_together_have_a_limit():
-    rater = Slow(seconds=0.5)
+    rater = Slow(seconds=0.2)
     with serving(lambda: rater, limits=Limits(held_bytes=3_000)) as running:
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(running.rewards, ["p"], ["x" * 2_000])
@@ -348,7 +414,7 @@ def test_bodies_together_have_a_limit():
 
 
 def test_too_many_requests_at_once_are_refused():
-    rater = Slow(seconds=0.5)
+    rater = Slow(seconds=0.3)
     with (
         serving(lambda: rater, limits=Limits(requests=1)) as running,
         ThreadPoolExecutor(1) as pool,
@@ -361,8 +427,8 @@ def test_too_many_requests_at_once_are_refused():
 
 
 def test_time_is_up_after_a_while_and_the_queue_is_free_again():
-    rater = Slow(seconds=0.1)
-    with serving(lambda: rater, limits=Limits(batch_tokens=1, timeout_s=1.5)) as running:
+    rater = Slow(seconds=0.05)
+    with serving(lambda: rater, limits=Limits(batch_tokens=1, timeout_s=0.5)) as running:
         status, headers, _ = running.call("/score", {"prompt": "p", "stories": ["x"] * 50})
         assert status == 504
         assert "retry-after" in headers
@@ -495,27 +561,57 @@ def test_a_failing_story_fails_its_own_request_only(caplog):
     assert "cannot read [" not in caplog.text
 
 
+@dataclass
+class Gated(ScoreRater):
+    """Scores when it may; the reward is the story's length in characters."""
+
+    name: str = "gated"
+    kind: str = "gated"
+    may: threading.Event = field(default_factory=threading.Event)
+
+    def score(self, prompts, stories):  # noqa: ARG002
+        assert self.may.wait(20)
+        return np.array([float(len(story)) for story in stories])
+
+
 def test_a_stop_answers_what_is_queued_and_takes_nothing_new():
-    rater = Slow(seconds=0.05)
+    rater = Gated()
     limits = Limits(batch_tokens=1)
-    with serving(lambda: rater, limits=limits) as running, ThreadPoolExecutor(8) as pool:
+    late = request_bytes({"prompt": "p", "stories": ["x"]})
+    with (
+        serving(lambda: rater, limits=limits) as running,
+        ThreadPoolExecutor(8) as pool,
+        socket.create_connection(("127.0.0.1", running.port), timeout=10) as half,
+    ):
+        half.sendall(late[:-4])
         queued = [pool.submit(running.rewards, ["p"] * 3, ["abc"] * 3) for _ in range(5)]
-        keeps = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10)
-        keeps.request("GET", "/health", headers={})
-        assert keeps.getresponse().read()
-        running.wait_until(lambda: running.server.batcher.waiting >= 10)
+        # One story is with the model.
+        running.wait_until(lambda: running.server.batcher.waiting == 14)
         running.uvicorn.handle_exit(signal.SIGTERM, None)
-        try:
-            keeps.request("POST", "/score", '{"prompt": "p", "stories": ["x"]}', JSON)
-            assert keeps.getresponse().status == 503
-        except (ConnectionError, http.client.RemoteDisconnected):
-            pass  # closed before it was asked, which is a refusal too
-        finally:
-            keeps.close()
+        half.sendall(late[-4:])
+        assert half.recv(1_000).startswith(b"HTTP/1.1 503 ")
+        rater.may.set()
         assert [one.result() for one in queued] == [[3.0] * 3] * 5
         running.thread.join(10)
         with pytest.raises(OSError):
             running.call("/health")
+
+
+def test_what_a_stop_cannot_wait_for_is_told_so(caplog):
+    rater = Gated()
+    with (
+        serving(lambda: rater, limits=Limits(stop_s=0.1)) as running,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        queued = pool.submit(running.call, "/score", {"prompt": "p", "stories": ["x"]})
+        running.wait_until(lambda: running.server.app.held)
+        running.uvicorn.handle_exit(signal.SIGTERM, None)
+        status, headers, answer = queued.result()
+        rater.may.set()
+    assert status == 503
+    assert headers["retry-after"] == "5"
+    assert "stopped before it could answer" in answer["error"]["message"]
+    assert "Traceback" not in caplog.text
 
 
 # vLLM ---------------------------------------------------------------------------------------
@@ -781,7 +877,7 @@ def test_a_crowd_of_good_and_bad_clients_gets_what_it_should(model, texts, local
     with serving(lambda: model, limits=limits) as running:
         tasks = running.metric("asyncio_tasks")
         crowd = Crowd(running.port, texts, local, limits)
-        asyncio.run(crowd.run(clients=40, seconds=3))
+        asyncio.run(crowd.run(clients=40, seconds=2))
         crowd.check()
         running.wait_until(lambda: is_empty(running))
         running.wait_until(lambda: running.metric("asyncio_tasks") <= tasks + 1)

@@ -223,6 +223,7 @@ def test_a_dry_run_writes_no_figures(
     ("keys", "error", "says"),
     [
         ({"sets": {"gone": {"pairs": "/nowhere.parquet"}}}, DataError, "none of the 1 sets"),
+        ({"sets": {}}, ConfigError, "sets: none is named"),
         ({"sets": {"../up": {"pairs": "/nowhere.parquet"}}}, ConfigError, "names a folder"),
         ({"sets": {"a": {"pair": "x"}}}, ConfigError, "did you mean 'pairs'"),
         ({"reference": "talk"}, ConfigError, "no rater"),

@@ -37,6 +37,7 @@ class RewardModel(ScoreRater):
         batch_tokens: most tokens, padding included, of one forward pass.
         prompts: `prompt_key` of the training prompts.
         stories_cut: how many of the stories scored so far did not fit and were cut.
+        shows_progress: whether `score` shows a bar on a terminal.
         layout_inferred: whether the folder held no layout, so that one had to be inferred.
         training_record: options, counts and loss curve, where LitBench trained it.
         label: which of the head's outputs is the reward.
@@ -70,6 +71,7 @@ class RewardModel(ScoreRater):
         # Activations of more tokens fall out of a CPU's cache (benchmarks/scoring.py).
         self.batch_tokens = batch_tokens or (2_048 if on_cpu else 16_384)
         self.stories_cut = 0
+        self.shows_progress = True
         self.layout_inferred = False
         self.training_record = dict(training or {})
         self.label = label
@@ -194,7 +196,7 @@ class RewardModel(ScoreRater):
             torch.inference_mode(),
             tqdm(
                 total=len(stories), desc=f"score {self.name}", unit=" stories", leave=False,
-                disable=None,
+                disable=None if self.shows_progress else True,
             ) as bar,
         ):  # fmt: skip
             start = 0

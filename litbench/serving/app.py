@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from litbench import __version__
+from litbench.models.mixture import ScoreMixture
 from litbench.models.reward import RewardModel
 from litbench.raters import ScoreRater
 from litbench.serving import forms
@@ -98,6 +99,7 @@ class Server:
     def _prepare(self) -> ScoreRater:
         """Load the model and ask its tokenizer, in the one thread that may use it."""
         rater = self._load()
+        silence(rater)
         self._joint = Joint.of(rater)
         own = rater.tokenizer.all_special_tokens if isinstance(rater, RewardModel) else []
         self._ends = sorted({*self._ends, *own}, key=len, reverse=True)
@@ -116,6 +118,8 @@ class Server:
             # The pages would load scripts from elsewhere.
             docs_url=None,
             redoc_url=None,
+            # They would lead to whatever host a client names.
+            redirect_slashes=False,
             lifespan=self._lifespan,
         )
 
@@ -188,6 +192,15 @@ class Server:
             return Response(self.gauges.text(), media_type=CONTENT_TYPE_LATEST)
 
         return app
+
+
+def silence(rater: ScoreRater) -> None:
+    """Let a rater, and those that it is made of, show no progress: every batch would flicker."""
+    if isinstance(rater, RewardModel):
+        rater.shows_progress = False
+    elif isinstance(rater, ScoreMixture):
+        for member in rater.members:
+            silence(member.rater)
 
 
 def explain(errors: Sequence[Any]) -> str:

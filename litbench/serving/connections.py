@@ -52,7 +52,8 @@ def _impatient(limits: Limits) -> type[asyncio.Protocol]:
     """Uvicorn's HTTP, without its patience for clients that connect and then say nothing.
 
     It closes a connection on which no request is being answered for `read_s`: one whose head does
-    not arrive, and one that goes on sending a body which was refused already.
+    not arrive, and one that goes on sending a body which was refused already. It also closes one
+    that has taken nothing of its answers for as long.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
 
@@ -61,24 +62,31 @@ def _impatient(limits: Limits) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._wait_for_head()
+            self._be_patient()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            self._wait_for_head()
+            self._be_patient()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._be_patient()
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self._patience is not None:
                 self._patience.cancel()
             super().connection_lost(exc)
 
-        def _wait_for_head(self) -> None:
+        def _be_patient(self) -> None:
             if self._patience is not None:
                 self._patience.cancel()
             self._patience = self.loop.call_later(limits.read_s, self._lose_patience)
 
         def _lose_patience(self) -> None:
-            if self.cycle is None or self.cycle.response_complete:
+            answering = self.cycle is not None and not self.cycle.response_complete
+            if answering and not self.flow.write_paused and not self.transport.is_closing():
+                self._be_patient()
+            else:
                 # Not close(): it would wait for a client that does not read its answer.
                 self.transport.abort()
 

@@ -12,15 +12,28 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from litbench.serving.joined import Joint
 from litbench.serving.limits import Limits, Refusal
+
+# More than any form has; each unknown one would be an error to be gathered.
+_MOST_FIELDS = 32
+
+# Checking stops at the first wrong entry: millions of errors would hold up all other requests.
+_Texts = Annotated[list[str], Field(fail_fast=True)]
 
 
 class _Strict(BaseModel):
     # A typo, or a number where a text should be, is an error and never a guess.
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > _MOST_FIELDS:
+            raise ValueError(f"{len(given):,} fields, and no form has as many")
+        return given
 
 
 class Item(_Strict):
@@ -34,8 +47,10 @@ class ScoreRequest(_Strict):
     """Stories to score: several of one prompt, or items with a prompt each."""
 
     prompt: str | None = Field(None, description="what all of `stories` answer")
-    stories: list[str] | None = Field(None, description="stories of one prompt")
-    items: list[Item] | None = Field(None, description="stories with a prompt each")
+    stories: _Texts | None = Field(None, description="stories of one prompt")
+    items: Annotated[list[Item], Field(fail_fast=True)] | None = Field(
+        None, description="stories with a prompt each"
+    )
 
     def texts(self) -> tuple[list[str], list[str]]:
         """Prompts and stories, shape (n,) each."""
@@ -69,10 +84,10 @@ class ClassifyRequest(_Strict):
     """A request of vLLM's /classify: texts, or one conversation."""
 
     model: str | None = None
-    input: str | list[str] | None = Field(
+    input: str | _Texts | None = Field(
         None, description="prompt and story in the model's joined form, as one text"
     )
-    messages: list[Message] | None = Field(
+    messages: Annotated[list[Message], Field(fail_fast=True)] | None = Field(
         None, description="the prompt as the user's message, the story as the assistant's"
     )
     use_activation: bool | None = Field(
@@ -163,8 +178,8 @@ class GetRewardRequest(BaseModel):
     # Versions of OpenRLHF add fields of their own, such as images.
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    query: list[str] = Field(description="prompt and story, as one text")
-    prompts: list[str] = Field(description="the prompts, with which the queries begin")
+    query: _Texts = Field(description="prompt and story, as one text")
+    prompts: _Texts = Field(description="the prompts, with which the queries begin")
     labels: Any = Field(None, description="not read")
 
     def texts(self, ends: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -260,10 +275,15 @@ def check_texts(
 
 
 def _without(text: str, ends: Sequence[str], *, at_end: bool) -> str:
-    cut = str.removesuffix if at_end else str.removeprefix
+    start, stop = 0, len(text)
     while True:
-        # Longest first: an end may begin or finish another.
-        shorter = next((cut(text, end) for end in ends if end and cut(text, end) != text), text)
-        if shorter == text:
-            return text
-        text = shorter
+        # Longest first: an end may begin or finish another. A text of nothing but ends must not be
+        # copied once for each.
+        if at_end:
+            size = next((len(end) for end in ends if end and text.endswith(end, start, stop)), 0)
+            stop -= size
+        else:
+            size = next((len(end) for end in ends if end and text.startswith(end, start)), 0)
+            start += size
+        if not size:
+            return text[start:stop]

@@ -26,6 +26,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 _LEFT = 499
 _BUSY_RETRY_S = 1
+_STOP_RETRY_S = 5
 # Open to all: a load balancer asks it, and it tells nothing of stories.
 _OPEN = ("/health",)
 
@@ -80,6 +81,13 @@ class Guard:
             request.status = _LEFT
         except Refusal as refusal:
             await request.refuse(refusal)
+        except asyncio.CancelledError:
+            # Only the end of `stop_s` does that; uvicorn would answer 500, as if this had failed.
+            await request.refuse(
+                Refusal(
+                    503, "the server stopped before it could answer: ask another one", _STOP_RETRY_S
+                )
+            )
         finally:
             self.held -= 1
             self.held_bytes -= request.bytes
