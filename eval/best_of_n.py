@@ -56,7 +56,7 @@ from litbench.raters import (
     parse_raters,
 )
 from litbench.reading import read_table
-from litbench.records import PAIRS, STORIES, empty_columns, pair_id, write_table
+from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys, write_table
 from litbench.report.best_of_n_page import draw_panels, render_best_of_n
 from litbench.report.figures import standalone
 from litbench.text import digest, prompt_key
@@ -188,9 +188,7 @@ def in_order(stories: pa.Table) -> pa.Table:
 def rank(stories: pa.Table, rewards: np.ndarray) -> pa.Table:
     """The stories with `reward` and `rank`; equal rewards share the better rank."""
     ranks = np.empty(len(rewards), dtype=np.int64)
-    prompts = np.array(stories["prompt_id"].to_pylist(), dtype=object)
-    for prompt in dict.fromkeys(prompts):
-        at = np.flatnonzero(prompts == prompt)
+    for at in group(stories, 1):
         ranks[at] = 1 + (rewards[at][None, :] > rewards[at][:, None]).sum(1)
     for name, values in (("reward", pa.array(rewards)), ("rank", pa.array(ranks))):
         if name in stories.column_names:
@@ -200,10 +198,14 @@ def rank(stories: pa.Table, rewards: np.ndarray) -> pa.Table:
 
 
 def group(stories: pa.Table, least: int) -> list[np.ndarray]:
-    """Places of each prompt's stories, of the prompts that have enough of them."""
+    """Places of each prompt's stories, of the prompts that have enough of them.
+
+    Prompts go by their normalised text as in `litbench score`, whatever their names: stories of two
+    prompts cannot be compared, and those of a prompt that was posted twice can.
+    """
     places: dict[str, list[int]] = {}
-    for place, prompt in enumerate(stories["prompt_id"].to_pylist()):
-        places.setdefault(prompt, []).append(place)
+    for place, key in enumerate(prompt_keys(stories)):
+        places.setdefault(key, []).append(place)
     return [np.array(at) for at in places.values() if len(at) >= least]
 
 
@@ -360,7 +362,7 @@ def main(config: Config) -> None:
         config.reward if first is None else first.name,
         config.second_reward if second is None else second.name,
     ]
-    all_prompts = len(set(stories["prompt_id"].to_pylist()))
+    all_prompts = len(group(stories, 1))
     product.counts = {
         "stories": stories.num_rows,
         "prompts": len(groups),

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -179,27 +180,24 @@ def make_question(task: str, prompt: str, words: tuple[int, int] | None) -> str:
     return PLACES.sub(lambda place: filled[place[1]], task)
 
 
-def sampling_of(config: Config, sample: int) -> Sampling:
-    """How a sample is drawn; a seed for all of them would give one story n times."""
-    seed = config.sampling.seed
-    return config.sampling if seed is None else replace(config.sampling, seed=seed + sample)
-
-
-def keys_of_sample(config: Config, questions: Sequence[str], sample: int) -> list[str]:
-    """The names of a sample's answers."""
-    return keys_of(config.model, questions, sampling_of(config, sample), sample)
+def drawn_alike(config: Config) -> list[tuple[Sampling, list[int]]]:
+    """The samples that are asked for at once; one seed for all would give one story n times."""
+    seed, samples = config.sampling.seed, list(range(config.n))
+    if seed is None:
+        return [(config.sampling, samples)]
+    return [(replace(config.sampling, seed=seed + sample), [sample]) for sample in samples]
 
 
 def tell(config: Config, questions: Sequence[str], price: Price | None) -> None:
     """Say what a run would ask for."""
     calls = known = read = 0
     with AnswerStore(config.out / "answers", read_only=True) as store:
-        for sample in range(config.n):
-            keys = keys_of_sample(config, questions, sample)
+        for sampling, samples in drawn_alike(config):
+            keys = keys_of(config.model, questions, sampling, samples)
             is_open = [key not in store for key in keys]
             calls += sum(is_open)
             known += len(keys) - sum(is_open)
-            asked = zip(questions, is_open, strict=True)
+            asked = zip(cycle(questions), is_open, strict=False)
             read += sum(estimate_tokens(question) for question, opens in asked if opens)
     print(
         f"dry run: {len(questions):,} prompts, {config.n} stories each; {calls:,} calls of "
@@ -237,22 +235,28 @@ def ask_all(
         if store.unreadable:
             print(f"  {store.unreadable:,} stored lines hold no answer and are not used")
         budget = Budget(config.traffic, price)
-        keys = [keys_of_sample(config, questions, sample) for sample in range(config.n)]
-        for key in (key for of_sample in keys for key in of_sample):
+        plan = [
+            (sampling, samples, keys_of(config.model, questions, sampling, samples))
+            for sampling, samples in drawn_alike(config)
+        ]
+        for key in (key for *_, keys in plan for key in keys):
             if (stored := store.get(key)) is not None:
                 budget.note(stored)
-        for sample, of_sample in enumerate(keys):
+        for sampling, samples, keys in plan:
+            # A model on this machine is opened once for all of them.
             answers = ask(
                 config.model,
                 questions,
                 store,
-                sampling_of(config, sample),
+                sampling,
                 config.traffic,
-                sample=sample,
-                about=f"sample {sample + 1} of {config.n}",
+                sample=samples,
+                about="stories" if len(plan) == 1 else f"sample {samples[0] + 1} of {config.n}",
                 budget=budget,
             )
-            found.append((sample, of_sample, answers))
+            for place, sample in enumerate(samples):
+                own = slice(place * len(questions), (place + 1) * len(questions))
+                found.append((sample, keys[own], answers[own]))
     failed = [answer for *_, answers in found for answer in answers if is_error(answer)]
     if failed and not config.accept_errors:
         raise ModelError(

@@ -5,6 +5,7 @@ litbench serve --model runs/verifier/model
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import yaml
 
 from litbench import __version__
-from litbench.errors import ConfigError, LitBenchError
+from litbench.errors import ConfigError, DataError, LitBenchError
 from litbench.raters import RaterSpec
 from litbench.scoring import (
     CHUNK_STORIES,
@@ -49,14 +50,41 @@ def _rater(arguments: argparse.Namespace) -> RaterSpec:
         ) from error
 
 
+def _score_one(spec: RaterSpec, prompt: str | None, story: str) -> None:
+    """Print the reward of one story; of standard input where it is a dash.
+
+    Raises:
+        ConfigError: there is no prompt or no story.
+        DataError: standard input is no UTF-8, or the reward is not finite.
+    """
+    if story == "-":
+        try:
+            story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"standard input is no UTF-8 at byte {error.start}: convert it"
+            ) from error
+    if prompt is None or not prompt.strip():
+        raise ConfigError(
+            "--story has no prompt, and a reward is that of a prompt and a story: "
+            "give --prompt TEXT"
+        )
+    if not story.strip():
+        raise ConfigError("--story is empty: give a text, or - to read one from standard input")
+    (reward,) = load_scorer(spec).score([prompt], [story])
+    if not math.isfinite(reward):
+        raise DataError(f"the reward is {reward}: check the model's weights and precision")
+    print(f"{reward:.6f}")
+    print("  it can be compared with rewards of the same prompt only", file=sys.stderr)
+
+
 def score(arguments: argparse.Namespace) -> None:
     """Score files of stories, or one story from the command line."""
     spec = _rater(arguments)
     if arguments.story is not None:
         if arguments.input is not None or arguments.out is not None:
             raise ConfigError("--story is scored by itself: leave out --input and --out")
-        reward = load_scorer(spec).score([arguments.prompt or ""], [arguments.story])[0]
-        print(f"{reward:.6f}")
+        _score_one(spec, arguments.prompt, arguments.story)
         return
     if arguments.input is None or arguments.out is None:
         raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
@@ -139,7 +167,9 @@ def _add_score(commands: Any) -> None:
     scoring.add_argument("--where", help="SQL condition on a row of --input; others are left out")
     scoring.add_argument("--reference", help="human stories of the same prompts, same columns")
     scoring.add_argument("--reference-where", help="SQL condition on a row of --reference")
-    scoring.add_argument("--story", help="score this one text and print its reward")
+    scoring.add_argument(
+        "--story", help="score this one text, or - for standard input, and print its reward"
+    )
     scoring.add_argument("--prompt", help="the prompt that --story or all text files answer")
     scoring.add_argument("--device", help="such as cuda or cpu")
     scoring.add_argument("--batch-tokens", type=int, help="most tokens of one forward pass")

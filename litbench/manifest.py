@@ -48,7 +48,9 @@ def file_digest(path: Path) -> str:
     if path.is_dir():
         hasher = hashlib.sha256()
         for inner in sorted(item for item in path.rglob("*") if item.is_file()):
-            hasher.update(f"{inner.relative_to(path)}\0{file_digest(inner)}\n".encode())
+            # A name on disk is bytes, which need not be UTF-8.
+            line = f"{inner.relative_to(path)}\0{file_digest(inner)}\n"
+            hasher.update(line.encode(errors="surrogateescape"))
         return hasher.hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -28,11 +28,12 @@ else those of all prompts together, with their offsets in them.
 """
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -87,6 +88,14 @@ class RewardShaping:
     empty: Literal["lowest", "none"] = "lowest"
 
     def __post_init__(self) -> None:
+        for key in ("scaling", "guard", "empty"):
+            known = get_args(get_type_hints(RewardShaping)[key])
+            if getattr(self, key) not in known:
+                raise ConfigError(f"{key} is {getattr(self, key)!r}: choose of {', '.join(known)}")
+        for key in ("centre", "width", "penalty"):
+            number = getattr(self, key)
+            if number is not None and not math.isfinite(number):
+                raise ConfigError(f"{key} is {number}: give a finite number")
         low, high = self.length_quantiles
         if not 0 <= low < high <= 1:
             raise ConfigError(
@@ -328,13 +337,25 @@ class PolicyReward:
         """Score completions and shape their rewards; completions of one prompt are its group.
 
         Raises:
+            DataError: a prompt has no text, or they are not as many as the completions.
             ModelError: no reward of the call is finite, though some have words.
         """
         shaping = self.shaping
+        if len(prompts) != len(completions):
+            raise DataError(
+                f"{len(prompts)} prompts and {len(completions)} completions: give a prompt for "
+                "every completion"
+            )
         texts = [_text_of(completion, "assistant") for completion in completions]
         if self._story_of is not None:
             texts = [self._story_of(text) for text in texts]
         asked = [_text_of(prompt, "user") for prompt in prompts]
+        for place, prompt in enumerate(asked):
+            if not prompt.strip():
+                raise DataError(
+                    f"prompt {place} has no text of the user: {prompts[place]!r:.80}: give texts "
+                    "or messages, or name the column with the writing prompt as prompt_column"
+                )
         keys = [prompt_key(prompt) for prompt in asked]
         frames = [self._frames.get(key, self._overall) for key in keys]
         words = _count(texts)
@@ -364,9 +385,12 @@ class PolicyReward:
             value = value - shaping.penalty * outside
         lowest = np.zeros(len(texts))
         size = np.zeros(len(texts))
+        usable = np.isfinite(value) & ~out
+        # Of a group that was split over processes, no other may be here.
+        least_of_all = float(value[usable].min(initial=np.inf)) if usable.any() else 0.0
         for rows in groups:
-            usable = value[rows][np.isfinite(value[rows]) & ~out[rows]]
-            least = float(usable.min()) if len(usable) else 0.0
+            least = float(value[rows][usable[rows]].min(initial=np.inf))
+            least = least if math.isfinite(least) else least_of_all
             floor = least if shaping.scaling == "raw" else min(least, 0.0)
             lowest[rows] = floor - shaping.penalty
             size[rows] = len(rows)
@@ -436,6 +460,8 @@ def rubric_function(
         completions: Sequence[Any],
         infos: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[float]:
+        if column is not None and infos is None:
+            raise ConfigError(f"prompt_column is {column}, and the rollouts have no info: give it")
         given = prompts if column is None else [_info(info, column) for info in infos or ()]
         return await asyncio.to_thread(_locked, lock, reward, given, completions)
 
@@ -457,12 +483,14 @@ def trace_function(reward: PolicyReward) -> Callable[..., Awaitable[float]]:
         A coroutine function of `task` (the task's data) and `trace`.
 
     Raises:
-        ConfigError: its scaling is rank, and one rollout has no rank.
+        ConfigError: its scaling is rank, and one rollout has no rank; or raw, which has no lowest
+            reward for a rollout that is empty or cut: it might be above that of any story.
     """
-    if reward.shaping.scaling == "rank":
+    if reward.shaping.scaling != "sigmoid":
         raise ConfigError(
-            "scaling is rank, and a task's reward function sees one rollout: choose raw or "
-            "sigmoid, or call reward.shape in the environment's finalize"
+            f"scaling is {reward.shaping.scaling}, and a task's reward function sees one rollout, "
+            "which has no rank and no lowest reward: choose sigmoid, or call reward.shape in the "
+            "environment's finalize"
         )
     lock = threading.Lock()
     column = reward.prompt_column
@@ -543,6 +571,8 @@ def _text_of(content: Any, role: str) -> str:
     """A text, or the last message of a role; of a list of parts, those that are text."""
     if isinstance(content, str):
         return content
+    if isinstance(content, Mapping):
+        content = [content]
     messages = [message for message in content or () if _part(message, "role") == role]
     if not messages:
         return ""

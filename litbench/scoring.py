@@ -15,6 +15,7 @@ With another batch size or device rewards agree to 1e-5 in fp32 and not to the l
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -70,6 +71,7 @@ SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
 CHUNK_STORIES = 1_024
 ADDED = ("reward", "rank_within_prompt", "beats_reference")
 _ROWS_FILE, _RECORD_FILE, _SET_ASIDE_FILE = "rows.arrow", "record.json", "set_aside.jsonl"
+_LOCK_FILE = "lock"
 _READING_CODE = ("reading.py", "formats.py", "large_table.py", "records.py", "text.py")
 # Of the pass that ranks; what exceeds it goes to disk.
 _MEMORY_LIMIT = "1GB"
@@ -127,9 +129,14 @@ class ScoringJob:
             raise ConfigError(f"{', '.join(ADDED)} are written anew: rename the input's column")
         if self.reference_where is not None and self.reference is None:
             raise ConfigError("a condition on the reference needs a reference: name the file")
+        if self.out.is_dir():
+            raise ConfigError(f"the output {self.out} is a folder: name a file")
+        if not self.inputs:
+            raise ConfigError("there is nothing to score: name an input")
         sources = [*self.inputs, *([] if self.reference is None else [self.reference])]
-        if any(Path(source).resolve() == self.out.resolve() for source in sources):
-            raise ConfigError(f"{self.out} is input and output: name another output")
+        for written in (self.out, self.manifest, self.set_aside):
+            if any(Path(source).resolve() == written.resolve() for source in sources):
+                raise ConfigError(f"{written} is input and output: name another output")
         texts = [source for source in self.inputs if is_text(source)]
         if texts and len(texts) < len(self.inputs):
             raise ConfigError(f"{texts[0]} is text and others are tables: score them apart")
@@ -159,9 +166,14 @@ class ScoringJob:
         )
 
     @property
+    def target(self) -> Path:
+        """The file that is written: `out`, or what it links to."""
+        return self.out.resolve() if self.out.is_symlink() else self.out
+
+    @property
     def parts(self) -> Path:
-        """The folder of what is kept until the output is whole."""
-        return self.out.with_name(f"{self.out.name}.parts")
+        """The folder of what is kept until the output is whole; on the output's own disk."""
+        return self.target.with_name(f"{self.target.name}.parts")
 
     @property
     def manifest(self) -> Path:
@@ -171,7 +183,7 @@ class ScoringJob:
     @property
     def set_aside(self) -> Path:
         """The rows that could not be scored, each with its reason; absent when there is none."""
-        return self.out.with_suffix(".set_aside.jsonl")
+        return self.out.with_name(f"{self.out.name}.set_aside.jsonl")
 
 
 # Raters with rewards -------------------------------------------------------------------------
@@ -263,15 +275,20 @@ def is_text(source: str) -> bool:
     return path.suffix == ".txt"
 
 
+def _readable(path: Path) -> str:
+    """A path as a table can hold it: on disk it is bytes, which need not be UTF-8."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
+
+
 def _text_files(sources: Sequence[str]) -> Iterator[tuple[str, Path]]:
     """Every text file with the name that its row gets."""
     for source in sources:
         path = Path(source)
         if path.is_dir():
             for inner in sorted(path.rglob("*.txt")):
-                yield inner.relative_to(path).as_posix(), inner
+                yield _readable(inner.relative_to(path)), inner
         elif path.is_file():
-            yield path.name, path
+            yield _readable(Path(path.name)), path
         else:
             raise DataError(f"there is no file {source}: check the path")
 
@@ -294,19 +311,21 @@ def _gather_texts(job: ScoringJob, path: Path, set_aside: SetAside) -> None:
         for name, file in _text_files(job.inputs):
             try:
                 if file.stat().st_size > CHUNK_BYTES:
-                    set_aside.add(str(file), 1, "(file)", f"larger than {CHUNK_BYTES:,} bytes")
+                    set_aside.add(
+                        _readable(file), 1, "(file)", f"larger than {CHUNK_BYTES:,} bytes"
+                    )
                     continue
                 story = file.read_text(encoding="utf-8-sig")
             except UnicodeDecodeError as error:
                 found = f"at byte {error.start}"
-                set_aside.add(str(file), 1, "(file)", "bytes that are not UTF-8", found)
+                set_aside.add(_readable(file), 1, "(file)", "bytes that are not UTF-8", found)
                 continue
             except OSError as error:
                 raise DataError(f"cannot read {file} ({error}): check your access") from error
             # An editor ends a file with a line break that is no part of the story.
             story = story.rstrip("\n")
             if not story.strip():
-                set_aside.add(str(file), 1, "(file)", "no text")
+                set_aside.add(_readable(file), 1, "(file)", "no text")
                 continue
             waiting.append(dict(zip(names, (job.prompt, story, name), strict=True)))
             size += len(story)
@@ -372,13 +391,38 @@ def _cut(tables: Iterable[pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]
         yield waiting.combine_chunks().to_batches()[0]
 
 
+def _fits(kind: pa.DataType, suffix: str) -> bool:
+    """Whether a format holds the values of a type."""
+    if suffix == ".parquet":
+        return True
+    if pa.types.is_dictionary(kind):
+        return _fits(kind.value_type, suffix)
+    if pa.types.is_nested(kind):
+        inner = (kind.field(place).type for place in range(kind.num_fields))
+        return suffix != ".csv" and all(_fits(one, suffix) for one in inner)
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if is_bytes or pa.types.is_fixed_size_binary(kind) or pa.types.is_interval(kind):
+        return False
+    return suffix == ".csv" or not (pa.types.is_duration(kind) or pa.types.is_time(kind))
+
+
 def _read(
-    job: ScoringJob, sources: Sequence[str], where: str | None, folder: Path, *, as_text: bool
+    job: ScoringJob,
+    sources: Sequence[str],
+    where: str | None,
+    folder: Path,
+    *,
+    as_text: bool,
+    is_written: bool,
 ) -> None:
-    """Read sources into a folder, which appears when it is whole."""
+    """Read sources into a folder, which appears when it is whole.
+
+    Raises:
+        DataError: see `score_files`; the rows are to be written, and have a column that the
+            output's format cannot hold.
+    """
     names = (job.prompt_column, job.text_column)
     try:
-        job.parts.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=job.parts) as scratch:
             ready, large = Path(scratch) / "rows", Path(scratch) / "large"
             ready.mkdir()
@@ -392,6 +436,13 @@ def _read(
                 sources, job.schema, large, columns={name: name for name in names},
                 set_aside=set_aside, where=where,
             )  # fmt: skip
+            for one in table.schema if is_written else ():
+                if one.name not in ADDED and not _fits(one.type, job.out.suffix):
+                    # Said now and not after hours of scoring.
+                    raise DataError(
+                        f"{sources[0]}: column '{one.name}' ({one.type}) does not fit into "
+                        f"{job.out.name}: write .parquet, or leave the column out"
+                    )
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             ends: list[int] = []
             with pa.ipc.new_file(ready / _ROWS_FILE, table.schema, options=options) as writer:
@@ -410,10 +461,6 @@ def _read(
         raise DataError(
             f"cannot keep rows in {job.parts} ({error}): free space or choose another output"
         ) from error
-    finally:
-        # Where no row could be read and nothing else is kept, no folder stays.
-        with contextlib.suppress(OSError):
-            job.parts.rmdir()
 
 
 # Rewards -------------------------------------------------------------------------------------
@@ -762,10 +809,12 @@ def _device(options: Mapping[str, Any]) -> str:
 def _current(job: ScoringJob, mark: str) -> dict[str, Any] | None:
     """The manifest, where the output is that of this very job."""
     try:
-        manifest: dict[str, Any] = json.loads(job.manifest.read_text(encoding="utf-8"))
+        manifest: Any = json.loads(job.manifest.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if manifest.get("fingerprint") != mark or not job.out.exists():
+    if not isinstance(manifest, dict) or manifest.get("fingerprint") != mark:
+        return None
+    if not job.out.exists():
         return None
     return manifest if manifest["output"]["sha256"] == file_digest(job.out) else None
 
@@ -819,48 +868,129 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
     if job.reference is not None:
         sources["reference"] = ([job.reference], job.reference_where, False)
     found: dict[str, _Rewards] = {}
-    if crew.leads:
-        for leftover in job.parts.glob(".part-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+    with _alone(job) if crew.leads else contextlib.nullcontext():
+        try:
+            for key, (paths_of, where, is_texts) in sources.items():
+                rows = job.parts / f"rows-{marks[key][:16]}"
+                rewards = job.parts / f"rewards-{fingerprint(marks[key], judging)[:16]}"
+                if crew.leads:
+                    if not rows.exists():
+                        is_written = key == "input"
+                        _read(job, paths_of, where, rows, as_text=is_texts, is_written=is_written)
+                    rewards.mkdir(exist_ok=True)
+                else:
+                    crew.wait(
+                        partial(_are_there, job, mark, [rewards, rows]),
+                        f"the first process to read {', '.join(paths_of)} into {rows}",
+                    )
+                found[key] = _Rewards(_Rows.open(rows), rewards)
+            waiting = sum(one.rows.num_rows - one.done() for one in found.values())
+            scoring_started = time.time()
+            for key, one in found.items():
+                one.make(job, rater, crew, "score" if key == "input" else "score the reference")
+        except FileNotFoundError:
+            # Nothing was left to do, and the first process was faster.
+            if crew.leads or _current(job, mark) is None:
+                raise
+            return None
+        except OSError as error:
+            raise DataError(
+                f"cannot keep rewards in {job.parts} ({error}): free space or choose another output"
+            ) from error
+        scoring_seconds = time.time() - scoring_started
+        if not crew.leads:
+            return None
+        results = _finish(job, found)
+        manifest = {
+            "command": "litbench score",
+            "fingerprint": mark,
+            "rater": as_plain(job.rater),
+            "models": models,
+            "input": inputs,
+            **({"reference": reference} if reference is not None else {}),
+            "options": {
+                "prompt_column": job.prompt_column,
+                "text_column": job.text_column,
+                "prompt": job.prompt,
+                "where": job.where,
+                "reference_where": job.reference_where,
+                "chunk_stories": job.chunk_stories,
+            },
+            **results,
+            "notes": _without_cut(rater.notes())[0],
+            "versions": versions(),
+            "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "processes": crew.count,
+            # Of this run alone, which may have gone on from another.
+            "stories_scored": waiting,
+            "scoring_seconds": round(scoring_seconds, 2),
+            "seconds": round(time.time() - started, 2),
+        }
+        write_json(manifest, job.manifest)
+        shutil.rmtree(job.parts, ignore_errors=True)
+    return manifest
+
+
+@contextlib.contextmanager
+def _alone(job: ScoringJob) -> Iterator[None]:
+    """Hold the folder of parts, in which a second run would undo what this one does.
+
+    Raises:
+        DataError: another run holds it, or it cannot be written.
+    """
+    path = job.parts / _LOCK_FILE
     try:
-        for key, (paths_of, where, is_texts) in sources.items():
-            rows = job.parts / f"rows-{marks[key][:16]}"
-            rewards = job.parts / f"rewards-{fingerprint(marks[key], judging)[:16]}"
-            if crew.leads:
-                if not rows.exists():
-                    _read(job, paths_of, where, rows, as_text=is_texts)
-                rewards.mkdir(exist_ok=True)
-            else:
-                crew.wait(
-                    partial(_are_there, job, mark, [rewards, rows]),
-                    f"the first process to read {', '.join(paths_of)} into {rows}",
-                )
-            found[key] = _Rewards(_Rows.open(rows), rewards)
-        waiting = sum(one.rows.num_rows - one.done() for one in found.values())
-        scoring_started = time.time()
-        for key, one in found.items():
-            one.make(job, rater, crew, "score" if key == "input" else "score the reference")
-    except FileNotFoundError:
-        # Nothing was left to do, and the first process was faster.
-        if crew.leads or _current(job, mark) is None:
-            raise
-        return None
+        job.parts.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
     except OSError as error:
         raise DataError(
-            f"cannot keep rewards in {job.parts} ({error}): free space or choose another output"
+            f"cannot write {path} ({error}): free space or choose another output"
         ) from error
-    scoring_seconds = time.time() - scoring_started
-    if not crew.leads:
-        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DataError(
+                f"{job.parts} is in use by another run: wait until it is done, or stop it"
+            ) from error
+        for leftover in job.parts.glob(".part-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        try:
+            yield
+        finally:
+            # Where no row could be read and nothing else is kept, no folder stays.
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                job.parts.rmdir()
+
+
+def _finish(job: ScoringJob, found: Mapping[str, _Rewards]) -> dict[str, Any]:
+    """Rank, and write the output and what was set aside.
+
+    Returns:
+        What the manifest says of them.
+
+    Raises:
+        DataError: the disk is full, or the output cannot be written.
+    """
+    import duckdb  # noqa: PLC0415
+
     stories = found["input"]
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=job.parts) as scratch:
-        ranking, ready = _Ranking(Path(scratch), found), Path(scratch) / f"output{job.out.suffix}"
-        schema, chunks = _scored(job, stories.rows, ranking)
-        _write(schema, chunks, job, ready)
-        part, compared = ranking.prompt_part(), ranking.compared()
-        ranking.close()
-        ready.replace(job.out)
-        _write_set_aside(job, [one.rows for one in found.values()], ready)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=job.parts) as scratch:
+            ready = Path(scratch) / f"output{job.out.suffix}"
+            ranking = _Ranking(Path(scratch), found)
+            schema, chunks = _scored(job, stories.rows, ranking)
+            _write(schema, chunks, job, ready)
+            part, compared = ranking.prompt_part(), ranking.compared()
+            ranking.close()
+            ready.replace(job.target)
+            _write_set_aside(job, [one.rows for one in found.values()])
+    except (OSError, duckdb.Error) as error:
+        raise DataError(
+            f"cannot write {job.out} by way of {job.parts} ({error}): free space and run the same "
+            "command again; the rewards are kept"
+        ) from error
     counts = {
         "stories": stories.rows.num_rows,
         "set_aside": stories.rows.record["set_aside"],
@@ -875,21 +1005,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             "reference_stories_cut": ranking.stories_cut["reference"],
             "stories_with_reference": compared,
         }
-    manifest = {
-        "command": "litbench score",
-        "fingerprint": mark,
-        "rater": as_plain(job.rater),
-        "models": models,
-        "input": inputs,
-        **({"reference": reference} if reference is not None else {}),
-        "options": {
-            "prompt_column": job.prompt_column,
-            "text_column": job.text_column,
-            "prompt": job.prompt,
-            "where": job.where,
-            "reference_where": job.reference_where,
-            "chunk_stories": job.chunk_stories,
-        },
+    return {
         "output": {"path": str(job.out), "sha256": file_digest(job.out)},
         "replaced_columns": [name for name in ADDED if name in stories.rows.schema.names],
         "counts": counts,
@@ -898,31 +1014,23 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             "prompts": part.prompts,
             "warning": str(part),
         },
-        "notes": _without_cut(rater.notes())[0],
-        "versions": versions(),
-        "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "processes": crew.count,
-        # Of this run alone, which may have gone on from another.
-        "stories_scored": waiting,
-        "scoring_seconds": round(scoring_seconds, 2),
-        "seconds": round(time.time() - started, 2),
     }
-    write_json(manifest, job.manifest)
-    shutil.rmtree(job.parts, ignore_errors=True)
-    return manifest
 
 
 def _are_there(job: ScoringJob, mark: str, folders: Sequence[Path]) -> bool:
     return all(folder.exists() for folder in folders) or _current(job, mark) is not None
 
 
-def _write_set_aside(job: ScoringJob, sources: Sequence[_Rows], ready: Path) -> None:
-    """Write what was set aside of all sources, by way of `ready`; an older run's file goes."""
+def _write_set_aside(job: ScoringJob, sources: Sequence[_Rows]) -> None:
+    """Write what was set aside of all sources; an older run's file goes."""
     if not any(rows.record["set_aside"] for rows in sources):
         job.set_aside.unlink(missing_ok=True)
         return
-    with ready.open("wb") as file:
-        for rows in sources:
-            with (rows.folder / _SET_ASIDE_FILE).open("rb") as part:
-                shutil.copyfileobj(part, file)
-    ready.replace(job.set_aside)
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            for rows in sources:
+                with (rows.folder / _SET_ASIDE_FILE).open("rb") as part:
+                    shutil.copyfileobj(part, file)
+
+    write_atomically(job.set_aside, write)

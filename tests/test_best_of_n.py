@@ -190,6 +190,28 @@ def choose(
 LONGER = {"longer": {"kind": "longer"}}
 
 
+def test_prompts_go_by_their_text_whatever_their_names(
+    load_program: Callable[[str], ModuleType], story_table: Callable[..., pa.Table], tmp_path: Path
+) -> None:
+    program = load_program("eval/best_of_n.py")
+    rows = [
+        {"story_id": f"s{k}", "prompt_id": name, "prompt": prompt, "text": "word " * (k + 1)}
+        for k, (name, prompt) in enumerate(
+            [("one", "[WP] A door."), ("one", "A well"), ("two", "a door!"), ("one", "A well.")]
+        )
+    ]
+    write_table(story_table(rows), tmp_path / "in.parquet")
+    keys = {"stories": str(tmp_path / "in.parquet"), "out": str(tmp_path / "out"), "rater": LONGER}
+    program.main(build(program.Config, keys))
+    ranked = read_table(tmp_path / "out/stories.parquet", STORIES).to_pylist()
+    assert {row["story_id"]: row["rank"] for row in ranked} == {"s0": 2, "s2": 1, "s1": 2, "s3": 1}
+    pairs = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
+    assert {(pair["chosen_story_id"], pair["rejected_story_id"]) for pair in pairs} == {
+        ("s2", "s0"), ("s3", "s1"),
+    }  # fmt: skip
+    assert read_manifest(tmp_path / "out")["counts"]["prompts"] == 2
+
+
 def test_the_program_keeps_best_and_worst(
     choose: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """litbench score: rows in, the same rows with rewards out."""
 
+import io
 import json
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def test_rows_that_cannot_be_scored_are_set_aside_and_counted(
     assert "1 stories scored" in printed.out
     assert "set aside: 2 rows" in printed.err
     assert "compared within a prompt only" in printed.err
-    reasons = (tmp_path / "out.set_aside.jsonl").read_text()
+    reasons = (tmp_path / "out.parquet.set_aside.jsonl").read_text()
     assert "null" in reasons
     assert "not JSON" in reasons
 
@@ -93,14 +94,18 @@ def test_rows_that_cannot_be_scored_are_set_aside_and_counted(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "no/such/folder", "--story", "x"], "there is no folder"),
+        (["--model", "no/such/folder", "--prompt", "p", "--story", "x"], "there is no folder"),
         (["--model", "MODEL"], "--input FILE"),
         (["--model", "MODEL", "--story", "x", "--out", "y.csv"], "leave out --input and --out"),
         (["--model", "MODEL", "--device", "cpu", "--story", "x"], "is for a reward model"),
         (["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"], "go with --model"),
         (["--rater", "{kind: longer", "--story", "x"], "is no YAML"),
         (["--rater", "longer", "--story", "x"], "needs a kind"),
-        (["--rater", "{kind: random}", "--story", "x"], "no rewards"),
+        (["--rater", "{kind: random}", "--prompt", "p", "--story", "x"], "no rewards"),
+        (["--rater", "{kind: longer}", "--story", "x"], "give --prompt"),
+        (["--rater", "{kind: longer}", "--prompt", " ", "--story", "x"], "give --prompt"),
+        (["--rater", "{kind: longer}", "--prompt", "p", "--story", ""], "--story is empty"),
+        (["--rater", "{kind: longer}", "--prompt", "p", "--story", "-"], "no UTF-8 at byte 1"),
         (["--model", "MODEL", "--input", "a.txt", "--out", "x.jsonl"], "give the prompt"),
         (["--model", "MODEL", "--input", "missing.jsonl", "--out", "x.jsonl"], "there is no file"),
     ],
@@ -112,6 +117,7 @@ def test_a_mistake_ends_in_one_line_and_exit_2(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff")))
     ready = [str(model_folder) if word == "MODEL" else word for word in arguments]
     with pytest.raises(SystemExit) as stopped:
         run(monkeypatch, "score", *ready)
@@ -143,7 +149,13 @@ def test_any_rater_with_rewards_scores_files_beside_human_stories(
 def test_a_story_of_a_rater_is_scored_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(monkeypatch, "score", "--rater", "{kind: shorter}", "--story", "one two")
+    named = ("score", "--rater", "{kind: shorter}", "--prompt", "p", "--story")
+    run(monkeypatch, *named, "one two")
+    said = capsys.readouterr()
+    assert float(said.out) == -2
+    assert "the same prompt only" in said.err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf\xe4\xbd\xa0 b\n")))
+    run(monkeypatch, *named, "-")
     assert float(capsys.readouterr().out) == -2
 
 

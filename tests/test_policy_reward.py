@@ -66,8 +66,17 @@ def test_messages_and_texts_get_the_same_reward() -> None:
     thing = SimpleNamespace(role="assistant", content="* thought a *")
     asked = [{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]
     tool = {"role": "tool", "content": "* * * * *"}
-    forms = [[message], [parts], [thing], [message, tool], "* thought a *"]
-    assert reward([asked] * 4 + ["p"], forms) == [1.0] * 5
+    forms = [[message], [parts], [thing], [message, tool], message, "* thought a *"]
+    assert reward([asked] * 4 + [asked[1], "p"], forms) == [1.0] * 6
+
+
+@pytest.mark.parametrize("prompt", [None, " ", [], [{"role": "system", "content": "s"}]])
+def test_a_prompt_without_text_is_no_prompt(prompt: Any) -> None:
+    reward = PolicyReward(Stars(), PLAIN)
+    with pytest.raises(DataError, match="prompt 1 has no text of the user"):
+        reward(["p", prompt], ["a", "b"])
+    with pytest.raises(DataError, match="1 prompts and 2 completions"):
+        reward(["p"], ["a", "b"])
 
 
 def test_the_prompt_is_read_from_its_column() -> None:
@@ -178,6 +187,16 @@ def test_an_empty_completion_gets_the_lowest_or_none(scaling: Any) -> None:
     assert PolicyReward(Stars(), shaping)(["p"], [""]) == [-0.5]
 
 
+@pytest.mark.parametrize("scaling", ["raw", "rank", "sigmoid"])
+def test_the_lowest_reward_of_a_lone_completion_is_below_all_others(scaling: Any) -> None:
+    """Where processes split the groups; a rater's rewards may all be far below zero."""
+    shaping = RewardShaping(scaling=scaling, guard="cut", shortest=2, longest=9, centre=0, width=9)
+    found = PolicyReward(Stars(per_word=-50), shaping)(
+        ["p", "p", "q", "r"], [words(5), words(8), "", words(50)]
+    )
+    assert max(found[2:]) < min(found[:2])
+
+
 def test_a_reward_that_is_not_finite_is_none_and_never_all_of_them() -> None:
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", guard="none"))
     assert reward(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, None, 1.0]
@@ -200,7 +219,9 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
     with pytest.raises(DataError, match="no words"):
         PolicyReward(Stars(), PLAIN, references=(["p"], ["!"]))
     for wrong in ({"clip": 0}, {"width": 0}, {"penalty": 0}, {"shortest": 5, "longest": 4},
-                  {"length_quantiles": (0.9, 0.1)}, {"least_references": 0}):  # fmt: skip
+                  {"length_quantiles": (0.9, 0.1)}, {"least_references": 0},
+                  {"scaling": "rnk"}, {"guard": "penlty"}, {"empty": "no"},
+                  {"penalty": math.nan}, {"centre": math.inf}):  # fmt: skip
         with pytest.raises(ConfigError):
             RewardShaping(**wrong)  # type: ignore[arg-type]
 
@@ -236,15 +257,19 @@ def test_verifiers_rubric_takes_it_for_a_groups_function() -> None:
     assert found == [0.0, -1.0, 1.0]
     with pytest.raises(ConfigError, match="no such key"):
         asyncio.run(function(prompts=asked, completions=said, infos=[{}] * 3))
+    with pytest.raises(ConfigError, match="have no info"):
+        asyncio.run(function(prompts=asked, completions=said))
 
 
 def test_verifiers_tasks_take_it_for_one_rollout() -> None:
-    function = trace_function(PolicyReward(Stars(), PLAIN))
+    shaping = RewardShaping(scaling="sigmoid", guard="none", centre=2, width=1)
+    function = trace_function(PolicyReward(Stars(), shaping))
     assert list(inspect.signature(function).parameters) == ["task", "trace"]
     task, trace = SimpleNamespace(prompt="p"), SimpleNamespace(last_reply="a * *")
-    assert asyncio.run(function(task=task, trace=trace)) == 2.0
-    with pytest.raises(ConfigError, match="one rollout"):
-        trace_function(PolicyReward(Stars(), RewardShaping(scaling="rank", guard="none")))
+    assert asyncio.run(function(task=task, trace=trace)) == 0.5
+    for scaling in ("rank", "raw"):
+        with pytest.raises(ConfigError, match="one rollout"):
+            trace_function(PolicyReward(Stars(), RewardShaping(scaling=scaling, guard="none")))
 
 
 def test_a_folder_is_loaded_and_gives_its_own_rewards(tmp_path: Path, pair_table: Any) -> None:
@@ -292,6 +317,20 @@ def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
     config.held_out = 4
     with pytest.raises(DataError, match="3 of them unknown"):
         program.divide(config, {"reward": rater})
+
+
+def test_a_tie_with_people_is_half_a_win(load_program: Any) -> None:
+    compare = load_program("train/grpo.py").compare
+    before, after = np.array([[0.0, 2.0], [5.0, 5.0]]), np.array([[2.0, 2.0], [7.0, 5.0]])
+    people = {"p": np.array([0.0, 2.0, 4.0]), "q": np.array([5.0])}
+    found = compare(before, after, people)
+    assert found["people_beaten_before"] == pytest.approx(((0.5 + 1.5) / 6 + 0.5) / 2)
+    assert found["people_beaten_after"] == pytest.approx((1.5 / 3 + 0.75) / 2)
+    assert found["after_beats_before"]["mean"] == pytest.approx((0.75 + 0.75) / 2)
+    assert found["people_beaten_difference"]["mean"] == pytest.approx(
+        found["people_beaten_after"] - found["people_beaten_before"]
+    )
+    assert found["gain_in_deviations_of_people"] == pytest.approx(1.0 / 2)
 
 
 def test_the_program_goes_from_stories_to_a_curve(

@@ -216,11 +216,14 @@ def test_text_files_are_stories(job, tmp_path):
     (folder / "b" / "c.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo")
     (folder / "empty.txt").write_text(" \n")
     (folder / "latin.txt").write_bytes(b"caf\xe9")
+    # Names on disk need not be UTF-8 either.
+    (folder / os.fsdecode(b"\xff.txt")).write_text("odd")
     made = job(None, source=folder, out="out.jsonl", prompt="[WP] A door.")
     found = [json.loads(line) for line in (scored(made), made.out.read_text().splitlines())[1]]
     assert [(row["file"], row["text"], row["reward"]) for row in found] == [
         ("a.txt", "one two\n\nthree", 3.0),
         ("b/c.txt", "one\ntwo", 2.0),
+        ("\\xff.txt", "odd", 1.0),
     ]
     assert {row["prompt"] for row in found} == {"[WP] A door."}
     counts = json.loads(made.manifest.read_text())["counts"]
@@ -265,9 +268,11 @@ def test_where_leaves_rows_out(job):
         ({"prompt": "p"}, "has one in each row"),
         ({"source": "a.txt"}, "give the prompt"),
         ({"reference": "a.txt"}, "is text: give a table"),
+        ({"out": "folder.csv"}, "is a folder: name a file"),
     ],
 )
-def test_a_job_that_cannot_be_done_is_refused_at_once(job, changes, message):
+def test_a_job_that_cannot_be_done_is_refused_at_once(job, tmp_path, changes, message):
+    (tmp_path / "folder.csv").mkdir()
     with pytest.raises(ConfigError, match=message):
         job(story_rows(1), **changes)
 
@@ -276,8 +281,107 @@ def test_sources_and_output_are_told_apart(job):
     made = job(story_rows(1))
     with pytest.raises(ConfigError, match="is input and output"):
         replace(made, out=Path(made.inputs[0]))
+    for written in (made.set_aside, made.manifest):
+        with pytest.raises(ConfigError, match="is input and output"):
+            replace(made, inputs=(str(written),))
+    with pytest.raises(ConfigError, match="name an input"):
+        replace(made, inputs=())
     with pytest.raises(ConfigError, match="score them apart"):
         replace(made, inputs=(*made.inputs, "a.txt"))
+
+
+def test_files_beside_the_output_are_its_own(job, tmp_path):
+    """Outputs of one name in several formats do not share them, nor take another file's place."""
+    source = tmp_path / "in.jsonl"
+    write_jsonl(story_rows(3), source)
+    source.write_text(source.read_text() + "not json\n")
+    ours = ("out.csv", "out.jsonl", "out.parquet")
+    jobs = [job(None, source=source, out=name) for name in ours]
+    assert len({path for one in jobs for path in (one.set_aside, one.manifest, one.parts)}) == 9
+    mended = write_jsonl(story_rows(1), tmp_path / "out.set_aside.jsonl")
+    for one in jobs:
+        scored(one)
+    scored(job(None, source=mended))
+    assert mended.exists()
+    assert jobs[0].set_aside.exists()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "column", "fits"),
+    [
+        ("csv", pa.array([["a"], None]), False),
+        ("csv", pa.array([b"\xff", None]), False),
+        ("csv", pa.array([1, None], pa.duration("s")), True),
+        ("csv", pa.array(["a", None]).dictionary_encode(), True),
+        ("jsonl", pa.array([{"x": [1]}, None]), True),
+        ("jsonl", pa.array([[b"a"], None]), False),
+        ("jsonl", pa.array([b"a", None]).dictionary_encode(), False),
+        ("jsonl", pa.array([1, None], pa.duration("s")), False),
+        ("jsonl", pa.array([1, None], pa.date32()), True),
+        ("parquet", pa.array([[b"\xff"], None]), True),
+    ],
+)
+def test_a_column_that_the_format_cannot_hold_is_refused_before_scoring(
+    job, tmp_path, dying, suffix, column, fits
+):
+    rows = pa.table({"prompt": ["p", "p"], "text": ["a", "b"], "more": column, "reward": [[1]] * 2})
+    pq.write_table(rows, tmp_path / "in.parquet")
+    made = job(None, source=tmp_path / "in.parquet", out=f"out.{suffix}")
+    given = dying(None)
+    if fits:
+        scored(made)
+        return
+    with pytest.raises(DataError, match=rf"column 'more' .* does not fit into out\.{suffix}"):
+        score_files(made)
+    assert not given
+    assert not made.parts.exists()
+
+
+def test_an_output_may_be_a_link(job, tmp_path):
+    (tmp_path / "disk").mkdir()
+    made = job(story_rows(3), "out.csv")
+    made.out.symlink_to(tmp_path / "disk" / "whole.csv")
+    assert made.parts.parent == tmp_path / "disk"
+    scored(made)
+    assert made.out.is_symlink()
+    assert score_files(made)["unchanged"]
+
+
+def test_a_second_run_of_the_same_job_is_refused_and_harms_nothing(job, monkeypatch):
+    made = job(story_rows(5))
+    finish_it = scoring._finish
+    refused = []
+
+    def meanwhile(*arguments):
+        monkeypatch.setattr(scoring, "_finish", finish_it)
+        with pytest.raises(DataError, match="in use by another run"):
+            score_files(made)
+        refused.append(1)
+        return finish_it(*arguments)
+
+    monkeypatch.setattr(scoring, "_finish", meanwhile)
+    scored(made)
+    assert refused
+
+
+def test_a_full_disk_is_told_and_costs_no_reward(job, dying, monkeypatch):
+    made = job(story_rows(5))
+
+    def is_full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scoring, "_write", is_full)
+        with pytest.raises(DataError, match=r"No space left.* the rewards are kept"):
+            score_files(made)
+    dying(0)
+    scored(made)
+
+
+def test_a_manifest_of_another_program_is_none(job):
+    made = job(story_rows(2))
+    made.manifest.write_text("[1]")
+    assert len(scored(made)) == 2
 
 
 def test_a_missing_column_is_named(job):

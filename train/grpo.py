@@ -21,8 +21,9 @@ One process: for a policy of billions of weights use `PolicyReward` in a trl scr
 
 import csv
 import json
+import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -412,16 +413,22 @@ def compare(
     """
     names = list(people)
     gain = mean_interval(after.mean(1) - before.mean(1), names)
-    wins = (after[:, :, None] > before[:, None]).mean((1, 2))
-    wins += (after[:, :, None] == before[:, None]).mean((1, 2)) / 2
 
-    def beaten(rewards: np.ndarray) -> np.ndarray:
+    def beaten(rewards: np.ndarray, others: Iterable[np.ndarray]) -> np.ndarray:
+        """Share of a prompt's others that its rewards beat, ties one half; shape (prompts,)."""
         return np.array(
-            [(row[:, None] > people[name]).mean() for row, name in zip(rewards, names, strict=True)]
+            [
+                (np.sign(own[:, None] - theirs).mean() + 1) / 2
+                for own, theirs in zip(rewards, others, strict=True)
+            ]
         )
 
-    difference, p_value = paired_difference(beaten(after), beaten(before), names)
-    spread = float(np.sqrt(np.mean([np.var(own) for own in people.values()])))
+    wins = beaten(after, before)
+    people_before, people_after = (beaten(one, people.values()) for one in (before, after))
+    difference, p_value = paired_difference(people_after, people_before, names)
+    # Within prompts, where alone rewards can be compared.
+    squares = sum(float(((own - own.mean()) ** 2).sum()) for own in people.values())
+    spread = math.sqrt(squares / max(sum(len(own) - 1 for own in people.values()), 1))
     return {
         "before": float(before.mean()),
         "after": float(after.mean()),
@@ -429,8 +436,8 @@ def compare(
         "gain": vars(gain),
         "gain_in_deviations_of_people": gain.mean / spread if spread else None,
         "after_beats_before": vars(jackknife_interval(wins, names)),
-        "people_beaten_before": float(beaten(before).mean()),
-        "people_beaten_after": float(beaten(after).mean()),
+        "people_beaten_before": float(people_before.mean()),
+        "people_beaten_after": float(people_after.mean()),
         "people_beaten_difference": {**vars(difference), "p_value": p_value},
     }
 

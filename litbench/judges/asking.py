@@ -18,6 +18,7 @@ and asked again by the next run.
 
 import asyncio
 import contextvars
+import itertools
 import math
 import os
 import random
@@ -182,14 +183,14 @@ def ask(
     sampling: Sampling,
     traffic: Traffic,
     *,
-    sample: int = 0,
+    sample: int | Sequence[int] = 0,
     about: str = "answers",
     budget: Budget | None = None,
 ) -> list[Answer]:
     """Ask a model some independent questions, each of which is one message of a conversation.
 
     They are asked in the order of their texts, so that those that begin alike follow each other
-    and a provider's prompt cache can help. The same question twice is asked once.
+    and a provider's prompt cache can help. The same question twice is asked once, for each sample.
 
     Args:
         model: see the module.
@@ -202,7 +203,7 @@ def ask(
         budget: of a run that asks more than once; else `max_calls` is for these questions alone.
 
     Returns:
-        The answers in the order of the questions; shape (n,).
+        The answers in the order of `keys_of`; shape (samples * n,).
 
     Raises:
         ConfigError: the model's name or its key is missing or wrong, or `max_calls` is reached.
@@ -213,7 +214,7 @@ def ask(
     traffic.check()
     keys = keys_of(model, questions, sampling, sample)
     known = {key: answer for key in keys if (answer := store.get(key)) is not None}
-    texts = dict(zip(keys, questions, strict=True))
+    texts = dict(zip(keys, itertools.cycle(questions)))
     waiting = sorted((text, key) for key, text in texts.items() if key not in known)
     if waiting:
         budget = Budget(traffic) if budget is None else budget

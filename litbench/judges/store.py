@@ -242,8 +242,10 @@ def local_folder(model: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def keys_of(model: str, questions: Sequence[str], sampling: Sampling, sample: int = 0) -> list[str]:
-    """The names of the answers to some questions.
+def keys_of(
+    model: str, questions: Sequence[str], sampling: Sampling, sample: int | Sequence[int] = 0
+) -> list[str]:
+    """The names of the answers to some questions; of all questions sample by sample.
 
     An option that is null has no part in the name, so an option added later renames nothing.
 
@@ -251,8 +253,10 @@ def keys_of(model: str, questions: Sequence[str], sampling: Sampling, sample: in
         model: see the module.
         questions: whole texts.
         sampling: see `Sampling`.
-        sample: another number asks the same question again, for several answers to it.
+        sample: another number asks the same question again, for several answers to it; or several
+            numbers.
     """
     given = {name: value for name, value in as_plain(sampling).items() if value is not None}
-    about = (identity(model), json.dumps(given, sort_keys=True), sample)
-    return [digest("answer", *about, question) for question in questions]
+    about = (identity(model), json.dumps(given, sort_keys=True))
+    samples = [sample] if isinstance(sample, int) else sample
+    return [digest("answer", *about, one, question) for one in samples for question in questions]
