@@ -1,0 +1,467 @@
+"""What signed units say about preferences: how well they foretell, and which of them count.
+
+Pure functions of numbers: units on pairs (positive where the first side has more), labels, prompts.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
+from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
+from litbench.metrics.leaderboard import csv_cell, plain
+from litbench.text import clean_name, digest
+
+# Groups of prompts that the jackknife of coefficients leaves out in turn, at most.
+_MOST_GROUPS = 100
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+# Scripts without spaces between words: there two characters that follow each other are a word.
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
+_CSV_COLUMNS = (
+    "unit", "description", "coefficient", "low", "high", "p_bh", "prevalence", "pairs",
+    "preferred", "preferred_low", "preferred_high", "fidelity", "fidelity_low", "fidelity_high",
+    "fidelity_pairs", "correlation", "surface", "words_more", "words_less",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One linear model on pairs of prompts that it was not fitted on.
+
+    Attributes:
+        name: what it is fitted on.
+        agreement: share of pairs whose chosen side it names; an even margin counts 1/2.
+        chosen_longer: the same where the chosen story is the longer; None without such pairs.
+        chosen_shorter: and the shorter.
+        over_longer: agreement minus that of the longer story, paired; None for itself.
+        p_value: of no such difference; NaN for itself.
+    """
+
+    name: str
+    agreement: Interval
+    chosen_longer: Interval | None
+    chosen_shorter: Interval | None
+    over_longer: Interval | None
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How well a description foretells its unit on pairs it was not made from.
+
+    Attributes:
+        agreement: share of the pairs on which the unit is active whose side with more of it the
+            reader of the description names; neither side is 1/2, and so is chance.
+        correlation: of the reader's answer (1, 0, -1) with the unit, over active and quiet pairs;
+            NaN where either never varies.
+        quiet: share of the pairs on which the unit is quiet where the reader names neither side;
+            None without such pairs.
+        unread: answers that could not be read; left out.
+    """
+
+    agreement: Interval
+    correlation: float
+    quiet: float | None
+    unread: int
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What can be counted on both sides of the pairs that a unit is active on.
+
+    Attributes:
+        correlations: surface feature -> correlation of the unit with its difference, the greatest
+            by size first.
+        more: words that more often stand only on the side with more of the unit.
+        less: words of the other side.
+    """
+
+    correlations: dict[str, float]
+    more: list[str]
+    less: list[str]
+
+
+@dataclass(frozen=True)
+class UnitRow:
+    """One unit of the table.
+
+    Attributes:
+        unit: its place.
+        coefficient: log-odds of being preferred per root mean square of the unit, all units
+            together in one model; the interval takes the units as given.
+        p_bh: of a coefficient of 0, adjusted for all units (Benjamini and Hochberg).
+        prevalence: share of pairs on which it is active.
+        preferred: among these, how often the side with more of it is the chosen one.
+        description: by a model; None where none was asked or none could tell.
+        fidelity: of the description.
+        surface: what is counted.
+    """
+
+    unit: int
+    coefficient: Interval
+    p_bh: float
+    prevalence: float
+    preferred: Interval | None
+    description: str | None
+    fidelity: Fidelity | None
+    surface: Surface
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the coefficient is off 0 by more than noise."""
+        return self.p_bh < 0.05
+
+    @property
+    def label(self) -> str:
+        """The description, or what is counted, on one line."""
+        if self.description is not None:
+            return clean_name(self.description)
+        return counted_label(self.surface)
+
+
+@dataclass(frozen=True)
+class PreferenceStudy:
+    """Everything the page shows in numbers.
+
+    Attributes:
+        pairs: that agreement is measured on.
+        prompts: of them.
+        held_out: how they were held out, in words.
+        agreements: the units first.
+        units: by size of the coefficient, active ones only.
+        silent_units: units that are active on no pair.
+        unexplained: share of the squared difference that the units do not give back, on pairs held
+            out; mean over the fits.
+        described_by: the model that was asked for descriptions; None without one.
+    """
+
+    pairs: int
+    prompts: int
+    held_out: str
+    agreements: list[Agreement]
+    units: list[UnitRow]
+    silent_units: int
+    unexplained: float
+    described_by: str | None
+
+
+def credits_of(margins: np.ndarray, first_chosen: np.ndarray) -> np.ndarray:
+    """1 where a margin names the chosen side, 1/2 where it is even, else 0; shape (n,)."""
+    toward = np.where(first_chosen, margins, -margins)
+    return np.where(toward > 0, 1.0, np.where(toward < 0, 0.0, 0.5))
+
+
+def agreement_rows(
+    credits: Mapping[str, np.ndarray], longer: str, prompts: Sequence[str], words: np.ndarray
+) -> list[Agreement]:
+    """Agreement of several models on the same pairs.
+
+    Args:
+        credits: of each model, 0 to 1 (a mean over repeats); shape (n,) each.
+        longer: the key of the longer story's.
+        prompts: of each pair; shape (n,).
+        words: words of the chosen story minus those of the other; shape (n,).
+    """
+    clusters = np.asarray(prompts)
+    rows = []
+    for name, credit in credits.items():
+        parts = [
+            jackknife_interval(credit[keep], clusters[keep]) if keep.any() else None
+            for keep in (words > 0, words < 0)
+        ]
+        over, p_value = (
+            (None, math.nan)
+            if name == longer
+            else paired_difference(credit, credits[longer], clusters)
+        )
+        whole = jackknife_interval(credit, clusters)
+        rows.append(Agreement(name, whole, parts[0], parts[1], over, p_value))
+    return rows
+
+
+def coefficient_intervals(
+    fit: Callable[[np.ndarray], np.ndarray], prompts: Sequence[str]
+) -> tuple[list[Interval], list[float]]:
+    """Intervals of coefficients by leaving out prompts, up to a hundred groups of them in turn.
+
+    The delete-a-group jackknife (Kott, 2001) with a t quantile at the number of groups, or the
+    effective number of prompts where that is less, minus 1.
+
+    Args:
+        fit: rows (int, shape (k,)) -> coefficients, shape (columns,).
+        prompts: of each row; shape (n,).
+
+    Returns:
+        Of each column its interval, and the two-sided p value of 0; NaN with fewer than two
+        prompts.
+    """
+    from scipy import stats  # noqa: PLC0415
+
+    distinct, place, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
+    effective, rows = effective_clusters(sizes), len(place)
+    whole = fit(np.arange(rows))
+
+    def interval(mean: float, half: float) -> Interval:
+        return Interval(mean, mean - half, mean + half, rows, len(distinct), effective)
+
+    groups = min(len(distinct), _MOST_GROUPS)
+    if groups < 2:
+        return [interval(float(w), math.nan) for w in whole], [math.nan] * len(whole)
+    order = sorted(range(len(distinct)), key=lambda k: digest("jackknife", distinct[k]))
+    group_of = np.empty(len(distinct), dtype=int)
+    group_of[order] = np.arange(len(distinct)) % groups
+    without = np.array([fit(np.flatnonzero(group_of[place] != g)) for g in range(groups)])
+    error = np.sqrt((groups - 1) / groups * np.square(without - whole).sum(0))
+    freedom = max(min(groups, effective) - 1, 1.0)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+    intervals, p_values = [], []
+    for w, e in zip(whole.tolist(), error.tolist(), strict=True):
+        intervals.append(interval(w, reach * e))
+        # A unit that is active in no pair has no coefficient to speak of.
+        p_values.append(float(2 * stats.t.sf(abs(w) / e, freedom)) if e > 1e-12 else math.nan)
+    return intervals, p_values
+
+
+def unit_rows(
+    units: np.ndarray,
+    first_chosen: np.ndarray,
+    prompts: Sequence[str],
+    coefficients: Sequence[Interval],
+    p_values: Sequence[float],
+    described: Mapping[int, tuple[str | None, Fidelity | None]],
+    surfaces: Mapping[int, Surface],
+) -> list[UnitRow]:
+    """The table of units, by size of the coefficient; without units that are never active.
+
+    Args:
+        units: signed; shape (n, units).
+        first_chosen: bool, shape (n,).
+        prompts: of each pair; shape (n,).
+        coefficients: of each unit.
+        p_values: of each unit.
+        described: of some units, their description and its fidelity.
+        surfaces: of each active unit.
+    """
+    clusters, adjusted = np.asarray(prompts), benjamini_hochberg(p_values)
+    rows = []
+    for unit in range(units.shape[1]):
+        active = units[:, unit] != 0
+        if not active.any():
+            continue
+        preferred = credits_of(units[active, unit], first_chosen[active])
+        description, fidelity = described.get(unit, (None, None))
+        rows.append(
+            UnitRow(
+                unit, coefficients[unit], adjusted[unit], float(active.mean()),
+                jackknife_interval(preferred, clusters[active]), description, fidelity,
+                surfaces[unit],
+            )
+        )  # fmt: skip
+    return sorted(rows, key=lambda row: -abs(row.coefficient.mean))
+
+
+def fidelity_of(
+    answers: Sequence[int | None], values: np.ndarray, prompts: Sequence[str]
+) -> Fidelity | None:
+    """Compare what a reader of a description says with its unit.
+
+    Args:
+        answers: 1 where the first side has more, -1 where the second, 0 for neither, None where
+            the answer could not be read; shape (n,).
+        values: of the unit; shape (n,).
+        prompts: of each pair; shape (n,).
+
+    Returns:
+        None where no answer about an active pair was read.
+    """
+    read = np.array([answer is not None for answer in answers], dtype=bool)
+    said = np.array([answer or 0 for answer in answers], dtype=float)
+    active = read & (values != 0)
+    if not active.any():
+        return None
+    credit = (1 + said[active] * np.sign(values[active])) / 2
+    quiet = read & (values == 0)
+    varies = np.ptp(said[read]) > 0 and np.ptp(values[read]) > 0
+    return Fidelity(
+        jackknife_interval(credit, np.asarray(prompts)[active]),
+        float(np.corrcoef(said[read], values[read])[0, 1]) if varies else math.nan,
+        float((said[quiet] == 0).mean()) if quiet.any() else None,
+        int((~read).sum()),
+    )
+
+
+def distinct_words(text: str) -> frozenset[str]:
+    """The different words of a text, folded; pairs of characters where none are set apart."""
+    runs = _UNSPACED.findall(text)
+    pairs = (run[place : place + 2] for run in runs for place in range(len(run) - 1))
+    spaced = _WORD.findall(_UNSPACED.sub(" ", text)) if runs else _WORD.findall(text)
+    return frozenset(pairs) | {word.casefold().replace("’", "'") for word in spaced}
+
+
+def surface_of(
+    values: np.ndarray,
+    differences: np.ndarray,
+    names: Sequence[str],
+    words: Sequence[tuple[frozenset[str], frozenset[str]]],
+    shown: int = 6,
+) -> Surface:
+    """What can be counted about one unit.
+
+    Args:
+        values: of the unit; shape (n,).
+        differences: of surface features, first side minus second; shape (n, len(names)).
+        names: of the features.
+        words: the different words of both sides of each pair; shape (n,).
+        shown: how many features and words are kept.
+    """
+    active = np.flatnonzero(values).tolist()
+    correlations = {}
+    for column, name in enumerate(names):
+        one = differences[:, column]
+        if np.ptp(one) > 1e-12 and np.ptp(values) > 0:
+            correlations[name] = round(float(np.corrcoef(values, one)[0, 1]), 3)
+    strongest = sorted(correlations, key=lambda name: (-abs(correlations[name]), name))[:shown]
+    only: dict[str, list[int]] = {}
+    for row in active:
+        more, less = words[row] if values[row] > 0 else words[row][::-1]
+        for side, own in enumerate((more - less, less - more)):
+            for word in own:
+                only.setdefault(word, [0, 0])[side] += 1
+    # A sign test's z; words that stand in few of the pairs say little.
+    least = max(3, len(active) // 20)
+    z = {
+        word: (more - less) / math.sqrt(more + less)
+        for word, (more, less) in only.items()
+        if more + less >= least
+    }
+    ranked = sorted(z, key=lambda word: (-z[word], word))
+    return Surface(
+        {name: correlations[name] for name in strongest},
+        [word for word in ranked[:shown] if z[word] > 0],
+        [word for word in ranked[::-1][:shown] if z[word] < 0],
+    )
+
+
+def counted_label(surface: Surface) -> str:
+    """What is counted, in a few words: the strongest correlations and the words of either side."""
+    said = [f"{name} {r:+.2f}" for name, r in list(surface.correlations.items())[:2]]
+    words = ", ".join(f"“{clean_name(word)}”" for word in surface.more[:3])
+    other = ", ".join(f"“{clean_name(word)}”" for word in surface.less[:3])
+    return "; ".join(
+        [*said, *([f"words {words}"] if words else []), *([f"not {other}"] if other else [])]
+    )
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How well found directions match planted ones.
+
+    Attributes:
+        nearest: of each planted direction the greatest |cosine| with a found one; mean.
+        matched: the same when each found direction may serve once; mean of the best matching.
+        found: share of the planted directions whose match has a |cosine| above 0.9.
+    """
+
+    nearest: float
+    matched: float
+    found: float
+
+
+def recovery(found: np.ndarray, planted: np.ndarray) -> Recovery:
+    """Compare directions; their signs and lengths do not count.
+
+    Args:
+        found: shape (f, dimensions); f at least the number of planted ones.
+        planted: shape (p, dimensions).
+    """
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
+
+    def unit(rows: np.ndarray) -> np.ndarray:
+        lengths: np.ndarray = np.linalg.norm(rows, axis=1, keepdims=True)
+        scaled: np.ndarray = rows / np.maximum(lengths, 1e-12)
+        return scaled
+
+    cosines = np.abs(unit(planted) @ unit(found).T)
+    rows, columns = linear_sum_assignment(-cosines)
+    best = cosines[rows, columns]
+    return Recovery(float(cosines.max(1).mean()), float(best.mean()), float((best > 0.9).mean()))
+
+
+def preferences_json(study: PreferenceStudy) -> dict[str, Any]:
+    """The study as JSON can hold it; what cannot be told is null."""
+    content: dict[str, Any] = plain(study)
+    for row, unit in zip(content["units"], study.units, strict=True):
+        row["counted"] = counted_label(unit.surface)
+    return content
+
+
+def write_units_csv(study: PreferenceStudy, path: Path) -> None:
+    """Write a line for every unit as CSV, by `csv_cell`."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_CSV_COLUMNS)
+        for row in study.units:
+            preferred, fidelity = row.preferred, row.fidelity
+            told = None if fidelity is None else fidelity.agreement
+            values = [
+                row.unit, row.description,
+                row.coefficient.mean, row.coefficient.low, row.coefficient.high, row.p_bh,
+                row.prevalence,
+                *((0, None, None, None) if preferred is None
+                  else (preferred.n, preferred.mean, preferred.low, preferred.high)),
+                *((None, None, None, 0) if told is None
+                  else (told.mean, told.low, told.high, told.n)),
+                None if fidelity is None else fidelity.correlation,
+                "; ".join(f"{name} {r:+.3f}" for name, r in row.surface.correlations.items()),
+                " ".join(row.surface.more), " ".join(row.surface.less),
+            ]  # fmt: skip
+            writer.writerow([csv_cell(value) for value in values])
+
+
+def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
+    """The study for a terminal."""
+    width = max(len(row.name) for row in study.agreements)
+    lines = [
+        f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}",
+        f"{'linear model on'.ljust(width)}  agreement             chosen longer  chosen shorter",
+    ]
+    for row in study.agreements:
+        parts = [
+            ("–" if one is None else f"{one.mean:.3f}").rjust(size)
+            for one, size in ((row.chosen_longer, 13), (row.chosen_shorter, 14))
+        ]
+        said = str(row.agreement).ljust(20)
+        lines.append("  ".join([row.name.ljust(width), said, *parts]))
+    clear = sum(row.is_clear for row in study.units)
+    named = (
+        "units named by what is counted; no model was asked"
+        if study.described_by is None
+        else f"units described by {clean_name(study.described_by)}"
+    )
+    lines += [
+        "",
+        f"{len(study.units)} active units, {study.silent_units} silent; {clear} with a coefficient "
+        f"off 0 by more than noise; {study.unexplained:.0%} of the held-out differences not "
+        "explained",
+        named,
+        "coefficient               prevalence  preferred  fidelity  unit",
+    ]
+    for unit in study.units[:shown]:
+        c, told = unit.coefficient, unit.fidelity
+        cells = [
+            f"{c.mean:+.3f} [{c.low:+.3f}, {c.high:+.3f}]".ljust(24),
+            f"{unit.prevalence:.3f}".rjust(11),
+            ("–" if unit.preferred is None else f"{unit.preferred.mean:.3f}").rjust(9),
+            ("–" if told is None else f"{told.agreement.mean:.3f}").rjust(8),
+            f"{unit.unit}: {unit.label}",
+        ]
+        lines.append("  ".join(cells))
+    if len(study.units) > shown:
+        lines.append(f"and {len(study.units) - shown} more in units.csv")
+    return "\n".join(lines)

@@ -1,0 +1,284 @@
+"""eval/preferences.py from pairs to page, its embeddings and its questions."""
+
+import csv
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from fake_openai import FakeOpenAI
+
+from litbench.errors import ConfigError, DataError, ModelError
+from litbench.models import embeddings
+from litbench.models.embeddings import EmbeddingOptions, embed
+from litbench.records import write_table
+
+HOSTILE = "<script>alert(1)</script> =HYPERLINK() \u202e {story_b}"
+SMALL = {
+    "units": 6, "active": 2, "prefixes": [2, 6], "epochs": 4, "batch_size": 16,
+    "learning_rate": 5e-3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def pairs_file(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
+    draw = random.Random(4)
+    words = ["moon", "desk", "river", "lamp", "stone", "cat", "rain", "door"]
+
+    def story(last: str) -> str:
+        return " ".join([*draw.choices(words, k=draw.randint(5, 40)), last, draw.choice(words)])
+
+    rows = [
+        {
+            "prompt_id": f"p{k % 14}",
+            "prompt": f"A prompt {k % 14} {HOSTILE}",
+            "chosen": story("bright") + (HOSTILE if k % 5 == 0 else ""),
+            "rejected": story("dull"),
+        }
+        for k in range(70)
+    ]
+    path = tmp_path / "pairs.parquet"
+    write_table(pair_table(rows), path)
+    return path
+
+
+@pytest.fixture
+def preferences(load_program: Callable[[str], ModuleType]) -> ModuleType:
+    return load_program("eval/preferences.py")
+
+
+@pytest.fixture
+def make(preferences: ModuleType, pairs_file: Path, tiny_model: Any, tmp_path: Path) -> Any:
+    def build(**keys: Any) -> Any:
+        from litbench.config import build as checked  # noqa: PLC0415
+
+        plain = {
+            "pairs": str(pairs_file),
+            "out": str(tmp_path / "out"),
+            "embedding": {"model": str(tiny_model("bert")), "max_tokens": 24},
+            "autoencoder": SMALL,
+            "c": [0.1],
+            "folds": 2,
+        }
+        return checked(preferences.Config, {**plain, **keys})
+
+    return build
+
+
+def test_from_pairs_to_page_without_a_model(
+    preferences: ModuleType, make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preferences.main(make())
+    out = tmp_path / "out"
+    found = json.loads((out / "preferences.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in found["agreements"]] == [
+        "units", "6 principal components", "embedding", "surface features", "the longer story",
+    ]  # fmt: skip
+    assert all(row["agreement"]["n"] == 70 for row in found["agreements"])
+    assert all(0 < row["prevalence"] <= 1 and row["fidelity"] is None for row in found["units"])
+    page = (out / "preferences.html").read_text(encoding="utf-8")
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "No model was asked" in page
+    with (out / "units.csv").open(encoding="utf-8", newline="") as file:
+        assert len(list(csv.reader(file))) == len(found["units"]) + 1
+    assert "https://" not in page
+    first = {p.name: p.read_bytes() for p in out.glob("*") if p.suffix in (".json", ".csv", ".svg")}
+    capsys.readouterr()
+    preferences.main(make())
+    assert "unchanged" in capsys.readouterr().out
+    preferences.main(make(out=str(tmp_path / "again")))
+    for name, content in first.items():
+        if name != "manifest.json":
+            assert (tmp_path / "again" / name).read_bytes() == content, name
+
+
+def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(
+    preferences: ModuleType, make: Any
+) -> None:
+    """Made-up embeddings: one direction decides; labels that follow nothing give a half."""
+    config = make(autoencoder={**SMALL, "epochs": 30})
+    table = preferences.read_tables(config)[0]
+    draw = np.random.default_rng(0)
+    texts = {text for side in ("chosen", "rejected") for text in table[side].to_pylist()}
+    noise = {text: draw.normal(size=16) * 0.3 for text in sorted(texts)}
+    lean = np.eye(16)[0] * 2
+
+    def agreement(of: dict[str, np.ndarray]) -> float:
+        pairs = preferences.signed(table, of, 0)
+        credits, _, _ = preferences.measure(pairs, pairs, config)
+        return float(credits["units"].mean())
+
+    good = {text: v + lean * ("bright" in text) for text, v in noise.items()}
+    assert agreement(good) > 0.9
+    assert abs(agreement(noise) - 0.5) < 0.2
+
+
+def test_signs_are_drawn_by_pair_and_labels_follow(preferences: ModuleType, make: Any) -> None:
+    table = preferences.read_tables(make())[0]
+    texts = {text for side in ("chosen", "rejected") for text in table[side].to_pylist()}
+    vectors = {text: np.array([float(len(text)), 1.0]) for text in texts}
+    pairs, other = (preferences.signed(table, vectors, seed) for seed in (0, 1))
+    assert 0.25 < pairs.first_chosen.mean() < 0.75
+    assert (pairs.first_chosen != other.first_chosen).any()
+    toward = np.where(pairs.first_chosen, 1, -1)[:, None]
+    again = np.where(other.first_chosen, 1, -1)[:, None]
+    assert (pairs.differences * toward == other.differences * again).all()
+    for (first, _), is_chosen, chosen in zip(
+        pairs.sides, pairs.first_chosen, table["chosen"].to_pylist(), strict=True
+    ):
+        assert (first == chosen) == is_chosen
+
+
+def test_nothing_is_fitted_on_the_prompts_that_are_judged(
+    preferences: ModuleType, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make(repeats=2)
+    table = preferences.read_tables(config)[0]
+    texts = {text for side in ("chosen", "rejected") for text in table[side].to_pylist()}
+    draw = np.random.default_rng(0)
+    pairs = preferences.signed(table, {t: draw.normal(size=4) for t in sorted(texts)}, 0)
+    judged = np.zeros(len(pairs.keys))
+
+    def watch(fitted_on: Any, rows: Any, of: Any, to_judge: Any, *_: Any) -> Any:
+        assert not set(fitted_on.keys[rows]) & set(of.keys[to_judge])
+        judged[to_judge] += 1
+        return {"units": np.ones(len(to_judge))}, 0.5
+
+    monkeypatch.setattr(preferences, "held_out_margins", watch)
+    credits, _, _ = preferences.measure(pairs, pairs, config)
+    assert (judged == 2).all()
+    assert (credits["units"] == pairs.first_chosen).all()
+
+
+def test_descriptions_are_asked_for_once_tested_and_escaped(
+    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def answer(question: str) -> str:
+        if "Quality: the stories" in question:
+            return f"Quality: more moons {HOSTILE}"
+        return "More: neither"
+
+    asking = {"model": FakeOpenAI.model, "interpreting": {"tests": 3, "quiet_tests": 1}}
+    with FakeOpenAI(answer) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        preferences.main(make(**asking, dry_run=True))
+        assert "dry run: nothing is asked" in capsys.readouterr().out
+        assert server.requests == 0
+        preferences.main(make(**asking))
+        asked = server.requests
+        assert asked > 6
+        (tmp_path / "out" / "manifest.json").unlink()
+        preferences.main(make(**asking))
+        assert server.requests == asked
+    found = json.loads((tmp_path / "out" / "preferences.json").read_text(encoding="utf-8"))
+    told = [unit["fidelity"] for unit in found["units"] if unit["fidelity"] is not None]
+    assert told
+    assert all(one["agreement"]["mean"] == 0.5 and one["agreement"]["n"] <= 3 for one in told)
+    page = (tmp_path / "out" / "preferences.html").read_text(encoding="utf-8")
+    assert "<script>" not in page
+    assert "more moons &lt;script&gt;" in page
+
+
+def test_a_killed_embedding_goes_on_and_ends_in_the_same_numbers(
+    tiny_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"story {k} " + "lamp stone river " * k for k in range(30)]
+    options = EmbeddingOptions(str(tiny_model("bert")), max_tokens=24)
+    whole = embed(texts, options, tmp_path / "whole")
+    monkeypatch.setattr(embeddings, "_KEEP_AFTER_TEXTS", 5)
+    seen = []
+    once = embeddings._Encoder.embed
+
+    def until_killed(self: Any, text: str) -> Any:
+        if len(seen) == 17:
+            raise KeyboardInterrupt
+        seen.append(text)
+        return once(self, text)
+
+    monkeypatch.setattr(embeddings._Encoder, "embed", until_killed)
+    with pytest.raises(KeyboardInterrupt):
+        embed(texts, options, tmp_path / "killed")
+    seen.clear()
+    seen_again: list[str] = []
+
+    def count(self: Any, text: str) -> Any:
+        seen_again.append(text)
+        return once(self, text)
+
+    monkeypatch.setattr(embeddings._Encoder, "embed", count)
+    resumed = embed(texts, options, tmp_path / "killed")
+    assert len(seen_again) == 15
+    assert (resumed.vectors == whole.vectors).all()
+    assert resumed.notes == whole.notes
+    alone = embed(texts[7:8], options, tmp_path / "alone")
+    assert (alone.vectors[0] == whole.vectors[7]).all()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+def test_windows_are_averaged_or_cut_and_counted(
+    tiny_model: Any, tmp_path: Path, pooling: Any
+) -> None:
+    import torch  # noqa: PLC0415
+    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415
+
+    folder = tiny_model("bert")
+    text = "lamp stone river cat " * 30
+    options = EmbeddingOptions(str(folder), pooling, max_tokens=24, normalise=False)
+    whole = embed([text], options, tmp_path)
+    cut = embed([text], EmbeddingOptions(**{**vars(options), "long_stories": "cut"}), tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder)
+    own = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert whole.notes["tokens"] == len(own)
+    assert whole.notes["tokens_cut"] == 0
+    assert cut.notes["tokens"] + cut.notes["tokens_cut"] == len(own)
+    assert (cut.notes["windows"], cut.notes["longer_than_a_window"]) == (1, 1)
+    assert whole.notes["windows"] > 2
+    ids = tokenizer(text, truncation=True, max_length=24, return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        hidden = model(input_ids=ids).last_hidden_state[0]
+    expected = {"mean": hidden.mean(0), "first": hidden[0], "last": hidden[-1]}[pooling]
+    assert np.allclose(cut.vectors[0], expected.numpy(), atol=1e-5)
+    assert not np.allclose(whole.vectors, cut.vectors, atol=1e-3)
+
+
+def test_embeddings_of_other_options_and_models_are_told_apart(
+    tiny_model: Any, tmp_path: Path
+) -> None:
+    bert, llama = str(tiny_model("bert")), str(tiny_model("llama"))
+    texts = ["one story", "", "one story"]
+    one = embed(texts, EmbeddingOptions(bert), tmp_path)
+    assert (one.vectors[0] == one.vectors[2]).all()
+    assert one.notes["texts"] == 2
+    assert np.allclose(np.linalg.norm(one.vectors, axis=1), 1, atol=1e-5)
+    last = embed(texts, EmbeddingOptions(llama, "last"), tmp_path)
+    first = embed(texts, EmbeddingOptions(bert, "first"), tmp_path)
+    assert not np.allclose(one.vectors, first.vectors)
+    assert not np.allclose(one.vectors, last.vectors)
+    with pytest.raises(ConfigError, match="max_tokens"):
+        embed(["new"], EmbeddingOptions(bert, max_tokens=4_096), tmp_path)
+    with pytest.raises(ModelError, match="cannot load"):
+        embed(["new"], EmbeddingOptions(str(tmp_path)), tmp_path)
+    for file in tmp_path.glob("*/*.parquet"):
+        file.write_bytes(b"not a table")
+    with pytest.raises(DataError, match="remove it"):
+        embed(texts, EmbeddingOptions(bert), tmp_path)
+
+
+def test_configs_that_cannot_work_are_refused(preferences: ModuleType, make: Any) -> None:
+    with pytest.raises(ConfigError, match="give model"):
+        preferences.main(make(dry_run=True))
+    with pytest.raises(ConfigError, match="repeats"):
+        preferences.main(make(repeats=0))
+    with pytest.raises(DataError, match="are in split"):
+        preferences.main(make(test_split="all"))
+    with pytest.raises(ConfigError, match="prefixes"):
+        preferences.main(make(autoencoder={**SMALL, "prefixes": [2]}))
