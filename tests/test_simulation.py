@@ -1,11 +1,28 @@
-"""The simulated readers: the same seed, the same votes; every weight does what it says."""
+"""Simulated readers and worlds: the same seed, the same votes; every knob does what it says."""
 
+import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
-from litbench.curation.simulation import ReaderSimulation, simulate_votes
+from litbench import records
+from litbench.config import build
+from litbench.curation.invented_texts import STYLES, invented_texts, styles_of
+from litbench.curation.simulation import (
+    ReaderSimulation,
+    World,
+    simulate_votes,
+    simulate_world,
+    stories_table,
+)
+from litbench.errors import ConfigError
+from litbench.models.features import feature_matrix
+from litbench.records import check_parquet, write_table
+from litbench.text import count_words, prompt_key
 
 PROMPTS, STORIES = 150, 12
 COUNT = PROMPTS * STORIES
@@ -100,3 +117,302 @@ def test_only_votes_down_make_a_score_negative():
 def test_values_that_are_all_equal_are_no_error(quality, n_words):
     drawn = simulate_votes(["a", "a", "b"], quality, n_words, OPTIONS)
     assert drawn.score.shape == (3,)
+
+
+def test_fame_counts_for_nothing_where_its_weight_is_zero_and_is_asked_for_where_not():
+    fame = _random.normal(size=COUNT)
+    with_fame = simulate_votes(PROMPT_IDS, QUALITY, N_WORDS, OPTIONS, fame)
+    assert with_fame.score.tolist() == votes().score.tolist()
+    famous = simulate_votes(PROMPT_IDS, QUALITY, N_WORDS, replace(OPTIONS, fame_weight=1.5), fame)
+    assert agreement(famous.score, fame) > 0.6
+    with pytest.raises(ConfigError, match=r"fame_weight is 1\.5 and no fame is given"):
+        votes(fame_weight=1.5)
+
+
+# A world of as many stories as above, all of whose biases are off.
+OFF = {
+    "quality_weight": 0.0, "length_weight": 0.0, "fame_weight": 0.0, "decay_hours": math.inf,
+    "growth_hours": 0.0, "fade_hours": math.inf, "ranking": 0.0, "noise": 0.0, "luck": 0.0,
+    "down": 0.0, "audience_spread": 0.0,
+}  # fmt: skip
+ON = {"fame_weight": 0.4, "growth_hours": 2.0, "fade_hours": 9.0, "ranking": 0.7}
+READER_KEYS = set(ReaderSimulation.__dataclass_fields__) - {"seed"}
+
+
+@cache
+def _simulated(changes):
+    changes = dict(changes)
+    readers = {key: value for key, value in changes.items() if key in READER_KEYS}
+    stories = {key: value for key, value in changes.items() if key not in READER_KEYS}
+    base = {"seed": 5, "prompts": PROMPTS, "stories_per_prompt": STORIES}
+    return simulate_world(World(**(base | stories), readers=ReaderSimulation(**readers)))
+
+
+def simulated(*knobs, **changes):
+    """The world of all knobs given; a later one wins."""
+    merged = {key: value for part in (*knobs, changes) for key, value in part.items()}
+    return _simulated(tuple(sorted(merged.items())))
+
+
+COLUMNS = (
+    "prompt", "quality", "n_words", "author", "created_utc", "score_utc", "score", "readers",
+)  # fmt: skip
+
+
+def test_the_same_world_is_the_same_to_the_last_bit():
+    world = simulated(ON).world
+    first, second = simulate_world(world), simulate_world(world)
+    for name in COLUMNS:
+        values = getattr(first, name)
+        assert values.tolist() == getattr(second, name).tolist()
+        assert values.shape == (COUNT,)
+        assert values.dtype == (np.float64 if name == "quality" else np.int64)
+
+
+def test_a_seed_of_the_readers_changes_readers_only():
+    world = simulated().world
+    other = simulate_world(replace(world, readers=replace(world.readers, seed=9)))
+    for name in ("prompt", "quality", "n_words", "author", "created_utc"):
+        assert getattr(other, name).tolist() == getattr(simulated(), name).tolist()
+    assert other.score.tolist() != simulated().score.tolist()
+    assert simulated(seed=6).quality.tolist() != simulated().quality.tolist()
+
+
+# A knob's value that switches it off, one that does not, and a change that only it lets through.
+SWITCHES = [
+    ({"quality_weight": 0.0}, {"quality_weight": 0.7}, {"author_quality": 0.9}),
+    ({"length_weight": 0.0}, {"length_weight": 0.35}, {"quality_length": 0.8}),
+    ({"fame_weight": 0.0}, {"fame_weight": 0.5}, {"fame_quality": 0.8}),
+    ({"ranking": 0.0}, {"ranking": 0.7}, {"steps": 5}),
+    ({"decay_hours": math.inf}, {"decay_hours": 9.0}, {"delay_hours": 2.0}),
+    ({"decay_hours": math.inf}, {"decay_hours": 9.0}, {"growth_hours": 3.0, "fade_hours": 4.0}),
+    ({"decay_hours": math.inf}, {"decay_hours": 9.0}, {"quality_delay": 0.7}),
+    ({"stories_spread": 0.0}, {"stories_spread": 0.5}, {"stories_audience": 0.9}),
+]
+
+
+@pytest.mark.parametrize(("off", "on", "change"), SWITCHES)
+@pytest.mark.parametrize("ranking", [0.0, 0.7])
+def test_a_bias_that_is_off_has_no_effect_at_all(off, on, change, ranking):
+    rest = {"ranking": ranking}
+    for name in ("score", "readers"):
+        without = [getattr(simulated(rest, off, c), name).tolist() for c in ({}, change)]
+        assert without[0] == without[1]
+    changed = [simulated(rest, on, c).score.tolist() for c in ({}, change)]
+    assert changed[0] != changed[1]
+
+
+@pytest.mark.parametrize(
+    ("knob", "of_stories"),
+    [("quality_length", "n_words"), ("quality_delay", "created_utc")],
+)
+def test_what_does_not_go_with_quality_stays_when_quality_changes(knob, of_stories):
+    for value, same in ((0.0, True), (0.6, False)):
+        drawn = [
+            getattr(simulated({knob: value, "author_quality": share}), of_stories).tolist()
+            for share in (0.0, 0.8)
+        ]
+        assert (drawn[0] == drawn[1]) is same
+
+
+@pytest.mark.parametrize("ranking", [0.0, 1.0])
+def test_where_only_quality_counts_the_votes_follow_it(ranking):
+    drawn = simulated(OFF, quality_weight=1.0, base=-1.0, audience=1e6, ranking=ranking)
+    assert agreement(drawn.score, drawn.quality) > 0.98
+
+
+def test_where_nothing_counts_the_votes_follow_nothing():
+    drawn = simulated(OFF)
+    for values in (drawn.quality, drawn.n_words, drawn.created_utc):
+        assert 0.46 < agreement(drawn.score, values) < 0.54
+
+
+def test_a_story_that_is_earlier_meets_more_readers_unless_stories_fade():
+    early = simulated(OFF, decay_hours=9.0)
+    assert agreement(early.readers, -early.created_utc) > 0.8
+    # The audience grows over the day and looks at what is new.
+    growing = simulated(OFF, decay_hours=200.0, growth_hours=60.0, fade_hours=3.0)
+    assert agreement(growing.readers, growing.created_utc) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("decay", "growth", "fade"), [(9.0, 0.0, 4.0), (9.0, 2.0, math.inf), (9.0, 30.0, 4.0)]
+)
+def test_readers_are_as_many_as_the_rate_of_arrival_says(decay, growth, fade):
+    times = np.linspace(0, 400, 400_001)
+    rate = np.exp(-times / decay) * (1 - np.exp(-times / growth) if growth else 1)
+    seen = np.exp(-times / fade)
+    expected = np.trapezoid(rate * seen) / np.trapezoid(rate)
+    knobs = {"decay_hours": decay, "growth_hours": growth, "fade_hours": fade, "delay_hours": 0}
+    drawn = simulated(OFF, knobs, audience=1_000.0)
+    error = math.sqrt(expected / COUNT / 1_000)
+    assert abs(drawn.readers.mean() / 1_000 - expected) < 5 * error
+    # In steps as at once, with places that hardly matter.
+    stepped = simulated(OFF, knobs, audience=1_000.0, ranking=1e-9)
+    assert abs(stepped.readers.mean() / 1_000 - expected) < 5 * error
+
+
+def test_the_rich_get_richer_and_no_reader_is_made_up():
+    even, ranked = (simulated(OFF, decay_hours=14.0, ranking=r) for r in (0.0, 1.0))
+    top = [
+        np.mean((world.readers.reshape(PROMPTS, STORIES) / world.readers.mean()).max(axis=1))
+        for world in (even, ranked)
+    ]
+    assert top[1] > 1.5 * top[0]
+    assert ranked.readers.mean() < even.readers.mean()
+    first = np.arange(1, STORIES + 1) ** -1.0
+    everything = simulated(OFF, ranking=1.0, audience=10_000.0)
+    met = everything.readers.reshape(PROMPTS, STORIES).sum(axis=1)
+    # Every reader looks through all places once, whoever stands in them.
+    assert np.allclose(met / 10_000, first.sum(), rtol=0.05)
+
+
+@pytest.mark.parametrize("knobs", [{}, ON, {"down": 1.0, "ranking": 1.0}, {"base": 9.0}])
+def test_no_score_is_larger_than_the_number_of_readers(knobs):
+    drawn = simulated(knobs)
+    assert (np.abs(drawn.score) <= drawn.readers).all()
+    assert (drawn.readers >= 0).all()
+
+
+def test_correlations_are_those_asked_for():
+    knobs = {"prompts": 2_000, "stories_per_prompt": 10.0, "authors": 500}
+    drawn = simulated(knobs, quality_length=0.5, quality_delay=-0.6, author_quality=0.4)
+    delay = drawn.created_utc - np.array(simulated(knobs, delay_hours=0.0).created_utc)
+    ranks = delay.argsort().argsort() / len(delay)
+    assert abs(drawn.quality.mean()) < 0.1
+    assert 0.93 < drawn.quality.std() < 1.07
+    assert 0.47 < np.corrcoef(drawn.quality, np.log(drawn.n_words))[0, 1] < 0.53
+    # Of ranks it is 6 / pi * asin(r / 2) for each and so a little less.
+    assert -0.62 < np.corrcoef(drawn.quality, ranks)[0, 1] < -0.52
+    assert abs(np.median(drawn.n_words) / drawn.world.median_words - 1) < 0.05
+    assert abs(delay.mean() / 3_600 / drawn.world.readers.delay_hours - 1) < 0.3
+    counts = np.bincount(drawn.author)
+    means = np.bincount(drawn.author, drawn.quality) / np.maximum(counts, 1)
+    assert 0.33 < np.var(means[counts > 0]) < 0.53
+
+
+def test_busy_prompts_have_more_stories_and_means_are_kept():
+    world = {"prompts": 4_000, "stories_per_prompt": 6.5}
+    same = simulated(world)
+    assert set(np.bincount(same.prompt)) == {6, 7}
+    spread = simulated(world, OFF, stories_spread=0.6, stories_audience=0.8, audience_spread=1.0)
+    counts = np.bincount(spread.prompt, minlength=4_000)
+    assert counts.min() >= 1
+    assert 6.2 < counts.mean() < 6.8
+    mean_readers = np.bincount(spread.prompt, spread.readers) / counts
+    assert np.corrcoef(np.log(counts), np.log1p(mean_readers))[0, 1] > 0.65
+
+
+WRONG = [
+    ({"prompts": 0}, "prompts"), ({"median_words": 0.2}, "median_words"),
+    ({"words_spread": -1.0}, "words_spread"), ({"quality_length": 1.2}, "quality_length"),
+    ({"quality_delay": math.nan}, "quality_delay"), ({"authors": 0}, "authors"),
+    ({"author_quality": 1.1}, "author_quality"), ({"fame_quality": -2.0}, "fame_quality"),
+    ({"style": 1.0}, "style"), ({"stories_per_prompt": 0.0}, "stories_per_prompt"),
+    ({"stories_audience": 3.0}, "stories_audience"), ({"seed": -1}, "seed"),
+    ({"readers": {"audience": 0.0}}, "audience"), ({"readers": {"down": 2.0}}, "down"),
+    ({"readers": {"decay_hours": 0.0}}, "decay_hours"), ({"readers": {"steps": 0}}, "steps"),
+    ({"readers": {"ranking": -0.1}}, "ranking"), ({"readers": {"base": math.inf}}, "base"),
+    ({"readers": {"fade_hours": -1.0}}, "fade_hours"), ({"readers": {"luck": -1.0}}, "luck"),
+    ({"readers": {"fame_weight": math.nan}}, "fame_weight"),
+    ({"readers": {"end_utc": 5}}, "end_utc"), ({"readers": {"noise": -1.0}}, "noise"),
+    ({"readers": {"audience_spread": math.nan}}, "audience_spread"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "named"), WRONG)
+def test_a_bad_value_is_named(values, named):
+    with pytest.raises(ConfigError, match=rf"{named} is .*: give"):
+        build(World, values)
+
+
+TEXT_WORLD = {"prompts": 100, "median_words": 130.0, "words_spread": 0.9}
+
+
+def test_texts_have_exactly_their_words_and_make_a_valid_table(tmp_path):
+    drawn = simulated(TEXT_WORLD)
+    table = stories_table(drawn)
+    assert count_words(table["text"]).to_pylist() == table["n_words"].to_pylist()
+    assert table["n_words"].to_pylist() == drawn.n_words.tolist()
+    assert table.column_names == [*records.STORIES.arrow().names, "quality", "readers"]
+    write_table(table, tmp_path / "stories.parquet")
+    check_parquet(tmp_path / "stories.parquet", records.STORIES)
+    assert table.equals(stories_table(drawn))
+    prompts = set(table["prompt"].to_pylist())
+    assert len({prompt_key(prompt) for prompt in prompts}) == len(prompts) == 100
+    named = stories_table(drawn, texts=False)
+    assert pc.count_distinct(named["text"]).as_py() == len(drawn.prompt)
+    for name in (*records.STORIES.arrow().names, "quality", "readers"):
+        if name not in ("prompt", "text"):
+            assert named[name].equals(table[name])
+
+
+@pytest.mark.parametrize("n_words", [[1], [1, 1, 1], [2_500, 1, 3]])
+def test_short_and_long_texts_have_exactly_their_words(n_words):
+    counts = np.array(n_words)
+    texts = invented_texts(np.zeros((len(counts), STYLES)), counts, np.random.default_rng(1))
+    assert count_words(texts).to_pylist() == n_words
+
+
+def test_quotation_marks_open_and_close_in_turn():
+    for text in stories_table(simulated(TEXT_WORLD))["text"].to_pylist()[:200]:
+        marks = [letter for letter in text if letter in "“”"]
+        assert marks == ["“", "”"] * (len(marks) // 2)
+        assert text[-1] in ".?!”"
+        assert text == text.strip()
+
+
+def test_styles_tell_the_share_of_quality_asked_for():
+    quality = np.random.default_rng(1).standard_normal(40_000)
+    for share in (0.0, 0.3, 0.8):
+        styles = styles_of(quality, share, np.random.default_rng(2))
+        told = styles @ np.linalg.lstsq(styles, quality, rcond=None)[0]
+        assert abs(np.var(told) - share) < 0.02
+
+
+def told_by_features(style):
+    """Agreement on random pairs of a linear model of surface features, fitted on other prompts."""
+    drawn = simulated(TEXT_WORLD, style=style, prompts=140)
+    table = stories_table(drawn)
+    features = feature_matrix(table["prompt"].to_pylist(), table["text"].to_pylist())
+    features = (features - features.mean(0)) / np.maximum(features.std(0), 1e-9)
+    half = len(features) // 2
+    weights = np.linalg.solve(
+        features[:half].T @ features[:half] + 10 * np.eye(features.shape[1]),
+        features[:half].T @ drawn.quality[:half],
+    )
+    told = np.corrcoef(features[half:] @ weights, drawn.quality[half:])[0, 1]
+    return 0.5 + math.asin(told) / math.pi
+
+
+def test_features_learn_some_of_the_quality_and_never_all():
+    assert 0.64 < told_by_features(0.6) < 0.79
+    assert 0.44 < told_by_features(0.0) < 0.56
+
+
+def test_the_program_writes_what_make_pairs_takes_and_no_truth_goes_into_pairs(
+    load_program, tmp_path, capsys
+):
+    simulate, make_pairs = (
+        load_program(f"data_prep/{name}.py") for name in ("simulate_stories", "make_pairs")
+    )
+    world = World(prompts=60, median_words=150.0)
+    for folder, texts in (("a", True), ("b", True), ("c", False)):
+        simulate.main(simulate.Config(out=tmp_path / folder, world=world, texts=texts))
+    first, second = (tmp_path / folder / "stories.parquet" for folder in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+    capsys.readouterr()
+    simulate.main(simulate.Config(out=tmp_path / "a", world=world))
+    assert capsys.readouterr().out.startswith("unchanged")
+    pairs = {}
+    for folder in ("a", "c"):
+        config = make_pairs.Config(
+            stories=tmp_path / folder / "stories.parquet",
+            out=tmp_path / folder / "pairs",
+            label_source="planted",
+        )
+        make_pairs.main(config)
+        pairs[folder] = pq.read_table(config.out / "pairs.parquet")
+    assert pairs["a"].num_rows > 20
+    assert pairs["a"].column_names == records.PAIRS.arrow().names
+    assert pairs["a"]["pair_id"].equals(pairs["c"]["pair_id"])

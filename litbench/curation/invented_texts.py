@@ -1,0 +1,164 @@
+"""Invented texts: words of no language, whose style partly tells how good a story is.
+
+A text has exactly the words it is to have (`litbench.text.count_words`). Its sentences,
+paragraphs, commas, quoted speech, questions and vocabulary follow the story's own style, so that
+anything that reads style learns something of quality, and nothing can learn all of it.
+"""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+
+# Sentence length, commas, variety of words, quoted speech, length of paragraphs, long words.
+STYLES = 6
+_BATCH_WORDS = 1_000_000
+_VOCABULARY = 6_000
+_PROMPT_WORDS = (8, 20)
+
+_SYLLABLES = tuple(
+    onset + vowel
+    for onset in ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z")
+    for vowel in ("a", "e", "i", "o", "u")
+)
+_MIDDLE = (" ", ", ")
+_ENDS = (".", "?", "!")
+_CLOSED = ("", "”")
+_BREAKS = (" ", "\n\n", "")
+_OPENED = ("", "“")
+
+
+def styles_of(quality: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
+    """Styles of stories that together tell a share of the variance of their quality.
+
+    Args:
+        quality: standard normal; shape (n,).
+        share: of the variance of quality, in a linear regression on all styles; below 1.
+        random: draws the rest.
+
+    Returns:
+        float64, shape (n, STYLES), each column standard normal and as telling as any other.
+    """
+    # Each style is the quality and noise; k of them with signal to noise s leave 1 / (1 + k s).
+    signal = share / (1 - share) / STYLES
+    loading = math.sqrt(signal / (1 + signal))
+    own = random.standard_normal((len(quality), STYLES))
+    styles: np.ndarray = loading * quality[:, None] + math.sqrt(1 - loading**2) * own
+    return styles
+
+
+def invented_texts(
+    styles: np.ndarray, n_words: np.ndarray, random: np.random.Generator
+) -> pa.Array:
+    """Texts of given styles and lengths.
+
+    Args:
+        styles: shape (n, STYLES), see `styles_of`.
+        n_words: at least 1; shape (n,).
+        random: draws words and marks.
+
+    Returns:
+        large_string, shape (n,).
+    """
+    words, glue = _words(), _glue()
+    ends = np.cumsum(n_words)
+    batches = np.searchsorted(ends, np.arange(_BATCH_WORDS, ends[-1], _BATCH_WORDS), side="left")
+    texts: list[str] = []
+    for rows in np.split(np.arange(len(n_words)), np.unique(batches + 1)):
+        if len(rows):
+            texts += _batch(styles[rows], n_words[rows], random, words, glue)
+    return pa.array(texts, pa.large_string())
+
+
+def invented_prompts(count: int, random: np.random.Generator) -> pa.Array:
+    """Prompts of invented words, each with its number, so that no two are one prompt."""
+    low, high = _PROMPT_WORDS
+    words, lengths = _words()[: 2 * _VOCABULARY : 2], random.integers(low, high, count)
+    drawn = words[random.integers(_VOCABULARY, size=int(lengths.sum()))].tolist()
+    ends = np.cumsum(lengths).tolist()
+    prompts = [
+        f"{number}. {' '.join(drawn[end - length : end])}."
+        for number, (end, length) in enumerate(zip(ends, lengths.tolist(), strict=True))
+    ]
+    return pa.array(prompts, pa.large_string())
+
+
+def _words() -> np.ndarray:
+    """Every invented word in lower case and, after it, capitalised; the longer words last."""
+    # Of its own seed: all worlds speak one language.
+    random = np.random.default_rng(20)
+    halves = []
+    for fewest, most in ((1, 2), (3, 4)):
+        found: dict[str, None] = {}
+        while len(found) < _VOCABULARY // 2:
+            parts = random.integers(len(_SYLLABLES), size=random.integers(fewest, most + 1))
+            # A final consonant tells more words of two syllables apart.
+            last = ("", "n", "r", "s", "l", "m")[random.integers(6)]
+            found["".join(_SYLLABLES[part] for part in parts) + last] = None
+        halves += list(found)
+    both = [form for word in halves for form in (word, word.capitalize())]
+    return np.array(both, dtype=object)
+
+
+def _glue() -> np.ndarray:
+    """What may stand after a word: the middle marks, then the ends of sentences."""
+    ends = [
+        end + closed + space + opened
+        for end in _ENDS
+        for closed in _CLOSED
+        for space in _BREAKS
+        for opened in _OPENED
+    ]
+    return np.array([*_MIDDLE, *ends], dtype=object)
+
+
+def _batch(
+    styles: np.ndarray,
+    n_words: np.ndarray,
+    random: np.random.Generator,
+    words: np.ndarray,
+    glue: np.ndarray,
+) -> list[str]:
+    """The texts of some stories, all words at once."""
+
+    def odds(base: float, width: float, style: int) -> np.ndarray:
+        # A story's own probability.
+        share: np.ndarray = 1 / (1 + np.exp(-(base + width * styles[:, style])))
+        return share
+
+    story = np.repeat(np.arange(len(n_words)), n_words)
+    count = len(story)
+    last = np.zeros(count, dtype=bool)
+    last[np.cumsum(n_words) - 1] = True
+    mark = random.random(count)
+    stop = np.exp(-2.6 - 0.35 * styles[:, 0])[story]
+    ends = last | (mark < stop)
+    comma = ~ends & (mark < stop + odds(-2.9, 0.5, 1)[story])
+    # Words by rank with a frequency of about 1 / rank, of a vocabulary as wide as the style has.
+    half = _VOCABULARY // 2
+    wide = np.clip(np.exp(5.5 + 0.8 * styles[:, 2]), 20, half)
+    word = np.floor(wide[story] ** random.random(count)).astype(np.int64) - 1
+    word = np.minimum(word, half - 1)
+    word += half * (random.random(count) < odds(-1.2, 0.4, 5)[story])
+    starts = np.concatenate([[True], ends[:-1]])
+    # Sentence by sentence: in quotation marks or not, the mark at its end, a new paragraph or not.
+    sentence_story = story[starts]
+    sentences = len(sentence_story)
+    quoted = random.random(sentences) < odds(-1.3, 0.9, 3)[sentence_story]
+    end = np.searchsorted(np.array([0.84, 0.94]), random.random(sentences), side="right")
+    paragraph = random.random(sentences) < odds(-1.2, 0.6, 4)[sentence_story]
+    space = np.where(last[ends], 2, paragraph.astype(np.int64))
+    next_quoted = np.append(quoted[1:], False) & ~last[ends]
+    after = comma.astype(np.int64)
+    place = ((end * len(_CLOSED) + quoted) * len(_BREAKS) + space) * len(_OPENED) + next_quoted
+    after[ends] = len(_MIDDLE) + place
+    pieces = np.empty(2 * count, dtype=object)
+    pieces[0::2] = words[2 * word + starts]
+    pieces[1::2] = glue[after]
+    parts = pieces.tolist()
+    opens = quoted[np.searchsorted(sentence_story, np.arange(len(n_words)))].tolist()
+    bounds = [0, *(2 * np.cumsum(n_words)).tolist()]
+    return [
+        ("“" if opens[row] else "") + "".join(parts[bounds[row] : bounds[row + 1]])
+        for row in range(len(n_words))
+    ]
