@@ -89,11 +89,16 @@ def _themed(style: str) -> str:
     return re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1; font-family: inherit", style)
 
 
-def standalone(svg: str) -> str:
-    """A plot of a page as a file of its own: the page's light colours and a font by name."""
+def light_colors() -> dict[str, str]:
+    """The colours of the light theme, by the name of their CSS variable."""
     style = resources.files("litbench.report").joinpath("style.css").read_text(encoding="utf-8")
     # The first block of the style sheet holds the light theme.
-    colors = dict(re.findall(r"--([\w-]+):\s*(#\w+)", style[: style.index("}")]))
+    return dict(re.findall(r"--([\w-]+):\s*(#\w+)", style[: style.index("}")]))
+
+
+def standalone(svg: str) -> str:
+    """A plot of a page as a file of its own: the page's light colours and a font by name."""
+    colors = light_colors()
 
     def light(style: str) -> str:
         style = re.sub(r"var\(--([\w-]+)\)", lambda match: colors[match[1]], style)

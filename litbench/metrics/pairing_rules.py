@@ -1,0 +1,579 @@
+"""How right pairing rules are, where the truth about each story is known.
+
+A simulated story has a quality. A rule is right about a pair whose chosen story has the higher
+one. What counts more is what a rater learns from the rule's pairs: `fit_preference` trains a
+logistic regression on what a rater could see of the stories (`observe`), and `rate_random` asks it
+about pairs that no votes chose. One simulated world gives one number of each kind, so the unit of
+every interval here is the world: its seed is the cluster.
+"""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from litbench.config import nearest
+from litbench.errors import ConfigError, DataError
+from litbench.metrics.comparisons import paired_difference
+from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
+from litbench.metrics.leaderboard import csv_cell, plain
+
+Amount = Literal["equal", "natural"]
+AMOUNTS: dict[Amount, str] = {
+    "equal": "on as many pairs of each variant as the smallest has",
+    "natural": "on all pairs that a variant has",
+}
+
+# What every row of a study has, by column.
+MEASURES = {
+    "agreement": "agreement with true quality on random pairs",
+    "prefers_longer": "how often the rater prefers the longer of two random stories",
+    "agreement_longer": "agreement on random pairs whose better story is the longer",
+    "agreement_shorter": "agreement on random pairs whose better story is the shorter",
+    "right": "pairs of the rule whose chosen story is the better",
+    "chosen_longer": "pairs of the rule whose chosen story is the longer",
+    "better_longer": "pairs of the rule whose better story is the longer",
+    "kept": "pairs of the rule, of all pairs of two stories of one prompt",
+    "pairs": "pairs to train on",
+}
+# What depends on the amount; the rest is told of all pairs of a rule.
+LEARNED = ("agreement", "prefers_longer", "agreement_longer", "agreement_shorter")
+TRUTH = "truth"
+_MOST_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What a rater sees of a story, and how it learns.
+
+    A rater sees length as it is, quality through several signs of it that are each noisy, and more
+    that has nothing to do with either. The more it sees, the more pairs it needs.
+
+    Attributes:
+        length: the scale on which it sees length.
+        signs: features that show quality.
+        sign_noise: standard deviation of the noise of each; quality has 1.
+        distractors: features that show nothing of quality or length.
+        author_share: share of a distractor's variance that all stories of an author have in
+            common, so that a rater can take a liking to an author.
+        penalty: of the squared weights, in units of pairs.
+    """
+
+    length: Literal["log", "words"] = "log"
+    signs: int = 6
+    sign_noise: float = 2.0
+    distractors: int = 24
+    author_share: float = 0.3
+    penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for key, least in (("signs", 1), ("distractors", 0), ("sign_noise", 0), ("penalty", 0)):
+            if getattr(self, key) < least:
+                raise ConfigError(f"learner.{key} is {getattr(self, key)}: give at least {least}")
+        if not 0 <= self.author_share <= 1:
+            raise ConfigError(
+                f"learner.author_share is {self.author_share}: give a share from 0 to 1"
+            )
+        if self.penalty == 0:
+            raise ConfigError("learner.penalty is 0: give more, or few pairs have no answer")
+
+
+def observe(
+    quality: np.ndarray, n_words: np.ndarray, author: np.ndarray, learner: Learner, seed: int
+) -> np.ndarray:
+    """What a rater sees of each story.
+
+    Args:
+        quality: standard normal; shape (n,).
+        n_words: shape (n,).
+        author: number of the author, from 0; shape (n,).
+        learner: see there.
+        seed: seeds the noise.
+
+    Returns:
+        Shape (n, 1 + signs + distractors): standardised length, signs, distractors.
+    """
+    random = np.random.default_rng([seed, 7])
+    seen = np.log1p(n_words) if learner.length == "log" else n_words.astype(float)
+    length = (seen - seen.mean()) / max(float(seen.std()), 1e-12)
+    noise = random.normal(0, learner.sign_noise, (len(quality), learner.signs))
+    names = random.normal(size=(int(author.max()) + 1, learner.distractors))
+    own = random.normal(size=(len(quality), learner.distractors))
+    common = learner.author_share
+    rest = math.sqrt(common) * names[author] + math.sqrt(1 - common) * own
+    return np.column_stack([length, quality[:, None] + noise, rest])
+
+
+def within_prompts(prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of two stories of one prompt, whatever their votes.
+
+    Args:
+        prompt: of each story; shape (n,).
+
+    Returns:
+        Places of the two stories, the earlier place first; shape (m,) each.
+    """
+    order = np.argsort(prompt, kind="stable")
+    _, starts, sizes = np.unique(prompt[order], return_index=True, return_counts=True)
+    left, right = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for size in np.unique(sizes):
+        first, second = np.triu_indices(size, 1)
+        of = starts[sizes == size][:, None]
+        left.append((of + first).ravel())
+        right.append((of + second).ravel())
+    return order[np.concatenate(left)], order[np.concatenate(right)]
+
+
+def share_above(difference: np.ndarray) -> float:
+    """Share of differences above zero; a difference of zero is one half, none at all is NaN."""
+    if not len(difference):
+        return math.nan
+    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+
+
+def pair_figures(
+    quality: np.ndarray, n_words: np.ndarray, chosen: np.ndarray, rejected: np.ndarray
+) -> dict[str, float]:
+    """How right a rule is about its own pairs, and which way it leans.
+
+    Args:
+        quality: of all stories; shape (n,).
+        n_words: of all stories; shape (n,).
+        chosen: places of the chosen stories; shape (m,).
+        rejected: places of the rejected ones; shape (m,).
+
+    Returns:
+        `right`, `chosen_longer`, `better_longer`; see `MEASURES`.
+    """
+    better = quality[chosen] - quality[rejected]
+    longer = n_words[chosen] - n_words[rejected]
+    return {
+        "right": share_above(better),
+        "chosen_longer": share_above(longer),
+        "better_longer": share_above(np.sign(better) * longer),
+    }
+
+
+def fit_preference(differences: np.ndarray, penalty: float) -> np.ndarray:
+    """Weights of a logistic regression without intercept, by Newton's method.
+
+    Minimises sum(log(1 + exp(-differences @ w))) + penalty / 2 * |w|^2, which has one minimum.
+
+    Args:
+        differences: features of the chosen story minus those of the rejected; shape (m, k).
+        penalty: above 0.
+
+    Returns:
+        Shape (k,).
+    """
+    width = differences.shape[1]
+    weights = np.zeros(width)
+
+    def loss(at: np.ndarray) -> float:
+        return float(np.logaddexp(0, -differences @ at).sum() + penalty / 2 * at @ at)
+
+    now = loss(weights)
+    for _ in range(_MOST_STEPS):
+        wrong = 1 / (1 + np.exp(np.clip(differences @ weights, -500, 500)))
+        slope = penalty * weights - differences.T @ wrong
+        curve = (differences * (wrong * (1 - wrong))[:, None]).T @ differences
+        step = np.linalg.solve(curve + penalty * np.eye(width), slope)
+        if float(slope @ step) < 1e-9 * max(now, 1.0):
+            break
+        size = 1.0
+        while (after := loss(weights - size * step)) > now and size > 1e-6:
+            size /= 2
+        weights, now = weights - size * step, after
+    return weights
+
+
+def rate_random(
+    weights: np.ndarray, differences: np.ndarray, better: np.ndarray, longer: np.ndarray
+) -> dict[str, float]:
+    """What a trained rater says of pairs that no votes chose.
+
+    Args:
+        weights: from `fit_preference`; shape (k,).
+        differences: features of the first story minus those of the second; shape (m, k).
+        better: quality of the first minus that of the second; shape (m,).
+        longer: words of the first minus those of the second; shape (m,).
+
+    Returns:
+        `LEARNED` by name; see `MEASURES`.
+    """
+    rewards = differences @ weights
+    agrees = np.sign(rewards) * np.sign(better)
+    leans = np.sign(better) * np.sign(longer)
+    return {
+        "agreement": share_above(agrees),
+        # Of two stories of one length none is the longer.
+        "prefers_longer": share_above((np.sign(rewards) * np.sign(longer))[longer != 0]),
+        "agreement_longer": share_above(agrees[leans > 0]),
+        "agreement_shorter": share_above(agrees[leans < 0]),
+    }
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a study a world stands.
+
+    Attributes:
+        group: the sweep, or the world where it stands alone.
+        value: of the knob that the sweep turns; None for a world that stands alone.
+    """
+
+    group: str
+    value: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.at}".strip()
+
+    @property
+    def at(self) -> str:
+        """The value as people write it; empty for a world that stands alone."""
+        if self.value is None:
+            return ""
+        return "∞" if self.value == math.inf else f"{self.value:g}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one variant did in one world.
+
+    Attributes:
+        place: which world.
+        seed: of the world.
+        variant: pairing rules by name; `TRUTH` for random pairs labelled by quality itself.
+        amount: which pairs the rater was trained on.
+        figures: by `MEASURES`.
+        random_longer: share of the world's random pairs whose better story is the longer.
+    """
+
+    place: Place
+    seed: int
+    variant: str
+    amount: Amount
+    figures: Mapping[str, float]
+    random_longer: float
+
+    def plain(self) -> dict[str, Any]:
+        """The row of a table."""
+        keys = {"group": self.place.group, "value": self.place.value, "seed": self.seed}
+        keys |= {"variant": self.variant, "amount": self.amount}
+        return {**keys, **self.figures, "random_longer": self.random_longer}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A claim about a world, written before it is run.
+
+    Attributes:
+        variant: whose figure.
+        against: variant that it is compared with.
+        measure: of `MEASURES`.
+        direction: how the variant's figure stands to the other.
+        amount: of `AMOUNTS`.
+        at_least: by how much; never below 0.
+        at_most: how far apart the two may be where they are claimed to be equal.
+        because: the reasoning.
+    """
+
+    variant: str
+    against: str
+    measure: str
+    direction: Literal["higher", "lower", "equal"]
+    amount: Amount = "equal"
+    at_least: float = 0.0
+    at_most: float | None = None
+    because: str = ""
+
+    def check(self, variants: Sequence[str], where: str) -> None:
+        """Check the names.
+
+        Raises:
+            ConfigError: a variant or a measure is unknown, or the bound does not fit.
+        """
+        known = [*variants, TRUTH]
+        for name in (self.variant, self.against):
+            if name not in known:
+                raise ConfigError(f"{where}: unknown variant '{name}': {nearest(name, known)}")
+        if self.measure not in MEASURES:
+            raise ConfigError(
+                f"{where}: unknown measure '{self.measure}': "
+                f"{nearest(self.measure, list(MEASURES))}"
+            )
+        if self.at_least < 0:
+            raise ConfigError(f"{where}: at_least is {self.at_least}: give 0 or more")
+        if (self.direction == "equal") != (self.at_most is not None):
+            raise ConfigError(
+                f"{where}: at_most says how far 'equal' reaches: give both, or neither"
+            )
+
+    def __str__(self) -> str:
+        bound = f" by {self.at_least:g} or more" if self.at_least else ""
+        if self.direction == "equal":
+            bound = f" to {self.against} within {self.at_most:g}"
+            return f"{self.measure} of {self.variant} ({self.amount}) is equal{bound}"
+        return (
+            f"{self.measure} of {self.variant} ({self.amount}) is {self.direction} than that of "
+            f"{self.against}{bound}"
+        )
+
+
+Outcome = Literal["held", "failed", "undecided"]
+OUTCOMES: tuple[Outcome, ...] = ("held", "failed", "undecided")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of a prediction.
+
+    Attributes:
+        world: name.
+        prediction: as written.
+        difference: of the variant minus the other, over seeds.
+        outcome: held where the whole interval is what was claimed, failed where none of it is.
+    """
+
+    world: str
+    prediction: Prediction
+    difference: Interval
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One variant in one world, over seeds.
+
+    Attributes:
+        place: which world.
+        variant: name.
+        amount: what the rater was trained on.
+        figures: by `MEASURES`.
+        gain: agreement minus that of the reference, paired by seed; None for the reference.
+        lean: `prefers_longer` minus that of `TRUTH`, paired by seed; None for `TRUTH`.
+        random_longer: share of random pairs whose better story is the longer.
+    """
+
+    place: Place
+    variant: str
+    amount: Amount
+    figures: Mapping[str, Interval]
+    gain: Interval | None
+    lean: Interval | None
+    random_longer: Interval
+
+
+@dataclass(frozen=True)
+class Study:
+    """The figures of a study.
+
+    Attributes:
+        reference: variant that gains are measured from.
+        seeds: of every world.
+        summaries: by world, amount and variant, in the order of the rows.
+        checked: every prediction.
+    """
+
+    reference: str
+    seeds: list[int]
+    summaries: list[Summary]
+    checked: list[Checked]
+
+    @property
+    def variants(self) -> list[str]:
+        """All variants in their order, `TRUTH` among them."""
+        return list(dict.fromkeys(one.variant for one in self.summaries))
+
+    @property
+    def places(self) -> list[Place]:
+        """All worlds in their order."""
+        return list(dict.fromkeys(one.place for one in self.summaries))
+
+    @property
+    def sweeps(self) -> dict[str, list[Place]]:
+        """The worlds of each sweep."""
+        found: dict[str, list[Place]] = {}
+        for place in self.places:
+            if place.value is not None:
+                found.setdefault(place.group, []).append(place)
+        return found
+
+    def at(self, place: Place, amount: Amount) -> list[Summary]:
+        """The variants of a world."""
+        return [one for one in self.summaries if (one.place, one.amount) == (place, amount)]
+
+
+def _interval(measure: str, values: np.ndarray, seeds: Sequence[int]) -> Interval:
+    known = np.isfinite(values)
+    kept = [seed for seed, there in zip(seeds, known, strict=True) if there]
+    # What a rule fixes, such as the share of longer stories after symmetry, may not vary at all.
+    of = jackknife_interval if measure in LEARNED else mean_interval
+    return of(values[known], kept)
+
+
+def _difference(measure: str, one: np.ndarray, other: np.ndarray, seeds: list[int]) -> Interval:
+    if measure == "pairs":
+        return mean_interval(one - other, seeds)
+    return paired_difference(one, other, seeds)[0]
+
+
+def check_prediction(prediction: Prediction, difference: Interval) -> Outcome:
+    """Whether a difference is what was claimed.
+
+    Args:
+        prediction: the claim.
+        difference: variant minus the other.
+
+    Returns:
+        held where every value of the interval is what was claimed, failed where none is,
+        undecided in between and where there is no interval.
+    """
+    low, high = difference.low, difference.high
+    if math.isnan(low):
+        return "undecided"
+    if prediction.at_most is not None:
+        most = prediction.at_most
+        if -most <= low and high <= most:
+            return "held"
+        return "failed" if high < -most or low > most else "undecided"
+    if prediction.direction == "lower":
+        low, high = -high, -low
+    if low > prediction.at_least or low == high == prediction.at_least > 0:
+        return "held"
+    return "failed" if high < prediction.at_least or high == low == 0 else "undecided"
+
+
+def summarise(
+    rows: Sequence[Row], reference: str, predictions: Mapping[str, Sequence[Prediction]]
+) -> Study:
+    """Means and intervals over seeds.
+
+    Args:
+        rows: of every world, seed, variant and amount.
+        reference: variant that gains are measured from.
+        predictions: by the name of the world.
+
+    Raises:
+        DataError: worlds have different seeds, or a prediction is about a world without rows.
+    """
+    groups: dict[tuple[Place, Amount, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.place, row.amount, row.variant), []).append(row)
+    seeds = [row.seed for row in next(iter(groups.values()))]
+
+    def values(key: tuple[Place, Amount, str], measure: str) -> np.ndarray:
+        if key not in groups:
+            raise DataError(f"no rows of {key[2]} in world {key[0]}: run it first")
+        of = groups[key]
+        if [row.seed for row in of] != seeds:
+            raise DataError(f"world {key[0]}, {key[2]}: its seeds are not {seeds}: run it again")
+        return np.array([row.figures[measure] for row in of], dtype=float)
+
+    summaries = []
+    for key, of in groups.items():
+        place, amount, variant = key
+
+        def against(other: str, measure: str, key: tuple[Place, Amount, str] = key) -> Interval:
+            there = values((key[0], key[1], other), measure)
+            return _difference(measure, values(key, measure), there, seeds)
+
+        summaries.append(
+            Summary(
+                place,
+                variant,
+                amount,
+                {name: _interval(name, values(key, name), seeds) for name in MEASURES},
+                None if variant == reference else against(reference, "agreement"),
+                None if variant == TRUTH else against(TRUTH, "prefers_longer"),
+                jackknife_interval(np.array([row.random_longer for row in of]), seeds),
+            )
+        )
+    checked = []
+    for world, claims in predictions.items():
+        for claim in claims:
+            one, other = (
+                values((Place(world), claim.amount, name), claim.measure)
+                for name in (claim.variant, claim.against)
+            )
+            difference = _difference(claim.measure, one, other, seeds)
+            checked.append(Checked(world, claim, difference, check_prediction(claim, difference)))
+    return Study(reference, seeds, summaries, checked)
+
+
+def study_json(study: Study) -> dict[str, Any]:
+    """The figures as JSON can hold them; what cannot be told is null."""
+    found: dict[str, Any] = plain(asdict(study))
+    for one, summary in zip(found["summaries"], study.summaries, strict=True):
+        one["place"]["value"] = _value(summary.place)
+    return found
+
+
+def _value(place: Place) -> float | str | None:
+    """The value as JSON and CSV can hold it: an infinite one by name, as it is not unknown."""
+    if place.value is None or math.isfinite(place.value):
+        return place.value
+    return str(place.value)
+
+
+def write_study_csv(study: Study, path: Path) -> None:
+    """Write a line for every world, amount and variant, with the ends of every interval."""
+    ends = ("mean", "low", "high")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        names = [*MEASURES, "gain", "lean", "random_longer"]
+        columns = [name if end == "mean" else f"{name}_{end}" for name in names for end in ends]
+        writer.writerow(["group", "value", "variant", "amount", "seeds", *columns])
+        for one in study.summaries:
+            intervals = [*one.figures.values(), one.gain, one.lean, one.random_longer]
+            cells = [
+                None if interval is None else getattr(interval, end)
+                for interval in intervals
+                for end in ends
+            ]
+            place = one.place
+            start = [place.group, _value(place), one.variant, one.amount, len(study.seeds)]
+            writer.writerow([csv_cell(value) for value in [*start, *cells]])
+
+
+def study_text(study: Study) -> str:
+    """The figures for a terminal."""
+    width = max(len(name) for name in study.variants)
+    lines = [
+        f"{len(study.seeds)} seeds of every world, 95 % intervals over them; agreement with true "
+        "quality on random pairs, whatever their votes",
+    ]
+    for place in study.places:
+        of = study.at(place, "equal")
+        size = of[0].figures["pairs"].mean
+        longer = of[0].random_longer
+        lines += [
+            "",
+            f"{place}: trained on {size:,.0f} pairs of each; the better story is the longer in "
+            f"{longer}",
+            f"{'variant':<{width}}  {'agreement':<21}  {'prefers longer':<21}  "
+            f"{'right about its pairs':<21}  {'chosen is longer':<21}  {'all pairs':>9}  "
+            "agreement with all",
+        ]
+        for one, whole in zip(of, study.at(place, "natural"), strict=True):
+            shown = [
+                one.figures[name]
+                for name in ("agreement", "prefers_longer", "right", "chosen_longer")
+            ]
+            cells = [f"{one.variant:<{width}}", *(f"{interval!s:<21}" for interval in shown)]
+            cells.append(f"{whole.figures['pairs'].mean:>9,.0f}")
+            lines.append("  ".join([*cells, str(whole.figures["agreement"])]))
+    if study.checked:
+        lines += ["", "predictions:"]
+    for checked in study.checked:
+        found = checked.difference
+        lines.append(
+            f"{checked.outcome:<9}  {checked.world}: {checked.prediction}; "
+            f"{found.mean:+.4g} [{found.low:+.4g}, {found.high:+.4g}]"
+        )
+    return "\n".join(lines)
