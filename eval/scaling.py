@@ -26,7 +26,7 @@ name its folder as `path`.
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from litbench.config import as_plain, build, run_program
+from litbench.draws import check_seeds, check_unseeded, count_pairs, draw_order
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     JUDGING_CODE,
@@ -75,7 +76,6 @@ from litbench.raters import (
 from litbench.records import prompt_keys, write_table
 from litbench.report.figures import standalone
 from litbench.report.scaling_page import draw_panels, render_scaling
-from litbench.text import digest
 
 
 @dataclass
@@ -127,8 +127,7 @@ class StudyOptions:
     def __post_init__(self) -> None:
         if not self.pairs_used:
             raise ConfigError("pairs_used is empty: give amounts, such as [0.1, 0.3, 1.0]")
-        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"seeds is {self.seeds}: give whole numbers from 0, each once")
+        check_seeds(self.seeds)
 
 
 @dataclass(frozen=True)
@@ -164,44 +163,10 @@ def read_entries(config: Config) -> list[Entry]:
                 own[key] = spec.options.pop(key)
         trainer = load_trainer(spec)
         check_options(spec, "raters" if trainer is None else "trainers")
-        seeded = None if trainer is None else seeded_key(spec.options, spec.where)
-        if seeded is not None:
-            raise ConfigError(
-                f"{seeded} is given, so that all trainings would have one seed: leave it out, the "
-                "study's own key seeds tells them apart"
-            )
+        if trainer is not None:
+            check_unseeded(spec.options, spec.where)
         entries.append(Entry(spec, trainer, build(StudyOptions, own, spec.where)))
     return entries
-
-
-def seeded_key(options: Mapping[str, Any], where: str) -> str | None:
-    """The key that sets a seed, in an entry or in its members; None where there is none."""
-    for key, value in options.items():
-        if key == "seed":
-            return f"{where}.seed"
-        inner = seeded_key(value, f"{where}.{key}") if isinstance(value, Mapping) else None
-        if inner is not None:
-            return inner
-    return None
-
-
-def count_pairs(amount: float, total: int, where: str) -> int:
-    """How many of `total` pairs an amount stands for; a share is rounded, to at least 2."""
-    if isinstance(amount, float) and 0 < amount <= 1:
-        if total < 2:
-            raise ConfigError(f"{where}: there is 1 pair to train on: give at least 2")
-        return max(2, round(amount * total))
-    if not (isinstance(amount, int) and amount >= 2):
-        raise ConfigError(
-            f"{where}: pairs_used has {amount!r}: give shares above 0 and up to 1.0, or whole "
-            "numbers of pairs from 2"
-        )
-    if amount > total:
-        raise ConfigError(
-            f"{where}: pairs_used has {amount:,}, and there are {total:,} pairs to train on: give "
-            "at most that many, or 1.0 for all"
-        )
-    return amount
 
 
 def list_jobs(entries: Sequence[Entry], total: int) -> list[Job]:
@@ -249,15 +214,6 @@ def read_both(config: Config) -> tuple[pa.Table, pa.Table]:
             f"{config.test_split}), such as {min(shared)!r:.80}: give other prompts to judge"
         )
     return train, test
-
-
-def draw_order(train: pa.Table, seed: int) -> list[int]:
-    """The rows in the order in which amounts take them: by a hash of the prompt, then the pair."""
-    keys = [
-        (digest("scaling", seed, key), digest("scaling", seed, pair_id))
-        for key, pair_id in zip(prompt_keys(train), train["pair_id"].to_pylist(), strict=True)
-    ]
-    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def with_columns(verdicts: pa.Table, job: Job) -> pa.Table:

@@ -4,11 +4,16 @@ The floor every trained or bought rater must beat. It is a real model: coefficie
 read, JSON on disk, probabilities.
 """
 
+import functools
+import hashlib
 import json
 import math
+import multiprocessing
+import os
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +23,7 @@ import pyarrow as pa
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.manifest import versions, write_json
+from litbench.manifest import code_digest, versions, write_atomically, write_json
 from litbench.raters import ScoreRater, blind, training_prompts_of
 from litbench.records import pair_weights, prompt_keys
 from litbench.text import count_words, count_words_of
@@ -155,11 +160,14 @@ class FeatureOptions:
         c: inverse regularisation strengths to choose from, by folds inside the training pairs.
         folds: how many such folds, by prompt.
         drop: features to leave out.
+        store: folder of a `FeatureStore`, so that models fitted on the same stories compute their
+            features once; null for none. The model is the same.
     """
 
     c: list[float] = field(default_factory=lambda: [0.001, 0.01, 0.1, 1.0])
     folds: int = 5
     drop: list[str] = field(default_factory=list)
+    store: Path | None = None
 
 
 @dataclass
@@ -173,6 +181,7 @@ class FeatureModel(ScoreRater):
         coefficients: per standardised feature; positive means readers preferred more of it.
         c: the inverse regularisation strength that was chosen.
         prompts: `prompt_key` of the training prompts.
+        store: where features lie ready; None where they are computed. It is no part of the model.
     """
 
     name: str
@@ -183,12 +192,13 @@ class FeatureModel(ScoreRater):
     c: float
     prompts: frozenset[str]
     kind: str = "features"
+    store: "FeatureStore | None" = None
     gives_probability = True
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Rewards in log-odds; float64, shape (n,)."""
         places = [FEATURES.index(name) for name in self.names]
-        features = feature_matrix(prompts, stories)[:, places]
+        features = _matrix(prompts, stories, self.store)[:, places]
         terms = ((features - self.mean) / self.scale) * self.coefficients
         # numpy groups the terms of a sum by memory layout and batch size; fsum rounds once, and
         # so a story's reward does not depend on its neighbours.
@@ -261,6 +271,129 @@ def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray
     return np.array(rows, dtype=np.float64)
 
 
+# What a process of its own is worth: it takes a second to start.
+_STORIES_PER_PROCESS = 2_000
+_STORIES_AT_ONCE = 500
+
+
+class FeatureStore:
+    """Surface features of stories on disk, by content: each distinct story is computed once.
+
+    Several processes may share a folder. A file appears when it is whole, so a killed process
+    loses what it was computing and no more. Values are mapped from disk; a story takes about 150
+    bytes of memory. Where many stories are missing every core computes a part of them. Code that
+    computes features otherwise has another subfolder.
+
+    Args:
+        folder: where the files lie; made when the first one is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / code_digest(__file__, "text.py")[:16]
+        self._read: set[str] = set()
+        self._values: list[np.ndarray] = []
+        # Of each story the file and the row.
+        self._places: dict[bytes, tuple[int, int]] = {}
+
+    @classmethod
+    def at(cls, folder: Path) -> "FeatureStore":
+        """The store of a folder, one for all models of this process."""
+        return _store_at(folder.resolve())
+
+    def matrix(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        """What `feature_matrix` returns, to the last bit."""
+        keys = [_content_key(p, s) for p, s in zip(prompts, stories, strict=True)]
+        if any(key not in self._places for key in keys):
+            self._read_files()
+        missing = {key: row for row, key in enumerate(keys) if key not in self._places}
+        if missing:
+            rows = list(missing.values())
+            found = _on_all_cores([prompts[row] for row in rows], [stories[row] for row in rows])
+            self._write(list(missing), found)
+            self._read_files()
+        matrix = np.zeros((len(keys), len(FEATURES)))
+        rows_of: dict[int, list[tuple[int, int]]] = {}
+        for row, key in enumerate(keys):
+            file, place = self._places[key]
+            rows_of.setdefault(file, []).append((row, place))
+        for file, pairs in rows_of.items():
+            into, places = np.array(pairs).T
+            matrix[into] = self._values[file][places]
+        return matrix
+
+    def _write(self, keys: Sequence[bytes], values: np.ndarray) -> None:
+        table = pa.table(
+            {
+                "key": pa.array(keys, pa.binary(16)),
+                "features": pa.FixedSizeListArray.from_arrays(values.ravel(), len(FEATURES)),
+            }
+        ).combine_chunks()
+        name = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
+
+        def write(path: Path) -> None:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+
+        write_atomically(self.folder / f"{name}.arrow", write)
+
+    def _read_files(self) -> None:
+        """Map the files that have come since."""
+        for path in sorted(self.folder.glob("[!.]*.arrow")):
+            if path.name in self._read:
+                continue
+            try:
+                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            except (pa.ArrowInvalid, OSError) as error:
+                raise DataError(f"cannot read {path} ({error}): delete it") from error
+            self._read.add(path.name)
+            for batch in table.to_batches():
+                values = batch["features"].flatten().to_numpy(zero_copy_only=True)
+                self._values.append(values.reshape(-1, len(FEATURES)))
+                for row, key in enumerate(batch["key"].to_pylist()):
+                    self._places.setdefault(key, (len(self._values) - 1, row))
+
+
+@functools.cache
+def _store_at(folder: Path) -> FeatureStore:
+    return FeatureStore(folder)
+
+
+def _content_key(prompt: str, story: str) -> bytes:
+    texts = [text.encode("utf-8", "surrogatepass") for text in (prompt, story)]
+    hasher = hashlib.blake2b(len(texts[0]).to_bytes(8, "little"), digest_size=16)
+    for text in texts:
+        hasher.update(text)
+    return hasher.digest()
+
+
+def _on_all_cores(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    """`feature_matrix`, on as many cores as there are and as the work is worth."""
+    # Processes that a launcher started on this machine share its cores.
+    cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    processes = min(cores, len(stories) // _STORIES_PER_PROCESS)
+    if processes < 2:
+        return feature_matrix(prompts, stories)
+    pieces = [
+        slice(start, start + _STORIES_AT_ONCE) for start in range(0, len(stories), _STORIES_AT_ONCE)
+    ]
+    # Arrow's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        parts: Iterable[np.ndarray] = pool.map(
+            feature_matrix,
+            [prompts[piece] for piece in pieces],
+            [stories[piece] for piece in pieces],
+        )
+        return np.concatenate(list(parts))
+
+
+def _matrix(
+    prompts: Sequence[str], stories: Sequence[str], store: FeatureStore | None
+) -> np.ndarray:
+    """`feature_matrix`, from a store where there is one."""
+    return feature_matrix(prompts, stories) if store is None else store.matrix(prompts, stories)
+
+
 def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features") -> FeatureModel:
     """Fit a feature model to preference pairs.
 
@@ -281,6 +414,7 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
     from sklearn.metrics import log_loss  # noqa: PLC0415
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
     if pairs.num_rows < 2:
         raise DataError(f"{pairs.num_rows} pairs are too few to fit features: give at least two")
@@ -296,7 +430,8 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     blinded, chosen_first = blind(pairs)
     texts = sorted({(p.prompt, s) for p in blinded for s in (p.first, p.second)})
     index = {text: row for row, text in enumerate(texts)}
-    features = feature_matrix([p for p, _ in texts], [s for _, s in texts])[:, places]
+    store = None if options.store is None else FeatureStore.at(options.store)
+    features = _matrix([p for p, _ in texts], [s for _, s in texts], store)[:, places]
     mean, scale = features.mean(0), features.std(0)
     scale[scale < 1e-12] = 1.0
     standard = (features - mean) / scale
@@ -316,22 +451,25 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
         )
         return model.fit(difference[rows], label[rows], sample_weight=weight[rows])
 
-    strength = options.c[0]
-    folds = min(options.folds, len(groups))
-    if len(options.c) > 1 and folds > 1:
-        losses = dict.fromkeys(options.c, 0.0)
-        for train, test in GroupKFold(folds).split(difference, label, group):
-            for c in options.c:
-                p = fitted(c, train).predict_proba(difference[test])[:, 1]
-                losses[c] += log_loss(
-                    label[test], p, sample_weight=weight[test], labels=[False, True],
-                    normalize=False,
-                )  # fmt: skip
-        strength = min(options.c, key=lambda c: (losses[c], c))
-    model = fitted(strength, np.arange(len(label)))
+    # How many threads add up the rows would show in the last digits, and 27 columns gain nothing
+    # from several.
+    with threadpool_limits(1, "blas"):
+        strength = options.c[0]
+        folds = min(options.folds, len(groups))
+        if len(options.c) > 1 and folds > 1:
+            losses = dict.fromkeys(options.c, 0.0)
+            for train, test in GroupKFold(folds).split(difference, label, group):
+                for c in options.c:
+                    p = fitted(c, train).predict_proba(difference[test])[:, 1]
+                    losses[c] += log_loss(
+                        label[test], p, sample_weight=weight[test], labels=[False, True],
+                        normalize=False,
+                    )  # fmt: skip
+            strength = min(options.c, key=lambda c: (losses[c], c))
+        model = fitted(strength, np.arange(len(label)))
     coefficients = model.coef_[0].astype(np.float64)
     prompts = training_prompts_of(pairs)
-    return FeatureModel(name, names, mean, scale, coefficients, strength, prompts)
+    return FeatureModel(name, names, mean, scale, coefficients, strength, prompts, store=store)
 
 
 @dataclass
