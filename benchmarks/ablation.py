@@ -48,7 +48,6 @@ def run(config: Path, out: Path, store: Path | None) -> tuple[float, dict[str, b
         cwd=_ROOT,
         check=True,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
     )
     seconds = time.perf_counter() - started
     names = ("ablation.json", "ablation.csv", "ablation.txt", "verdicts.parquet")

@@ -6,24 +6,40 @@ Plants signed sparse directions in made-up differences, more of them active in s
 others, under noise, and lets a few of them decide which side is chosen. Measures how well the
 directions come back (`litbench.metrics.preferences.recovery`), over seeds, and how well linear
 models on the units, on principal components and on the raw differences foretell held-out labels,
-true ones and permuted ones. `hypothesaes` takes part where it is installed; it is trained as
-published, on differences with a random sign.
+true ones and permuted ones; and which units' coefficients are said to be clear.
+
+`hypothesaes` takes part where it can be imported, on the same differences, whose signs are random:
+as published, and with smaller batches and twice the units, since it needs two one-sided units for a
+signed direction. LitBench does not install it; beside LitBench with all extras it needs
+
+    pip install --target FOLDER --no-deps hypothesaes==2.0.1 statsmodels patsy
+    PYTHONPATH=FOLDER python benchmarks/preferences.py
 """
 
-import importlib.util
+import contextlib
+import io
 import json
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from litbench.metrics.preferences import credits_of, recovery
+from litbench.metrics.comparisons import benjamini_hochberg
+from litbench.metrics.preferences import coefficient_intervals, credits_of, recovery
 from litbench.models.autoencoder import AutoencoderOptions, fit_autoencoder
-from litbench.models.linear_preference import fit_linear_preference
+from litbench.models.linear_preference import fit_linear_preference, logistic
 
 PAIRS, DIMENSIONS, PLANTED, ACTIVE, NOISE = 4_000, 96, 24, 4, 0.5
 SEEDS = range(5)
+# Every so many planted directions one decides about labels.
+DECIDING = slice(None, None, 4)
 STRENGTHS = [0.01, 0.1, 1.0]
+# Units and batch of hypothesaes; the first is the paper's.
+LIBRARY = {
+    "hypothesaes": (32, 512),
+    "hypothesaes, batch 64": (32, 64),
+    "hypothesaes, 64 units, batch 64": (64, 64),
+}
 
 
 def plant(seed: int, pairs: int = PAIRS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -40,7 +56,7 @@ def plant(seed: int, pairs: int = PAIRS) -> tuple[np.ndarray, np.ndarray, np.nda
     sizes = active * draw.choice([-1, 1], size=active.shape) * draw.uniform(0.6, 1.4, active.shape)
     noise = draw.normal(size=(pairs, DIMENSIONS)) * NOISE * np.sqrt(ACTIVE / DIMENSIONS)
     weights = np.zeros(PLANTED)
-    weights[::4] = draw.choice([-1.5, 1.5], size=len(weights[::4]))
+    weights[DECIDING] = draw.choice([-1.5, 1.5], size=len(weights[DECIDING]))
     labels = draw.random(pairs) < 1 / (1 + np.exp(-sizes @ weights))
     return sizes @ directions + noise, directions, labels
 
@@ -50,22 +66,50 @@ def principal(train: np.ndarray, count: int) -> np.ndarray:
     return np.linalg.svd(train, full_matrices=False)[2][:count]
 
 
-def published(train: np.ndarray, held: np.ndarray, seed: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The autoencoder of hypothesaes at the paper's settings: differences -> units."""
+def clear_units(
+    units: np.ndarray, first_chosen: np.ndarray, prompts: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which units have p < 0.05, and which of them after Benjamini and Hochberg; bool."""
+    linear = fit_linear_preference(units, first_chosen, prompts, STRENGTHS)
+    scaled = units / linear.scale
+    _, p_values = coefficient_intervals(
+        lambda rows: logistic(scaled[rows], first_chosen[rows], linear.c), prompts
+    )
+    return np.array(p_values) < 0.05, np.array(benjamini_hochberg(p_values)) < 0.05
+
+
+def published(
+    train: np.ndarray, held: np.ndarray, seed: int, units: int, batch_size: int
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """The autoencoder of hypothesaes: its directions, and differences -> units."""
     import torch  # noqa: PLC0415
     from hypothesaes.sae import SparseAutoencoder  # noqa: PLC0415
 
     torch.manual_seed(seed)
     model = SparseAutoencoder(
-        train.shape[1], 32, 4, dead_neuron_threshold_steps=256, prefix_lengths=[8, 32],
-        use_batch_topk=True,
+        train.shape[1], units, ACTIVE, dead_neuron_threshold_steps=256,
+        prefix_lengths=[units // 4, units], use_batch_topk=True,
     )  # fmt: skip
-    model.fit(
-        torch.from_numpy(train).float(), torch.from_numpy(held).float(), n_epochs=100,
-        show_progress=False,
-    )  # fmt: skip
-    published.directions = model.decoder.weight.detach().cpu().numpy().T  # type: ignore[attr-defined]
-    return lambda rows: model.get_activations(rows.astype(np.float32), show_progress=False)
+    # It prints when it stops early.
+    with contextlib.redirect_stdout(io.StringIO()):
+        model.fit(
+            torch.from_numpy(train).float(), torch.from_numpy(held).float(),
+            batch_size=batch_size, n_epochs=100, show_progress=False,
+        )  # fmt: skip
+    directions = model.decoder.weight.detach().cpu().numpy().T
+    return directions, lambda rows: model.get_activations(
+        rows.astype(np.float32), show_progress=False
+    )
+
+
+def library() -> dict[str, tuple[int, int]]:
+    """The settings of hypothesaes to measure; none where it cannot be imported."""
+    try:
+        import hypothesaes.sae  # noqa: F401, PLC0415
+    except ImportError as error:
+        print(f"without hypothesaes ({error}); see the top of this file")
+        return {}
+    return LIBRARY
 
 
 def main() -> None:
@@ -73,7 +117,7 @@ def main() -> None:
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    has_library = importlib.util.find_spec("hypothesaes") is not None
+    settings = library()
     found: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
@@ -95,11 +139,10 @@ def main() -> None:
             "components": (parts, lambda rows, parts=parts: rows @ parts.T),
             "raw": (planted, lambda rows: rows),
         }
-        if has_library:
+        for name, (units, batch_size) in settings.items():
             started = time.perf_counter()
-            units = published(train, held, seed)
-            note("seconds hypothesaes", time.perf_counter() - started)
-            spaces["hypothesaes"] = (published.directions, units)  # type: ignore[attr-defined]
+            spaces[name] = published(train, held, seed, units, batch_size)
+            note(f"seconds {name}", time.perf_counter() - started)
         chance = np.random.default_rng(seed + 1_000).normal(size=(32, DIMENSIONS))
         found_by = {name: of for name, (of, _) in spaces.items() if name != "raw"}
         for name, directions in {**found_by, "chance": chance}.items():
@@ -108,6 +151,14 @@ def main() -> None:
             note(f"matched {name}", score.matched)
             note(f"found {name}", score.found)
         shuffled = np.random.default_rng(seed).permutation(labels)
+        cosines = np.abs(planted @ model.decoder.T)
+        deciding = np.isin(np.arange(len(model.decoder)), cosines.argmax(1)[DECIDING])
+        _, clear = clear_units(model.units(known), labels[: len(known)], prompts)
+        note("clear units that decide", float(clear[deciding].mean()))
+        note("clear units that do not", float(clear[~deciding].mean()))
+        below, clear = clear_units(model.units(known), shuffled[: len(known)], prompts)
+        note("p < 0.05, permuted", float(below.mean()))
+        note("clear units, permuted", float(clear.sum()))
         for name, (_, project) in spaces.items():
             for kind, told in (("agreement", labels), ("permuted", shuffled)):
                 before, after = told[: len(known)], told[len(known) :]
@@ -120,7 +171,7 @@ def main() -> None:
                 turned = np.abs(project(-test) + project(test)).max()
                 note(f"not odd {name}", float(turned))
     for name, values in sorted(found.items()):
-        print(f"{name:28s} {np.mean(values):8.3f}  {min(values):8.3f} to {max(values):.3f}")
+        print(f"{name:44s} {np.mean(values):8.3f}  {min(values):8.3f} to {max(values):.3f}")
     means = {name: round(float(np.mean(values)), 3) for name, values in found.items()}
     print(
         json.dumps(

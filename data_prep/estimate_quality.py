@@ -146,8 +146,13 @@ def write_pairs(
         raise DataError(f"no pair is left:\n{made.funnel}\nloosen the step that removed the most")
     reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], rows))
     write_sorted_batches(reader, PAIRS, path)
+    if not found:
+        raise DataError(
+            f"no pair is left with p_chosen above min_probability {config.min_probability}:\n"
+            f"{made.funnel}\nlower it, or raise estimation.quality_share"
+        )
     return {
-        split: {"pairs": int(count), "mean_p_chosen": round(total / count, 4) if count else None}
+        split: {"pairs": int(count), "mean_p_chosen": round(total / count, 4)}
         for split, (count, total) in sorted(found.items())
     }
 

@@ -31,6 +31,7 @@ each with a GPU of its own, and so do jobs of a cluster that see one folder: `--
 import functools
 import itertools
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +98,7 @@ from litbench.records import (
     write_table,
 )
 from litbench.report.ablation_page import draw_curves, render_ablation
-from litbench.report.figures import standalone
+from litbench.text import digest
 
 _TEXTS = ("chosen", "rejected")
 _PAIRING_CODE = ("curation", "records.py", "text.py", "reading.py")
@@ -120,8 +121,7 @@ class Config(PairRules):
             the variant with the fewest.
         natural: train on all pairs of each variant, too.
         seeds: each draws the pairs and seeds the training.
-        most_test_pairs: most test pairs of each variant, whole prompts drawn by `seed`; null for
-            all.
+        most_test_pairs: most test pairs of each variant, drawn by `seed`; null for all.
         truth_pairs: how many random pairs are labelled by quality, where it is known.
         title: heading of the page.
         part: which job of a cluster this is and of how many, such as 2/4: it takes its share of
@@ -300,7 +300,8 @@ class Data:
         self.paths: dict[str, Path] = {}
         for variant in variants:
             given = [digests[name] for name in inputs_of(config, [variant])]
-            name = fingerprint(variant.rules, given, code)[:32]
+            rules = variant.rules if variant.pairs is None else None
+            name = fingerprint(rules, given, code)[:32]
             self.paths[variant.name] = self.folder / f"{name}.parquet"
         self.texts_path = self.folder / f"{fingerprint('texts', digests['stories'])[:32]}.arrow"
 
@@ -363,7 +364,7 @@ class Data:
                     f"story {unknown} of the pairs is not in {self.config.stories}: give the "
                     "stories that the pairs were made of"
                 )
-            columns[side] = self._texts["text"].take(place)
+            columns[side] = take_texts(self._texts["text"], place.to_numpy())
         return pa.table(columns).select([column.name for column in PAIRS.columns])
 
     def truth(self, prompts: Mapping[str, str]) -> pa.Table | None:
@@ -376,9 +377,20 @@ class Data:
             stories = read_stories(engine, self.config)
             if "quality" not in stories.columns:
                 return None
-            known = stories.filter(stories.quality.notnull())
-            known = known.select("story_id", "prompt_id", "n_words", "quality")
-            rows = [row for row in engine.rows(known) if row["prompt_id"] in prompts]
+            kind = stories.schema()["quality"]
+            if not kind.is_numeric():
+                raise DataError(
+                    f"{self.config.stories}: column quality holds {kind}, and it would be taken "
+                    "for the truth about the stories: give numbers, or rename the column"
+                )
+            known = stories.select(
+                "story_id", "prompt_id", "n_words", quality=stories.quality.cast("float64")
+            )
+            rows = [
+                row
+                for row in engine.rows(known.filter(known.quality.notnull()))
+                if row["prompt_id"] in prompts and math.isfinite(row["quality"])
+            ]
         of: dict[str, list[dict[str, Any]]] = {}
         for row in sorted(rows, key=lambda row: (row["prompt_id"], row["story_id"])):
             of.setdefault(row["prompt_id"], []).append(row)
@@ -407,14 +419,33 @@ class Data:
         if not found:
             return None
         table = pa.Table.from_pylist(found, schema=PAIRS.arrow().empty_table().schema)
-        return first_pairs(as_keys(table), self.config.truth_pairs, self.config.seed)
+        order = draw_order(table, self.config.seed)
+        return as_keys(table).take(pa.array(sorted(order[: self.config.truth_pairs])))
 
 
-def first_pairs(pairs: pa.Table, most: int | None, seed: int) -> pa.Table:
-    """At most so many pairs, whole prompts but for the last, in the order of the table."""
+def take_texts(texts: pa.ChunkedArray, places: np.ndarray) -> pa.ChunkedArray:
+    """`texts.take(places)`, which would bring all texts into memory first."""
+    ends = np.cumsum([len(chunk) for chunk in texts.chunks])
+    of_chunk = np.searchsorted(ends, places, side="right")
+    taken, rows = [], []
+    for number in np.unique(of_chunk):
+        here = np.flatnonzero(of_chunk == number)
+        chunk = texts.chunk(int(number))
+        taken.append(chunk.take(pa.array(places[here] - (ends[number] - len(chunk)))))
+        rows.append(here)
+    back = np.argsort(np.concatenate(rows))
+    return pa.chunked_array([pa.concat_arrays(taken).take(pa.array(back))])
+
+
+def draw_test_pairs(pairs: pa.Table, most: int | None, seed: int) -> pa.Table:
+    """At most so many pairs by a hash of the pair, in the order of the table.
+
+    Not whole prompts: prompts are what intervals count, and so nearly all of them stay.
+    """
     if most is None or pairs.num_rows <= most:
         return pairs
-    return pairs.take(pa.array(sorted(draw_order(pairs, seed)[:most])))
+    keys = [digest("test", seed, pair_id) for pair_id in pairs["pair_id"].to_pylist()]
+    return pairs.take(pa.array(sorted(sorted(range(len(keys)), key=keys.__getitem__)[:most])))
 
 
 def check_apart(train: Mapping[str, pa.Table], test: Mapping[str, pa.Table]) -> None:
@@ -535,7 +566,7 @@ def main(config: Config) -> None:
         )
     }
     tests = {
-        name: first_pairs(table, config.most_test_pairs, config.seed)
+        name: draw_test_pairs(table, config.most_test_pairs, config.seed)
         for name, table in tests.items()
     }
     truth = data.truth(prompts)
@@ -550,7 +581,9 @@ def main(config: Config) -> None:
     judging_code = code_digest(__file__, *JUDGING_CODE)
     weights = {name: source_digest(path, is_model=True) for name, path in models.items()}
     of_variant = {name: path.stem for name, path in data.paths.items()}
-    judged = fingerprint(test_keys["pair_id"].to_pylist(), test_keys["chosen_story_id"].to_pylist())
+    judged = fingerprint(
+        *(test_keys[name].to_pylist() for name in ("pair_id", "chosen_story_id", "prompt"))
+    )
 
     def work(job: Job, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
         spec, trainer, variant = job.entry.spec, job.entry.trainer, job.arm.variant
@@ -638,11 +671,8 @@ def main(config: Config) -> None:
     }
     panels = draw_curves(study)
     for name, panel in panels.items():
-        svg = standalone(panel.figure.svg)
-        product.write(
-            f"ablation_{name}.svg", lambda path, svg=svg: path.write_text(svg, encoding="utf-8")
-        )
-        product.write(f"ablation_{name}.png", lambda path, png=panel.png: path.write_bytes(png))
+        for file, write in panel.drawing.files(f"ablation_{name}").items():
+            product.write(file, write)
     made_of = {"config": as_plain(config), "inputs": {**digests, **weights}, "versions": versions()}
     page = render_ablation(
         title=config.title,

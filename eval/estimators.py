@@ -4,24 +4,30 @@
 
 Simulates each of `worlds` with each of `seeds` (litbench.curation.simulation). Each of `arms` makes
 training pairs of the same stories: by rules of pairing, or by estimated quality
-(litbench.curation.estimation). Four questions, all asked on test prompts, over all pairs of their
-stories, whatever their votes:
+(litbench.curation.estimation). Asked on test prompts, over all pairs of their stories, whatever
+their votes:
 
-- decided: of how many of these pairs the arm says which story is the better;
-- right: how often that is so, by true quality; and `labels`: the same over all pairs, those not
-  decided counted as one half;
-- `learner`: how often a logistic regression on noisy signs of quality and on length, trained on the
-  arm's pairs of the training prompts, prefers the truly better story: on all that the arm makes of
-  the stories (`equal stories`), and on as many pairs as every arm has (`equal pairs`);
-- `longer`: how often that learner prefers the longer story, beside how often it is the better.
+- `kept`: of how many of these pairs the arm says which story is the better;
+- `right`: how often that is so, by true quality; and `labels`: the same over all pairs, those not
+  decided counted as one half; `calibration`: how far `p_chosen` is above `right` on average;
+- `agreement`: how often a logistic regression on noisy signs of quality and on length, trained on
+  the arm's pairs of the training prompts, prefers the truly better story: on all that the arm makes
+  of the stories (`natural`), and on as many pairs as every arm has (`equal`);
+- `prefers_longer`: how often that learner prefers the longer story.
+
+Beside the arms stands `truth`: random pairs of the training prompts labelled by quality itself.
+Worlds may come with predictions, which are checked.
 
 Every world and seed is a part that is kept: a killed run goes on with the next. Writes
-`estimators.parquet` (a row per world, seed and arm), `estimators.json` (means and differences from
-`reference`, with intervals over seeds), `estimators.txt` and `manifest.json` into `out`.
+`estimators.parquet` (a row per world, seed, arm and amount), `estimators.csv` and `estimators.json`
+(means, and differences from `reference` paired by seed, with 95 % intervals over seeds),
+`estimators.txt`, `estimators.html`, its plot `estimators_worlds.svg` and `.png`, and
+`manifest.json` into `out`.
 """
 
 import json
-from dataclasses import dataclass, field, fields
+import math
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from litbench.config import as_plain, build, run_program
+from litbench.config import build, nearest, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.estimation import (
     EstimationOptions,
@@ -42,21 +48,38 @@ from litbench.curation.estimation import (
 )
 from litbench.curation.invented_texts import styles_of
 from litbench.curation.pair_making import PairRules, make_keys
-from litbench.curation.simulation import SimulatedWorld, World, simulate_world, stories_table
+from litbench.curation.simulation import World, changed_world, simulate_world, stories_table
 from litbench.curation.splits import split_prompts
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, code_digest, fingerprint, write_json
-from litbench.metrics.intervals import Interval, mean_interval
+from litbench.manifest import Product, as_json, code_digest, fingerprint, versions, write_json
+from litbench.metrics.pairing_rules import (
+    TRUTH,
+    LoneWorld,
+    Place,
+    Prediction,
+    Row,
+    Study,
+    fit_preference,
+    pair_figures,
+    rate_random,
+    share_above,
+    study_json,
+    study_text,
+    summarise,
+    true_pairs,
+    within_prompts,
+    write_study_csv,
+)
 from litbench.models.features import feature_matrix
 from litbench.records import write_table
+from litbench.report.study_figures import draw_study
+from litbench.report.study_page import render_study
 
-MEASURES = (
-    "decided", "right", "labels", "calibration", "equal_stories", "equal_pairs", "longer",
-    "truly_longer", "pairs",
-)  # fmt: skip
+# What is told of labels, by column of the page.
+_OF_LABELS = {"labels": "right of all test pairs", "calibration": "surer than right, by"}
 
 # The parts of the package that a part of the study depends on.
-CODE = ("curation", "models/features.py", "records.py", "text.py")
+CODE = ("curation", "metrics/pairing_rules.py", "models/features.py", "records.py", "text.py")
 
 
 @dataclass
@@ -83,6 +106,8 @@ class Arm:
             off = dict.fromkeys(
                 ("min_score", "max_tokens", "min_words", "min_gap", "symmetry_buckets")
             ) | {"chosen_later": False}
+        for key in shared.keys() & self.rules.keys():
+            raise ConfigError(f"rules: '{key}' is the comparison's own: leave it out")
         rules = build(PairRules, {**off, **self.rules, **shared}, "rules")
         rules.check()
         if self.estimation is not None:
@@ -96,8 +121,9 @@ class Config:
 
     Attributes:
         out: folder to write.
-        world: keys that all worlds share, see litbench.curation.simulation.World.
-        worlds: name -> keys that differ; `readers` are merged key by key.
+        world: what the worlds have in common, see litbench.curation.simulation.World; its seed
+            is not used.
+        worlds: name -> changes and predictions, see litbench.metrics.pairing_rules.LoneWorld.
         seeds: each simulates every world once.
         arms: name -> see Arm.
         reference: the arm that the others are compared with.
@@ -105,21 +131,46 @@ class Config:
             each story (`World.style` of its variance together), or `features`, the surface
             features of invented texts, which takes 1.5 ms a story.
         pairs: how many pairs are equal; null for as many as the arm with the fewest has.
+        title: heading of the page.
     """
 
     out: Path
-    world: dict[str, Any] = field(default_factory=dict)
+    world: World = field(default_factory=World)
     worlds: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
     arms: dict[str, Arm] = field(default_factory=dict)
     reference: str = "full"
     learner: Literal["signs", "features"] = "signs"
     pairs: int | None = None
+    title: str = "LitBench: filters and estimates"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The worlds of a config, read and checked.
+
+    Attributes:
+        worlds: by name; without seed.
+        about: of each, in words.
+        predictions: of each.
+    """
+
+    worlds: dict[str, World]
+    about: dict[str, str]
+    predictions: dict[str, list[Prediction]]
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of an arm by place of their stories; shape (n,) each, in the order of pair_id."""
+    """Pairs of an arm by place of their stories; shape (n,) each, in the order of pair_id.
+
+    Attributes:
+        chosen: places of the chosen stories.
+        rejected: places of the rejected ones.
+        weight: in training.
+        p_chosen: probability that chosen is the better; NaN where the arm gives none.
+        split: train or test.
+    """
 
     chosen: np.ndarray
     rejected: np.ndarray
@@ -133,23 +184,33 @@ class Pairs:
         return Pairs(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
-def build_worlds(config: Config) -> dict[str, World]:
-    """Check all worlds before the first is simulated."""
-    if not config.worlds or not config.arms or len(set(config.seeds)) < 2:
-        raise ConfigError("give at least one world, one arm and two different seeds")
+def read_plan(config: Config) -> Plan:
+    """Check everything before the first world is simulated."""
+    if not config.worlds or not config.arms:
+        raise ConfigError("worlds or arms is empty: give at least one of each")
+    seeds = config.seeds
+    if len(seeds) < 2 or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f"seeds is {seeds}: give two whole numbers from 0 or more, each once")
+    if TRUTH in config.arms:
+        raise ConfigError(f"arms: '{TRUTH}' is taken by pairs labelled by quality: rename it")
     if config.reference not in config.arms:
-        raise ConfigError(
-            f"reference is '{config.reference}', and the arms are {', '.join(config.arms)}: give "
-            "one of these"
-        )
-    for arm in config.arms.values():
-        arm.pair_rules(0)
-    made = {}
+        said = nearest(config.reference, list(config.arms))
+        raise ConfigError(f"reference is '{config.reference}', which is no arm: {said}")
+    if config.pairs is not None and config.pairs < 1:
+        raise ConfigError(f"pairs is {config.pairs}: give at least 1, or null")
+    for name, arm in config.arms.items():
+        try:
+            arm.pair_rules(0)
+        except ConfigError as error:
+            raise ConfigError(f"arms: {name}: {error}") from error
+    plan = Plan({}, {}, {})
     for name, keys in config.worlds.items():
-        readers = {**config.world.get("readers", {}), **keys.get("readers", {})}
-        merged = {**config.world, **keys, "readers": readers}
-        made[name] = build(World, merged, f"worlds: {name}")
-    return made
+        where = f"worlds: {name}"
+        lone = build(LoneWorld, keys, where)
+        plan.worlds[name] = changed_world(config.world, lone.changes, where)
+        plan.about[name] = lone.about
+        plan.predictions[name] = lone.claims(list(config.arms), where, list(_OF_LABELS))
+    return plan
 
 
 def make_arm(engine: Engine, stories: Any, arm: Arm, seed: int) -> Pairs:
@@ -172,173 +233,153 @@ def make_arm(engine: Engine, stories: Any, arm: Arm, seed: int) -> Pairs:
         pc.cast(pc.utf8_slice_codeunits(table[f"{side}_story_id"], 1), pa.int64()).to_numpy()
         for side in ("chosen", "rejected")
     ]
-    ones = np.ones(table.num_rows)
-    p_chosen = ones if arm.estimation is None else table["p_chosen"].to_numpy()
-    weight = table["weight"].to_numpy() if arm.estimation is not None and arm.weights else ones
+    weight, p_chosen = np.ones(table.num_rows), np.full(table.num_rows, math.nan)
+    if arm.estimation is not None:
+        p_chosen = table["p_chosen"].to_numpy()
+        weight = table["weight"].to_numpy() if arm.weights else weight
     return Pairs(*places, weight, p_chosen, np.asarray(table["split"].to_pylist()))
 
 
-def all_pairs(simulated: SimulatedWorld, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both places of every pair of stories of one prompt, of the stories `inside`."""
-    first: list[np.ndarray] = []
-    second: list[np.ndarray] = []
-    edges = np.flatnonzero(np.diff(simulated.prompt, prepend=-1))
-    for start, end in zip(edges, [*edges[1:], len(simulated.prompt)], strict=True):
-        if inside[start]:
-            low, high = np.triu_indices(end - start, 1)
-            first.append(low + start)
-            second.append(high + start)
-    return np.concatenate(first), np.concatenate(second)
-
-
-def learn(signs: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """Coefficients of a logistic regression on differences; the scale is that of the signs."""
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
-
-    difference = signs[pairs.chosen] - signs[pairs.rejected]
-    # Both orders of every pair, as the feature model does.
-    both = np.concatenate([difference, -difference])
-    label = np.repeat([1, 0], len(difference))
-    model = LogisticRegression(fit_intercept=False, solver="newton-cholesky", max_iter=1_000)
-    return model.fit(both, label, sample_weight=np.tile(pairs.weight, 2) / 2).coef_[0]
-
-
-def measure(config: Config, world: World, seed: int) -> list[dict[str, Any]]:
-    """All arms on one simulated world."""
-    simulated = simulate_world(world)
+def measure(config: Config, world: World) -> list[dict[str, Any]]:
+    """All arms on one simulated world; returns plain rows, an arm and an amount each."""
+    simulated, seed = simulate_world(world), world.seed
+    quality, n_words = simulated.quality, simulated.n_words
     table = stories_table(simulated, texts=config.learner == "features")
+    prompts = table["prompt"].to_pylist()
     if config.learner == "features":
-        signs = feature_matrix(table["prompt"].to_pylist(), table["text"].to_pylist())
+        signs = feature_matrix(prompts, table["text"].to_pylist())
     else:
-        drawn = styles_of(simulated.quality, world.style, np.random.default_rng([seed, 7]))
-        signs = np.column_stack([drawn, np.log1p(simulated.n_words)])
+        drawn = styles_of(quality, world.style, np.random.default_rng([seed, 7]))
+        signs = np.column_stack([drawn, np.log1p(n_words)])
     signs = signs - signs.mean(0)
     signs = signs / np.where(signs.std(0) > 0, signs.std(0), 1)
-    prompts = table["prompt"].to_pylist()
     split = split_prompts(prompts, {"train": 0.8, "test": 0.2}, seed)
-    first, second = all_pairs(simulated, np.array([split[p] == "test" for p in prompts]))
-    better = simulated.quality[first] > simulated.quality[second]
-    words = simulated.n_words[first] - simulated.n_words[second]
-    truly = float(np.mean(better[words != 0] == (words > 0)[words != 0]))
+    in_test = np.array([split[prompt] == "test" for prompt in prompts])
+    both = np.column_stack(within_prompts(simulated.prompt))
+    possible, asked = both[~in_test[both[:, 0]]], both[in_test[both[:, 0]]]
+    if not len(possible) or not len(asked):
+        raise DataError("no prompt to train on, or none to test on, has two stories: give more")
     with open_engine("duckdb", config.out, memory_limit=None, spark={}) as engine:
         stories = engine.put(table)
         made = {name: make_arm(engine, stories, arm, seed) for name, arm in config.arms.items()}
-    fewest = min(len(pairs.of("train").chosen) for pairs in made.values())
-    equal = fewest if config.pairs is None else min(config.pairs, fewest)
+    sizes = [len(pairs.of("train").chosen) for pairs in made.values()]
+    equal = min(sizes) if config.pairs is None else min(config.pairs, *sizes)
+    if not equal:
+        raise DataError(
+            f"arm {list(made)[sizes.index(0)]} has no pair to train on: loosen a rule, or simulate "
+            "more prompts"
+        )
+    random = np.random.default_rng([seed, 11])
+    learnt = true_pairs(quality, possible, max(sizes), random)
+    told = true_pairs(quality, asked, len(asked), random)
+    sides = np.concatenate([learnt, told])
+    weight, p_chosen = np.ones(len(sides)), np.full(len(sides), math.nan)
+    splits = np.repeat(["train", "test"], [len(learnt), len(told)])
+    made[TRUTH] = Pairs(*sides.T, weight, p_chosen, splits)
+    first, second = asked[:, 0], asked[:, 1]
+    better, longer = quality[first] - quality[second], n_words[first] - n_words[second]
+    seen = signs[first] - signs[second]
+
+    def learn(of: Pairs) -> dict[str, float]:
+        weights = fit_preference(signs[of.chosen] - signs[of.rejected], 1.0, of.weight)
+        return rate_random(weights, seen, better, longer)
+
     rows = []
     for name, pairs in made.items():
         train, test = pairs.of("train"), pairs.of("test")
-        right = simulated.quality[test.chosen] > simulated.quality[test.rejected]
-        decided = len(right) / len(first)
-        share = float(right.mean()) if len(right) else 0.5
+        own = pair_figures(quality, n_words, test.chosen, test.rejected)
+        kept, right = len(test.chosen) / len(asked), own["right"]
+        own |= {
+            "kept": kept,
+            "labels": kept * right + (1 - kept) / 2 if kept else 0.5,
+            "calibration": float(test.p_chosen.mean()) - right if kept else math.nan,
+        }
         # pair_id is a hash, so that the first pairs are drawn at random.
         some = Pairs(*(getattr(train, each.name)[:equal] for each in fields(train)))
-        rewards = [signs @ learn(signs, part) for part in (train, some)]
-        ahead = [reward[first] > reward[second] for reward in rewards]
-        rows.append(
-            {
-                "arm": name,
-                "decided": decided,
-                "right": share,
-                "labels": decided * share + (1 - decided) / 2,
-                "calibration": float(test.p_chosen.mean()) - share if len(right) else 0.0,
-                "equal_stories": float(np.mean(ahead[0] == better)),
-                "equal_pairs": float(np.mean(ahead[1] == better)),
-                "longer": float(np.mean((ahead[0] == (words > 0))[words != 0])),
-                "truly_longer": truly,
-                "pairs": float(len(train.chosen)),
-                "equal": equal,
-            }
-        )
+        for amount, of in (("equal", some), ("natural", train)):
+            rows.append({
+                "variant": name, "amount": amount,
+                "figures": {**learn(of), **own, "pairs": len(of.chosen)},
+                "random_longer": share_above(np.sign(better) * longer),
+            })  # fmt: skip
     return rows
 
 
-def summarise(rows: list[dict[str, Any]], config: Config) -> dict[str, Any]:
-    """Means over seeds and paired differences from the reference, with intervals."""
-    summary: dict[str, Any] = {}
-    for world in config.worlds:
-        arms = {}
-        for arm in config.arms:
-            own = [r for r in rows if r["world"] == world and r["arm"] == arm]
-            other = [r for r in rows if r["world"] == world and r["arm"] == config.reference]
-            figures = {
-                name: plain(mean_interval(np.array([r[name] for r in own]), config.seeds))
-                for name in MEASURES
-            }
-            lead = {
-                name: plain(
-                    mean_interval(
-                        np.array([a[name] - b[name] for a, b in zip(own, other, strict=True)]),
-                        config.seeds,
-                    )
-                )
-                for name in ("labels", "equal_stories", "equal_pairs")
-            }
-            arms[arm] = {**figures, "equal": own[0]["equal"], "lead": lead}
-        summary[world] = arms
-    return summary
+def run_all(plan: Plan, config: Config) -> list[Row]:
+    """Run what is not there yet; returns the rows of the whole study."""
+    folder = config.out / "parts"
+    code = code_digest(__file__, *CODE)
+    rows, used = [], set()
+    jobs = [(name, seed) for seed in config.seeds for name in plan.worlds]
+    for name, seed in tqdm(jobs, desc="worlds", leave=False, disable=None):
+        world = replace(plan.worlds[name], seed=seed)
+        depends_on = fingerprint(world, config.arms, config.learner, config.pairs, code)
+        path = folder / f"{depends_on[:24]}.json"
+        used.add(path.name)
+        if not path.exists():
+            try:
+                write_json(measure(config, world), path)
+            except DataError as error:
+                raise DataError(f"world {name}, seed {seed}: {error}") from error
+        rows += [
+            Row(place=Place(name), seed=seed, **row)
+            for row in json.loads(path.read_text(encoding="utf-8"))
+        ]
+    for path in folder.glob("*.json"):
+        if path.name not in used:
+            path.unlink()
+    return rows
 
 
-def plain(interval: Interval) -> dict[str, float]:
-    """A mean and its bounds."""
-    return {"mean": interval.mean, "low": interval.low, "high": interval.high}
-
-
-def as_text(summary: dict[str, Any], config: Config) -> str:
-    """One line per world and arm."""
-    lines = []
-    for world, arms in summary.items():
-        lines.append(f"{world} ({len(config.seeds)} seeds; lead over {config.reference})")
-        for arm, one in arms.items():
-            cells = [
-                f"pairs {one['pairs']['mean']:8,.0f}",
-                *(f"{n} {one[n]['mean']:.3f}" for n in ("decided", "right", "labels")),
-            ]
-            for name in ("equal_stories", "equal_pairs"):
-                lead = one["lead"][name]
-                cells.append(
-                    f"{name} {one[name]['mean']:.3f} "
-                    f"({lead['mean']:+.3f} [{lead['low']:+.3f}, {lead['high']:+.3f}])"
-                )
-            longer = f"longer {one['longer']['mean']:.3f} of {one['truly_longer']['mean']:.3f}"
-            lines.append("  " + "  ".join([f"{arm:24}", *cells, longer]))
-    return "\n".join(lines) + "\n"
+def labels_text(study: Study) -> str:
+    """What the arms say of the test pairs, for a terminal."""
+    width = max(len(name) for name in study.variants)
+    lines = ["", "test pairs: says which is the better of, right of these, right of all (undecided"]
+    lines.append("counted as one half), and how far p_chosen is above right on average")
+    for place in study.places:
+        lines += ["", str(place)]
+        for one in study.at(place, "natural"):
+            cells = [f"{one.figures[name]!s:<21}" for name in ("kept", "right", "labels")]
+            surer = one.figures["calibration"].mean
+            cells.append("" if math.isnan(surer) else f"{surer:+.3f}")
+            lines.append("  ".join([f"{one.variant:<{width}}", *cells]).rstrip())
+    return "\n".join(lines)
 
 
 def main(config: Config) -> None:
     """Simulate, make pairs, learn, compare."""
-    worlds = build_worlds(config)
+    plan = read_plan(config)
     product = Product(config.out, program=__file__, config=config, inputs={})
+    page_path = (config.out / "estimators.html").resolve()
     if product.is_current():
-        print((config.out / "estimators.txt").read_text(encoding="utf-8"), end="")
+        print((config.out / "estimators.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
-    code = code_digest(__file__, *CODE)
-    rows: list[dict[str, Any]] = []
-    jobs = [(name, seed) for seed in config.seeds for name in worlds]
-    arms = as_plain(config.arms)
-    wanted = set()
-    for name, seed in tqdm(jobs, desc="worlds", leave=False, disable=None):
-        plain_world = {**as_plain(worlds[name]), "seed": seed}
-        depends_on = fingerprint(plain_world, arms, config.learner, config.pairs, code)
-        path = config.out / "parts" / f"{depends_on[:24]}.json"
-        wanted.add(path.name)
-        if path.is_file():
-            part = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            part = measure(config, build(World, plain_world, f"worlds: {name}"), seed)
-            write_json(part, path)
-        rows += [{"world": name, "seed": seed, **row} for row in part]
-    summary = summarise(rows, config)
-    text = as_text(summary, config)
-    product.write("estimators.parquet", lambda path: write_table(pa.Table.from_pylist(rows), path))
-    product.write("estimators.json", lambda path: write_json(summary, path))
+    rows = run_all(plan, config)
+    study = summarise(rows, config.reference, plan.predictions)
+    table = pa.Table.from_pylist([row.plain() for row in rows])
+    product.write("estimators.parquet", lambda path: write_table(table, path))
+    product.write("estimators.json", lambda path: write_json(study_json(study), path))
+    product.write("estimators.csv", lambda path: write_study_csv(study, path))
+    text = f"{study_text(study)}\n{labels_text(study)}\n"
     product.write("estimators.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    product.counts = {"rows": len(rows)}
+    panels = draw_study(study, {}, ("equal", "natural"))
+    for name, panel in panels.items():
+        for file, write in panel.drawing.files(f"estimators_{name}").items():
+            product.write(file, write)
+    made_of = as_json({"config": config, "versions": versions()})
+    page = render_study(
+        title=config.title,
+        study=study,
+        panels=panels,
+        about=plan.about,
+        labels={},
+        manifests={"estimators": json.dumps(made_of, indent=2)},
+        further=_OF_LABELS,
+    )
+    product.write("estimators.html", lambda path: path.write_text(page, encoding="utf-8"))
+    product.counts = {"worlds": len(study.worlds), "seeds": len(config.seeds), "rows": len(rows)}
     product.finish()
-    for path in (config.out / "parts").glob("*.json"):
-        if path.name not in wanted:
-            path.unlink()
-    print(text, end="")
+    print(f"{text}page: {page_path}")
 
 
 if __name__ == "__main__":

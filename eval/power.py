@@ -12,8 +12,8 @@ could have been found, and how many prompts or pairs it would take if the differ
 found were the true one.
 
 Writes `power.json` (what is in the text, and the curves of the plots), `power.csv` (the plans),
-`power.txt`, a plot `power_NAME.svg` of each case and of each difference that was seen, numbered,
-and `manifest.json` into `out`. The formulas and what they leave out: docs/power.md.
+`power.txt`, a plot `power_NAME.svg` (and `.png`) of each case and of each difference that was seen,
+numbered, and `manifest.json` into `out`. The formulas and what they leave out: docs/power.md.
 """
 
 import re
@@ -44,7 +44,7 @@ from litbench.metrics.power import (
     seen_text,
     write_power_csv,
 )
-from litbench.report.figures import standalone
+from litbench.report.figures import Drawing
 from litbench.report.power_figure import pairs_needed
 
 
@@ -160,6 +160,26 @@ class Curves:
     lines: dict[str, list[tuple[float, int]]]
 
 
+def comparisons(config: Config, made: int) -> int:
+    """Comparisons made together: as configured, or those that are made."""
+    return made if config.comparisons is None else config.comparisons
+
+
+def check(config: Config) -> None:
+    """Refuse numbers that nothing can be computed with.
+
+    Raises:
+        ConfigError: a level, a number of comparisons, of simulations or of points is out of range.
+    """
+    corrected_alpha(config.alpha, comparisons(config, 1))
+    if config.simulations < 0:
+        raise ConfigError(f"simulations is {config.simulations}: give 0 for none, or more")
+    if not config.points or min(config.points) <= 0:
+        raise ConfigError(f"points is {config.points}: give differences above 0")
+    if not config.pairs_per_prompt or min(config.pairs_per_prompt) < 1:
+        raise ConfigError(f"pairs_per_prompt is {config.pairs_per_prompt}: give 1 or more")
+
+
 def draw_curves(
     config: Config, name: str, case: str, effect: Effect, pairs: int, alpha: float
 ) -> Curves | None:
@@ -197,7 +217,7 @@ def planned(config: Config) -> tuple[list[Plan], list[Curves]]:
         level = (
             config.alpha
             if case.reference is None
-            else corrected_alpha(config.alpha, config.comparisons or 1)
+            else corrected_alpha(config.alpha, comparisons(config, 1))
         )
         effects, designs = case.effects(), case.designs()
         plans += [
@@ -229,7 +249,7 @@ def seen(config: Config, judged: Judged) -> tuple[list[Seen], list[Seen], list[C
         chosen, reference, clusters, config.power, config.alpha, config.comparisons
     )
     leads = seen_leads(chosen, clusters, config.power, config.alpha)
-    level = corrected_alpha(config.alpha, config.comparisons or len(differences))
+    level = corrected_alpha(config.alpha, comparisons(config, len(differences)))
     curves = []
     for number, row in enumerate(differences, 1):
         if row.plan is None or row.plan.disagreement is None:
@@ -245,15 +265,15 @@ def seen(config: Config, judged: Judged) -> tuple[list[Seen], list[Seen], list[C
     return differences, leads, [one for one in curves if one is not None]
 
 
-def pictures(curves: list[Curves]) -> Iterator[tuple[str, str]]:
-    """Names of files and SVG."""
+def pictures(curves: list[Curves]) -> Iterator[tuple[str, Drawing]]:
+    """Names of plots, and the plots."""
     for one in curves:
         what = "difference"
         if isinstance(one.effect, Lead):
             what = f"agreement above {one.effect.against:g}"
         at = 100 * abs(one.effect.value - one.effect.span[0])
-        svg = pairs_needed(list(one.lines.items()), one.pairs, f"{what}, percentage points", at)
-        yield f"power_{one.name}.svg", standalone(svg)
+        label = f"{what}, percentage points"
+        yield f"power_{one.name}", pairs_needed(list(one.lines.items()), one.pairs, label, at)
 
 
 def main(config: Config) -> None:
@@ -266,7 +286,7 @@ def main(config: Config) -> None:
     if product.is_current():
         print((config.out / "power.txt").read_text(encoding="utf-8"), end="")
         return
-    corrected_alpha(config.alpha, config.comparisons or 1)
+    check(config)
     plans, curves = planned(config)
     differences: list[Seen] = []
     leads: list[Seen] = []
@@ -286,8 +306,9 @@ def main(config: Config) -> None:
     rows = plans + [row.plan for row in (*differences, *leads) if row.plan is not None]
     product.write("power.csv", lambda path: write_power_csv(rows, path))
     product.write("power.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    for name, svg in pictures(curves):
-        product.write(name, lambda path, svg=svg: path.write_text(svg, encoding="utf-8"))
+    for name, picture in pictures(curves):
+        for file, write in picture.files(name).items():
+            product.write(file, write)
     product.counts = {"plans": len(plans), "differences": len(differences), "leads": len(leads)}
     product.finish()
     print(text, end="")

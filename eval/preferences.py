@@ -8,14 +8,16 @@ pair and seed, which the label follows. A sparse autoencoder (litbench/models/au
 the differences as few signed units; a linear model without intercept reads the label from them.
 Agreement is measured on prompts that neither was fitted on, in folds, or on `test_split`; beside
 the units stand, on the same pairs, linear models on the whole difference, on as many principal
-components, and on surface features, and the longer story.
+components, and on surface features, and the longer story. Every fold has an autoencoder of its own,
+whose units are no other fold's. The table of units, their coefficients and the page are of one more
+autoencoder, fitted on all pairs of `split`. Where pairs have a weight, the linear models use it.
 
 With `model`, any model of inspect-ai describes every unit from the pairs that fire it most and is
 then tested on pairs of other prompts (litbench/judges/interpreting.py). Without it, units are named
 by what can be counted: surface features and words.
 
 Reads `pairs`. Writes `preferences.json` and `.txt`, `units.csv`, `units.parquet` (every pair's
-units), `preferences.html` (which shows stories), `model/` (the
+units), `preferences.html` (which shows stories), `coefficients.svg` and `.png`, `model/` (the
 autoencoder) and `manifest.json` into `out`. Embeddings are kept in `out/embeddings` and answers in
 `out/answers` as they come, so a killed run goes on. With `--dry_run true` the program tells what
 asking would cost, once the units are there.
@@ -50,7 +52,7 @@ from litbench.judges.interpreting import (
     verify_question,
 )
 from litbench.judges.prices import load_prices, price_of
-from litbench.judges.store import AnswerStore, Sampling, keys_of
+from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
 from litbench.locations import resolve
 from litbench.manifest import Product, without_runtime_keys, write_json
 from litbench.metrics.preferences import (
@@ -73,8 +75,7 @@ from litbench.models.embeddings import EmbeddingOptions, embed
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.raters import Estimate
-from litbench.records import prompt_keys
-from litbench.report.figures import standalone
+from litbench.records import pair_weights, prompt_keys
 from litbench.report.preferences_page import draw_units, pairs_to_read, render_preferences
 from litbench.text import digest
 
@@ -141,6 +142,7 @@ class Pairs:
         differences: embedding of the first minus that of the second; shape (n, dimensions).
         surface: the same of surface features; shape (n, features).
         words: words of the chosen story minus those of the other.
+        weights: of the pairs in the linear models.
     """
 
     table: pa.Table
@@ -150,6 +152,7 @@ class Pairs:
     differences: np.ndarray
     surface: np.ndarray
     words: np.ndarray
+    weights: np.ndarray
 
     def columns(self, name: str) -> np.ndarray:
         """What a linear model is fitted on."""
@@ -208,6 +211,7 @@ def signed(table: pa.Table, vector_of: Mapping[str, np.ndarray], seed: int) -> P
         np.array([vector_of[a].astype(np.float64) - vector_of[b] for a, b in sides]),
         counted[places[:, 0]] - counted[places[:, 1]],
         words.astype(float),
+        pair_weights(table),
     )
 
 
@@ -243,7 +247,7 @@ def held_out_margins(
     for name, view in views.items():
         model = fit_linear_preference(
             view(fitted_on.columns(name)[rows]), fitted_on.first_chosen[rows],
-            fitted_on.keys[rows].tolist(), config.c,
+            fitted_on.keys[rows].tolist(), config.c, fitted_on.weights[rows],
         )  # fmt: skip
         margins[name] = model.margins(view(judged.columns(name)[to_judge]))
     return margins, units.unexplained(judged.differences[to_judge])
@@ -258,14 +262,17 @@ def measure(
     if fitted_on is not judged:
         jobs = [(config.seed + k, everything, np.arange(len(judged.keys)))
                 for k in range(config.repeats)]  # fmt: skip
-        how = f"of a split that nothing was fitted on; {config.repeats} fits"
+        how = f"of a split that nothing was fitted on, by {config.repeats} fits"
+        if config.repeats == 1:
+            how = "of a split that nothing was fitted on"
     else:
         for seed in range(config.seed, config.seed + config.repeats):
             fold_of = assign_folds(judged.keys.tolist(), config.folds, seed)
             folds = np.array([fold_of[key] for key in judged.keys])
             jobs += [(seed, everything[folds != k], everything[folds == k])
                      for k in range(config.folds)]  # fmt: skip
-        how = f"held out by prompt in {config.folds} folds, dealt {config.repeats} times"
+        dealt = "once" if config.repeats == 1 else f"{config.repeats} times"
+        how = f"held out by prompt in {config.folds} folds, dealt {dealt}"
     credits: dict[str, np.ndarray] = {}
     unexplained = []
     for seed, rows, to_judge in tqdm(jobs, desc="folds", unit=" fit", leave=False, disable=None):
@@ -312,6 +319,11 @@ def tell(
     print(estimates_text([estimate]))
 
 
+def whole_text(answer: Answer) -> str:
+    """What an answer says; nothing where it was cut off, refused or never came."""
+    return answer.text if answer.outcome == "answered" else ""
+
+
 def interpret(
     config: Config, questions: Questions, pairs: Pairs, units: np.ndarray,
     chosen: Mapping[int, UnitPairs],
@@ -324,7 +336,7 @@ def interpret(
     told = [unit for unit, of in chosen.items() if of.examples]
     with AnswerStore(config.out / "answers") as store:
 
-        def asked(texts: list[str], about: str) -> list[Any]:
+        def asked(texts: list[str], about: str) -> list[Answer]:
             return ask(
                 config.model or "", texts, store, config.sampling, config.traffic, about=about,
                 budget=budget,
@@ -340,7 +352,7 @@ def interpret(
         description_of = {
             unit: found
             for unit, answer in zip(told, answers, strict=True)
-            if (found := read_description(answer.text)) is not None
+            if (found := read_description(whole_text(answer))) is not None
         }
         tests = [(unit, row) for unit in description_of for row in chosen[unit].tests]
         verdicts = asked(
@@ -350,7 +362,7 @@ def interpret(
         )  # fmt: skip
     said: dict[int, list[tuple[int, int | None]]] = {}
     for (unit, row), answer in zip(tests, verdicts, strict=True):
-        said.setdefault(unit, []).append((row, read_more(answer.text)))
+        said.setdefault(unit, []).append((row, read_more(whole_text(answer))))
     found: dict[int, tuple[str | None, Fidelity | None]] = {}
     for unit, description in description_of.items():
         rows = [row for row, _ in said.get(unit, [])]
@@ -444,10 +456,11 @@ def main(config: Config) -> None:
     if config.dry_run:
         tell(config, questions, fitted_on, units, chosen)
         return
-    linear = fit_linear_preference(units, fitted_on.first_chosen, fitted_on.keys.tolist(), config.c)
-    toward = np.where(fitted_on.first_chosen[:, None], units, -units) / linear.scale
+    keys, first, weights = fitted_on.keys.tolist(), fitted_on.first_chosen, fitted_on.weights
+    linear = fit_linear_preference(units, first, keys, config.c, weights)
+    scaled = units / linear.scale
     coefficients, p_values = coefficient_intervals(
-        lambda some: logistic(toward[some], linear.c), fitted_on.keys.tolist()
+        lambda some: logistic(scaled[some], first[some], linear.c, weights[some]), keys
     )
     credits, unexplained, how = measure(fitted_on, judged, config)
     described: dict[int, tuple[str | None, Fidelity | None]] = {}
@@ -459,9 +472,9 @@ def main(config: Config) -> None:
         prompts=len(set(judged.keys)),
         held_out=how,
         agreements=agreement_rows(credits, _LONGER, judged.keys.tolist(), judged.words),
+        fitted_on=len(keys),
         units=unit_rows(
-            units, fitted_on.first_chosen, fitted_on.keys.tolist(), coefficients, p_values,
-            described, surfaces_of(fitted_on, units),
+            units, first, keys, coefficients, p_values, described, surfaces_of(fitted_on, units)
         ),
         silent_units=int((units == 0).all(0).sum()),
         unexplained=unexplained,
@@ -488,8 +501,8 @@ def write(
     product.write("preferences.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panel = draw_units(study)
     if panel is not None:
-        svg = standalone(panel.svg)
-        product.write("coefficients.svg", lambda path: path.write_text(svg, encoding="utf-8"))
+        for file, write_plot in panel.drawing.files("coefficients").items():
+            product.write(file, write_plot)
     product.counts = {
         "pairs": pairs.table.num_rows,
         "prompts": len(set(pairs.keys)),
@@ -502,7 +515,7 @@ def write(
     page = render_preferences(
         title=config.title,
         study=study,
-        panel=panel,
+        panel=None if panel is None else panel.figure,
         examples={
             row.unit: pairs_to_read(
                 units[:, row.unit], prompts, pairs.sides, pairs.first_chosen, row.unit, _SHOWN_PAIRS

@@ -19,6 +19,7 @@ goes on with the next, and a seed, a value or a world added later is all there i
 
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,19 +31,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.config import as_plain, build, nearest, run_program
+from litbench.config import build, nearest, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.pair_making import PairRules, make_keys
-from litbench.curation.simulation import World, simulate_world, stories_table
+from litbench.curation.simulation import World, changed_world, simulate_world, stories_table
 from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, code_digest, fingerprint, versions, write_json
+from litbench.manifest import Product, as_json, code_digest, fingerprint, versions, write_json
 from litbench.metrics.pairing_rules import (
     LEARNED,
     OUTCOMES,
     TRUTH,
     Amount,
     Learner,
+    LoneWorld,
     Place,
     Prediction,
     Row,
@@ -54,6 +56,7 @@ from litbench.metrics.pairing_rules import (
     study_json,
     study_text,
     summarise,
+    true_pairs,
     within_prompts,
     write_study_csv,
 )
@@ -77,8 +80,8 @@ class Config:
         variants: name -> keys of the rules that differ from the paper's full set, see
             litbench.curation.pair_making.PairRules.
         sweeps: name -> knob, values and so on, see `Sweep`.
-        worlds: name -> changes and predictions, see `LoneWorld`.
-        seeds: of every world.
+        worlds: name -> changes and predictions, see litbench.metrics.pairing_rules.LoneWorld.
+        seeds: of every world; intervals are over them.
         reference: the variant that gains are measured from.
         learner: what the rater sees, see litbench.metrics.pairing_rules.Learner.
         test_share: share of prompts that pairs are not made of; their random pairs are asked about.
@@ -118,21 +121,6 @@ class Sweep:
     changes: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class LoneWorld:
-    """A world that stands alone.
-
-    Attributes:
-        about: what is the matter with it.
-        changes: keys of the world that differ from the base.
-        predictions: see litbench.metrics.pairing_rules.Prediction.
-    """
-
-    about: str = ""
-    changes: dict[str, Any] = field(default_factory=dict)
-    predictions: list[dict[str, Any]] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class Plan:
     """The config, read and checked.
@@ -152,29 +140,11 @@ class Plan:
     predictions: dict[str, list[Prediction]]
 
 
-def changed(base: World, changes: Mapping[str, Any], where: str) -> World:
-    """The base world with some keys changed; they may be dotted."""
-    plain = as_plain(base)
-    for key, value in changes.items():
-        inner = plain
-        *path, last = key.split(".")
-        for step in path:
-            if not isinstance(inner.get(step), dict):
-                raise ConfigError(f"{where}: unknown key '{key}': {nearest(step, list(inner))}")
-            inner = inner[step]
-        inner[last] = value
-    try:
-        return build(World, plain, where)
-    except ConfigError as error:
-        # A world's own checks do not know which world it is.
-        said = str(error)
-        raise ConfigError(said if said.startswith(where) else f"{where}: {said}") from error
-
-
 def read_plan(config: Config) -> Plan:
     """Check everything before any world is run."""
-    if not config.seeds or min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds):
-        raise ConfigError(f"seeds is {config.seeds}: give whole numbers from 0, each once")
+    seeds = config.seeds
+    if len(seeds) < 2 or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f"seeds is {seeds}: give two whole numbers from 0 or more, each once")
     if not 0 < config.test_share < 1:
         raise ConfigError(f"test_share is {config.test_share}: give a share between 0 and 1")
     if config.draws < 1:
@@ -193,21 +163,24 @@ def read_plan(config: Config) -> Plan:
         rules[name].check()
     worlds, sweeps, about, predictions = {}, {}, {}, {}
     for name, keys in config.sweeps.items():
+        if not re.fullmatch(r"[\w-]+", name) or name == "worlds":
+            raise ConfigError(
+                f"sweeps: '{name}' becomes the name of a plot: write letters, digits, - and _, "
+                "and not 'worlds', which the plot of the worlds is called"
+            )
         sweep = sweeps[name] = build(Sweep, keys, f"sweeps: {name}")
         about[name] = sweep.about
         for value in sweep.values:
             changes = {**sweep.changes, sweep.knob: value}
-            worlds[Place(name, value)] = changed(config.base, changes, f"sweeps: {name}")
+            worlds[Place(name, value)] = changed_world(config.base, changes, f"sweeps: {name}")
     for name, keys in config.worlds.items():
         where = f"worlds: {name}"
         if name in sweeps:
             raise ConfigError(f"{where} is the name of a sweep too: rename one of them")
         lone = build(LoneWorld, keys, where)
         about[name] = lone.about
-        worlds[Place(name)] = changed(config.base, lone.changes, where)
-        predictions[name] = [build(Prediction, keys, where) for keys in lone.predictions]
-        for prediction in predictions[name]:
-            prediction.check(list(rules), where)
+        worlds[Place(name)] = changed_world(config.base, lone.changes, where)
+        predictions[name] = lone.claims(list(rules), where)
     if not worlds:
         raise ConfigError("there are neither sweeps nor worlds: give one at least")
     return Plan(rules, worlds, sweeps, about, predictions)
@@ -351,9 +324,7 @@ def figures_of(
     """Train, ask and count; returns plain rows, a variant and an amount each."""
     equal, most = min(map(len, pairs.values())), max(map(len, pairs.values()))
     random = np.random.default_rng([one.unit.world.seed, 11])
-    is_better = one.quality[one.possible[:, 0]] > one.quality[one.possible[:, 1]]
-    truth = np.where(is_better[:, None], one.possible, one.possible[:, ::-1])
-    pairs = {**pairs, TRUTH: truth[random.permutation(len(truth))[:most]]}
+    pairs = {**pairs, TRUTH: true_pairs(one.quality, one.possible, most, random)}
     first, second = one.asked[:, 0], one.asked[:, 1]
     better, longer = (values[first] - values[second] for values in (one.quality, one.n_words))
     seen = one.features[first] - one.features[second]
@@ -441,22 +412,22 @@ def main(config: Config) -> None:
     text = study_text(study) + "\n"
     product.write("study.txt", lambda path: path.write_text(text, encoding="utf-8"))
     labels = {name: sweep.label or sweep.knob for name, sweep in plan.sweeps.items()}
-    drawings = draw_study(study, labels)
-    for name, drawing in drawings.items():
-        product.write(f"study_{name}.svg", drawing.write_svg)
-        product.write(f"study_{name}.png", drawing.write_png)
-    made_of = {"config": as_plain(config), "versions": versions()}
+    panels = draw_study(study, labels)
+    for name, panel in panels.items():
+        for file, write in panel.drawing.files(f"study_{name}").items():
+            product.write(file, write)
+    made_of = as_json({"config": config, "versions": versions()})
     page = render_study(
         title=config.title,
         study=study,
-        drawings=drawings,
+        panels=panels,
         about=plan.about,
         labels=labels,
         manifests={"study": json.dumps(made_of, indent=2)},
     )
     product.write("study.html", lambda path: path.write_text(page, encoding="utf-8"))
     product.counts = {
-        "worlds": len(plan.worlds),
+        "worlds": len(study.worlds),
         "seeds": len(config.seeds),
         "rows": len(rows),
         "predictions": {

@@ -21,7 +21,7 @@ from litbench.config import as_plain, build, read_yaml, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.simulation import SimulatedWorld, World, simulate_world, stories_table
-from litbench.errors import ConfigError
+from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, write_json
 from litbench.metrics.intervals import mean_interval
 
@@ -99,6 +99,11 @@ def facts_of(engine: Engine, simulated: SimulatedWorld) -> dict[str, float]:
         pairs = pairs_of(engine, stories, name)
         kept = ~pairs["removed"]
         chosen, rejected = (places(pairs[f"{side}_story_id"]) for side in ("chosen", "rejected"))
+        if not kept.any():
+            raise DataError(
+                f"the rules of '{name}' leave no pair of {len(simulated.prompt):,} stories, seed "
+                f"{simulated.world.seed}: give more prompts, or a world of more votes"
+            )
         better = simulated.quality[chosen] > simulated.quality[rejected]
         counts[name], right[name] = int(kept.sum()), float(better[kept].mean())
     # The full set comes last: what is left in `pairs` is its.
@@ -123,8 +128,8 @@ def facts_of(engine: Engine, simulated: SimulatedWorld) -> dict[str, float]:
 
 def main(config: Config) -> None:
     """Simulate, pair, compare."""
-    if len(set(config.seeds)) < 2:
-        raise ConfigError(f"seeds is {config.seeds}: give at least two different ones")
+    if len(set(config.seeds)) < max(len(config.seeds), 2):
+        raise ConfigError(f"seeds is {config.seeds}: give at least two, each once")
     values = read_yaml(config.simulation).get("world")
     if not isinstance(values, dict):
         raise ConfigError(

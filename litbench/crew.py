@@ -19,11 +19,12 @@ T = TypeVar("T")
 
 # Seconds of waiting after which a process says so.
 _PATIENCE_SECONDS = 30
-# What tells libraries of models that this process is one of a group.
+# What tells libraries of models that this process is one of a group. LOCAL_WORLD_SIZE and
+# ACCELERATE_USE_CPU stay: alone they make no group, and say among how many processes this machine's
+# cores are divided and that its GPUs are not meant.
 _OF_A_GROUP = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP",
-    "ACCELERATE_USE_DEEPSPEED",
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
 )  # fmt: skip
 
 
@@ -87,14 +88,16 @@ def leave_the_group(environment: MutableMapping[str, str]) -> None:
     """Make this process one of its own, so that a model trained in it is trained by it alone.
 
     Call it before any library of models is imported: it leaves the process the one GPU that the
-    launcher meant for it.
+    launcher meant for it, or none where it meant the CPU.
 
     Args:
         environment: such as `os.environ`; changed.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if environment.get("ACCELERATE_USE_CPU", "").lower() == "true":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     # An empty text hides all GPUs from everybody.
-    if int(environment.get("WORLD_SIZE", "1")) > 1 and visible != "":
+    elif int(environment.get("WORLD_SIZE", "1")) > 1 and visible != "":
         local = int(environment.get("LOCAL_RANK", "0"))
         devices = visible.split(",") if visible is not None else [str(local)]
         environment["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]

@@ -16,6 +16,7 @@ the new one, never half of either.
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shutil
@@ -152,6 +153,22 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def as_json(value: Any) -> Any:
+    """Plain values that every reader of JSON takes: a number that is not finite as its name.
+
+    JSON knows no infinity. `litbench.config.build` reads "inf" as the number again.
+    """
+
+    def named(part: Any) -> Any:
+        if isinstance(part, float) and not math.isfinite(part):
+            return str(part)
+        if isinstance(part, dict):
+            return {key: named(item) for key, item in part.items()}
+        return [named(item) for item in part] if isinstance(part, list) else part
+
+    return named(as_plain(value))
 
 
 def write_json(content: Any, path: Path) -> None:
@@ -320,8 +337,8 @@ class Product:
         write_json(self.as_manifest(), self.folder / "manifest.json")
 
     def as_manifest(self) -> dict[str, Any]:
-        """What the manifest says as things stand."""
-        return {
+        """What the manifest says as things stand, as any reader of JSON can hold it."""
+        said = {
             "program": Path(self._program).name,
             "fingerprint": self.fingerprint,
             "config": self._config,
@@ -332,3 +349,5 @@ class Product:
             "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 2),
         }
+        strict: dict[str, Any] = as_json(said)
+        return strict

@@ -22,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -35,6 +35,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from litbench.config import as_plain
+from litbench.crew import Crew
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import JUDGING_CODE, named_models
 from litbench.formats import CHUNK_BYTES
@@ -76,7 +77,6 @@ _READING_CODE = ("reading.py", "formats.py", "large_table.py", "records.py", "te
 # Of the pass that ranks; what exceeds it goes to disk.
 _MEMORY_LIMIT = "1GB"
 _LEVELS_AT_ONCE = 65_536
-_PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -466,32 +466,6 @@ def _read(
 # Rewards -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Crew:
-    """The processes that work on one job, and which of them this one is."""
-
-    index: int
-    count: int
-
-    @classmethod
-    def of_launcher(cls) -> "_Crew":
-        """As `accelerate launch` and torchrun tell; else one process alone."""
-        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-
-    @property
-    def leads(self) -> bool:
-        return self.index == 0
-
-    def wait(self, is_ready: Callable[[], bool], what: str) -> None:
-        """Wait for what another process writes."""
-        started, said = time.monotonic(), False
-        while not is_ready():
-            time.sleep(0.1)
-            if not said and time.monotonic() - started > _PATIENCE_SECONDS:
-                said = True
-                print(f"process {self.index} of {self.count}: waiting for {what}", file=sys.stderr)
-
-
 def _without_cut(notes: Any) -> tuple[Any, int]:
     """A rater's notes without its counts of stories cut, and their sum.
 
@@ -538,7 +512,7 @@ class _Rewards:
         starts = [0, *self._ends]
         return self._ends[-1] - sum(self._ends[i] - starts[i] for i in missing)
 
-    def make(self, job: ScoringJob, rater: ScoreRater, crew: _Crew, what: str) -> None:
+    def make(self, job: ScoringJob, rater: ScoreRater, crew: Crew, what: str) -> None:
         """Score this process's share of the missing chunks; the first one waits for the others."""
         mine = [index for index in self.missing() if index % crew.count == crew.index]
         with tqdm(
@@ -837,7 +811,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         ModelError: the model cannot be loaded.
     """
     started = time.time()
-    crew = _Crew.of_launcher()
+    crew = Crew.of_launcher()
     as_text = is_text(job.inputs[0])
     paths = list(job.inputs)
     inputs = {"paths": paths, "sha256": [source_digest(path) for path in paths]}

@@ -21,6 +21,7 @@ from litbench.curation.estimation import (
 )
 from litbench.curation.simulation import ReaderSimulation, World, simulate_world, stories_table
 from litbench.errors import ConfigError, DataError
+from litbench.metrics.pairing_rules import TRUTH
 from litbench.records import PAIRS, check_parquet, pair_weights, write_table
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -374,6 +375,12 @@ def test_options_that_make_no_sense_are_refused(estimate, stories, options, mess
         estimate(stories, **options)
 
 
+def test_a_least_probability_that_no_pair_reaches_is_refused(estimate, stories, tmp_path):
+    with pytest.raises(DataError, match=r"min_probability 0\.99999"):
+        estimate(stories, min_probability=0.99999)
+    assert not list(tmp_path.rglob("pairs.parquet"))
+
+
 def test_stories_that_all_fall_to_the_rules_are_refused(estimate, stories):
     with pytest.raises(DataError, match="no story passes the rules"):
         estimate(stories, min_score=10**6)
@@ -382,45 +389,124 @@ def test_stories_that_all_fall_to_the_rules_are_refused(estimate, stories):
 # The comparison ---------------------------------------------------------------------------------
 
 
-def test_the_comparison_runs_and_says_what_it_found(load_program, tmp_path, capsys):
+LOOSE = {"min_score": None, "min_gap": None, "chosen_later": False, "symmetry_buckets": None}
+COMPARED = {
+    "world": {"prompts": 40, "stories_per_prompt": 6},
+    "worlds": {"biases": {"about": "<i>all</i>"}},
+    "seeds": [0, 1],
+    "reference": "votes",
+    "arms": {"votes": {"rules": LOOSE}, "estimated": {"estimation": {}}},
+}
+
+
+def compared(program, out, **changes):
+    given = {**COMPARED, "out": str(out), **changes}
+    return load_config(
+        program.Config, [f"--{key}={json.dumps(value)}" for key, value in given.items()]
+    )
+
+
+def test_the_comparison_runs_and_says_what_it_found(load_program, tmp_path, capsys, monkeypatch):
     program = load_program("eval/estimators.py")
-    loose = {"min_score": None, "min_gap": None, "chosen_later": False, "symmetry_buckets": None}
-    given = {
-        "out": str(tmp_path),
-        "world": {"prompts": 40, "stories_per_prompt": 6},
-        "worlds": {"biases": {}},
-        "seeds": [0, 1],
-        "reference": "votes",
-        "arms": {"votes": {"rules": loose}, "estimated": {"estimation": {}}},
-    }
-    arguments = [f"--{key}={json.dumps(value)}" for key, value in given.items()]
-    program.main(load_config(program.Config, arguments))
+    claim = {"variant": "estimated", "against": "votes", "measure": "labels",
+             "direction": "higher", "because": "<b>exposure</b>"}  # fmt: skip
+    world = {"about": "<i>all</i>", "predictions": [claim]}
+    config = compared(program, tmp_path, worlds={"biases": world})
+    program.main(config)
     rows = pq.read_table(tmp_path / "estimators.parquet").to_pylist()
-    assert [(row["seed"], row["arm"]) for row in rows] == [
-        (seed, arm) for seed in (0, 1) for arm in ("votes", "estimated")
+    assert [(row["seed"], row["variant"], row["amount"]) for row in rows] == [
+        (seed, arm, amount)
+        for seed in (0, 1)
+        for arm in ("votes", "estimated", TRUTH)
+        for amount in ("equal", "natural")
     ]
-    of_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in given["arms"]}
-    assert all(row["decided"] == 1 for row in of_arm["estimated"])
-    for votes, estimate in zip(of_arm["votes"], of_arm["estimated"], strict=True):
+    of = {(row["seed"], row["variant"], row["amount"]): row for row in rows}
+    for seed in (0, 1):
+        votes, estimate, truth = (of[seed, arm, "natural"] for arm in ("votes", "estimated", TRUTH))
+        assert estimate["kept"] == truth["kept"] == truth["right"] == truth["labels"] == 1
         assert estimate["labels"] > votes["labels"]
-        assert votes["equal"] == estimate["equal"] == min(votes["pairs"], estimate["pairs"])
-    lead = json.loads((tmp_path / "estimators.json").read_text())["biases"]["votes"]["lead"]
-    assert lead["labels"]["mean"] == 0
+        assert votes["labels"] == pytest.approx(
+            votes["kept"] * votes["right"] + (1 - votes["kept"]) / 2
+        )
+        assert truth["agreement"] > 0.7
+        # Only an estimate says how sure it is.
+        assert np.isnan(votes["calibration"])
+        assert np.isfinite(estimate["calibration"])
+        fewest = min(row["pairs"] for (own, *_), row in of.items() if own == seed)
+        assert {of[seed, arm, "equal"]["pairs"] for arm in config.arms} == {fewest}
+    study = json.loads((tmp_path / "estimators.json").read_text())
+    assert study["checked"][0]["difference"]["mean"] == pytest.approx(
+        np.mean([of[s, "estimated", "equal"]["labels"] - of[s, "votes", "equal"]["labels"]
+                 for s in (0, 1)]), abs=1e-6,
+    )  # fmt: skip
+    page = (tmp_path / "estimators.html").read_text()
+    assert "&lt;i&gt;all" in page
+    assert "&lt;b&gt;exposure" in page
+    assert "<i>all" not in page
+    assert "right of all test pairs" in page
+    assert "nan" not in page
+    assert (tmp_path / "estimators_worlds.png").read_bytes().startswith(b"\x89PNG")
+    assert "var(--" not in (tmp_path / "estimators_worlds.svg").read_text()
+    assert "labels_low" in (tmp_path / "estimators.csv").read_text()
     first = (tmp_path / "estimators.txt").read_text()
-    program.main(load_config(program.Config, arguments))
+    assert "nan" not in first
+    program.main(config)
     assert "unchanged" in capsys.readouterr().out
     # The parts that are there are not made again, and the result is the same.
     (tmp_path / "manifest.json").unlink()
-    program.measure = None
-    program.main(load_config(program.Config, arguments))
+    monkeypatch.setattr(program, "measure", None)
+    program.main(config)
     assert (tmp_path / "estimators.txt").read_text() == first
 
 
-def test_a_reference_that_is_no_arm_is_refused(load_program, tmp_path):
+def test_the_truth_reaches_no_arm(load_program, tmp_path, monkeypatch):
     program = load_program("eval/estimators.py")
-    arguments = [f"--out={tmp_path}", "--worlds={a: {}}", "--arms={votes: {}}"]
-    with pytest.raises(ConfigError, match="reference is 'full'"):
-        program.main(load_config(program.Config, arguments))
+    config = compared(program, tmp_path)
+    world = replace(config.world, seed=1)
+    drawn, seen = simulate_world(world), []
+
+    def turned(_):
+        return replace(drawn, quality=-drawn.quality)
+
+    for simulate in (simulate_world, turned):
+        monkeypatch.setattr(program, "simulate_world", simulate)
+        rows = program.measure(config, world)
+        seen.append([row["figures"] for row in rows if row["amount"] == "natural"])
+    for one, other in zip(*[of[:2] for of in seen], strict=True):
+        # The same pairs, right exactly where they were wrong.
+        assert (one["pairs"], one["kept"]) == (other["pairs"], other["kept"])
+        assert one["right"] == pytest.approx(1 - other["right"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reference": "full"}, "reference is 'full'"),
+        ({"seeds": [1]}, "seeds is"),
+        ({"seeds": [1, 2, 2]}, "seeds is"),
+        ({"pairs": 0}, "pairs is 0"),
+        ({"arms": {"truth": {}}, "reference": "truth"}, "truth"),
+        ({"arms": {"votes": {"rules": {"min_scor": 3}}}}, "arms: votes.*min_scor"),
+        ({"arms": {"votes": {"rules": {"seed": 3}}}}, "arms: votes.*'seed'"),
+        ({"worlds": {"w": {"changes": {"readers.audienc": 3}}}}, "worlds: w.*audience"),
+        ({"worlds": {"w": {"predictions": [
+            {"variant": "vote", "against": "votes", "measure": "right", "direction": "lower"}
+        ]}}}, "worlds: w.*unknown variant"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_the_comparison_are_said_before_any_world_is_run(
+    load_program, tmp_path, changes, said
+):
+    program = load_program("eval/estimators.py")
+    with pytest.raises(ConfigError, match=said):
+        program.main(compared(program, tmp_path, **changes))
+
+
+def test_a_world_too_small_for_an_arm_is_named(load_program, tmp_path):
+    program = load_program("eval/estimators.py")
+    arms = {"votes": {"rules": {**LOOSE, "min_score": 10**6}}}
+    with pytest.raises(DataError, match="world biases, seed 0: no pair is left"):
+        program.main(compared(program, tmp_path, arms=arms))
 
 
 @pytest.mark.parametrize(

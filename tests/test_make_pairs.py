@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from litbench.config import build, load_config
+from litbench.curation.engine import open_engine
+from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.manifest import source_digest
@@ -805,3 +807,12 @@ def test_every_bucket_of_every_written_split_is_balanced_and_as_full_as_can_be(
             fewer = min(had[split, place, 1], had[split, place, -1])
             assert has[split, place, 1] == has[split, place, -1] == fewer
             assert has[split, place, 0] == had[split, place, 0]
+
+
+def test_an_empty_table_of_pairs_is_not_written(story_table, tmp_path):
+    with open_engine("duckdb", tmp_path) as engine:
+        made = make_keys(engine, engine.put(village(story_table)), PairRules(**LOOSE))
+        nothing = made.after.filter(made.after.split == "test")
+        with pytest.raises(DataError, match="no pair to write"):
+            made.write(nothing, tmp_path / "pairs.parquet")
+    assert not (tmp_path / "pairs.parquet").exists()

@@ -422,6 +422,7 @@ def test_the_program_plans_cases(program, tmp_path, capsys):
     assert (tmp_path / "power.txt").read_text() == text
     for name in ("two", "one"):
         assert "pairs needed" in (tmp_path / f"power_{name}.svg").read_text()
+        assert (tmp_path / f"power_{name}.png").read_bytes().startswith(b"\x89PNG")
     (points, pairs) = found["curves"][0]["lines"]["1 a prompt"][-1]
     assert points == 20
     assert pairs == prompts_needed(effect.at(0.2), one_pair_each(2), 0.8, 0.05 / 3)
@@ -503,6 +504,10 @@ def test_a_case_that_cannot_be_is_named(program, tmp_path, change, message):
         ({"cases": {"two": CASE}, "alpha": 2}, "alpha is 2"),
         ({"cases": {"two": CASE}, "power": 1}, "power is 1"),
         ({"cases": {"two": CASE}, "comparisons": -1}, "comparisons is -1"),
+        ({"cases": {"two": CASE}, "comparisons": 0}, "comparisons is 0"),
+        ({"cases": {"two": CASE}, "simulations": -5}, "simulations is -5"),
+        ({"cases": {"two": CASE}, "points": [5, 0]}, r"points is \[5, 0\]"),
+        ({"cases": {"two": CASE}, "pairs_per_prompt": [0.5]}, "pairs_per_prompt is"),
     ],
 )
 def test_a_config_that_cannot_be_is_named(program, tmp_path, keys, message):

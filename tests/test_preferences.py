@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from litbench.errors import ConfigError, DataError, ModelError
@@ -17,6 +18,7 @@ from litbench.judges.interpreting import (
     read_more,
     verify_question,
 )
+from litbench.metrics.comparisons import holm, paired_difference
 from litbench.metrics.preferences import (
     agreement_rows,
     coefficient_intervals,
@@ -28,7 +30,9 @@ from litbench.metrics.preferences import (
     surface_of,
 )
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
-from litbench.models.linear_preference import fit_linear_preference, logistic
+from litbench.models.features import FeatureOptions, feature_matrix, fit_features
+from litbench.models.linear_preference import choose_strength, fit_linear_preference, logistic
+from litbench.records import prompt_keys
 
 QUICK = AutoencoderOptions(units=12, active=2, prefixes=[4, 12], epochs=30, learning_rate=1e-2)
 
@@ -197,9 +201,55 @@ def test_a_row_s_sign_with_its_label_changes_nothing_in_the_linear_model() -> No
 def test_the_linear_model_is_at_its_minimum() -> None:
     differences, _, labels = planted(3, 150)
     rows = np.where(labels[:, None], differences, -differences)
-    found = logistic(rows, 0.3)
+    found = logistic(differences, labels, 0.3)
     gradient = -(rows / (1 + np.exp(rows @ found))[:, None]).sum(0) + found / 0.3
     assert np.abs(gradient).max() < 1e-5
+
+
+def test_a_pair_of_weight_two_is_the_pair_twice() -> None:
+    differences, _, labels = planted(4, 120)
+    prompts = [str(k % 12) for k in range(120)]
+    weights = np.where(np.arange(120) % 3 == 0, 2.0, 1.0)
+    twice = np.repeat(np.arange(120), weights.astype(int))
+    weighted = logistic(differences, labels, 0.3, weights)
+    assert np.allclose(weighted, logistic(differences[twice], labels[twice], 0.3), atol=1e-8)
+    assert np.abs(weighted - logistic(differences, labels, 0.3)).max() > 1e-3
+    # Pairs of no weight to speak of have no say in the strength of the penalty either.
+    noise = np.concatenate([labels[:60], ~labels[:60]])
+    both = np.concatenate([differences[:60], differences[:60]])
+    light = np.repeat([1.0, 1e-9], 60)
+    names = prompts[:60] * 2
+    strengths = [1e-4, 1.0]
+    assert choose_strength(both, noise, names, strengths) == 1e-4
+    assert choose_strength(both, noise, names, strengths, light) == 1.0
+
+
+def test_the_feature_model_and_the_linear_one_share_their_fit(
+    pair_table: Callable[..., pa.Table],
+) -> None:
+    draw = np.random.default_rng(0)
+    words = ["moon", "desk,", "river.", "lamp!", "“stone”", "cat"]
+
+    def story() -> str:
+        return " ".join(draw.choice(words, size=draw.integers(4, 60)))
+
+    pairs = pair_table(
+        [
+            {"prompt_id": f"p{k % 9}", "chosen": story() + " end.", "rejected": story()}
+            for k in range(60)
+        ]
+    )
+    model, same = (fit_features(pairs, FeatureOptions(c=c)) for c in ([0.01, 0.1], [0.1, 0.01]))
+    assert (model.coefficients == same.coefficients).all()
+    columns = (
+        feature_matrix(pairs["prompt"].to_pylist(), pairs[side].to_pylist())
+        for side in ("chosen", "rejected")
+    )
+    chosen, rejected = ((side - model.mean) / model.scale for side in columns)
+    toward, first = chosen - rejected, np.ones(60, dtype=bool)
+    keys = prompt_keys(pairs)
+    assert model.c == choose_strength(toward, first, keys, [0.01, 0.1])
+    assert np.allclose(model.coefficients, logistic(toward, first, model.c), atol=1e-8)
 
 
 def test_credit_of_both_orders_adds_up_to_one() -> None:
@@ -223,6 +273,20 @@ def test_agreement_is_split_by_length_and_compared_with_the_longer_story() -> No
     assert rows[0].over_longer is not None
     assert rows[0].over_longer.mean == 0.5
     assert rows[1].over_longer is None
+    assert math.isnan(rows[1].p_holm)
+
+
+def test_differences_to_the_longer_story_are_corrected_together() -> None:
+    draw = np.random.default_rng(3)
+    prompts = [str(k % 15) for k in range(120)]
+    credits = {
+        name: (draw.random(120) < share).astype(float)
+        for name, share in (("a", 0.65), ("b", 0.6), ("longer", 0.5))
+    }
+    rows = agreement_rows(credits, "longer", prompts, np.ones(120))
+    alone = [paired_difference(credits[n], credits["longer"], prompts)[1] for n in "ab"]
+    assert [row.p_holm for row in rows[:2]] == holm(alone)
+    assert max(row.p_holm for row in rows[:2]) > min(alone)
 
 
 def test_intervals_of_coefficients_cover() -> None:
@@ -326,6 +390,9 @@ def test_descriptions_are_one_line_of_bounded_length() -> None:
     assert read_description("Quality: the stories end\u202e in a twist\nfoo") == (
         "the stories end in a twist"
     )
+    for marked in ("**Quality:** a twist", "**Quality: a twist**", "- Quality: *a twist*"):
+        assert read_description(marked) == "a twist"
+    assert read_description("**Quality:** **") is None
     assert read_description("A twist.") is None
     assert read_description("Quality:   ") is None
     long = read_description("Quality: " + "very " * 200)

@@ -1,5 +1,6 @@
 """Simulated readers and worlds: the same seed, the same votes; every knob does what it says."""
 
+import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -15,6 +16,7 @@ from litbench.curation.invented_texts import STYLES, invented_texts, styles_of
 from litbench.curation.simulation import (
     ReaderSimulation,
     World,
+    changed_world,
     simulate_votes,
     simulate_world,
     stories_table,
@@ -326,6 +328,30 @@ def test_a_bad_value_is_named(values, named):
         build(World, values)
 
 
+@pytest.mark.parametrize(
+    "changes", [{"readers.ranking": 1, "prompts": 9}, {"readers": {"ranking": 1}, "prompts": 9}]
+)
+def test_changes_leave_the_rest_of_the_world(changes):
+    base = World(seed=4, authors=7, readers=ReaderSimulation(audience=99.0, fade_hours=math.inf))
+    expected = replace(base, prompts=9, readers=replace(base.readers, ranking=1.0))
+    assert changed_world(base, changes, "here") == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"readers.rankin": 1}, "here: readers: .*'ranking'"),
+        ({"reader.ranking": 1}, "here: .*'readers'"),
+        ({"readers": {"rankin": 1}}, "here: readers: .*'ranking'"),
+        ({"prompts": 0}, "here: prompts is 0"),
+        ({"readers": 3}, "here: "),
+    ],
+)
+def test_changes_that_make_no_sense_are_named(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        changed_world(World(), changes, "here")
+
+
 TEXT_WORLD = {"prompts": 100, "median_words": 130.0, "words_spread": 0.9}
 
 
@@ -399,6 +425,11 @@ def test_the_program_writes_what_make_pairs_takes_and_no_truth_goes_into_pairs(
     world = World(prompts=60, median_words=150.0)
     for folder, texts in (("a", True), ("b", True), ("c", False)):
         simulate.main(simulate.Config(out=tmp_path / folder, world=world, texts=texts))
+    # A fading that is off is infinite, for which JSON has no number.
+    written = (tmp_path / "a" / "manifest.json").read_text()
+    readers = json.loads(written, parse_constant=pytest.fail)["config"]["world"]["readers"]
+    assert readers["fade_hours"] == "inf"
+    assert build(ReaderSimulation, readers) == world.readers
     first, second = (tmp_path / folder / "stories.parquet" for folder in ("a", "b"))
     assert first.read_bytes() == second.read_bytes()
     capsys.readouterr()

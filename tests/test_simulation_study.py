@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib import image
 from matplotlib.colors import to_rgb
+from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from litbench.config import build, read_yaml
+from litbench.curation.simulation import simulate_world
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.intervals import Interval
 from litbench.metrics.pairing_rules import (
@@ -34,6 +36,7 @@ from litbench.metrics.pairing_rules import (
     within_prompts,
 )
 from litbench.report.figures import light_colors
+from litbench.report.study_figures import draw_study
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = runpy.run_path(str(ROOT / "eval/simulate.py"))
@@ -91,6 +94,17 @@ def test_weights_are_those_of_scikit_learn():
     model = LogisticRegression(C=0.25, fit_intercept=False, tol=1e-10, max_iter=1_000)
     model.fit(mirrored, np.repeat([1, 0], 200))
     assert fit_preference(differences, 2.0) == pytest.approx(model.coef_[0], abs=1e-4)
+
+
+def test_a_pair_that_counts_twice_is_two_pairs():
+    random = np.random.default_rng(3)
+    differences = random.normal(0.4, 1, size=(60, 3))
+    twice = random.random(60) < 0.5
+    weighted = fit_preference(differences, 1.0, np.where(twice, 2.0, 1.0))
+    assert weighted == pytest.approx(
+        fit_preference(np.vstack([differences, differences[twice]]), 1.0), abs=1e-6
+    )
+    assert np.abs(weighted - fit_preference(differences, 1.0)).max() > 0.01
 
 
 def test_weights_stay_finite_where_one_feature_tells_all():
@@ -197,10 +211,78 @@ def test_gains_are_paired_by_seed():
     assert "held" in study_text(summarise(rows_of(0.1), "naive", {"w": [claim]}))
 
 
+def without(rows, measure, seeds):
+    """The rows without a figure of some seeds."""
+    return [
+        replace(row, figures={**row.figures, measure: math.nan}) if row.seed in seeds else row
+        for row in rows
+    ]
+
+
+def test_seeds_without_a_figure_are_left_out_of_it():
+    rows = without(rows_of(0.1, seeds=(1, 2, 3, 4)), "prefers_longer", (4,))
+    of = {one.variant: one for one in summarise(rows, "naive", {}).at(WORLD, "equal")}
+    assert of["full"].lean == summarise(rows_of(0.1), "naive", {}).at(WORLD, "equal")[1].lean
+    assert of["full"].figures["prefers_longer"].clusters == 3
+    assert of["full"].gain.clusters == 4
+    rows = without(rows, "prefers_longer", (1, 2, 3))
+    claim = Prediction("full", "naive", "prefers_longer", "higher")
+    study = summarise(rows, "naive", {"w": [claim]})
+    assert math.isnan(study.at(WORLD, "equal")[1].lean.mean)
+    assert study.checked[0].outcome == "undecided"
+    json.dumps(study_json(study), allow_nan=False)
+
+
+def test_intervals_are_of_student_t_over_seeds():
+    values = np.array([0.1, 0.13, 0.2])
+    rows = [
+        replace(row, figures={**row.figures, "agreement": 0.5 + values[row.seed - 1]})
+        if row.variant == "full" else replace(row, figures={**row.figures, "agreement": 0.5})
+        for row in rows_of(0.1)
+    ]  # fmt: skip
+    gain = summarise(rows, "naive", {}).at(WORLD, "equal")[1].gain
+    half = stats.t.ppf(0.975, 2) * values.std(ddof=1) / math.sqrt(3)
+    assert (gain.low, gain.high) == pytest.approx((values.mean() - half, values.mean() + half))
+
+
+@pytest.mark.parametrize("measure", ["right", "agreement", "kept"])
+def test_a_share_and_its_interval_lie_between_zero_and_one(measure):
+    rows = [
+        replace(row, figures={**row.figures, measure: {1: 0.7, 2: 0.999}[row.seed]})
+        for row in rows_of(0.1, seeds=(1, 2))
+    ]
+    interval = summarise(rows, "naive", {}).at(WORLD, "equal")[0].figures[measure]
+    assert 0 <= interval.low < interval.mean < interval.high <= 1
+    alone = summarise([row for row in rows if row.seed == 1], "naive", {})
+    assert math.isnan(alone.at(WORLD, "equal")[0].figures[measure].low)
+
+
 def test_seeds_that_are_not_the_same_are_refused():
     rows = rows_of(0.1) + rows_of(0.1, seeds=(1, 2), place=Place("v"))
     with pytest.raises(DataError, match="world v"):
         summarise(rows, "naive", {})
+
+
+def test_the_same_plot_gives_the_same_bytes(tmp_path):
+    written = []
+    for order in (("svg", "png"), ("png", "svg")):
+        study = summarise(rows_of(0.1), "naive", {})
+        drawing = draw_study(study, {}, ("equal", "natural"))["worlds"].drawing
+        files = drawing.files("p")
+        for kind in order:
+            files[f"p.{kind}"](tmp_path / f"p.{kind}")
+        written.append([(tmp_path / f"p.{kind}").read_bytes() for kind in ("svg", "png")])
+    assert written[0] == written[1]
+    assert b"agreement, all pairs" in written[0][0]
+
+
+def test_a_world_where_sweeps_meet_counts_once():
+    rows = [
+        row for place in (Place("a", 0.0), Place("b", 0.35)) for row in rows_of(0.1, place=place)
+    ]
+    study = summarise([*rows, *rows_of(0.2, place=Place("a", 1.0))], "naive", {})
+    assert len(study.places) == 3
+    assert study.worlds == [Place("a", 0.0), Place("a", 1.0)]
 
 
 def test_an_infinite_value_is_not_an_unknown_one():
@@ -213,7 +295,8 @@ def test_an_infinite_value_is_not_an_unknown_one():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"seeds": [1, 1]}, "seeds"),
+        ({"seeds": [1, 1]}, "seeds is"),
+        ({"seeds": [1]}, "seeds is"),
         ({"test_share": 1.0}, "test_share"),
         ({"reference": "fulll"}, "unknown variant 'fulll'"),
         ({"variants": {"naive": {"min_scor": 3}}}, "variants: naive"),
@@ -225,6 +308,8 @@ def test_an_infinite_value_is_not_an_unknown_one():
         ({"worlds": {"w": {"changes": {"quality_length": 3}}}}, "worlds: w.*quality_length"),
         ({"sweeps": {"w": {"knob": "readers.noise", "values": [-1]}}}, "sweeps: w"),
         ({"sweeps": {"plain": {"knob": "readers.noise", "values": [1]}}}, "name of a sweep"),
+        ({"sweeps": {"../w": {"knob": "readers.noise", "values": [1]}}}, "name of a plot"),
+        ({"sweeps": {"worlds": {"knob": "readers.noise", "values": [1]}}}, "name of a plot"),
     ],
 )
 def test_mistakes_are_said_before_any_world_is_run(tmp_path, changes, said):
@@ -256,6 +341,24 @@ def test_worlds_do_not_see_each_other(tmp_path):
     alone = [PROGRAM["run_units"]([unit], plan, config)[0] for unit in units]
     assert PROGRAM["run_units"](units, plan, config) == alone
     assert alone[0] != alone[1]
+
+
+def test_the_truth_reaches_no_pair(tmp_path, monkeypatch):
+    config = small(tmp_path)
+    plan = PROGRAM["read_plan"](config)
+    unit = PROGRAM["Unit"]("u", "world", config.base)
+    drawn = simulate_world(config.base)
+    rows = []
+    for quality in (drawn.quality, -drawn.quality):
+        world = replace(drawn, quality=quality)
+        known = PROGRAM["run_units"].__globals__
+        monkeypatch.setitem(known, "simulate_world", lambda _, world=world: world)
+        rows.append(PROGRAM["run_units"]([unit], plan, config)[0])
+    for one, other in zip(*rows, strict=True):
+        if one["variant"] != TRUTH:
+            for name in ("pairs", "kept", "chosen_longer"):
+                assert one["figures"][name] == other["figures"][name]
+            assert one["figures"]["right"] == pytest.approx(1 - other["figures"]["right"])
 
 
 def test_raters_are_asked_about_prompts_that_no_pair_was_made_of(tmp_path):
@@ -327,8 +430,27 @@ def test_the_study_from_worlds_to_page(tmp_path, capsys):
     assert (tmp_path / "study.parquet").read_bytes() == first
 
 
-def test_committed_worlds_can_be_run():
-    for name in ("worlds_against_filters", "simulation_study", "sample_simulation_study"):
-        path = ROOT / f"configs/eval/{name}.yaml"
-        plan = PROGRAM["read_plan"](build(PROGRAM["Config"], read_yaml(path), name))
-        assert any(plan.predictions.values())
+def test_a_world_of_one_length_has_no_longer_story(tmp_path):
+    base = {"prompts": 50, "authors": 40, "words_spread": 0.0}
+    PROGRAM["main"](small(tmp_path, base=base))
+    row = pq.read_table(tmp_path / "study.parquet").to_pylist()[0]
+    assert math.isnan(row["prefers_longer"])
+    assert row["chosen_longer"] == row["random_longer"] == 0.5
+    page = (tmp_path / "study.html").read_text(encoding="utf-8")
+    assert "nan" not in page.split("<pre")[0]
+    assert (tmp_path / "study_worlds.png").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "worlds_against_filters",
+        "simulation_study",
+        "sample_simulation_study",
+        "paper_world_study",
+    ],
+)
+def test_committed_worlds_can_be_run(name):
+    keys = read_yaml(ROOT / f"configs/eval/{name}.yaml")
+    plan = PROGRAM["read_plan"](build(PROGRAM["Config"], keys, name))
+    assert any(plan.predictions.values())

@@ -194,6 +194,9 @@ class Made:
             keys: such as `after`.
             path: Parquet file.
             about: heading of the progress bar; the file's name when None.
+
+        Raises:
+            DataError: there are none; see `check_not_empty`.
         """
         batches = self.engine.batches(self.with_texts(keys))
         total = self.engine.count(keys)
@@ -554,7 +557,9 @@ def _with_progress(
 
 def _as_reader(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
     """Batches with their schema."""
-    first = next(batches)
+    first = next(batches, None)
+    if first is None:
+        raise DataError("there is no pair to write: see the funnel, and loosen a step")
     return pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
 
 

@@ -19,13 +19,14 @@ off, and a time of infinity (`.inf` in YAML) its fading; what is off changes no 
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from litbench.config import as_plain, build, nearest
 from litbench.curation.invented_texts import invented_prompts, invented_texts, styles_of
 from litbench.errors import ConfigError
 from litbench.records import STORIES
@@ -176,6 +177,38 @@ class World:
         _check(self, -1, 1, "stories_audience", "quality_length", "quality_delay", "fame_quality")
         _check(self, 0, 1, "author_quality")
         _check(self, 0, 0.95, "style")
+
+
+def changed_world(base: World, changes: Mapping[str, Any], where: str) -> World:
+    """The base world with some keys changed.
+
+    Args:
+        base: the world.
+        changes: by key, those of the readers dotted (readers.length_weight) or nested; keys that
+            are not named stay those of the base.
+        where: named in messages.
+
+    Raises:
+        ConfigError: an unknown key (the nearest valid one is named), or a value of the wrong type
+            or out of its range.
+    """
+    plain = as_plain(base)
+    for key, value in changes.items():
+        inner = plain
+        *path, last = key.split(".")
+        for step in path:
+            if not isinstance(inner.get(step), dict):
+                raise ConfigError(f"{where}: unknown key '{key}': {nearest(step, list(inner))}")
+            inner = inner[step]
+        kept = inner.get(last)
+        nested = isinstance(value, Mapping) and isinstance(kept, dict)
+        inner[last] = {**kept, **value} if nested else value
+    try:
+        return build(World, plain, where)
+    except ConfigError as error:
+        # A world's own checks do not know which world it is.
+        said = str(error)
+        raise ConfigError(said if said.startswith(where) else f"{where}: {said}") from error
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from litbench.templates import without_markers
 from litbench.text import clean_name, digest
 
 _FILE = Path(__file__).with_name("interpreting.yaml")
-_QUALITY = re.compile(r"^\W*quality\W*:\s*(.+?)\s*$", re.I | re.M)
+# Stars and the like around the words are markdown.
+_QUALITY = re.compile(r"^\W*quality\W*:[\s*_]*([^\s*_].*?)[\s*_]*$", re.I | re.M)
 _MORE = re.compile(r"^\W*more\W*:\W*(A|B|neither)\W*$", re.I | re.M)
 _MOST_LETTERS = 300
 

@@ -7,7 +7,6 @@ that in the other.
 """
 
 import csv
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,10 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from litbench.errors import DataError
 from litbench.metrics.comparisons import Comparison, holm, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.metrics.leaderboard import plain
+from litbench.metrics.leaderboard import csv_cell, plain
 from litbench.records import prompt_keys
+from litbench.text import clean_name
 
 # The test set of random pairs labelled by true quality.
 TRUTH = "truth"
@@ -76,10 +77,14 @@ def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet
     """Gather the distinct pairs of several test sets.
 
     Args:
-        sets: by name; tables with at least `pair_id` and `chosen_story_id`, and the same columns.
+        sets: by name; tables with at least `pair_id` and the ids of both stories, and the same
+            columns.
 
     Returns:
         The pairs, each labelled as the first set with it has it, and every set.
+
+    Raises:
+        DataError: one pair_id stands for different stories.
     """
     together = pa.concat_tables(sets.values())
     ids = together["pair_id"].combine_chunks()
@@ -87,8 +92,23 @@ def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet
     place = pc.index_in(ids, value_set=distinct).to_numpy()
     _, first = np.unique(place, return_index=True)
     pairs = together.take(pa.array(first))
-    chosen = together["chosen_story_id"].to_numpy()
+    chosen, rejected = (
+        together[f"{side}_story_id"].to_numpy(zero_copy_only=False)
+        for side in ("chosen", "rejected")
+    )
     flipped = chosen != chosen[first][place]
+    as_first = np.where(flipped, rejected, chosen), np.where(flipped, chosen, rejected)
+    other = (as_first[0] != chosen[first][place]) | (as_first[1] != rejected[first][place])
+    if other.any():
+        of_sets = np.repeat(list(sets), [table.num_rows for table in sets.values()])
+        row = int(np.argmax(other))
+        before = int(first[place[row]])
+        raise DataError(
+            f"pair_id {ids[row]} is stories {chosen[before]} and {rejected[before]} in the test "
+            f"pairs of {of_sets[before]}, and {chosen[row]} and {rejected[row]} in those of "
+            f"{of_sets[row]}: one file numbers its pairs by itself, so give it the ids of "
+            "litbench.records.pair_id"
+        )
     ends = np.cumsum([table.num_rows for table in sets.values()])[:-1]
     return pairs, [
         TestSet(name, rows, other)
@@ -153,6 +173,8 @@ class Contrast:
         pairs_used: pairs of the variant; the reference's are as many but at natural size.
         natural: whether both are trained on all of their pairs.
         comparison: paired on the same pairs; Holm-corrected over all contrasts of the study.
+        seeds: the difference of each seed, whose pairs come from the same prompts in the same
+            order in both.
     """
 
     rater: str
@@ -161,6 +183,7 @@ class Contrast:
     pairs_used: int
     natural: bool
     comparison: Comparison
+    seeds: list[float]
 
 
 @dataclass(frozen=True)
@@ -214,13 +237,18 @@ class AblationStudy:
         return [
             (arm, [self.cell(arm.name, test.name) for test in self.tests])
             for arm in self.trained(rater)
-            if (arm.natural if natural else arm.equal and arm.pairs_used == self.most_equal)
+            if _is_of_size(arm, self.most_equal, natural=natural)
         ]
 
 
 def most_equal(arms: Sequence[AblationArm]) -> int:
     """The largest number of pairs that every variant was trained on; 0 without any."""
     return max((arm.pairs_used or 0 for arm in arms if arm.equal), default=0)
+
+
+def _is_of_size(arm: AblationArm, most: int, *, natural: bool) -> bool:
+    """Whether an arm is its variant's at natural size, or at the largest equal one."""
+    return arm.natural if natural else arm.equal and arm.pairs_used == most
 
 
 def ablation_study(
@@ -270,7 +298,7 @@ def ablation_study(
                 )
             )
     against = [test for test in tests if test.name in headline]
-    contrasts = _contrasts(arms, means, clusters, against, reference)
+    contrasts = _contrasts(arms, credits, clusters, against, reference)
     return AblationStudy(reference, list(arms), dict(kinds), facts, headline, cells, contrasts)
 
 
@@ -283,7 +311,7 @@ def _turned(credit: np.ndarray, test: TestSet) -> np.ndarray:
 
 def _contrasts(
     arms: Sequence[AblationArm],
-    credit: Mapping[str, np.ndarray],
+    credits: Mapping[str, Sequence[np.ndarray]],
     clusters: np.ndarray,
     tests: Sequence[TestSet],
     reference: str,
@@ -294,19 +322,28 @@ def _contrasts(
     for rater in dict.fromkeys(arm.rater for arm in arms):
         own = [arm for arm in arms if arm.rater == rater and arm.variant is not None]
         for natural in (False, True):
-            at = [arm for arm in own if (arm.natural if natural else arm.pairs_used == most)]
+            at = [arm for arm in own if _is_of_size(arm, most, natural=natural)]
             base = next((arm for arm in at if arm.variant == reference), None)
-            if base is not None:
-                matched += [(natural, arm, base) for arm in at if arm is not base]
+            known = {(arm, base) for _, arm, base in matched}
+            # Two variants with as many pairs are compared once.
+            matched += [
+                (natural, arm, base)
+                for arm in at
+                if base is not None and arm is not base and (arm, base) not in known
+            ]
     found = []
     for natural, arm, base in matched:
         for test in tests:
+            ours, theirs = (
+                np.stack([_turned(credit, test) for credit in credits[one.name]])
+                for one in (arm, base)
+            )
             difference, p_value = paired_difference(
-                _turned(credit[arm.name], test), _turned(credit[base.name], test),
-                clusters[test.rows],
-            )  # fmt: skip
-            found.append((natural, arm, base, test, difference, p_value))
-    adjusted = holm([p_value for *_, p_value in found])
+                ours.mean(0), theirs.mean(0), clusters[test.rows]
+            )
+            of_seeds = [float(value) for value in (ours - theirs).mean(1)]
+            found.append((natural, arm, base, test, difference, p_value, of_seeds))
+    adjusted = holm([p_value for *_, p_value, _ in found])
     return [
         Contrast(
             arm.rater,
@@ -315,8 +352,9 @@ def _contrasts(
             arm.pairs_used or 0,
             natural,
             Comparison(arm.name, base.name, difference, p_value, p_holm),
+            of_seeds,
         )
-        for (natural, arm, base, test, difference, p_value), p_holm in zip(
+        for (natural, arm, base, test, difference, p_value, of_seeds), p_holm in zip(
             found, adjusted, strict=True
         )
     ]
@@ -335,7 +373,7 @@ def ablation_json(study: AblationStudy) -> dict[str, Any]:
 
 
 def write_ablation_csv(study: AblationStudy, path: Path) -> None:
-    """Write the matrix as CSV, a row for each cell."""
+    """Write the matrix as CSV, a row for each cell, by `csv_cell`."""
     longer = {test.name: test.longer.mean for test in study.tests}
     arms = {arm.name: arm for arm in study.arms}
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -351,15 +389,17 @@ def write_ablation_csv(study: AblationStudy, path: Path) -> None:
                 cell.chosen_longer.mean, cell.chosen_shorter.mean, prefers.mean, prefers.low,
                 prefers.high, longer[cell.test],
             ]  # fmt: skip
-            writer.writerow([plain(value) for value in values])
+            writer.writerow([csv_cell(value) for value in values])
 
 
 def ablation_text(study: AblationStudy) -> str:
     """The figures for a terminal."""
     lines = ["test pairs of each variant, and how often their labels choose the longer story:"]
-    width = max(len(name) for name in [*(test.name for test in study.tests), "trained on"])
+    names = [*(test.name for test in study.tests), "trained on"]
+    width = max(len(clean_name(name)) for name in names)
     lines += [
-        f"  {test.name:<{width}}  {test.n:>7,} pairs, {test.prompts:,} prompts  {test.longer}"
+        f"  {clean_name(test.name):<{width}}  {test.n:>7,} pairs, {test.prompts:,} prompts  "
+        f"{test.longer}"
         for test in study.tests
     ]
     for rater in study.trained_raters:
@@ -368,27 +408,29 @@ def ablation_text(study: AblationStudy) -> str:
             if not rows:
                 continue
             size = "all pairs of each" if natural else f"{study.most_equal:,} pairs of each"
-            lines += ["", f"{rater}, {size}: agreement, and how often it prefers the longer story"]
+            about = "agreement, and how often it prefers the longer story"
+            lines += ["", f"{clean_name(rater)}, {size}: {about}"]
             for test in study.headline:
-                lines.append(f"  on {test}:")
+                lines.append(f"  on {clean_name(test)}:")
                 for arm, _ in rows:
                     cell = study.cell(arm.name, test)
                     lines.append(
-                        f"    {arm.variant!s:<{width}}  {arm.pairs_used:>9,}  {cell.agreement}  "
-                        f"longer {cell.prefers_longer}"
+                        f"    {clean_name(str(arm.variant)):<{width}}  {arm.pairs_used:>9,}  "
+                        f"{cell.agreement}  longer {cell.prefers_longer}"
                     )
     if study.contrasts:
-        lines += ["", f"against {study.reference}, p by Holm over {len(study.contrasts)}:"]
+        lines += [
+            "",
+            f"against {clean_name(study.reference)}, p by Holm over {len(study.contrasts)}; least "
+            "and most of single seeds:",
+        ]
     for contrast in study.contrasts:
-        found = contrast.comparison
+        found, seeds = contrast.comparison, contrast.seeds
         size = "all pairs" if contrast.natural else f"{contrast.pairs_used:,} pairs"
         noise = "" if found.is_clear else " (within noise)"
+        spread = f"; {min(seeds):+.3f} to {max(seeds):+.3f}" if len(seeds) > 1 else ""
         lines.append(
-            f"  {contrast.rater} on {contrast.variant}, {size}, test {contrast.test}: "
-            f"{_signed(found.difference.mean)}{noise}"
+            f"  {clean_name(contrast.rater)} on {clean_name(contrast.variant)}, {size}, test "
+            f"{clean_name(contrast.test)}: {found.difference.mean:+.3f}{noise}{spread}"
         )
     return "\n".join(lines)
-
-
-def _signed(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:+.3f}"

@@ -10,13 +10,13 @@ every interval here is the world: its seed is the cluster.
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from litbench.config import nearest
+from litbench.config import build, nearest
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
@@ -159,29 +159,52 @@ def pair_figures(
     }
 
 
-def fit_preference(differences: np.ndarray, penalty: float) -> np.ndarray:
+def true_pairs(
+    quality: np.ndarray, possible: np.ndarray, most: int, random: np.random.Generator
+) -> np.ndarray:
+    """Random pairs labelled by quality itself: what `TRUTH` learns from.
+
+    Args:
+        quality: of all stories; shape (n,).
+        possible: places of the two stories of each pair; shape (m, 2).
+        most: how many to draw.
+        random: draws them.
+
+    Returns:
+        Places of the better story and the other; shape (most or m, 2).
+    """
+    is_better = quality[possible[:, 0]] > quality[possible[:, 1]]
+    ordered: np.ndarray = np.where(is_better[:, None], possible, possible[:, ::-1])
+    return ordered[random.permutation(len(ordered))[:most]]
+
+
+def fit_preference(
+    differences: np.ndarray, penalty: float, pair_weights: np.ndarray | None = None
+) -> np.ndarray:
     """Weights of a logistic regression without intercept, by Newton's method.
 
-    Minimises sum(log(1 + exp(-differences @ w))) + penalty / 2 * |w|^2, which has one minimum.
+    Minimises sum(u log(1 + exp(-differences @ w))) + penalty / 2 * |w|^2, which has one minimum.
 
     Args:
         differences: features of the chosen story minus those of the rejected; shape (m, k).
         penalty: above 0.
+        pair_weights: u, what each pair counts; shape (m,); one for each when None.
 
     Returns:
         Shape (k,).
     """
     width = differences.shape[1]
     weights = np.zeros(width)
+    counts = np.ones(len(differences)) if pair_weights is None else pair_weights
 
     def loss(at: np.ndarray) -> float:
-        return float(np.logaddexp(0, -differences @ at).sum() + penalty / 2 * at @ at)
+        return float((counts * np.logaddexp(0, -differences @ at)).sum() + penalty / 2 * at @ at)
 
     now = loss(weights)
     for _ in range(_MOST_STEPS):
         wrong = 1 / (1 + np.exp(np.clip(differences @ weights, -500, 500)))
-        slope = penalty * weights - differences.T @ wrong
-        curve = (differences * (wrong * (1 - wrong))[:, None]).T @ differences
+        slope = penalty * weights - differences.T @ (counts * wrong)
+        curve = (differences * (counts * wrong * (1 - wrong))[:, None]).T @ differences
         step = np.linalg.solve(curve + penalty * np.eye(width), slope)
         if float(slope @ step) < 1e-9 * max(now, 1.0):
             break
@@ -250,7 +273,7 @@ class Row:
         seed: of the world.
         variant: pairing rules by name; `TRUTH` for random pairs labelled by quality itself.
         amount: which pairs the rater was trained on.
-        figures: by `MEASURES`.
+        figures: by `MEASURES`, and what else a study measures; the same in all of its rows.
         random_longer: share of the world's random pairs whose better story is the longer.
     """
 
@@ -275,7 +298,7 @@ class Prediction:
     Attributes:
         variant: whose figure.
         against: variant that it is compared with.
-        measure: of `MEASURES`.
+        measure: of `MEASURES`, or another that the study has.
         direction: how the variant's figure stands to the other.
         amount: of `AMOUNTS`.
         at_least: by how much; never below 0.
@@ -292,8 +315,13 @@ class Prediction:
     at_most: float | None = None
     because: str = ""
 
-    def check(self, variants: Sequence[str], where: str) -> None:
+    def check(self, variants: Sequence[str], where: str, further: Sequence[str] = ()) -> None:
         """Check the names.
+
+        Args:
+            variants: of the study.
+            where: named in messages.
+            further: what the study measures beside `MEASURES`.
 
         Raises:
             ConfigError: a variant or a measure is unknown, or the bound does not fit.
@@ -302,10 +330,10 @@ class Prediction:
         for name in (self.variant, self.against):
             if name not in known:
                 raise ConfigError(f"{where}: unknown variant '{name}': {nearest(name, known)}")
-        if self.measure not in MEASURES:
+        measures = [*MEASURES, *further]
+        if self.measure not in measures:
             raise ConfigError(
-                f"{where}: unknown measure '{self.measure}': "
-                f"{nearest(self.measure, list(MEASURES))}"
+                f"{where}: unknown measure '{self.measure}': {nearest(self.measure, measures)}"
             )
         if self.at_least < 0:
             raise ConfigError(f"{where}: at_least is {self.at_least}: give 0 or more")
@@ -323,6 +351,31 @@ class Prediction:
             f"{self.measure} of {self.variant} ({self.amount}) is {self.direction} than that of "
             f"{self.against}{bound}"
         )
+
+
+@dataclass(frozen=True)
+class LoneWorld:
+    """A world that stands alone, as a config describes it.
+
+    Attributes:
+        about: what is the matter with it.
+        changes: keys of the world that differ from the base, see
+            litbench.curation.simulation.changed_world.
+        predictions: keys of each, see `Prediction`.
+    """
+
+    about: str = ""
+    changes: dict[str, Any] = field(default_factory=dict)
+    predictions: list[dict[str, Any]] = field(default_factory=list)
+
+    def claims(
+        self, variants: Sequence[str], where: str, further: Sequence[str] = ()
+    ) -> list[Prediction]:
+        """The predictions, checked as `Prediction.check` does."""
+        found = [build(Prediction, keys, where) for keys in self.predictions]
+        for prediction in found:
+            prediction.check(variants, where, further)
+        return found
 
 
 Outcome = Literal["held", "failed", "undecided"]
@@ -354,7 +407,7 @@ class Summary:
         place: which world.
         variant: name.
         amount: what the rater was trained on.
-        figures: by `MEASURES`.
+        figures: by the measures of the rows; of seeds that have the figure, NaN where none has.
         gain: agreement minus that of the reference, paired by seed; None for the reference.
         lean: `prefers_longer` minus that of `TRUTH`, paired by seed; None for `TRUTH`.
         random_longer: share of random pairs whose better story is the longer.
@@ -396,6 +449,17 @@ class Study:
         return list(dict.fromkeys(one.place for one in self.summaries))
 
     @property
+    def worlds(self) -> list[Place]:
+        """The first place of every world: one where sweeps meet has several, and counts once."""
+        first: dict[tuple[float, ...], Place] = {}
+        for place in self.places:
+            # The same seeds of the same world have the same figures to the last digit.
+            figures = [one.figures for one in self.at(place, "equal")]
+            key = tuple(of[name].mean for of in figures for name in ("agreement", "right", "pairs"))
+            first.setdefault(key, place)
+        return list(first.values())
+
+    @property
     def sweeps(self) -> dict[str, list[Place]]:
         """The worlds of each sweep."""
         found: dict[str, list[Place]] = {}
@@ -410,17 +474,27 @@ class Study:
 
 
 def _interval(measure: str, values: np.ndarray, seeds: Sequence[int]) -> Interval:
+    # None is known, say, of pairs with a longer story where all stories are of one length.
     known = np.isfinite(values)
     kept = [seed for seed, there in zip(seeds, known, strict=True) if there]
+    if measure in LEARNED:
+        return jackknife_interval(values[known], kept)
     # What a rule fixes, such as the share of longer stories after symmetry, may not vary at all.
-    of = jackknife_interval if measure in LEARNED else mean_interval
-    return of(values[known], kept)
+    interval = mean_interval(values[known], kept)
+    if measure == "pairs":
+        return interval
+    # What is measured beyond the common may be a difference of shares.
+    least = 0.0 if measure in MEASURES else -1.0
+    # In this order NaN stays NaN.
+    return replace(interval, low=max(interval.low, least), high=min(interval.high, 1.0))
 
 
 def _difference(measure: str, one: np.ndarray, other: np.ndarray, seeds: list[int]) -> Interval:
+    known = np.isfinite(one - other)
+    kept = [seed for seed, there in zip(seeds, known, strict=True) if there]
     if measure == "pairs":
         return mean_interval(one - other, seeds)
-    return paired_difference(one, other, seeds)[0]
+    return paired_difference(one[known], other[known], kept)[0]
 
 
 def check_prediction(prediction: Prediction, difference: Interval) -> Outcome:
@@ -488,7 +562,7 @@ def summarise(
                 place,
                 variant,
                 amount,
-                {name: _interval(name, values(key, name), seeds) for name in MEASURES},
+                {name: _interval(name, values(key, name), seeds) for name in of[0].figures},
                 None if variant == reference else against(reference, "agreement"),
                 None if variant == TRUTH else against(TRUTH, "prefers_longer"),
                 jackknife_interval(np.array([row.random_longer for row in of]), seeds),
@@ -526,7 +600,7 @@ def write_study_csv(study: Study, path: Path) -> None:
     ends = ("mean", "low", "high")
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        names = [*MEASURES, "gain", "lean", "random_longer"]
+        names = [*study.summaries[0].figures, "gain", "lean", "random_longer"]
         columns = [name if end == "mean" else f"{name}_{end}" for name in names for end in ends]
         writer.writerow(["group", "value", "variant", "amount", "seeds", *columns])
         for one in study.summaries:
@@ -546,7 +620,7 @@ def study_text(study: Study) -> str:
     width = max(len(name) for name in study.variants)
     lines = [
         f"{len(study.seeds)} seeds of every world, 95 % intervals over them; agreement with true "
-        "quality on random pairs, whatever their votes",
+        f"quality on random pairs, whatever their votes; gain over {study.reference}",
     ]
     for place in study.places:
         of = study.at(place, "equal")
@@ -556,9 +630,9 @@ def study_text(study: Study) -> str:
             "",
             f"{place}: trained on {size:,.0f} pairs of each; the better story is the longer in "
             f"{longer}",
-            f"{'variant':<{width}}  {'agreement':<21}  {'prefers longer':<21}  "
+            f"{'variant':<{width}}  {'agreement':<21}  {'gain':<24}  {'prefers longer':<21}  "
             f"{'right about its pairs':<21}  {'chosen is longer':<21}  {'all pairs':>9}  "
-            "agreement with all",
+            f"{'agreement with all':<21}  gain",
         ]
         for one, whole in zip(of, study.at(place, "natural"), strict=True):
             shown = [
@@ -566,14 +640,20 @@ def study_text(study: Study) -> str:
                 for name in ("agreement", "prefers_longer", "right", "chosen_longer")
             ]
             cells = [f"{one.variant:<{width}}", *(f"{interval!s:<21}" for interval in shown)]
+            cells.insert(2, f"{_signed(one.gain, '.3f'):<24}")
             cells.append(f"{whole.figures['pairs'].mean:>9,.0f}")
-            lines.append("  ".join([*cells, str(whole.figures["agreement"])]))
+            cells += [f"{whole.figures['agreement']!s:<21}", _signed(whole.gain, ".3f")]
+            lines.append("  ".join(cells).rstrip())
     if study.checked:
         lines += ["", "predictions:"]
     for checked in study.checked:
-        found = checked.difference
-        lines.append(
-            f"{checked.outcome:<9}  {checked.world}: {checked.prediction}; "
-            f"{found.mean:+.4g} [{found.low:+.4g}, {found.high:+.4g}]"
-        )
+        found = _signed(checked.difference, ".4g")
+        lines.append(f"{checked.outcome:<9}  {checked.world}: {checked.prediction}; {found}")
     return "\n".join(lines)
+
+
+def _signed(value: Interval | None, form: str) -> str:
+    """A difference; empty where it is that of the reference to itself."""
+    if value is None:
+        return ""
+    return f"{value.mean:+{form}} [{value.low:+{form}}, {value.high:+{form}}]"

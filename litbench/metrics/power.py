@@ -703,7 +703,7 @@ def seen_differences(
     names = [name for name in credits if name != reference]
     if not names:
         raise ConfigError(f"raters: there is none beside the reference {reference}: name another")
-    level = corrected_alpha(alpha, comparisons or len(names))
+    level = corrected_alpha(alpha, len(names) if comparisons is None else comparisons)
     design = Design.of(clusters)
     base = credits[reference]
     tests = [paired_difference(credits[name], base, clusters) for name in names]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
+from litbench.metrics.comparisons import benjamini_hochberg, holm, paired_difference
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
 from litbench.metrics.leaderboard import csv_cell, plain
 from litbench.text import clean_name, digest
@@ -40,7 +40,7 @@ class Agreement:
         chosen_longer: the same where the chosen story is the longer; None without such pairs.
         chosen_shorter: and the shorter.
         over_longer: agreement minus that of the longer story, paired; None for itself.
-        p_value: of no such difference; NaN for itself.
+        p_holm: of no such difference, after Holm's correction for all models; NaN for itself.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Agreement:
     chosen_longer: Interval | None
     chosen_shorter: Interval | None
     over_longer: Interval | None
-    p_value: float
+    p_holm: float
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,13 @@ class Surface:
 
 @dataclass(frozen=True)
 class UnitRow:
-    """One unit of the table.
+    """One unit of the table: of the one autoencoder that was fitted on all pairs.
 
     Attributes:
         unit: its place.
         coefficient: log-odds of being preferred per root mean square of the unit, all units
-            together in one model; the interval takes the units as given.
+            together in one model. The interval takes the units and the strength of the penalty as
+            given: it does not say what another training of the autoencoder would find.
         p_bh: of a coefficient of 0, adjusted for all units (Benjamini and Hochberg).
         prevalence: share of pairs on which it is active.
         preferred: among these, how often the side with more of it is the chosen one.
@@ -107,7 +108,7 @@ class UnitRow:
     coefficient: Interval
     p_bh: float
     prevalence: float
-    preferred: Interval | None
+    preferred: Interval
     description: str | None
     fidelity: Fidelity | None
     surface: Surface
@@ -134,7 +135,9 @@ class PreferenceStudy:
         prompts: of them.
         held_out: how they were held out, in words.
         agreements: the units first.
-        units: by size of the coefficient, active ones only.
+        fitted_on: pairs that the units of the table were fitted on.
+        units: by size of the coefficient, active ones only; not those of `agreements`, which come
+            from an autoencoder for each fit and have other places and meanings in each.
         silent_units: units that are active on no pair.
         unexplained: share of the squared difference that the units do not give back, on pairs held
             out; mean over the fits.
@@ -145,6 +148,7 @@ class PreferenceStudy:
     prompts: int
     held_out: str
     agreements: list[Agreement]
+    fitted_on: int
     units: list[UnitRow]
     silent_units: int
     unexplained: float
@@ -169,19 +173,19 @@ def agreement_rows(
         words: words of the chosen story minus those of the other; shape (n,).
     """
     clusters = np.asarray(prompts)
+    tests: list[tuple[Interval | None, float]] = [
+        (None, math.nan) if name == longer else paired_difference(credit, credits[longer], clusters)
+        for name, credit in credits.items()
+    ]
+    adjusted = holm([p for _, p in tests])
     rows = []
-    for name, credit in credits.items():
+    for (name, credit), (over, _), p_holm in zip(credits.items(), tests, adjusted, strict=True):
         parts = [
             jackknife_interval(credit[keep], clusters[keep]) if keep.any() else None
             for keep in (words > 0, words < 0)
         ]
-        over, p_value = (
-            (None, math.nan)
-            if name == longer
-            else paired_difference(credit, credits[longer], clusters)
-        )
         whole = jackknife_interval(credit, clusters)
-        rows.append(Agreement(name, whole, parts[0], parts[1], over, p_value))
+        rows.append(Agreement(name, whole, parts[0], parts[1], over, p_holm))
     return rows
 
 
@@ -413,8 +417,7 @@ def write_units_csv(study: PreferenceStudy, path: Path) -> None:
                 row.unit, row.description,
                 row.coefficient.mean, row.coefficient.low, row.coefficient.high, row.p_bh,
                 row.prevalence,
-                *((0, None, None, None) if preferred is None
-                  else (preferred.n, preferred.mean, preferred.low, preferred.high)),
+                preferred.n, preferred.mean, preferred.low, preferred.high,
                 *((None, None, None, 0) if told is None
                   else (told.mean, told.low, told.high, told.n)),
                 None if fidelity is None else fidelity.correlation,
@@ -446,18 +449,20 @@ def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     )
     lines += [
         "",
-        f"{len(study.units)} active units, {study.silent_units} silent; {clear} with a coefficient "
-        f"off 0 by more than noise; {study.unexplained:.0%} of the held-out differences not "
-        "explained",
+        f"units of one autoencoder, fitted on {study.fitted_on:,} pairs; the agreement above is of "
+        "others, fitted without the prompts that were judged",
+        f"{len(study.units)} active, {study.silent_units} silent; {clear} with a coefficient off 0 "
+        "by more than noise (*), the units taken as given; "
+        f"{study.unexplained:.0%} of the held-out differences not explained",
         named,
-        "coefficient               prevalence  preferred  fidelity  unit",
+        "coefficient                prevalence  preferred  fidelity  unit",
     ]
     for unit in study.units[:shown]:
         c, told = unit.coefficient, unit.fidelity
         cells = [
-            f"{c.mean:+.3f} [{c.low:+.3f}, {c.high:+.3f}]".ljust(24),
+            f"{c.mean:+.3f} [{c.low:+.3f}, {c.high:+.3f}]{'*' if unit.is_clear else ''}".ljust(25),
             f"{unit.prevalence:.3f}".rjust(11),
-            ("–" if unit.preferred is None else f"{unit.preferred.mean:.3f}").rjust(9),
+            f"{unit.preferred.mean:.3f}".rjust(9),
             ("–" if told is None else f"{told.agreement.mean:.3f}").rjust(8),
             f"{unit.unit}: {unit.label}",
         ]

@@ -25,7 +25,7 @@ from litbench.models.backbone import collate, quiet, to_device
 from litbench.text import digest
 
 # To be raised when the same text, model and options come to give other numbers.
-_FORM = 1
+_FORM = 2
 # Windows of a story that go through the model together.
 _WINDOWS_AT_ONCE = 16
 # What a kill can lose.
@@ -215,27 +215,23 @@ class _Encoder:
                 truncation=True,
                 max_length=self._options.max_tokens,
                 return_overflowing_tokens=True,
-                return_special_tokens_mask=True,
                 add_special_tokens=True,
             )
-        ids, marks = found["input_ids"], found["special_tokens_mask"]
+        ids = found["input_ids"]
         if ids and not isinstance(ids[0], list):
             raise ModelError(
                 f"{self._options.model} has a tokenizer in Python, which makes no windows: use a "
                 "model with a fast one"
             )
-        own = [
-            [token for token, mark in zip(*both, strict=True) if not mark]
-            for both in zip(ids, marks, strict=True)
-        ]
+        # The model's own marks are around every window.
+        marks = self._tokenizer.num_special_tokens_to_add()
+        own = [len(window) - marks for window in ids]
         kept = 1 if self._options.long_stories == "cut" else len(ids)
-        # The mask calls an unknown token special too.
         unknown = self._tokenizer.unk_token_id
         unknown_count = (
             0 if unknown is None else sum(window.count(unknown) for window in ids[:kept])
         )
-        read = sum(map(len, own[:kept])) + unknown_count
-        return ids[:kept], [read, sum(map(len, own[kept:])), unknown_count]
+        return ids[:kept], [sum(own[:kept]), sum(own[kept:]), unknown_count]
 
     def embed(self, text: str) -> tuple[np.ndarray, list[int]]:
         """One vector, float32, and the counts of `_Store`."""

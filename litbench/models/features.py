@@ -10,6 +10,7 @@ import json
 import math
 import multiprocessing
 import os
+import platform
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +24,8 @@ import pyarrow as pa
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.manifest import code_digest, versions, write_atomically, write_json
+from litbench.manifest import code_digest, fingerprint, versions, write_atomically, write_json
+from litbench.models.linear_preference import choose_strength, logistic
 from litbench.raters import ScoreRater, blind, training_prompts_of
 from litbench.records import pair_weights, prompt_keys
 from litbench.text import count_words, count_words_of
@@ -274,22 +276,26 @@ def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray
 # What a process of its own is worth: it takes a second to start.
 _STORIES_PER_PROCESS = 2_000
 _STORIES_AT_ONCE = 500
+_STORED = pa.schema([("key", pa.binary(16)), ("features", pa.list_(pa.float64(), len(FEATURES)))])
 
 
 class FeatureStore:
     """Surface features of stories on disk, by content: each distinct story is computed once.
 
     Several processes may share a folder. A file appears when it is whole, so a killed process
-    loses what it was computing and no more. Values are mapped from disk; a story takes about 150
-    bytes of memory. Where many stories are missing every core computes a part of them. Code that
-    computes features otherwise has another subfolder.
+    loses what it was computing and no more. Values are mapped from disk; a story takes about 180
+    bytes of memory. Where many stories are missing every core computes a part of them, in processes
+    of its own: a script must call this below `if __name__ == "__main__":`. Code and libraries that
+    may compute features otherwise have another subfolder; old ones may be deleted at any time.
 
     Args:
         folder: where the files lie; made when the first one is written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / code_digest(__file__, "text.py")[:16]
+        # Libraries say what a letter and a word are, as the code does.
+        made_by = (code_digest(__file__, "text.py"), platform.python_version(), pa.__version__)
+        self.folder = folder / fingerprint(*made_by, np.__version__)[:16]
         self._read: set[str] = set()
         self._values: list[np.ndarray] = []
         # Of each story the file and the row.
@@ -323,11 +329,12 @@ class FeatureStore:
 
     def _write(self, keys: Sequence[bytes], values: np.ndarray) -> None:
         table = pa.table(
-            {
-                "key": pa.array(keys, pa.binary(16)),
-                "features": pa.FixedSizeListArray.from_arrays(values.ravel(), len(FEATURES)),
-            }
-        ).combine_chunks()
+            [
+                pa.array(keys, pa.binary(16)),
+                pa.FixedSizeListArray.from_arrays(values.ravel(), len(FEATURES)),
+            ],
+            schema=_STORED,
+        )
         name = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
 
         def write(path: Path) -> None:
@@ -345,6 +352,8 @@ class FeatureStore:
                 table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
             except (pa.ArrowInvalid, OSError) as error:
                 raise DataError(f"cannot read {path} ({error}): delete it") from error
+            if table.schema != _STORED:
+                raise DataError(f"{path} holds no features: delete it, or name another folder")
             self._read.add(path.name)
             for batch in table.to_batches():
                 values = batch["features"].flatten().to_numpy(zero_copy_only=True)
@@ -411,9 +420,6 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
         ConfigError: an unknown feature is to be dropped, or all are; no strength, or one that is
             not positive.
     """
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
-    from sklearn.metrics import log_loss  # noqa: PLC0415
-    from sklearn.model_selection import GroupKFold  # noqa: PLC0415
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
     if pairs.num_rows < 2:
@@ -424,8 +430,6 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     names = tuple(n for n in FEATURES if n not in options.drop)
     if not names:
         raise ConfigError("drop: every feature is dropped: keep at least one")
-    if not options.c or min(options.c) <= 0:
-        raise ConfigError(f"c: {options.c}: give at least one strength, all of them positive")
     places = [FEATURES.index(n) for n in names]
     blinded, chosen_first = blind(pairs)
     texts = sorted({(p.prompt, s) for p in blinded for s in (p.first, p.second)})
@@ -437,37 +441,14 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     standard = (features - mean) / scale
     first = standard[[index[p.prompt, p.first] for p in blinded]]
     second = standard[[index[p.prompt, p.second] for p in blinded]]
-    # Both orders of every pair: two classes of equal size whatever the labels, no intercept.
-    difference = np.concatenate([first - second, second - first])
-    label = np.concatenate([chosen_first, ~chosen_first])
-    weight = np.tile(pair_weights(pairs), 2) / 2
-    groups, group = np.unique(prompt_keys(pairs), return_inverse=True)
-    group = np.concatenate([group, group])
-
-    def fitted(c: float, rows: np.ndarray) -> Any:
-        # Newton: few columns and many rows; lbfgs gives up short of this tolerance on some data.
-        model = LogisticRegression(
-            C=c, fit_intercept=False, solver="newton-cholesky", max_iter=1_000, tol=1e-8
-        )
-        return model.fit(difference[rows], label[rows], sample_weight=weight[rows])
-
+    difference, weight = first - second, pair_weights(pairs)
     # How many threads add up the rows would show in the last digits, and 27 columns gain nothing
     # from several.
     with threadpool_limits(1, "blas"):
-        strength = options.c[0]
-        folds = min(options.folds, len(groups))
-        if len(options.c) > 1 and folds > 1:
-            losses = dict.fromkeys(options.c, 0.0)
-            for train, test in GroupKFold(folds).split(difference, label, group):
-                for c in options.c:
-                    p = fitted(c, train).predict_proba(difference[test])[:, 1]
-                    losses[c] += log_loss(
-                        label[test], p, sample_weight=weight[test], labels=[False, True],
-                        normalize=False,
-                    )  # fmt: skip
-            strength = min(options.c, key=lambda c: (losses[c], c))
-        model = fitted(strength, np.arange(len(label)))
-    coefficients = model.coef_[0].astype(np.float64)
+        strength = choose_strength(
+            difference, chosen_first, prompt_keys(pairs), options.c, weight, options.folds
+        )
+        coefficients = logistic(difference, chosen_first, strength, weight)
     prompts = training_prompts_of(pairs)
     return FeatureModel(name, names, mean, scale, coefficients, strength, prompts, store=store)
 

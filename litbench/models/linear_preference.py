@@ -1,7 +1,7 @@
 """A linear model of preferences on differences of anything: which side of a pair is chosen.
 
 Logistic regression without intercept, which is the Bradley-Terry model with a linear reward (paper,
-4.1). Whatever the sign of a row, with its label following, the fit is the same.
+4.1). Whatever the sign of a row, with its label following, the fit is the same but for rounding.
 """
 
 import math
@@ -39,9 +39,9 @@ def fit_linear_preference(
     first_chosen: np.ndarray,
     prompts: Sequence[str],
     strengths: Sequence[float],
-    folds: int = 5,
+    weights: np.ndarray | None = None,
 ) -> LinearPreference:
-    """Fit the model; the strength of the penalty is chosen by log-loss in folds over prompts.
+    """Fit the model; the strength of the penalty is chosen by `choose_strength`.
 
     Args:
         differences: first side minus second side; shape (n, columns).
@@ -49,53 +49,91 @@ def fit_linear_preference(
         prompts: of each row; shape (n,).
         strengths: inverse strengths of the penalty to choose from; they hold for columns of root
             mean square 1.
-        folds: how many inner folds at most.
+        weights: of the rows; 1 for each when None.
 
     Raises:
         DataError: fewer than two rows.
         ConfigError: no strength, or one that is not positive.
     """
+    if len(differences) < 2:
+        raise DataError(f"{len(differences)} pairs are too few for a linear model: give two")
+    scale = np.sqrt(np.square(differences, dtype=np.float64).mean(0))
+    scale[scale < 1e-12] = 1.0
+    scaled = differences / scale
+    c = choose_strength(scaled, first_chosen, prompts, strengths, weights)
+    return LinearPreference(logistic(scaled, first_chosen, c, weights), scale, c)
+
+
+def choose_strength(
+    differences: np.ndarray,
+    first_chosen: np.ndarray,
+    prompts: Sequence[str],
+    strengths: Sequence[float],
+    weights: np.ndarray | None = None,
+    folds: int = 5,
+) -> float:
+    """The inverse strength of the penalty with the least log-loss in folds over prompts.
+
+    Args:
+        differences: first side minus second side, on the scale that is penalised; shape
+            (n, columns).
+        first_chosen: bool, shape (n,).
+        prompts: of each row; shape (n,).
+        strengths: to choose from.
+        weights: of the rows; 1 for each when None.
+        folds: how many at most; the first strength is taken where there cannot be two.
+
+    Raises:
+        ConfigError: no strength, or one that is not positive.
+    """
     from sklearn.metrics import log_loss  # noqa: PLC0415
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415
 
-    if len(differences) < 2:
-        raise DataError(f"{len(differences)} pairs are too few for a linear model: give two")
     if not strengths or min(strengths) <= 0:
         raise ConfigError(f"c: {list(strengths)}: give at least one strength, all of them positive")
-    scale = np.sqrt(np.square(differences, dtype=np.float64).mean(0))
-    scale[scale < 1e-12] = 1.0
-    # The side that was chosen always first: one row for a pair, and its sign has no part in it.
-    toward_chosen = np.where(first_chosen[:, None], differences, -differences) / scale
     groups, group = np.unique(np.asarray(prompts), return_inverse=True)
-    count, chosen = min(folds, len(groups)), strengths[0]
-    if len(strengths) > 1 and count > 1:
-        losses = dict.fromkeys(strengths, 0.0)
-        for train, test in GroupKFold(count).split(toward_chosen, groups=group):
-            for c in strengths:
-                found = logistic(toward_chosen[train], c)
-                p = 1 / (1 + np.exp(-np.clip(toward_chosen[test] @ found, -700, 700)))
-                losses[c] += log_loss(np.ones(len(test)), p, labels=[0, 1], normalize=False)
-        chosen = min(strengths, key=lambda c: (losses[c], c))
-    return LinearPreference(logistic(toward_chosen, chosen), scale, chosen)
+    count = min(folds, len(groups))
+    if len(strengths) == 1 or count < 2:
+        return strengths[0]
+    weights = np.ones(len(differences)) if weights is None else weights
+    losses = dict.fromkeys(strengths, 0.0)
+    for train, test in GroupKFold(count).split(differences, groups=group):
+        for c in strengths:
+            found = logistic(differences[train], first_chosen[train], c, weights[train])
+            # Of the chosen side, so that a row's sign has no part in it.
+            margins = np.where(first_chosen[test], 1.0, -1.0) * (differences[test] @ found)
+            p = 1 / (1 + np.exp(-np.clip(margins, -700, 700)))
+            losses[c] += log_loss(
+                np.ones(len(test)), p, labels=[0, 1], sample_weight=weights[test], normalize=False
+            )
+    return min(strengths, key=lambda c: (losses[c], c))
 
 
-def logistic(toward_chosen: np.ndarray, c: float) -> np.ndarray:
-    """Minimise sum(log(1 + exp(-rows . w))) + |w|^2 / (2 c).
+def logistic(
+    differences: np.ndarray, first_chosen: np.ndarray, c: float, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Minimise sum(weight * log(1 + exp(-toward chosen . w))) + |w|^2 / (2 c).
 
     Args:
-        toward_chosen: chosen side minus the other; shape (n, columns).
+        differences: first side minus second side; shape (n, columns).
+        first_chosen: bool, shape (n,).
         c: inverse strength of the penalty.
+        weights: of the rows; 1 for each when None.
 
     Returns:
-        The coefficients; shape (columns,).
+        The coefficients; float64, shape (columns,). The last digits depend on how many threads add
+        up the rows.
     """
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
-    # sklearn wants two classes: every row from both sides, at half the weight each.
-    both = np.concatenate([toward_chosen, -toward_chosen])
-    label = np.repeat([True, False], len(toward_chosen))
+    weights = np.ones(len(differences)) if weights is None else weights
+    # Both orders of every row, at half the weight each: two classes whatever the labels.
+    both = np.concatenate([differences, -differences])
+    label = np.concatenate([first_chosen, ~first_chosen])
+    # Newton: few columns and many rows; lbfgs gives up short of this tolerance on some data.
     model = LogisticRegression(
         C=c, fit_intercept=False, solver="newton-cholesky", max_iter=1_000, tol=1e-8
     )
-    fitted: np.ndarray = model.fit(both, label, sample_weight=np.full(len(both), 0.5)).coef_[0]
-    return fitted
+    model.fit(both, label, sample_weight=np.tile(weights, 2) / 2)
+    found: np.ndarray = model.coef_[0].astype(np.float64)
+    return found

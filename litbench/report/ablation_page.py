@@ -12,35 +12,26 @@ import numpy as np
 
 from litbench.metrics.ablation import TRUTH, AblationArm, AblationStudy, Cell
 from litbench.metrics.intervals import Interval
-from litbench.report.document import Figure, most_per_unit, render, short_name
+from litbench.report.document import Figure, Panel, most_per_unit, render, short_name
 from litbench.report.figures import (
-    _FAINT,
-    _SERIES,
-    _legend,
-    _legend_height,
-    _level_lines,
-    _scale_sizes,
+    FAINT,
+    HEIGHT,
+    MARKERS,
+    SERIES,
+    drawing,
+    legend,
+    legend_height,
+    level_lines,
+    scale_sizes,
 )
-from litbench.report.study_figures import _drawing
 from litbench.text import clean_name, digest
-
-_WIDTH, _HEIGHT = 4.4, 2.7
-_MARKERS = "osD^v"
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A plot as the page shows it, and as pixels."""
-
-    figure: Figure
-    png: bytes
 
 
 @dataclass(frozen=True)
 class _Curve:
     """A variant's line: sizes and agreement at equal sizes, then at all of its pairs."""
 
-    name: str
+    variant: str
     equal: list[tuple[int, Interval, list[float]]]
     natural: tuple[int, Interval] | None
 
@@ -64,16 +55,17 @@ def draw_curves(study: AblationStudy) -> dict[str, Panel]:
                 for arm in study.ready
             ]
             title = f"{short_name(rater)}, {_tested_on(test)}"
+            # More bands than this hide each other.
+            banded = [c for c in curves if len(curves) <= 3 or c.variant == study.reference]
+            whose = "its" if len(banded) == len(curves) else f"{short_name(study.reference)}’s"
             caption = (
-                "Line: mean over seeds, at as many pairs of every variant. Band: its 95 % "
+                f"Line: mean over seeds, at as many pairs of every variant. Band: {whose} 95 % "
                 "interval, by test prompt. Dots: single seeds. Open mark: all pairs of the variant."
             )
-            names = [curve.name for curve in curves] + [name for name, _ in flat]
-            size = (_WIDTH, _HEIGHT + _legend_height(names))
-            draw = functools.partial(_draw, curves=curves, flat=flat, names=names)
-            drawing = _drawing(title, caption, draw, size)
-            name = _file_name(f"{rater}_{test}", panels)
-            panels[name] = Panel(Figure(title, caption, drawing.svg), drawing.png)
+            names = [short_name(curve.variant) for curve in curves] + [name for name, _ in flat]
+            draw = functools.partial(_draw, curves=curves, banded=banded, flat=flat, names=names)
+            drawn = drawing(title, draw, HEIGHT + legend_height(names))
+            panels[_file_name(rater, test, panels)] = Panel(title, caption, drawn)
     return panels
 
 
@@ -83,21 +75,24 @@ def _tested_on(test: str) -> str:
     return f"test pairs of {short_name(test)}"
 
 
-def _file_name(name: str, taken: Mapping[str, Any]) -> str:
+def _file_name(rater: str, test: str, taken: Mapping[str, Any]) -> str:
+    name = f"{rater}_{test}"
     readable = re.sub(r"[^-\w]+", "-", name, flags=re.ASCII)[:80]
-    return readable if readable == name and name not in taken else f"{readable}-{digest(name)[:8]}"
+    # Some file systems take a and A for one.
+    is_taken = readable.lower() in {other.lower() for other in taken}
+    return f"{readable}-{digest(rater, test)[:8]}" if is_taken or readable != name else readable
 
 
 def _curves(study: AblationStudy, rater: str, test: str) -> list[_Curve]:
     found: dict[str, _Curve] = {}
     for arm in sorted(study.trained(rater), key=lambda arm: arm.pairs_used or 0):
         cell, used = study.cell(arm.name, test), arm.pairs_used or 0
-        curve = found.setdefault(str(arm.variant), _Curve(short_name(str(arm.variant)), [], None))
+        curve = found.setdefault(str(arm.variant), _Curve(str(arm.variant), [], None))
         if arm.equal:
             curve.equal.append((used, cell.agreement, cell.seeds))
         if arm.natural:
             natural = (used, cell.agreement)
-            found[str(arm.variant)] = _Curve(curve.name, curve.equal, natural)
+            found[str(arm.variant)] = _Curve(curve.variant, curve.equal, natural)
     order = list(dict.fromkeys(str(arm.variant) for arm in study.trained(rater)))
     return [found[variant] for variant in order]
 
@@ -105,20 +100,22 @@ def _curves(study: AblationStudy, rater: str, test: str) -> list[_Curve]:
 def _draw(
     axes: Any,
     curves: Sequence[_Curve],
+    banded: Sequence[_Curve],
     flat: Sequence[tuple[str, float]],
     names: Sequence[str],
 ) -> None:
-    axes.axhline(0.5, color=_FAINT, linewidth=1.2, zorder=0.6)
+    axes.axhline(0.5, color=FAINT, linewidth=1.2, zorder=0.6)
     handles: list[Any] = []
     for place, curve in enumerate(curves):
-        color, marker = _SERIES[place % len(_SERIES)], _MARKERS[place // len(_SERIES) % 5]
+        color, marker = SERIES[place % len(SERIES)], MARKERS[place // len(SERIES) % 5]
         x = [used for used, *_ in curve.equal]
         mean = [interval.mean for _, interval, _ in curve.equal]
-        low, high = (
-            np.array([getattr(interval, end) for _, interval, _ in curve.equal], dtype=float)
-            for end in ("low", "high")
-        )
-        axes.fill_between(x, low, high, color=color, alpha=0.09, linewidth=0)
+        if curve in banded:
+            low, high = (
+                np.array([getattr(interval, end) for _, interval, _ in curve.equal], dtype=float)
+                for end in ("low", "high")
+            )
+            axes.fill_between(x, low, high, color=color, alpha=0.09, linewidth=0)
         seeds = [(used, value) for used, _, values in curve.equal for value in values]
         if seeds:
             axes.scatter(*zip(*seeds, strict=True), s=7, color=color, alpha=0.45, linewidth=0)
@@ -133,33 +130,60 @@ def _draw(
                 [used], [interval.mean], marker=marker, color=color, markersize=6,
                 markerfacecolor="none", linewidth=0,
             )  # fmt: skip
-    handles += _level_lines(axes, [value for _, value in flat])
+    handles += level_lines(axes, [value for _, value in flat])
     sizes = [used for curve in curves for used, *_ in curve.equal]
     sizes += [curve.natural[0] for curve in curves if curve.natural is not None]
-    _scale_sizes(axes, sizes, lambda value: f"{value:,.0f}")
+    scale_sizes(axes, sizes, _short_count)
     axes.grid(axis="y")
     axes.set_xlabel("training pairs")
     axes.set_ylabel("agreement")
-    _legend(axes, handles, names)
+    legend(axes, handles, names)
+
+
+def _short_count(value: float) -> str:
+    """A count short enough for an axis: 631, 6.3k, 18k, 1.0M."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.{1 if value < 10 * size else 0}f}{letter}"
+    return f"{value:.0f}"
 
 
 def _lead(study: AblationStudy) -> str:
+    """The reference first: the best of several variants is the best in part by luck."""
     rater, test = study.trained_raters[0], study.headline[0]
-    rows = study.matrix(rater, natural=False) or study.matrix(rater, natural=True)
-    best = max((arm for arm, _ in rows), key=lambda arm: study.cell(arm.name, test).agreement.mean)
-    cell = study.cell(best.name, test)
+    rows = study.matrix(rater, natural=False)
+    arm = next(arm for arm, _ in rows if arm.variant == study.reference)
+    cell = study.cell(arm.name, test)
     where = (
         "the better of two random stories"
         if test == TRUTH
         else f"the chosen story in the test pairs of {clean_name(test)}"
     )
     text = (
-        f"{clean_name(rater)} finds {where} most often when trained on "
-        f"{clean_name(str(best.variant))}, {best.pairs_used:,} pairs: {cell.agreement.mean:.1%}"
+        f"Trained on {arm.pairs_used:,} pairs of {clean_name(study.reference)}, "
+        f"{clean_name(rater)} finds {where} in {cell.agreement.mean:.1%}"
     )
     if math.isfinite(cell.agreement.low):
         text += f" (95 % interval {cell.agreement.low:.1%} to {cell.agreement.high:.1%})"
-    return text + f". It then prefers the longer story in {cell.prefers_longer.mean:.1%}."
+    text += f" and prefers the longer story in {cell.prefers_longer.mean:.1%}."
+    others = [
+        contrast
+        for contrast in study.contrasts
+        if (contrast.rater, contrast.test, contrast.natural) == (rater, test, False)
+    ]
+    if not others:
+        return text
+    clear = [contrast for contrast in others if contrast.comparison.is_clear]
+    if not clear:
+        return f"{text} No other variant with as many pairs differs from it beyond noise."
+    found = ", ".join(
+        f"{clean_name(one.variant)} ({one.comparison.difference.mean:+.1%})"
+        for one in sorted(clear, key=lambda one: one.comparison.difference.mean)
+    )
+    return (
+        f"{text} With as many pairs {len(clear)} of {len(others)} other variants differ from it "
+        f"beyond noise: {found}."
+    )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 from litbench.errors import MissingExtraError
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import write_dollars
+from litbench.report.figures import Drawing
 from litbench.text import clean_name
 
 # What the labels of a pairs file say about people, by label_source.
@@ -42,6 +43,26 @@ class Figure:
     svg: str
     tall: bool = False
     alt: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A figure of a page that is written as files of its own as well.
+
+    Attributes:
+        title: heading.
+        caption: what to look for.
+        drawing: the picture.
+    """
+
+    title: str
+    caption: str
+    drawing: Drawing
+
+    @property
+    def figure(self) -> Figure:
+        """What the page shows."""
+        return Figure(self.title, self.caption, self.drawing.svg)
 
 
 def short_name(name: str) -> str:

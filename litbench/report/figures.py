@@ -1,4 +1,4 @@
-"""Plots, as SVG that follows the page's theme.
+"""Plots, as SVG that follows the page's theme, and as PNG in its light colours.
 
 matplotlib draws with placeholder colours, which are then replaced by CSS variables: one picture
 serves light and dark. Text stays text, so that it can be read, searched and scaled.
@@ -7,7 +7,9 @@ serves light and dark. Text stays text, so that it can be read, searched and sca
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,44 +18,92 @@ from litbench.errors import MissingExtraError
 from litbench.metrics.calibration import Calibration
 from litbench.metrics.intervals import Interval
 
-_INK, _FAINT = "#010101", "#020202"
-_SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
+# Placeholders: colours that nothing else has, each to become a variable of the page.
+INK, FAINT = "#010101", "#020202"
+SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
+# One for each round of the colours.
+MARKERS = "osD^v"
 _VARIABLES = {
-    _INK: "var(--ink)",
-    _FAINT: "var(--line)",
-    **{color: f"var(--series-{place})" for place, color in enumerate(_SERIES, 1)},
+    INK: "var(--ink)",
+    FAINT: "var(--line)",
+    **{color: f"var(--series-{place})" for place, color in enumerate(SERIES, 1)},
 }
-_WIDTH, _HEIGHT = 4.4, 2.7
+WIDTH, HEIGHT = 4.4, 2.7
+_DOTS_PER_INCH = 200
+_STYLE = {
+    "svg.fonttype": "none",
+    # A rater may be called "$x$".
+    "text.parse_math": False,
+    "font.size": 9,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
 
 
-def _draw(name: str, draw: Callable[[Any], None], height: float = _HEIGHT) -> str:
-    """Run `draw(axes)` on a fresh figure and return it as themed inline SVG."""
+@dataclass(frozen=True)
+class Drawing:
+    """A plot that a page shows and a paper takes.
+
+    Attributes:
+        svg: for the page, whose variables are its colours.
+        figure: what matplotlib drew.
+    """
+
+    svg: str
+    figure: Any
+
+    def files(self, name: str) -> dict[str, Callable[[Path], object]]:
+        """What writes the plot, by the names of its two files: NAME.svg and NAME.png."""
+        return {f"{name}.svg": self.write_svg, f"{name}.png": self.write_png}
+
+    def write_svg(self, path: Path) -> None:
+        """Write it as a file of its own, see `standalone`."""
+        path.write_text(standalone(self.svg), encoding="utf-8")
+
+    def write_png(self, path: Path) -> None:
+        """Write it as pixels in the page's light colours; the same plot gives the same bytes."""
+        import matplotlib as mpl  # noqa: PLC0415
+
+        with mpl.rc_context(_STYLE):
+            _in_light(self.figure)
+            # Without the version of the library in it.
+            self.figure.savefig(
+                path, format="png", dpi=_DOTS_PER_INCH, facecolor="white",
+                metadata={"Software": None},
+            )  # fmt: skip
+
+
+def drawing(
+    name: str, draw: Callable[[Any], None], height: float = HEIGHT, width: float = WIDTH
+) -> Drawing:
+    """Run `draw(axes)` on a fresh figure; every plot of every page is drawn here.
+
+    Args:
+        name: two plots of a page have two names.
+        draw: takes the axes; it may remove them and divide `axes.figure` itself.
+        height: in inches.
+        width: in inches.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
     try:
         import matplotlib as mpl  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("matplotlib", "report") from error
-    style = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": name,
-        # A rater may be called "$x$".
-        "text.parse_math": False,
-        "font.size": 9,
-        "axes.edgecolor": _FAINT,
-        "axes.labelcolor": _INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-        "text.color": _INK,
-        "grid.color": _FAINT,
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        "legend.fontsize": 8,
-    }
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -63,7 +113,36 @@ def _draw(name: str, draw: Callable[[Any], None], height: float = _HEIGHT) -> st
     # Width and height come from the page; the view box keeps the proportions.
     svg = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
     svg = re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1role="img"', svg, count=1)
-    return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return Drawing(re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL), figure)
+
+
+def _draw(name: str, draw: Callable[[Any], None], height: float = HEIGHT) -> str:
+    """A plot that is for a page alone, as SVG."""
+    return drawing(name, draw, height).svg
+
+
+def _in_light(figure: Any) -> None:
+    """Give every placeholder colour of a drawn figure its colour of the light theme."""
+    from matplotlib.colors import to_hex, to_rgb, to_rgba_array  # noqa: PLC0415
+
+    light = light_colors()
+    colors = {color: light[name[len("var(--") : -1]] for color, name in _VARIABLES.items()}
+    for artist in figure.findobj():
+        for key in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            get, put = getattr(artist, f"get_{key}", None), getattr(artist, f"set_{key}", None)
+            if get is None or put is None:
+                continue
+            given = get()
+            if isinstance(given, str) and given in ("auto", "none"):
+                continue
+            found = to_rgba_array(given)
+            known = [colors.get(to_hex(row[:3])) for row in found]
+            if not any(known):
+                continue
+            for row, color in zip(found, known, strict=True):
+                if color is not None:
+                    row[:3] = to_rgb(color)
+            put(found if np.ndim(given) == 2 else found[0])
 
 
 def in_styles(svg: str, change: Callable[[str], str]) -> str:
@@ -120,10 +199,10 @@ def length_symmetry(before: np.ndarray | None, after: np.ndarray, buckets: int) 
         widest = max(1, int(np.abs(after if before is None else before).max()))
         edges = np.linspace(-widest, widest, min(buckets, 60) // 2 * 2 + 1)
         if before is not None:
-            axes.hist(before, edges, color=_SERIES[1], alpha=0.55, label="before")
+            axes.hist(before, edges, color=SERIES[1], alpha=0.55, label="before")
         label = None if before is None else "after"
-        axes.hist(after, edges, color=_SERIES[0], alpha=0.85, label=label)
-        axes.axvline(0, color=_INK, linewidth=0.8)
+        axes.hist(after, edges, color=SERIES[0], alpha=0.85, label=label)
+        axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_xlabel("words of chosen minus words of rejected")
         axes.set_ylabel("pairs")
         if before is not None:
@@ -150,11 +229,9 @@ def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: b
         edges = (
             np.geomspace(max(low, 1), high, 31) if log and low > 0 else np.linspace(low, high, 31)
         )
+        axes.hist(chosen, edges, histtype="stepfilled", color=SERIES[0], alpha=0.45, label="chosen")
         axes.hist(
-            chosen, edges, histtype="stepfilled", color=_SERIES[0], alpha=0.45, label="chosen"
-        )
-        axes.hist(
-            rejected, edges, histtype="step", color=_SERIES[1], linewidth=1.4, label="rejected"
+            rejected, edges, histtype="step", color=SERIES[1], linewidth=1.4, label="rejected"
         )
         if log and low > 0:
             axes.set_xscale("log")
@@ -173,7 +250,7 @@ def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]
 
     def draw(axes: Any) -> None:
         ranges = sorted({(low, high) for _, rows in raters for low, high, _ in rows})
-        for place, (name, rows) in enumerate(raters[: len(_SERIES)]):
+        for place, (name, rows) in enumerate(raters[: len(SERIES)]):
             x = np.array([ranges.index((low, high)) for low, high, _ in rows], dtype=float)
             x += (place - (len(raters) - 1) / 2) * 0.09
             mean = np.array([interval.mean for *_, interval in rows])
@@ -181,10 +258,10 @@ def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]
             high = np.array([interval.high for *_, interval in rows])
             spread = np.nan_to_num(np.abs(np.vstack([mean - low, high - mean])))
             axes.errorbar(
-                x, mean, spread, fmt="o-", color=_SERIES[place], markersize=3.5, linewidth=1.1,
+                x, mean, spread, fmt="o-", color=SERIES[place], markersize=3.5, linewidth=1.1,
                 elinewidth=0.8, label=name,
             )  # fmt: skip
-        axes.axhline(0.5, color=_INK, linewidth=0.7, linestyle=":")
+        axes.axhline(0.5, color=INK, linewidth=0.7, linestyle=":")
         labels = [
             f"{low:.0f}+" if np.isinf(high) else f"{low:.0f}-{high - 1:.0f}" for low, high in ranges
         ]
@@ -202,15 +279,15 @@ def reliability(raters: Sequence[tuple[str, Calibration]]) -> str:
     """Reliability curve: agreement against confidence, with intervals."""
 
     def draw(axes: Any) -> None:
-        axes.plot([0.5, 1], [0.5, 1], color=_INK, linewidth=0.7, linestyle=":")
-        for place, (name, found) in enumerate(raters[: len(_SERIES)]):
+        axes.plot([0.5, 1], [0.5, 1], color=INK, linewidth=0.7, linestyle=":")
+        for place, (name, found) in enumerate(raters[: len(SERIES)]):
             x = np.array([confidence for confidence, _ in found.bins])
             mean = np.array([interval.mean for _, interval in found.bins])
             low = np.array([interval.low for _, interval in found.bins])
             high = np.array([interval.high for _, interval in found.bins])
             spread = np.nan_to_num(np.abs(np.vstack([mean - low, high - mean])))
             axes.errorbar(
-                x, mean, spread, fmt="o-", color=_SERIES[place], markersize=3.5, linewidth=1.1,
+                x, mean, spread, fmt="o-", color=SERIES[place], markersize=3.5, linewidth=1.1,
                 elinewidth=0.8, label=name,
             )  # fmt: skip
         axes.set_xlim(0.49, 1.01)
@@ -222,22 +299,30 @@ def reliability(raters: Sequence[tuple[str, Calibration]]) -> str:
     return _draw("reliability", draw, 2.9)
 
 
-def coefficients(rows: Sequence[tuple[str, float, float, float]]) -> str:
-    """Feature coefficients, largest first: (name, mean, least, most) over models."""
+def coefficients(
+    rows: Sequence[tuple[str, float, float, float]],
+    label: str = "coefficient, log-odds per standard deviation",
+) -> Drawing:
+    """Coefficients, largest first.
+
+    Args:
+        rows: name, mean, least and most, over models or of an interval.
+        label: the quantity with its unit.
+    """
 
     def draw(axes: Any) -> None:
         place = np.arange(len(rows))[::-1]
         mean = np.array([row[1] for row in rows])
         spread = np.vstack([mean - [row[2] for row in rows], [row[3] for row in rows] - mean])
-        colors = [_SERIES[0] if value > 0 else _SERIES[1] for value in mean]
+        colors = [SERIES[0] if value > 0 else SERIES[1] for value in mean]
         axes.barh(place, mean, color=colors, height=0.66, alpha=0.8)
-        axes.errorbar(mean, place, xerr=np.abs(spread), fmt="none", ecolor=_INK, elinewidth=0.8)
+        axes.errorbar(mean, place, xerr=np.abs(spread), fmt="none", ecolor=INK, elinewidth=0.8)
         axes.set_yticks(place, [row[0].replace("_", " ") for row in rows])
         axes.tick_params(axis="y", length=0)
-        axes.axvline(0, color=_INK, linewidth=0.8)
-        axes.set_xlabel("coefficient, log-odds per standard deviation")
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.set_xlabel(label)
 
-    return _draw("coefficients", draw, 0.9 + 0.27 * len(rows))
+    return drawing("coefficients", draw, 0.9 + 0.27 * len(rows))
 
 
 def length_buckets(
@@ -257,11 +342,11 @@ def length_buckets(
         inner = slice(half - (shown or half), half + (shown or half))
         edges = np.linspace(-widest, widest, 2 * half + 1)[inner.start : inner.stop + 1]
         if before is not None:
-            axes.stairs(before[inner], edges, fill=True, color=_SERIES[1], alpha=0.55,
+            axes.stairs(before[inner], edges, fill=True, color=SERIES[1], alpha=0.55,
                         label="before")  # fmt: skip
         label = None if before is None else "after"
-        axes.stairs(after[inner], edges, fill=True, color=_SERIES[0], alpha=0.85, label=label)
-        axes.axvline(0, color=_INK, linewidth=0.8)
+        axes.stairs(after[inner], edges, fill=True, color=SERIES[0], alpha=0.85, label=label)
+        axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_xlabel("words of chosen minus words of rejected")
         axes.set_ylabel("pairs")
         if before is not None:
@@ -282,8 +367,8 @@ def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> str
     def draw(axes: Any) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
 
-        axes.stairs(chosen, edges, fill=True, color=_SERIES[0], alpha=0.45, label="chosen")
-        axes.stairs(rejected, edges, color=_SERIES[1], linewidth=1.4, label="rejected")
+        axes.stairs(chosen, edges, fill=True, color=SERIES[0], alpha=0.45, label="chosen")
+        axes.stairs(rejected, edges, color=SERIES[1], linewidth=1.4, label="rejected")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
         axes.set_xlabel("year of posting")
@@ -315,10 +400,10 @@ def score_plane(cells: np.ndarray, edges: np.ndarray) -> str:
             low, high = edges[chosen], edges[chosen + 1]
             corners.append([(left, low), (right, low), (right, high), (left, high)])
             depth = 0.08 + 0.92 * np.log1p(cells[chosen, rejected]) / darkest
-            colors.append(to_rgba(_SERIES[0], round(float(depth), 3)))
+            colors.append(to_rgba(SERIES[0], round(float(depth), 3)))
         axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="none"))
         ends = (edges[0], edges[-1])
-        axes.plot(ends, ends, color=_INK, linewidth=0.7, linestyle=":")
+        axes.plot(ends, ends, color=INK, linewidth=0.7, linestyle=":")
         # The scale first: it brings locators of its own.
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         for axis in (axes.xaxis, axes.yaxis):
@@ -344,9 +429,9 @@ def shares(
     """
 
     def draw(axes: Any) -> None:
-        for place, (name, counts) in enumerate(series[: len(_SERIES)]):
+        for place, (name, counts) in enumerate(series[: len(SERIES)]):
             axes.stairs(
-                100 * counts / max(counts.sum(), 1), edges, color=_SERIES[place], linewidth=1.4,
+                100 * counts / max(counts.sum(), 1), edges, color=SERIES[place], linewidth=1.4,
                 fill=len(series) == 1, alpha=0.6 if len(series) == 1 else 1, label=name,
             )  # fmt: skip
         axes.set_xlabel(label)
@@ -367,11 +452,11 @@ def bars(series: Sequence[tuple[str, np.ndarray]], names: Sequence[str], label: 
     """
 
     def draw(axes: Any) -> None:
-        drawn = series[: len(_SERIES)]
+        drawn = series[: len(SERIES)]
         width = 0.8 / len(drawn)
         for place, (name, values) in enumerate(drawn):
             x = np.arange(len(names)) + (place - (len(drawn) - 1) / 2) * width
-            axes.bar(x, 100 * values, width * 0.92, color=_SERIES[place], alpha=0.85, label=name)
+            axes.bar(x, 100 * values, width * 0.92, color=SERIES[place], alpha=0.85, label=name)
         axes.set_xticks(range(len(names)), names)
         axes.tick_params(axis="x", length=0)
         axes.set_xlabel(label)
@@ -390,14 +475,14 @@ def concentration(series: Sequence[tuple[str, np.ndarray]]) -> str:
     """
 
     def draw(axes: Any) -> None:
-        for place, (name, sizes) in enumerate(series[: len(_SERIES)]):
+        for place, (name, sizes) in enumerate(series[: len(SERIES)]):
             held = np.append(0, np.cumsum(np.sort(sizes)[::-1])) / sizes.sum()
             share = np.linspace(0, 1, len(held))
             # A line of a hundred thousand prompts looks the same through fewer points.
             at = np.unique(np.linspace(0, len(held) - 1, 400).astype(int))
-            axes.plot(100 * share[at], 100 * held[at], color=_SERIES[place], linewidth=1.4,
+            axes.plot(100 * share[at], 100 * held[at], color=SERIES[place], linewidth=1.4,
                       label=name)  # fmt: skip
-        axes.plot([0, 100], [0, 100], color=_INK, linewidth=0.7, linestyle=":")
+        axes.plot([0, 100], [0, 100], color=INK, linewidth=0.7, linestyle=":")
         axes.set_xlabel("% of prompts, largest first")
         axes.set_ylabel("% of pairs")
         if len(series) > 1:
@@ -406,7 +491,7 @@ def concentration(series: Sequence[tuple[str, np.ndarray]]) -> str:
     return _draw("concentration", draw)
 
 
-def _scale_sizes(axes: Any, values: Sequence[float], tick: Callable[[float], str]) -> None:
+def scale_sizes(axes: Any, values: Sequence[float], tick: Callable[[float], str]) -> None:
     """Make the x axis logarithmic, with a tick at each value where there is room."""
     from matplotlib.ticker import NullLocator  # noqa: PLC0415
 
@@ -428,12 +513,12 @@ def _legend_columns(names: Sequence[str], line: float) -> int:
     return max(1, min(3, len(names), 62 // (max(map(len, names)) + round(3.5 + 2 * line))))
 
 
-def _legend_height(names: Sequence[str], line: float = 2.4) -> float:
-    """Height of a legend above a plot, in inches; see `_legend`."""
+def legend_height(names: Sequence[str], line: float = 2.4) -> float:
+    """Height of a legend above a plot, in inches; see `legend`."""
     return 0.17 * -(-len(names) // _legend_columns(names, line))
 
 
-def _legend(axes: Any, handles: Sequence[Any], names: Sequence[str], line: float = 2.4) -> None:
+def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], line: float = 2.4) -> None:
     """Put a legend above the plot, in as many columns as the names leave room for.
 
     Args:
@@ -448,11 +533,11 @@ def _legend(axes: Any, handles: Sequence[Any], names: Sequence[str], line: float
     )  # fmt: skip
 
 
-def _level_lines(axes: Any, values: Sequence[float]) -> list[Any]:
+def level_lines(axes: Any, values: Sequence[float]) -> list[Any]:
     """Horizontal lines that can be told apart, for raters without a place on the axis."""
     styles = ((0, (6, 2)), (0, (1, 1.6)), (0, (6, 2, 1, 2)), (0, (3, 1.5)))
     return [
-        axes.axhline(value, color=_INK, linewidth=0.9, linestyle=styles[place % 4], alpha=0.75)
+        axes.axhline(value, color=INK, linewidth=0.9, linestyle=styles[place % 4], alpha=0.75)
         for place, value in enumerate(values)
     ]
 
@@ -474,10 +559,10 @@ def scaling(
     """
 
     def draw(axes: Any) -> None:
-        axes.axhline(0.5, color=_FAINT, linewidth=1.2, zorder=0.6)
+        axes.axhline(0.5, color=FAINT, linewidth=1.2, zorder=0.6)
         handles: list[Any] = []
         for place, (_, points) in enumerate(lines):
-            color, marker = _SERIES[place % 6], "osD^v"[place // 6 % 5]
+            color, marker = SERIES[place % 6], MARKERS[place // 6 % 5]
             x = np.array([at for at, *_ in points], dtype=float)
             mean = np.array([interval.mean for _, interval, _ in points])
             low = np.array([interval.low for _, interval, _ in points])
@@ -492,15 +577,15 @@ def scaling(
             if seeds:
                 axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
             handles += axes.plot(x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5)
-        handles += _level_lines(axes, [value for _, value in references])
-        _scale_sizes(axes, [at for _, points in lines for at, *_ in points], tick)
+        handles += level_lines(axes, [value for _, value in references])
+        scale_sizes(axes, [at for _, points in lines for at, *_ in points], tick)
         axes.grid(axis="y")
         axes.set_xlabel(label)
         axes.set_ylabel("agreement")
-        _legend(axes, handles, names)
+        legend(axes, handles, names)
 
     names = [name for name, _ in (*lines, *references)]
-    return _draw(f"scaling {label}", draw, 2.7 + _legend_height(names))
+    return _draw(f"scaling {label}", draw, 2.7 + legend_height(names))
 
 
 def frontier(
@@ -524,7 +609,7 @@ def frontier(
     def draw(axes: Any) -> None:
         handles: list[Any] = []
         for place, (_, of) in enumerate(curves):
-            color = _SERIES[place % len(_SERIES)]
+            color = SERIES[place % len(SERIES)]
             x = np.array([at for at, _ in of], dtype=float)
             mean = np.array([interval.mean for _, interval in of])
             low = np.array([interval.low for _, interval in of])
@@ -536,19 +621,19 @@ def frontier(
             handles += axes.plot(x, mean, color=color, linewidth=1.5)
         for place, (_, at, interval) in enumerate(points):
             low, high = np.nan_to_num([interval.low, interval.high], nan=interval.mean)
-            axes.vlines(at, low, high, color=_INK, alpha=0.35, linewidth=0.8)
+            axes.vlines(at, low, high, color=INK, alpha=0.35, linewidth=0.8)
             handles += axes.plot(
-                at, interval.mean, marker="osD^vPX*<>"[place % 10], color=_INK, markersize=4.5,
+                at, interval.mean, marker="osD^vPX*<>"[place % 10], color=INK, markersize=4.5,
                 markerfacecolor="none", linestyle="none",
             )  # fmt: skip
-        handles += _level_lines(axes, [value for _, value in references])
+        handles += level_lines(axes, [value for _, value in references])
         axes.grid(axis="y")
         axes.set_xlabel(label)
         axes.set_ylabel("agreement")
-        _legend(axes, handles, names)
+        legend(axes, handles, names)
 
     names = [of[0] for of in curves] + [of[0] for of in points] + [of[0] for of in references]
-    return _draw(f"frontier {label}", draw, 2.7 + _legend_height(names))
+    return _draw(f"frontier {label}", draw, 2.7 + legend_height(names))
 
 
 def explanation_effects(
@@ -568,7 +653,7 @@ def explanation_effects(
 
     def draw(axes: Any) -> None:
         top = len(rows) - 1
-        axes.axvline(0, color=_INK, linewidth=0.8, zorder=0.7)
+        axes.axvline(0, color=INK, linewidth=0.8, zorder=0.7)
         handles: list[Any] = []
 
         def points(at: np.ndarray, intervals: Sequence[Interval | None], **style: Any) -> None:
@@ -581,25 +666,25 @@ def explanation_effects(
             handles.append(axes.errorbar(mean, at[known], xerr=spread, **style))
 
         places = top - np.arange(len(rows), dtype=float)
-        axes.hlines(places[:-1] - 0.5, -1, 1, color=_FAINT, linewidth=0.4)
+        axes.hlines(places[:-1] - 0.5, -1, 1, color=FAINT, linewidth=0.4)
         # All raters at the top of the row, the groups below, so that no mark hides another.
         step = 0.64 / max(len(groups), 1)
         highest = 0.32 if groups else 0.0
         points(
-            places + highest, [overall for _, overall, _ in rows], fmt="o", color=_INK,
+            places + highest, [overall for _, overall, _ in rows], fmt="o", color=INK,
             markersize=4, elinewidth=1.6, zorder=3,
         )  # fmt: skip
         for place, _ in enumerate(groups):
             points(
                 places + highest - step * (place + 1), [own[place] for *_, own in rows],
-                fmt="osD^v"[place // 6 % 5], color=_SERIES[place % 6], markersize=2.6,
+                fmt=MARKERS[place // 6 % 5], color=SERIES[place % 6], markersize=2.6,
                 elinewidth=0.8,
             )  # fmt: skip
         if marked:
             handles += axes.plot(
                 [published[rows[place][0]] for place in marked],
                 [places[place] + highest for place in marked],
-                "D", markerfacecolor="none", markeredgecolor=_INK, markersize=5,
+                "D", markerfacecolor="none", markeredgecolor=INK, markersize=5,
             )  # fmt: skip
         axes.set_yticks(places, [feature.replace("_", " ") for feature, *_ in rows])
         axes.set_ylim(-0.7, top + 0.7)
@@ -613,12 +698,12 @@ def explanation_effects(
         axes.grid(axis="x")
         axes.set_xlabel("agreement with it minus agreement without it")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.2f}" if value else "0")
-        _legend(axes, handles, names, line=1.6)
+        legend(axes, handles, names, line=1.6)
 
     marked = [place for place, (feature, *_) in enumerate(rows) if feature in published]
     names = ["all raters", *groups, *(["published for other judges"] if marked else [])]
     row_height = 0.17 + 0.045 * len(groups)
-    height = 0.7 + row_height * len(rows) + _legend_height(names, line=1.6)
+    height = 0.7 + row_height * len(rows) + legend_height(names, line=1.6)
     return _draw("explanation effects", draw, height)
 
 
@@ -639,19 +724,19 @@ def grouped(
         place = 0
         for number, (group, members) in enumerate(groups):
             axes.text(0.005, place, group, transform=axes.get_yaxis_transform(), fontsize=8,
-                      va="center", color=_SERIES[number % len(_SERIES)])  # fmt: skip
+                      va="center", color=SERIES[number % len(SERIES)])  # fmt: skip
             place += 1
             for name, interval, elsewhere in members:
-                color = _SERIES[number % len(_SERIES)]
+                color = SERIES[number % len(SERIES)]
                 low, high = np.nan_to_num([interval.low, interval.high], nan=interval.mean)
                 axes.hlines(place, low, high, color=color, alpha=0.45, linewidth=3)
                 axes.plot(interval.mean, place, marker="o", color=color, markersize=4.5)
                 if elsewhere is not None:
-                    hollow = axes.plot(elsewhere, place, marker="D", color=_INK, markersize=5.5,
+                    hollow = axes.plot(elsewhere, place, marker="D", color=INK, markersize=5.5,
                                        markerfacecolor="none", linestyle="none")  # fmt: skip
                 ticks.append((place, name))
                 place += 1
-        axes.axvline(0.5, color=_INK, linewidth=0.7, linestyle=":")
+        axes.axvline(0.5, color=INK, linewidth=0.7, linestyle=":")
         axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(place - 0.4, -0.6)
@@ -688,7 +773,7 @@ def by_size(
         middle = np.sqrt(min(sizes) * max(sizes))
         for group, members in lines:
             number = groups.index(group)
-            color, marker = _SERIES[number % len(_SERIES)], "osD^v"[number // len(_SERIES) % 5]
+            color, marker = SERIES[number % len(SERIES)], MARKERS[number // len(SERIES) % 5]
             x = np.array([size for _, size, *_ in members])
             mean = np.array([interval.mean for *_, interval, _ in members])
             low, high = (
@@ -708,11 +793,11 @@ def by_size(
                 )  # fmt: skip
                 if elsewhere is not None:
                     (handles[mark],) = axes.plot(
-                        size, elsewhere, marker="D", color=_INK, markersize=5.5,
+                        size, elsewhere, marker="D", color=INK, markersize=5.5,
                         markerfacecolor="none", linestyle="none",
                     )  # fmt: skip
-        axes.axhline(0.5, color=_INK, linewidth=0.7, linestyle=":")
-        _scale_sizes(axes, sizes, tick)
+        axes.axhline(0.5, color=INK, linewidth=0.7, linestyle=":")
+        scale_sizes(axes, sizes, tick)
         axes.grid(axis="y")
         axes.set_xlabel("parameters")
         axes.set_ylabel("agreement")
@@ -745,7 +830,7 @@ def best_of_n(
     def draw(axes: Any) -> None:
         handles: list[Any] = []
         for place, (_, of) in enumerate(lines):
-            color = _SERIES[place % len(_SERIES)]
+            color = SERIES[place % len(SERIES)]
             x = np.array([at for at, _ in of], dtype=float)
             mean = np.array([interval.mean for _, interval in of])
             low, high = (
@@ -753,17 +838,17 @@ def best_of_n(
             )
             axes.fill_between(x, low, high, color=color, alpha=0.16, linewidth=0)
             handles += axes.plot(x, mean, "o-", color=color, linewidth=1.5, markersize=3.5)
-        axes.axhline(level, color=_INK, linewidth=0.7, linestyle=":")
+        axes.axhline(level, color=INK, linewidth=0.7, linestyle=":")
         if by_factor:
             places = [at for _, of in lines for at, _ in of]
-            _scale_sizes(axes, places, lambda value: f"{value:,.0f}")
+            scale_sizes(axes, places, lambda value: f"{value:,.0f}")
         axes.grid(axis="y")
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        _legend(axes, handles, names)
+        legend(axes, handles, names)
 
     names = [name for name, _ in lines]
-    return _draw(f"best of n {y_label}", draw, 2.7 + _legend_height(names))
+    return _draw(f"best of n {y_label}", draw, 2.7 + legend_height(names))
 
 
 def policy_curves(
@@ -784,12 +869,12 @@ def policy_curves(
         for place, own in enumerate(figure.subplots(len(panels), 1, sharex=True, squeeze=False)):
             label, training, held_out, people = panels[place]
             if training:
-                own[0].plot(*zip(*training, strict=True), color=_SERIES[1], linewidth=0.8,
+                own[0].plot(*zip(*training, strict=True), color=SERIES[1], linewidth=0.8,
                             alpha=0.7, label="in training")  # fmt: skip
-            own[0].plot(*zip(*held_out, strict=True), "o-", color=_SERIES[0], markersize=3.5,
+            own[0].plot(*zip(*held_out, strict=True), "o-", color=SERIES[0], markersize=3.5,
                         linewidth=1.3, label="held-out prompts")  # fmt: skip
             if people is not None:
-                own[0].axhline(people, color=_INK, linewidth=0.8, linestyle=":",
+                own[0].axhline(people, color=INK, linewidth=0.8, linestyle=":",
                                label="people")  # fmt: skip
             own[0].set_ylabel(label)
             own[0].grid(axis="y")
@@ -817,13 +902,13 @@ def probe_rates(
     def draw(axes: Any) -> None:
         top = len(rows) - 1
         places = top - np.arange(len(rows), dtype=float)
-        axes.axvline(0.5, color=_INK, linewidth=0.7, linestyle=":", zorder=0.7)
-        axes.axvline(right, color=_INK, linewidth=0.8, zorder=0.6)
-        axes.hlines(places[:-1] - 0.5, -0.03, 1.03, color=_FAINT, linewidth=0.4)
+        axes.axvline(0.5, color=INK, linewidth=0.7, linestyle=":", zorder=0.7)
+        axes.axvline(right, color=INK, linewidth=0.8, zorder=0.6)
+        axes.hlines(places[:-1] - 0.5, -0.03, 1.03, color=FAINT, linewidth=0.4)
         step = 0.72 / len(raters)
         handles: list[Any] = []
         for number in range(len(raters)):
-            color, marker = _SERIES[number % len(_SERIES)], "osD^v"[number // len(_SERIES) % 5]
+            color, marker = SERIES[number % len(SERIES)], MARKERS[number // len(SERIES) % 5]
             at = places + 0.36 - step * (number + 0.5)
             (handle,) = axes.plot([], [], marker=marker, color=color, markersize=4, linewidth=1)
             handles.append(handle)
@@ -844,7 +929,7 @@ def probe_rates(
         axes.set_xlim(-0.03, 1.03)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "¼", "½", "¾", "1"])
         axes.set_xlabel("prefers the changed story")
-        _legend(axes, handles, raters, line=1.6)
+        legend(axes, handles, raters, line=1.6)
 
-    height = 0.7 + (0.16 + 0.07 * len(raters)) * len(rows) + _legend_height(raters, line=1.6)
+    height = 0.7 + (0.16 + 0.07 * len(raters)) * len(rows) + legend_height(raters, line=1.6)
     return _draw(f"probe rates {right}", draw, height)

@@ -118,7 +118,7 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
         )
         if len(models) > 1:
             caption += f"; mean and range over {len(models)} models"
-        svg = figures.coefficients(rows[:_SHOWN_COEFFICIENTS])
+        svg = figures.coefficients(rows[:_SHOWN_COEFFICIENTS]).svg
         found.append(Figure(f"Coefficients of {clean_name(rater)}", caption + ".", svg, tall=True))
     return found
 

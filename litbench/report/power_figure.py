@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from litbench.report.figures import (
-    _INK,
-    _SERIES,
-    _draw,
-    _legend,
-    _legend_height,
-    _scale_sizes,
+    INK,
+    MARKERS,
+    SERIES,
+    Drawing,
+    drawing,
+    legend,
+    legend_height,
+    scale_sizes,
 )
 
 
@@ -18,7 +20,7 @@ def pairs_needed(
     at_hand: int | None,
     label: str,
     tick: float,
-) -> str:
+) -> Drawing:
     """Pairs that an effect takes, against its size; both on scales of logarithms.
 
     Args:
@@ -32,23 +34,23 @@ def pairs_needed(
         handles: list[Any] = []
         for place, (_, points) in enumerate(lines):
             handles += axes.plot(
-                *zip(*points, strict=True), color=_SERIES[place % len(_SERIES)], linewidth=1.5,
-                marker="osD^v"[place // len(_SERIES) % 5], markersize=3,
+                *zip(*points, strict=True), color=SERIES[place % len(SERIES)], linewidth=1.5,
+                marker=MARKERS[place // len(SERIES) % 5], markersize=3,
             )  # fmt: skip
-        _scale_sizes(axes, [effect for _, points in lines for effect, _ in points], "{:g}".format)
+        scale_sizes(axes, [effect for _, points in lines for effect, _ in points], "{:g}".format)
         left, right = axes.get_xlim()
         if left < tick < right:
-            axes.axvline(tick, color=_INK, linewidth=0.8, linestyle=":")
+            axes.axvline(tick, color=INK, linewidth=0.8, linestyle=":")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         if at_hand is not None:
-            handles.append(axes.axhline(at_hand, color=_INK, linewidth=0.9, linestyle=(0, (6, 2))))
+            handles.append(axes.axhline(at_hand, color=INK, linewidth=0.9, linestyle=(0, (6, 2))))
         axes.grid(axis="y")
         axes.set_xlabel(label)
         axes.set_ylabel("pairs needed")
-        _legend(axes, handles, names)
+        legend(axes, handles, names)
 
     names = [name for name, _ in lines]
     if at_hand is not None:
         names.append(f"{at_hand:,} pairs at hand")
-    return _draw(f"pairs needed {label}", draw, 2.7 + _legend_height(names))
+    return drawing(f"pairs needed {label}", draw, 2.7 + legend_height(names))

@@ -9,11 +9,13 @@ import numpy as np
 
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, counted_label
 from litbench.report import figures
-from litbench.report.document import Figure, render
+from litbench.report.document import Figure, Panel, render
 from litbench.text import digest
 
 _MOST_LETTERS = 12_000
 _SHOWN_UNITS = 20
+# Letters that leave half of a plot to its bars.
+_MOST_LABEL = 34
 _UNKNOWN_SHARE = 0.05
 # Of the characters that the plots' font can be trusted to have.
 _LAST_DRAWN = 0x2E7F
@@ -69,7 +71,7 @@ def _cut(text: str) -> str:
     return f"{text[:_MOST_LETTERS]} […{len(text) - _MOST_LETTERS:,} more letters]"
 
 
-def draw_units(study: PreferenceStudy) -> Figure | None:
+def draw_units(study: PreferenceStudy) -> Panel | None:
     """The coefficients with their intervals; None without active units.
 
     Raises:
@@ -86,19 +88,19 @@ def draw_units(study: PreferenceStudy) -> Figure | None:
 
     caption = (
         "Log-odds of being preferred for a root mean square of each unit, with 95 % intervals by "
-        "prompt. A unit's sign is its own: more of what is named raises or lowers the odds."
+        "prompt that take the units as given. A unit's sign is its own: more of what is named "
+        "raises or lowers the odds."
     )
-    svg = figures.coefficients([bar(row) for row in shown])
-    return Figure("Coefficients of the units", caption, svg)
+    drawn = figures.coefficients([bar(row) for row in shown], "log-odds")
+    return Panel("Coefficients of the units", caption, drawn)
 
 
 def _short(row: UnitRow) -> str:
-    # Matplotlib would read mathematics between dollar signs, and its font has no Chinese.
-    text = row.label.replace("$", "")
-    if any(ord(letter) > _LAST_DRAWN for letter in text):
+    # The font of the plots has no Chinese.
+    if any(ord(letter) > _LAST_DRAWN for letter in row.label):
         return f"unit {row.unit}"
-    text = f"{row.unit}: {text}"
-    return text if len(text) <= 46 else f"{text[:45]}…"
+    text = f"{row.unit}: {row.label}"
+    return text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 1]}…"
 
 
 def _lead(study: PreferenceStudy) -> str:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from litbench.metrics.pairing_rules import AMOUNTS, MEASURES, OUTCOMES, TRUTH, Place, Study
-from litbench.report.document import Figure, render
-from litbench.report.study_figures import Drawing
+from litbench.metrics.pairing_rules import AMOUNTS, OUTCOMES, TRUTH, Place, Study
+from litbench.report.document import Panel, render
 from litbench.text import clean_name
 
 
@@ -19,16 +18,15 @@ def _lead(study: Study) -> str:
             f"Of {len(study.checked)} predictions {count['held']} held, {count['failed']} failed "
             f"and {count['undecided']} are undecided."
         )
-    worlds = len(study.places)
     ahead: dict[str, int] = {}
-    for place in study.places:
+    for place in study.worlds:
         of = [one for one in study.at(place, "equal") if one.variant != TRUTH]
         best = max(of, key=lambda one: one.figures["agreement"].mean)
         ahead[best.variant] = ahead.get(best.variant, 0) + 1
     name, times = max(ahead.items(), key=lambda item: item[1])
     said.append(
         f"At equal numbers of pairs, {clean_name(name)} teaches most about quality in {times} of "
-        f"{worlds} worlds."
+        f"{len(study.worlds)} worlds."
     )
     return " ".join(said)
 
@@ -43,20 +41,22 @@ def render_study(
     *,
     title: str,
     study: Study,
-    drawings: Mapping[str, Drawing],
+    panels: Mapping[str, Panel],
     about: Mapping[str, str],
     labels: Mapping[str, str],
     manifests: Mapping[str, str],
+    further: Mapping[str, str] | None = None,
 ) -> str:
     """Render the page.
 
     Args:
         title: heading of the page.
         study: its figures.
-        drawings: from `draw_study`.
+        panels: from `draw_study`.
         about: of each sweep and lone world, in words.
         labels: the axis of each sweep.
         manifests: name and text of what made the page.
+        further: measures that this study has beside the common ones, and their headings.
 
     Raises:
         MissingExtraError: jinja2 is not installed.
@@ -74,11 +74,11 @@ def render_study(
         lead=_lead(study),
         study=study,
         truth=TRUTH,
-        measures=MEASURES,
         amounts=AMOUNTS,
         groups=groups,
         names={place: _name(place, labels) for place in study.places},
         about=about,
-        panels={name: Figure(one.title, one.caption, one.svg) for name, one in drawings.items()},
+        panels={name: panel.figure for name, panel in panels.items()},
+        further=further or {},
         manifests=manifests,
     )
