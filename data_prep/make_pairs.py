@@ -168,6 +168,10 @@ def main(config: Config) -> None:
         return
     shared = {key: value for key, value in as_plain(config).items() if key != "variants"}
     for name, keys in config.variants.items():
+        if name in {"", ".."} or Path(name).name != name:
+            raise ConfigError(
+                f"variants: '{name}' names no folder in out: give a name without slashes"
+            )
         for key in ("stories", "out", "variants"):
             if key in keys:
                 raise ConfigError(f"variants: {name}: '{key}' is shared by all: set it outside")

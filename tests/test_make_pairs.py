@@ -737,6 +737,16 @@ def test_a_missing_library_is_said_before_the_first_step(load_program, monkeypat
         program.main(config)
 
 
+@pytest.mark.parametrize("name", ["..", "../elsewhere", "a/b", "/", ""])
+def test_a_variant_is_a_folder_in_the_output(load_program, tmp_path, name):
+    program = load_program("data_prep/make_pairs.py")
+    config = program.Config(
+        stories=tmp_path / "s.parquet", out=tmp_path / "out", variants={name: {}}
+    )
+    with pytest.raises(ConfigError, match="names no folder"):
+        program.main(config)
+
+
 @pytest.mark.parametrize("key", ["stories", "out", "variants"])
 def test_variants_share_what_they_are_made_of_and_where(load_program, tmp_path, key):
     program = load_program("data_prep/make_pairs.py")
