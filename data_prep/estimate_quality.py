@@ -38,11 +38,16 @@ from litbench.curation.estimation import (
     more_probable,
     with_confidence,
 )
-from litbench.curation.pair_making import Made, PairRules, digest_of
+from litbench.curation.pair_making import (
+    Made,
+    PairRules,
+    check_stories_file,
+    digest_of,
+    read_stories,
+)
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product
-from litbench.reading import read_table
-from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches, write_table
+from litbench.records import PAIRS, write_sorted_batches, write_table
 
 
 @dataclass(kw_only=True)
@@ -160,8 +165,7 @@ def write_pairs(
 def main(config: Config) -> None:
     """Fit, estimate, pair, write."""
     config.check()
-    if config.stories.suffix == ".parquet":
-        check_parquet(config.stories, STORIES)
+    check_stories_file(config.stories)
     product = Product(
         config.out,
         program=__file__,
@@ -174,10 +178,7 @@ def main(config: Config) -> None:
     with open_engine(
         config.engine, config.out, memory_limit=config.memory_limit, spark=config.spark
     ) as engine:
-        if config.stories.suffix == ".parquet":
-            stories = engine.read(config.stories)
-        else:
-            stories = engine.put(read_table(config.stories, STORIES))
+        stories = read_stories(engine, config.stories)
         estimated = estimate_stories(
             engine,
             stories,

@@ -22,11 +22,17 @@ from litbench.config import as_plain, build, run_program
 from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.funnel import Examples, Funnel
 from litbench.curation.leakage import Kind, by_split, leakage_report
-from litbench.curation.pair_making import PairRules, digest_of, make_keys, require_rensa
+from litbench.curation.pair_making import (
+    PairRules,
+    check_stories_file,
+    digest_of,
+    make_keys,
+    read_stories,
+    require_rensa,
+)
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, is_output, read_manifest
-from litbench.reading import read_table
-from litbench.records import STORIES, check_parquet, write_table
+from litbench.records import write_table
 
 PAIR_FILES = ("pairs.parquet", "pairs_before_symmetry.parquet")
 
@@ -73,11 +79,7 @@ class Config(PairRules):
 
 def run_steps(engine: Engine, config: Config, product: Product) -> Funnel:
     """Run the steps in their order and write the tables."""
-    if config.stories.suffix == ".parquet":
-        # Stays on disk: the engine reads what a step needs.
-        stories = engine.read(config.stories)
-    else:
-        stories = engine.put(read_table(config.stories, STORIES))
+    stories = read_stories(engine, config.stories)
     examples = Examples(config.examples_per_step)
     made = make_keys(engine, stories, config, examples=examples, where=str(config.stories))
     made.check_not_empty()
@@ -139,8 +141,7 @@ def counts_before(stories: Path) -> dict[str, Any] | None:
 def make_pairs(config: Config) -> None:
     """Check, run the steps, write the manifest."""
     config.check()
-    if config.stories.suffix == ".parquet":
-        check_parquet(config.stories, STORIES)
+    check_stories_file(config.stories)
     product = Product(
         config.out,
         program=__file__,

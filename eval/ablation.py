@@ -48,7 +48,12 @@ from tqdm import tqdm
 from litbench.config import as_plain, build, run_program
 from litbench.crew import Crew, leave_the_group
 from litbench.curation.engine import Engine, open_engine
-from litbench.curation.pair_making import PairRules, make_keys
+from litbench.curation.pair_making import (
+    PairRules,
+    check_stories_file,
+    make_keys,
+    read_stories,
+)
 from litbench.draws import check_seeds, check_unseeded, count_pairs, draw_order
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
@@ -89,7 +94,6 @@ from litbench.raters import (
 from litbench.reading import read_table
 from litbench.records import (
     PAIRS,
-    STORIES,
     VERDICTS,
     check_parquet,
     pair_id,
@@ -242,17 +246,10 @@ def as_keys(table: pa.Table) -> pa.Table:
     return table.select([field.name for field in fields]).cast(pa.schema(fields))
 
 
-def read_stories(engine: Engine, config: Config) -> Any:
-    """The stories as an expression."""
-    if config.stories.suffix == ".parquet":
-        return engine.read(config.stories)
-    return engine.put(read_table(config.stories, STORIES))
-
-
 def make_variant(engine: Engine, config: Config, variant: Variant, path: Path) -> None:
     """Write the pairs of a variant without texts, and beside them what was counted."""
     if variant.pairs is None:
-        stories = read_stories(engine, config)
+        stories = read_stories(engine, config.stories)
         made = make_keys(engine, stories, variant.rules, where=str(config.stories))
         try:
             made.check_not_empty()
@@ -275,7 +272,7 @@ def make_variant(engine: Engine, config: Config, variant: Variant, path: Path) -
 def write_texts(engine: Engine, config: Config, path: Path) -> None:
     """Write the texts of all stories so that they can be mapped from disk."""
     schema = pa.schema([("story_id", pa.large_string()), ("text", pa.large_string())])
-    batches = engine.batches(read_stories(engine, config).select("story_id", "text"))
+    batches = engine.batches(read_stories(engine, config.stories).select("story_id", "text"))
 
     def write(part: Path) -> None:
         with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
@@ -374,7 +371,7 @@ class Data:
             prompts: text of each prompt, by prompt_id; pairs are of these.
         """
         with open_engine("duckdb", self.folder, memory_limit=self.config.memory_limit) as engine:
-            stories = read_stories(engine, self.config)
+            stories = read_stories(engine, self.config.stories)
             if "quality" not in stories.columns:
                 return None
             kind = stories.schema()["quality"]
@@ -528,8 +525,7 @@ def main(config: Config) -> None:
     launched = Crew.of_launcher()
     crew = launched.within(Crew.of_part(config.part))
     leave_the_group(os.environ)
-    if config.stories.suffix == ".parquet":
-        check_parquet(config.stories, STORIES)
+    check_stories_file(config.stories)
     inputs = inputs_of(config, variants)
     models = named_models(entry.spec for entry in entries)
     product = Product(

@@ -63,17 +63,14 @@ from litbench.metrics.pairing_rules import (
     pair_figures,
     rate_random,
     share_above,
-    study_json,
     study_text,
     summarise,
     true_pairs,
     within_prompts,
-    write_study_csv,
 )
 from litbench.models.features import feature_matrix
-from litbench.records import write_table
 from litbench.report.study_figures import draw_study
-from litbench.report.study_page import render_study
+from litbench.report.study_page import render_study, write_study
 
 # What is told of labels, by column of the page.
 _OF_LABELS = {"labels": "right of all test pairs", "calibration": "surer than right, by"}
@@ -356,16 +353,8 @@ def main(config: Config) -> None:
         return
     rows = run_all(plan, config)
     study = summarise(rows, config.reference, plan.predictions)
-    table = pa.Table.from_pylist([row.plain() for row in rows])
-    product.write("estimators.parquet", lambda path: write_table(table, path))
-    product.write("estimators.json", lambda path: write_json(study_json(study), path))
-    product.write("estimators.csv", lambda path: write_study_csv(study, path))
     text = f"{study_text(study)}\n{labels_text(study)}\n"
-    product.write("estimators.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panels = draw_study(study, {}, ("equal", "natural"))
-    for name, panel in panels.items():
-        for file, write in panel.drawing.files(f"estimators_{name}").items():
-            product.write(file, write)
     made_of = as_json({"config": config, "versions": versions()})
     page = render_study(
         title=config.title,
@@ -376,7 +365,7 @@ def main(config: Config) -> None:
         manifests={"estimators": json.dumps(made_of, indent=2)},
         further=_OF_LABELS,
     )
-    product.write("estimators.html", lambda path: path.write_text(page, encoding="utf-8"))
+    write_study(product, "estimators", study=study, rows=rows, text=text, page=page, panels=panels)
     product.counts = {"worlds": len(study.worlds), "seeds": len(config.seeds), "rows": len(rows)}
     product.finish()
     print(f"{text}page: {page_path}")

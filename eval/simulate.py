@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from litbench.config import build, nearest, run_program
@@ -53,15 +52,13 @@ from litbench.metrics.pairing_rules import (
     pair_figures,
     rate_random,
     share_above,
-    study_json,
     study_text,
     summarise,
     true_pairs,
     within_prompts,
-    write_study_csv,
 )
 from litbench.report.study_figures import draw_study
-from litbench.report.study_page import render_study
+from litbench.report.study_page import render_study, write_study
 
 # Worlds that are paired in one run: more of them are faster, and a killed run loses more.
 _AT_ONCE = 32
@@ -391,11 +388,6 @@ def run_all(plan: Plan, config: Config) -> list[Row]:
     return rows
 
 
-def as_table(rows: Sequence[Row]) -> pa.Table:
-    """A row for every world, seed, variant and amount."""
-    return pa.Table.from_pylist([row.plain() for row in rows])
-
-
 def main(config: Config) -> None:
     """Run the worlds, then write the figures and the page."""
     plan = read_plan(config)
@@ -406,16 +398,9 @@ def main(config: Config) -> None:
         return
     rows = run_all(plan, config)
     study = summarise(rows, config.reference, plan.predictions)
-    product.write("study.parquet", lambda path: pq.write_table(as_table(rows), path))
-    product.write("study.json", lambda path: write_json(study_json(study), path))
-    product.write("study.csv", lambda path: write_study_csv(study, path))
     text = study_text(study) + "\n"
-    product.write("study.txt", lambda path: path.write_text(text, encoding="utf-8"))
     labels = {name: sweep.label or sweep.knob for name, sweep in plan.sweeps.items()}
     panels = draw_study(study, labels)
-    for name, panel in panels.items():
-        for file, write in panel.drawing.files(f"study_{name}").items():
-            product.write(file, write)
     made_of = as_json({"config": config, "versions": versions()})
     page = render_study(
         title=config.title,
@@ -425,7 +410,7 @@ def main(config: Config) -> None:
         labels=labels,
         manifests={"study": json.dumps(made_of, indent=2)},
     )
-    product.write("study.html", lambda path: path.write_text(page, encoding="utf-8"))
+    write_study(product, "study", study=study, rows=rows, text=text, page=page, panels=panels)
     product.counts = {
         "worlds": len(study.worlds),
         "seeds": len(config.seeds),

@@ -30,7 +30,8 @@ from litbench.curation.funnel import Examples, Funnel
 from litbench.curation.near_duplicates import check_options, near_duplicate_groups
 from litbench.curation.splits import Straddling
 from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.records import PAIRS, write_sorted_batches
+from litbench.reading import read_table
+from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches
 from litbench.text import prompt_key
 
 # Examples of removed pairs are drawn from the pairs of so many prompts.
@@ -113,6 +114,27 @@ class PairRules:
         if self.drop_near_duplicates is not None:
             check_options(threshold=self.drop_near_duplicates, num_perm=128, shingle=5)
             require_rensa()
+
+
+def read_stories(engine: Engine, path: Path) -> Any:
+    """A stories table as an expression: Parquet stays on disk, other formats come into memory.
+
+    Raises:
+        DataError: the file is missing or does not follow the schema STORIES.
+    """
+    if path.suffix == ".parquet":
+        return engine.read(path)
+    return engine.put(read_table(path, STORIES))
+
+
+def check_stories_file(path: Path) -> None:
+    """Check a Parquet file of stories before any work; other formats are checked as they are read.
+
+    Raises:
+        DataError: the file is missing or does not follow the schema STORIES.
+    """
+    if path.suffix == ".parquet":
+        check_parquet(path, STORIES)
 
 
 def require_rensa() -> None:

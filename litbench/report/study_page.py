@@ -1,9 +1,22 @@
 """study.html: what pairing rules buy and cost where the truth is known (see document.py)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from litbench.metrics.pairing_rules import AMOUNTS, OUTCOMES, TRUTH, Place, Study
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from litbench.manifest import Product, write_json
+from litbench.metrics.pairing_rules import (
+    AMOUNTS,
+    OUTCOMES,
+    TRUTH,
+    Place,
+    Row,
+    Study,
+    study_json,
+    write_study_csv,
+)
 from litbench.report.document import Panel, render
 from litbench.text import clean_name
 
@@ -82,3 +95,35 @@ def render_study(
         further=further or {},
         manifests=manifests,
     )
+
+
+def write_study(
+    product: Product,
+    name: str,
+    *,
+    study: Study,
+    rows: Sequence[Row],
+    text: str,
+    page: str,
+    panels: Mapping[str, Panel],
+) -> None:
+    """Write what a study gives: `name`.parquet, .json, .csv, .txt, .html and its plots.
+
+    Args:
+        product: takes the files.
+        name: of the files.
+        study: its figures.
+        rows: what they are made of, one for every world, seed, variant and amount.
+        text: for a terminal.
+        page: from `render_study`.
+        panels: from `draw_study`; their plots are `name`_PANEL.svg and .png.
+    """
+    table = pa.Table.from_pylist([row.plain() for row in rows])
+    product.write(f"{name}.parquet", lambda path: pq.write_table(table, path))
+    product.write(f"{name}.json", lambda path: write_json(study_json(study), path))
+    product.write(f"{name}.csv", lambda path: write_study_csv(study, path))
+    product.write(f"{name}.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    for panel_name, panel in panels.items():
+        for file, write in panel.drawing.files(f"{name}_{panel_name}").items():
+            product.write(file, write)
+    product.write(f"{name}.html", lambda path: path.write_text(page, encoding="utf-8"))
