@@ -86,7 +86,7 @@ def test_the_other_choice_turns_a_rule_around():
     assert back["better_longer"] == there["better_longer"]
 
 
-def test_weights_are_those_of_scikit_learn():
+def test_the_penalty_is_one_of_the_sum_over_pairs():
     random = np.random.default_rng(1)
     differences = random.normal([0.8, 0, -0.3, 0], size=(200, 4))
     mirrored = np.vstack([differences, -differences])

@@ -181,7 +181,7 @@ def true_pairs(
 def fit_preference(
     differences: np.ndarray, penalty: float, pair_weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Weights of a logistic regression without intercept, by Newton's method.
+    """Weights of a logistic regression without intercept.
 
     Minimises sum(u log(1 + exp(-differences @ w))) + penalty / 2 * |w|^2, which has one minimum.
 
@@ -193,25 +193,19 @@ def fit_preference(
     Returns:
         Shape (k,).
     """
-    width = differences.shape[1]
-    weights = np.zeros(width)
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+
     counts = np.ones(len(differences)) if pair_weights is None else pair_weights
-
-    def loss(at: np.ndarray) -> float:
-        return float((counts * np.logaddexp(0, -differences @ at)).sum() + penalty / 2 * at @ at)
-
-    now = loss(weights)
-    for _ in range(_MOST_STEPS):
-        wrong = 1 / (1 + np.exp(np.clip(differences @ weights, -500, 500)))
-        slope = penalty * weights - differences.T @ (counts * wrong)
-        curve = (differences * (counts * wrong * (1 - wrong))[:, None]).T @ differences
-        step = np.linalg.solve(curve + penalty * np.eye(width), slope)
-        if float(slope @ step) < 1e-9 * max(now, 1.0):
-            break
-        size = 1.0
-        while (after := loss(weights - size * step)) > now and size > 1e-6:
-            size /= 2
-        weights, now = weights - size * step, after
+    # Each pair from both sides and with half its weight: the same loss, and always two classes.
+    model = LogisticRegression(
+        C=1 / penalty, fit_intercept=False, solver="newton-cholesky", tol=1e-8, max_iter=_MOST_STEPS
+    )
+    model.fit(
+        np.concatenate([differences, -differences]),
+        np.repeat([1, 0], len(differences)),
+        sample_weight=np.tile(counts / 2, 2),
+    )
+    weights: np.ndarray = model.coef_[0]
     return weights
 
 
