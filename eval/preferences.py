@@ -375,7 +375,7 @@ def interpret(
         "model": config.model,
         "answered_by": sorted({answer.model for answer in every if answer.model}),
         "answers": len(every),
-        "not_described": len(told) - len(description_of),
+        "not_described": len(chosen) - len(description_of),
         "errors": sum(answer.outcome == "error" for answer in every),
         "cost_usd": None if None in costs else round(math.fsum(c or 0.0 for c in costs), 6),
     }
