@@ -50,6 +50,7 @@ from litbench.curation.invented_texts import styles_of
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.simulation import World, changed_world, simulate_world, stories_table
 from litbench.curation.splits import split_prompts
+from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, as_json, code_digest, fingerprint, versions, write_json
 from litbench.metrics.pairing_rules import (
@@ -185,9 +186,7 @@ def read_plan(config: Config) -> Plan:
     """Check everything before the first world is simulated."""
     if not config.worlds or not config.arms:
         raise ConfigError("worlds or arms is empty: give at least one of each")
-    seeds = config.seeds
-    if len(seeds) < 2 or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f"seeds is {seeds}: give two whole numbers from 0 or more, each once")
+    check_seeds(config.seeds, least=2)
     if TRUTH in config.arms:
         raise ConfigError(f"arms: '{TRUTH}' is taken by pairs labelled by quality: rename it")
     if config.reference not in config.arms:

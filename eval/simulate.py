@@ -35,6 +35,7 @@ from litbench.curation.engine import Engine, open_engine
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.simulation import World, changed_world, simulate_world, stories_table
 from litbench.curation.splits import split_of
+from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, as_json, code_digest, fingerprint, versions, write_json
 from litbench.metrics.pairing_rules import (
@@ -139,9 +140,7 @@ class Plan:
 
 def read_plan(config: Config) -> Plan:
     """Check everything before any world is run."""
-    seeds = config.seeds
-    if len(seeds) < 2 or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f"seeds is {seeds}: give two whole numbers from 0 or more, each once")
+    check_seeds(config.seeds, least=2)
     if not 0 < config.test_share < 1:
         raise ConfigError(f"test_share is {config.test_share}: give a share between 0 and 1")
     if config.draws < 1:

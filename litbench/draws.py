@@ -35,14 +35,19 @@ def check_unseeded(options: Mapping[str, Any], where: str) -> None:
         )
 
 
-def check_seeds(seeds: list[int]) -> None:
+def check_seeds(seeds: list[int], least: int = 1) -> None:
     """Check the seeds of a study.
 
+    Args:
+        seeds: as given.
+        least: how many there must be; 2 where intervals are over seeds.
+
     Raises:
-        ConfigError: none, one twice, or one below 0.
+        ConfigError: fewer, one twice, or one below 0.
     """
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds is {seeds}: give whole numbers from 0, each once")
+    if len(seeds) < least or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        said = f"{least} or more whole numbers" if least > 1 else "whole numbers"
+        raise ConfigError(f"seeds is {seeds}: give {said} from 0, each once")
 
 
 def count_pairs(amount: float, total: int, where: str) -> int:
