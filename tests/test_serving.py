@@ -852,6 +852,9 @@ class Crowd:
     def check(self):
         assert not self.wrong, f"{len(self.wrong)} wrong rewards, such as {self.wrong[:3]}"
         allowed = {"good 200", "garbage as told", "big 413", "hang 408", "hang 0", "left", "reset"}
+        # A body in chunks is too big only once so much of it has come, and on a busy machine its
+        # time may be up before that.
+        allowed.add("big 408")
         # More than the server takes on: asked to come again is a clear answer too.
         busy = {name for name in self.seen if name.endswith("429")}
         assert set(self.seen) - busy <= allowed, self.seen
