@@ -172,18 +172,21 @@ CHAT_TEMPLATE = (
 
 
 def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str, *, chat: bool) -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers  # noqa: PLC0415
+    """A tokenizer with every character and `WORDS`: built, as training differs by process."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
-    corpus = [" ".join(WORDS), "\n\n", ". , ! ?", string.printable]
     if kind == "bert":
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
-        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        made.train_from_iterator(
-            corpus,
-            trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False),
+        letters = [letter for letter in string.printable if not letter.isspace()]
+        pieces = [*special, *letters, *(f"##{letter}" for letter in letters), *WORDS]
+        made = Tokenizer(
+            models.WordPiece(
+                {piece: k for k, piece in enumerate(dict.fromkeys(pieces))},
+                unk_token="[UNK]",  # noqa: S106
+            )
         )
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         ends = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
         made.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
@@ -194,16 +197,21 @@ def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str, *, chat: bool
             padding_side=padding_side,
             **{f"{role}_token": token for role, token in names.items()},
         )
-    made = Tokenizer(models.BPE())
+    special = ["<begin>", "<end>", "<filler>", *(["<turn>", "<stop>"] if chat else [])]
+    # Bytes are written as letters: "Ġ" is the space before a word, "Ċ" the end of a line.
+    words = [*WORDS, *("\u0120" + word for word in WORDS), "\u010a\u010a"]
+    merges = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
+    pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    made = Tokenizer(
+        models.BPE(
+            {piece: k for k, piece in enumerate(dict.fromkeys(pieces))},
+            list(dict.fromkeys(merges)),
+            ignore_merges=True,
+        )
+    )
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=500,
-        special_tokens=["<begin>", "<end>", "<filler>", *(["<turn>", "<stop>"] if chat else [])],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(corpus, trainer)
+    made.add_special_tokens(special)
     roles = {"eos_token": "<end>"}
     if kind == "llama":
         roles["bos_token"] = "<begin>"  # noqa: S105
