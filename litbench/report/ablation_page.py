@@ -5,19 +5,17 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
-
-import numpy as np
 
 from litbench.metrics.ablation import TRUTH, AblationArm, AblationStudy, Cell
 from litbench.metrics.intervals import Interval
-from litbench.report.document import Figure, Panel, most_per_unit, render, short_name
+from litbench.report.document import Panel, most_per_unit, render, short_name
 from litbench.report.figures import (
     FAINT,
     HEIGHT,
     MARKERS,
     SERIES,
+    bounds,
     drawing,
     legend,
     legend_height,
@@ -111,10 +109,7 @@ def _draw(
         x = [used for used, *_ in curve.equal]
         mean = [interval.mean for _, interval, _ in curve.equal]
         if curve in banded:
-            low, high = (
-                np.array([getattr(interval, end) for _, interval, _ in curve.equal], dtype=float)
-                for end in ("low", "high")
-            )
+            _, low, high = bounds([interval for _, interval, _ in curve.equal])
             axes.fill_between(x, low, high, color=color, alpha=0.09, linewidth=0)
         seeds = [(used, value) for used, _, values in curve.equal for value in values]
         if seeds:
@@ -199,7 +194,7 @@ def render_ablation(
     *,
     title: str,
     study: AblationStudy,
-    panels: Sequence[Figure],
+    panels: Mapping[str, Panel],
     label_sources: Sequence[str],
     variants: Mapping[str, Mapping[str, Any]],
     training_pairs: Mapping[str, int],
@@ -211,7 +206,7 @@ def render_ablation(
     Args:
         title: heading of the page.
         study: its figures.
-        panels: its plots, from `draw_curves`.
+        panels: from `draw_curves`.
         label_sources: of the test pairs.
         variants: keys of each variant that differ, by its name.
         training_pairs: how many there are, by variant.
@@ -230,12 +225,11 @@ def render_ablation(
     return render(
         "ablation_page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         label_sources=label_sources,
         lead=_lead(study),
         study=study,
         has_truth=TRUTH in study.headline,
-        panels=panels,
+        panels=[panel.figure for panel in panels.values()],
         matrices=matrices,
         variants={
             name: ", ".join(f"{key}: {value}" for key, value in keys.items()) or "the shared rules"

@@ -1,19 +1,18 @@
 """best_of_n.html: what choosing the story with the highest reward among n brings."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from litbench.metrics.best_of_n import Choice
 from litbench.metrics.intervals import Interval
 from litbench.report import figures
-from litbench.report.document import Figure, render, short_name
+from litbench.report.document import Panel, render, short_name
 from litbench.text import clean_name
 
 
 def draw_panels(
     choices: Sequence[Choice], rater: str, second: str | None, x_axis: Literal["n", "kl"]
-) -> dict[str, Figure]:
+) -> dict[str, Panel]:
     """The plots of a curve: `gain`, `length` and, with a second rater, `second_gain`, `second`.
 
     Args:
@@ -28,7 +27,7 @@ def draw_panels(
     is_n = x_axis == "n"
     label = "n, stories chosen from" if is_n else "log n - (n - 1)/n, nats"
 
-    def plot(name: str, of: str, level: float, y_label: str) -> str:
+    def plot(name: str, of: str, level: float, y_label: str) -> figures.Drawing:
         told: list[tuple[float, Interval]] = [
             (one.n if is_n else one.kl, getattr(one, of))
             for one in choices
@@ -39,7 +38,7 @@ def draw_panels(
 
     band = " Band: its 95 % interval, by prompt."
     panels = {
-        "gain": Figure(
+        "gain": Panel(
             "Gain for the rater that chooses",
             "Reward of the best of n over the mean of the prompt's stories; it can only rise."
             + band,
@@ -47,18 +46,18 @@ def draw_panels(
         )
     }
     if second is not None and choices[0].second_gain is not None:
-        panels["second_gain"] = Figure(
+        panels["second_gain"] = Panel(
             "Gain for the second rater",
             "The same stories by its rewards. Where it stops rising, n is too large." + band,
             plot(second, "second_gain", 0.0, "gain in its reward"),
         )
     if second is not None and any(one.beats_random is not None for one in choices):
-        panels["second"] = Figure(
+        panels["second"] = Panel(
             "The best of n against a random story",
             "How often the second rater prefers it to another story of the prompt." + band,
             plot(second, "beats_random", 0.5, "share preferred"),
         )
-    panels["length"] = Figure(
+    panels["length"] = Panel(
         "Length",
         "Words of the best of n over the mean of the prompt's stories." + band,
         plot(rater, "words", 1.0, "length, 1 = as the others"),
@@ -84,7 +83,7 @@ def render_best_of_n(
     rater: str,
     second: str | None,
     counts: Mapping[str, Any],
-    panels: Mapping[str, Figure],
+    panels: Mapping[str, Panel],
     manifests: Mapping[str, str],
 ) -> str:
     """Render the page.
@@ -106,7 +105,6 @@ def render_best_of_n(
     return render(
         "best_of_n_page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         label_sources=[],
         lead=_lead(choices, rater, second),
         choices=choices,
@@ -114,6 +112,6 @@ def render_best_of_n(
         second=second,
         counts=counts,
         seen=seen,
-        panels=list(panels.values()),
+        panels=[panel.figure for panel in panels.values()],
         manifests=manifests,
     )

@@ -8,10 +8,12 @@ browser. Whatever a template is given is untrusted and escaped, but for the draw
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
 from litbench.errors import MissingExtraError
+from litbench.manifest import Product
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import write_dollars
 from litbench.report.figures import Drawing
@@ -63,6 +65,13 @@ class Panel:
     def figure(self) -> Figure:
         """What the page shows."""
         return Figure(self.title, self.caption, self.drawing.svg)
+
+
+def write_panels(product: Product, name: str, panels: Mapping[str, Panel]) -> None:
+    """Write the plots of a page as files of their own, `name`_PANEL.svg and `name`_PANEL.png."""
+    for key, panel in panels.items():
+        for file, write in panel.drawing.files(f"{name}_{key}").items():
+            product.write(file, write)
 
 
 def short_name(name: str) -> str:
@@ -152,11 +161,12 @@ def render(template: str, **values: Any) -> str:
     )  # fmt: skip
     style = resources.files("litbench.report").joinpath("style.css").read_text(encoding="utf-8")
     sources = values["label_sources"]
-    page = environment.get_template(template).render(
-        **values,
-        style=markupsafe.Markup(style),  # noqa: S704
-        labels=[LABELS[source] for source in sources],
-        planted="planted" in sources,
-    )
+    values |= {
+        "written": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
+        "style": markupsafe.Markup(style),  # noqa: S704
+        "labels": [LABELS[source] for source in sources],
+        "planted": "planted" in sources,
+    }
+    page = environment.get_template(template).render(values)
     # JSON can name half a character, which UTF-8 cannot write.
     return page.encode("utf-8", "replace").decode("utf-8")

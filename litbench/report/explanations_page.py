@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from litbench.metrics.explanations import (
     FeatureDifference,
 )
 from litbench.report import figures
-from litbench.report.document import Figure, render, short_name
+from litbench.report.document import Panel, render, short_name
 from litbench.text import digest
 
 _EXAMPLES = 3
@@ -68,7 +67,7 @@ def _drawn(study: ExplanationStudy) -> dict[str, list[FeatureDifference]]:
     return {name: families[name] if name in families else alone[name] for name in names}
 
 
-def draw_effects(study: ExplanationStudy) -> Figure | None:
+def draw_effects(study: ExplanationStudy) -> Panel | None:
     """The plot of all differences over all raters, largest first; None where none can be told.
 
     Raises:
@@ -84,7 +83,7 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
     if not rows:
         return None
     rows.sort(key=lambda row: -row[1].mean)
-    svg = figures.explanation_effects(
+    drawn = figures.explanation_effects(
         rows, [short_name(name) for name in groups], {"plot": PUBLISHED_PLOT_GAIN}
     )
     caption = (
@@ -93,7 +92,7 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
         f"The hollow mark is the +{PUBLISHED_PLOT_GAIN:.1%} that LitBench's authors published "
         "for talk of plot (section 5.2), of other judges on other pairs and without an interval."
     )
-    return Figure("Features of explanations and agreement", caption, svg)
+    return Panel("Features of explanations and agreement", caption, drawn)
 
 
 def _lead(study: ExplanationStudy) -> str:
@@ -124,7 +123,7 @@ def render_explanations(
     *,
     title: str,
     study: ExplanationStudy,
-    figure: Figure | None,
+    panel: Panel | None,
     found: Explanations,
     label_sources: list[str],
     manifests: Mapping[str, str],
@@ -134,7 +133,7 @@ def render_explanations(
     Args:
         title: heading of the page.
         study: its figures.
-        figure: from `draw_effects`.
+        panel: from `draw_effects`.
         found: what the figures were computed of; for the examples.
         label_sources: who preferred the stories, see the schema PAIRS.
         manifests: name and text of what made the page.
@@ -147,11 +146,10 @@ def render_explanations(
     return render(
         "explanations_page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         label_sources=label_sources,
         lead=_lead(study),
         study=study,
-        figure=figure,
+        figure=None if panel is None else panel.figure,
         groups=[
             (name, [one for one in overall if one.group == group])
             for group, name in _GROUPS.items()

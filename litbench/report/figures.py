@@ -186,6 +186,25 @@ def standalone(svg: str) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{in_styles(svg, light)}'
 
 
+def bounds(intervals: Sequence[Interval]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means, lower and upper ends of intervals; float64, shape (n,) each, NaN where not told."""
+    mean, low, high = (
+        np.array([getattr(one, end) for one in intervals], dtype=float)
+        for end in ("mean", "low", "high")
+    )
+    return mean, low, high
+
+
+def _line_with_intervals(
+    axes: Any, place: int, x: np.ndarray, intervals: Sequence[Interval]
+) -> Any:
+    mean, low, high = bounds(intervals)
+    return axes.errorbar(
+        x, mean, np.nan_to_num(np.abs(np.vstack([mean - low, high - mean]))), fmt="o-",
+        color=SERIES[place], markersize=3.5, linewidth=1.1, elinewidth=0.8,
+    )  # fmt: skip
+
+
 def length_symmetry(before: np.ndarray | None, after: np.ndarray, buckets: int) -> str:
     """Histogram of length differences before and after pruning (paper, Figure 2).
 
@@ -247,20 +266,17 @@ def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: b
 
 def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]]]]) -> str:
     """Agreement by length gap, a line per rater with its intervals; the first six raters."""
+    shown = raters[: len(SERIES)]
+    names = [name for name, _ in shown]
 
     def draw(axes: Any) -> None:
-        ranges = sorted({(low, high) for _, rows in raters for low, high, _ in rows})
-        for place, (name, rows) in enumerate(raters[: len(SERIES)]):
+        ranges = sorted({(low, high) for _, rows in shown for low, high, _ in rows})
+        handles = []
+        for place, (_, rows) in enumerate(shown):
             x = np.array([ranges.index((low, high)) for low, high, _ in rows], dtype=float)
-            x += (place - (len(raters) - 1) / 2) * 0.09
-            mean = np.array([interval.mean for *_, interval in rows])
-            low = np.array([interval.low for *_, interval in rows])
-            high = np.array([interval.high for *_, interval in rows])
-            spread = np.nan_to_num(np.abs(np.vstack([mean - low, high - mean])))
-            axes.errorbar(
-                x, mean, spread, fmt="o-", color=SERIES[place], markersize=3.5, linewidth=1.1,
-                elinewidth=0.8, label=name,
-            )  # fmt: skip
+            x += (place - (len(shown) - 1) / 2) * 0.09
+            intervals = [interval for *_, interval in rows]
+            handles.append(_line_with_intervals(axes, place, x, intervals))
         axes.axhline(0.5, color=INK, linewidth=0.7, linestyle=":")
         labels = [
             f"{low:.0f}+" if np.isinf(high) else f"{low:.0f}-{high - 1:.0f}" for low, high in ranges
@@ -269,34 +285,30 @@ def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]
         axes.set_ylim(0, 1.02)
         axes.set_xlabel("difference in length, words")
         axes.set_ylabel("agreement")
-        # Two long names beside each other leave no room for the lines.
-        axes.legend(ncols=2 if max(len(name) for name, _ in raters) <= 20 else 1)
+        legend(axes, handles, names)
 
-    return _draw("gap", draw, 2.9)
+    return _draw("gap", draw, 2.7 + legend_height(names))
 
 
 def reliability(raters: Sequence[tuple[str, Calibration]]) -> str:
     """Reliability curve: agreement against confidence, with intervals."""
+    shown = raters[: len(SERIES)]
+    names = [name for name, _ in shown]
 
     def draw(axes: Any) -> None:
         axes.plot([0.5, 1], [0.5, 1], color=INK, linewidth=0.7, linestyle=":")
-        for place, (name, found) in enumerate(raters[: len(SERIES)]):
+        handles = []
+        for place, (_, found) in enumerate(shown):
             x = np.array([confidence for confidence, _ in found.bins])
-            mean = np.array([interval.mean for _, interval in found.bins])
-            low = np.array([interval.low for _, interval in found.bins])
-            high = np.array([interval.high for _, interval in found.bins])
-            spread = np.nan_to_num(np.abs(np.vstack([mean - low, high - mean])))
-            axes.errorbar(
-                x, mean, spread, fmt="o-", color=SERIES[place], markersize=3.5, linewidth=1.1,
-                elinewidth=0.8, label=name,
-            )  # fmt: skip
+            intervals = [interval for _, interval in found.bins]
+            handles.append(_line_with_intervals(axes, place, x, intervals))
         axes.set_xlim(0.49, 1.01)
         axes.set_ylim(0.2, 1.02)
         axes.set_xlabel("confidence, max(p, 1 - p)")
         axes.set_ylabel("agreement")
-        axes.legend(loc="lower right")
+        legend(axes, handles, names)
 
-    return _draw("reliability", draw, 2.9)
+    return _draw("reliability", draw, 2.7 + legend_height(names))
 
 
 def coefficients(
@@ -547,7 +559,7 @@ def scaling(
     references: Sequence[tuple[str, float]],
     label: str,
     tick: Callable[[float], str],
-) -> str:
+) -> Drawing:
     """Agreement against a quantity that grows, on a scale of logarithms (paper, Figure 5).
 
     Args:
@@ -564,9 +576,7 @@ def scaling(
         for place, (_, points) in enumerate(lines):
             color, marker = SERIES[place % 6], MARKERS[place // 6 % 5]
             x = np.array([at for at, *_ in points], dtype=float)
-            mean = np.array([interval.mean for _, interval, _ in points])
-            low = np.array([interval.low for _, interval, _ in points])
-            high = np.array([interval.high for _, interval, _ in points])
+            mean, low, high = bounds([interval for _, interval, _ in points])
             if len(points) > 1:
                 # Bands of many lines cover each other.
                 alpha = 0.16 if len(lines) < 4 else 0.09
@@ -585,7 +595,7 @@ def scaling(
         legend(axes, handles, names)
 
     names = [name for name, _ in (*lines, *references)]
-    return _draw(f"scaling {label}", draw, 2.7 + legend_height(names))
+    return drawing(f"scaling {label}", draw, 2.7 + legend_height(names))
 
 
 def frontier(
@@ -593,7 +603,7 @@ def frontier(
     points: Sequence[tuple[str, float, Interval]],
     references: Sequence[tuple[str, float]],
     label: str,
-) -> str:
+) -> Drawing:
     """Agreement against cost, a line per cascade from its cheap rater to its expensive one.
 
     A straight dotted line joins the ends: what asking about pairs drawn at random would reach.
@@ -611,9 +621,7 @@ def frontier(
         for place, (_, of) in enumerate(curves):
             color = SERIES[place % len(SERIES)]
             x = np.array([at for at, _ in of], dtype=float)
-            mean = np.array([interval.mean for _, interval in of])
-            low = np.array([interval.low for _, interval in of])
-            high = np.array([interval.high for _, interval in of])
+            mean, low, high = bounds([interval for _, interval in of])
             # Bands of many lines cover each other.
             alpha = 0.16 if len(curves) < 4 else 0.09
             axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
@@ -633,14 +641,14 @@ def frontier(
         legend(axes, handles, names)
 
     names = [of[0] for of in curves] + [of[0] for of in points] + [of[0] for of in references]
-    return _draw(f"frontier {label}", draw, 2.7 + legend_height(names))
+    return drawing(f"frontier {label}", draw, 2.7 + legend_height(names))
 
 
 def explanation_effects(
     rows: Sequence[tuple[str, Interval, Sequence[Interval | None]]],
     groups: Sequence[str],
     published: Mapping[str, float],
-) -> str:
+) -> Drawing:
     """Difference in agreement with a feature of the explanation (paper, Figure 8).
 
     Args:
@@ -658,10 +666,7 @@ def explanation_effects(
 
         def points(at: np.ndarray, intervals: Sequence[Interval | None], **style: Any) -> None:
             known = [k for k, interval in enumerate(intervals) if interval is not None]
-            shown = [interval for interval in intervals if interval is not None]
-            mean = np.array([interval.mean for interval in shown])
-            low = np.array([interval.low for interval in shown])
-            high = np.array([interval.high for interval in shown])
+            mean, low, high = bounds([interval for interval in intervals if interval is not None])
             spread = np.nan_to_num(np.vstack([mean - low, high - mean]))
             handles.append(axes.errorbar(mean, at[known], xerr=spread, **style))
 
@@ -704,12 +709,12 @@ def explanation_effects(
     names = ["all raters", *groups, *(["published for other judges"] if marked else [])]
     row_height = 0.17 + 0.045 * len(groups)
     height = 0.7 + row_height * len(rows) + legend_height(names, line=1.6)
-    return _draw("explanation effects", draw, height)
+    return drawing("explanation effects", draw, height)
 
 
 def grouped(
     groups: Sequence[tuple[str, Sequence[tuple[str, Interval, float | None]]]], mark: str
-) -> str:
+) -> Drawing:
     """Agreement by rater, in groups (paper, Figure 4).
 
     Args:
@@ -749,14 +754,14 @@ def grouped(
             axes.figure.legend(hollow, [mark], loc="outside upper left")
 
     rows = sum(1 + len(members) for _, members in groups)
-    return _draw("grouped", draw, 0.9 + 0.2 * rows)
+    return drawing("grouped", draw, 0.9 + 0.2 * rows)
 
 
 def by_size(
     lines: Sequence[tuple[str, Sequence[tuple[str, float, Interval, float | None]]]],
     mark: str,
     tick: Callable[[float], str],
-) -> str:
+) -> Drawing:
     """Agreement by model size, on a scale of logarithms (paper, Figure 5).
 
     Args:
@@ -775,11 +780,7 @@ def by_size(
             number = groups.index(group)
             color, marker = SERIES[number % len(SERIES)], MARKERS[number // len(SERIES) % 5]
             x = np.array([size for _, size, *_ in members])
-            mean = np.array([interval.mean for *_, interval, _ in members])
-            low, high = (
-                np.array([getattr(interval, end) for *_, interval, _ in members])
-                for end in ("low", "high")
-            )
+            mean, low, high = bounds([interval for *_, interval, _ in members])
             low, high = np.where(np.isnan(low), mean, low), np.where(np.isnan(high), mean, high)
             axes.vlines(x, low, high, color=color, alpha=0.4, linewidth=2)
             (handles[group],) = axes.plot(
@@ -806,7 +807,7 @@ def by_size(
                            ncols=1 if mark in handles else 2)  # fmt: skip
 
     groups = list(dict.fromkeys(group for group, _ in lines))
-    return _draw("by size", draw, 3.0 + 0.17 * len(groups))
+    return drawing("by size", draw, 3.0 + 0.17 * len(groups))
 
 
 def best_of_n(
@@ -816,7 +817,7 @@ def best_of_n(
     y_label: str,
     *,
     by_factor: bool,
-) -> str:
+) -> Drawing:
     """What choosing the best of n brings, a line with its band per rater.
 
     Args:
@@ -832,10 +833,7 @@ def best_of_n(
         for place, (_, of) in enumerate(lines):
             color = SERIES[place % len(SERIES)]
             x = np.array([at for at, _ in of], dtype=float)
-            mean = np.array([interval.mean for _, interval in of])
-            low, high = (
-                np.array([getattr(interval, end) for _, interval in of]) for end in ("low", "high")
-            )
+            mean, low, high = bounds([interval for _, interval in of])
             axes.fill_between(x, low, high, color=color, alpha=0.16, linewidth=0)
             handles += axes.plot(x, mean, "o-", color=color, linewidth=1.5, markersize=3.5)
         axes.axhline(level, color=INK, linewidth=0.7, linestyle=":")
@@ -848,14 +846,14 @@ def best_of_n(
         legend(axes, handles, names)
 
     names = [name for name, _ in lines]
-    return _draw(f"best of n {y_label}", draw, 2.7 + legend_height(names))
+    return drawing(f"best of n {y_label}", draw, 2.7 + legend_height(names))
 
 
 def policy_curves(
     panels: Sequence[
         tuple[str, Sequence[tuple[int, float]], Sequence[tuple[int, float]], float | None]
     ],
-) -> str:
+) -> Drawing:
     """Reward, length and diversity of a policy over the steps of its training, one below another.
 
     Args:
@@ -882,14 +880,14 @@ def policy_curves(
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper center", ncols=3)
 
-    return _draw("policy curves", draw, 0.7 + 1.4 * len(panels))
+    return drawing("policy curves", draw, 0.7 + 1.4 * len(panels))
 
 
 def probe_rates(
     rows: Sequence[tuple[str, Sequence[Sequence[Interval | None]]]],
     raters: Sequence[str],
     right: float,
-) -> str:
+) -> Drawing:
     """How often each rater prefers a changed story, by probe.
 
     Args:
@@ -932,4 +930,4 @@ def probe_rates(
         legend(axes, handles, raters, line=1.6)
 
     height = 0.7 + (0.16 + 0.07 * len(raters)) * len(rows) + legend_height(raters, line=1.6)
-    return _draw(f"probe rates {right}", draw, height)
+    return drawing(f"probe rates {right}", draw, height)

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from litbench.metrics.frontier import Curve, Frontier, RaterPoint, at_shares
 from litbench.report import figures
-from litbench.report.document import Figure, render, short_name
+from litbench.report.document import Panel, render, short_name
 from litbench.text import clean_name
 
 _SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -24,7 +23,7 @@ def drawn_name(curve: Curve) -> str:
     return f"{short_name(curve.cheap)}, then {short_name(curve.expensive)}"
 
 
-def draw_frontier(found: Frontier, beside: Sequence[str]) -> dict[str, Figure]:
+def draw_frontier(found: Frontier, beside: Sequence[str]) -> dict[str, Panel]:
     """The plots of a frontier, by what is spent: `dollars`, where prices are known, and `asked`.
 
     Args:
@@ -40,11 +39,11 @@ def draw_frontier(found: Frontier, beside: Sequence[str]) -> dict[str, Figure]:
         "drawn at random."
     )
     ends = {name for curve in found.curves for name in (curve.cheap, curve.expensive)}
-    drawn = [rater for rater in found.raters if rater.rater in ends or rater.rater in beside]
+    shown = [rater for rater in found.raters if rater.rater in ends or rater.rater in beside]
     panels = {}
     priced = [curve for curve in found.curves if math.isfinite(curve.points[0].cost_usd)]
     if priced:
-        svg = figures.frontier(
+        drawn = figures.frontier(
             [
                 (drawn_name(curve), [(point.cost_usd, point.agreement) for point in curve.points])
                 for curve in priced
@@ -52,14 +51,14 @@ def draw_frontier(found: Frontier, beside: Sequence[str]) -> dict[str, Figure]:
             [
                 (short_name(rater.rater), 0.0 if math.isnan(rater.cost_usd) else rater.cost_usd,
                  rater.agreement)
-                for rater in drawn
+                for rater in shown
             ],
             [],
             "dollars per 1,000 pairs",
         )  # fmt: skip
         title = "Agreement against price"
-        panels["dollars"] = Figure(title, caption + " Verdicts without a price stand at 0.", svg)
-    svg = figures.frontier(
+        panels["dollars"] = Panel(title, caption + " Verdicts without a price stand at 0.", drawn)
+    drawn = figures.frontier(
         [
             (drawn_name(curve), [(100 * point.asked, point.agreement) for point in curve.points])
             for curve in found.curves
@@ -67,12 +66,12 @@ def draw_frontier(found: Frontier, beside: Sequence[str]) -> dict[str, Figure]:
         [],
         [
             (short_name(rater.rater), rater.agreement.mean)
-            for rater in drawn
+            for rater in shown
             if rater.rater not in ends
         ],
         "% of pairs asked about",
     )
-    panels["asked"] = Figure("Agreement against questions", caption, svg)
+    panels["asked"] = Panel("Agreement against questions", caption, drawn)
     return panels
 
 
@@ -93,7 +92,7 @@ def render_frontier(
     *,
     title: str,
     found: Frontier,
-    panels: Mapping[str, Figure],
+    panels: Mapping[str, Panel],
     pairs: pa.Table,
     trained_on: Mapping[str, int],
     manifests: Mapping[str, str],
@@ -117,7 +116,6 @@ def render_frontier(
     return render(
         "frontier_page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         label_sources=sorted(set(pairs["label_source"].to_pylist())),
         lead=_lead(found),
         curves=[(curve_name(curve), curve, at_shares(curve, _SHARES)) for curve in found.curves],
@@ -125,6 +123,6 @@ def render_frontier(
         fallback=found.fallback,
         priced=any(math.isfinite(rater.cost_usd) for rater in raters),
         seen=sorted(name for name, prompts in trained_on.items() if prompts),
-        panels=list(panels.values()),
+        panels=[panel.figure for panel in panels.values()],
         manifests=manifests,
     )

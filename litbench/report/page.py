@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -223,7 +222,6 @@ def render_report(
     return render(
         "page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         summary=_summary(rows, reference),
         label_sources=sources,
         rows=rows,

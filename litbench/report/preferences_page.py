@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -130,7 +129,7 @@ def render_preferences(
         study: its figures.
         panel: of `draw_units`.
         examples: of each active unit, `pairs_to_read`.
-        embedding_notes: see `litbench.models.embeddings.Embedded`.
+        embedding_notes: see `litbench.models.embeddings.Embedding`.
         label_sources: of the pairs.
         manifests: name and text of what made the page.
 
@@ -138,7 +137,8 @@ def render_preferences(
         MissingExtraError: jinja2 is not installed.
     """
     warnings = []
-    unknown, cut = embedding_notes["unknown_tokens"], embedding_notes["tokens_cut"]
+    # Only a model of transformers tells what it does not know, and words lose no end.
+    unknown, cut = (embedding_notes.get(name, 0) for name in ("unknown_tokens", "tokens_cut"))
     if unknown > _UNKNOWN_SHARE:
         warnings.append(
             f"The embedding model has no word for {unknown:.0%} of the tokens: it hardly reads "
@@ -154,7 +154,6 @@ def render_preferences(
     return render(
         "preferences_page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         label_sources=sorted(set(label_sources)),
         lead=_lead(study),
         study=study,

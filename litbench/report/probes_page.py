@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from litbench.metrics.probes import ProbeStudy, fooled, swayed
 from litbench.probes import PROBES, Effect
 from litbench.report import figures
-from litbench.report.document import Figure, render, short_name
+from litbench.report.document import Panel, render, short_name
 from litbench.text import clean_name, digest
 
 _EFFECTS: tuple[tuple[Effect, str], ...] = (("breaking", "break"), ("preserving", "keep"))
@@ -59,13 +58,13 @@ def examples_of(pairs: pa.Table) -> list[Example]:
     return found
 
 
-def draw_probes(study: ProbeStudy) -> dict[Effect, Figure]:
+def draw_probes(study: ProbeStudy) -> dict[Effect, Panel]:
     """The plots, by effect; none for an effect without probes.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    panels: dict[Effect, Figure] = {}
+    panels: dict[Effect, Panel] = {}
     for effect, verb in _EFFECTS:
         names = dict.fromkeys(one.probe for one in study.changes if one.effect == effect)
         if not names:
@@ -82,7 +81,7 @@ def draw_probes(study: ProbeStudy) -> dict[Effect, Figure]:
         ]
         raters = [short_name(rater.rater) for rater in study.raters]
         right = 0.0 if effect == "breaking" else 0.5
-        svg = figures.probe_rates(rows, raters, right)
+        drawn = figures.probe_rates(rows, raters, right)
         caption = (
             "Share of pairs in which the changed story is preferred; a tie is one half. Large "
             "mark: the greatest strength, with its 95 % interval by prompt; small: lesser ones. "
@@ -91,7 +90,7 @@ def draw_probes(study: ProbeStudy) -> dict[Effect, Figure]:
             if effect == "breaking"
             else "On the dotted line the rater does not care."
         )
-        panels[effect] = Figure(f"Changes that {verb} the label", caption, svg)
+        panels[effect] = Panel(f"Changes that {verb} the label", caption, drawn)
     return panels
 
 
@@ -112,7 +111,7 @@ def render_probes(
     *,
     title: str,
     study: ProbeStudy,
-    panels: Mapping[Effect, Figure],
+    panels: Mapping[Effect, Panel],
     pairs: pa.Table,
     trained_on: Mapping[str, int],
     manifests: Mapping[str, str],
@@ -137,12 +136,11 @@ def render_probes(
     return render(
         "probes_page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         # Nobody compared a story with its changed copy; the page says so in its own words.
         label_sources=[],
         lead=_lead(study),
         study=study,
-        panels=list(panels.values()),
+        panels=[panel.figure for panel in panels.values()],
         tables=[(effect, verb, places[effect]) for effect, verb in _EFFECTS if places[effect]],
         swayed={rater.rater: swayed(study.results[rater.rater]) for rater in study.raters},
         scored=[rater for rater in study.raters if rater.usual_difference is not None],

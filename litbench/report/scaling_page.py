@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -15,10 +14,10 @@ from litbench.metrics.scaling import (
 )
 from litbench.records import prompt_keys
 from litbench.report import figures
-from litbench.report.document import Figure, render, short_name
+from litbench.report.document import Panel, render, short_name
 
 
-def draw_panels(study: ScalingStudy) -> dict[str, Figure]:
+def draw_panels(study: ScalingStudy) -> dict[str, Panel]:
     """The plots of a study, by what grows: `pairs`, `parameters`.
 
     In the plot of amounts are the raters that were trained on several, in that of sizes the
@@ -42,8 +41,8 @@ def draw_panels(study: ScalingStudy) -> dict[str, Figure]:
         if len(points) > 1
     ]
     if amounts:
-        svg = figures.scaling(amounts, flat, "training pairs", lambda value: f"{value:,.0f}")
-        panels["pairs"] = Figure("Agreement by amount of training data", caption, svg)
+        drawn = figures.scaling(amounts, flat, "training pairs", lambda value: f"{value:,.0f}")
+        panels["pairs"] = Panel("Agreement by amount of training data", caption, drawn)
     sizes = [
         (
             short_name(family),
@@ -57,10 +56,10 @@ def draw_panels(study: ScalingStudy) -> dict[str, Figure]:
     ]
     sizes = [(family, points) for family, points in sizes if points]
     if sizes:
-        svg = figures.scaling(sizes, flat, "parameters", write_size)
+        drawn = figures.scaling(sizes, flat, "parameters", write_size)
         used = {point.pairs_used for of in by_parameters(study.points).values() for point in of}
         at = "".join(f" Trained on {amount:,} pairs." for amount in used if amount is not None)
-        panels["parameters"] = Figure("Agreement by model size", caption + at, svg)
+        panels["parameters"] = Panel("Agreement by model size", caption + at, drawn)
     return panels
 
 
@@ -80,7 +79,7 @@ def render_scaling(
     *,
     title: str,
     study: ScalingStudy,
-    panels: Mapping[str, Figure],
+    panels: Mapping[str, Panel],
     training: pa.Table,
     test: pa.Table,
     manifests: Mapping[str, str],
@@ -107,11 +106,10 @@ def render_scaling(
     return render(
         "scaling_page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         label_sources=sorted(set(test["label_source"].to_pylist())),
         lead=_lead(study),
         study=study,
-        panels=list(panels.values()),
+        panels=[panel.figure for panel in panels.values()],
         has_families=any(point.family for point in study.points),
         unsized=unsized,
         size=write_size,

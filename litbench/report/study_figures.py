@@ -8,7 +8,7 @@ import numpy as np
 from litbench.metrics.intervals import Interval
 from litbench.metrics.pairing_rules import TRUTH, Amount, Place, Study, Summary
 from litbench.report.document import Panel
-from litbench.report.figures import FAINT, INK, MARKERS, SERIES, drawing
+from litbench.report.figures import FAINT, INK, MARKERS, SERIES, bounds, drawing
 
 _WIDTH = 9.0
 _LONGER = "rater prefers the longer"
@@ -40,9 +40,7 @@ def _legend(figure: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
 
 
 def _ends(intervals: Sequence[Interval]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    mean, low, high = (
-        np.array([getattr(one, end) for one in intervals]) for end in ("mean", "low", "high")
-    )
+    mean, low, high = bounds(intervals)
     return mean, np.where(np.isnan(low), mean, low), np.where(np.isnan(high), mean, high)
 
 

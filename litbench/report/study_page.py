@@ -1,7 +1,6 @@
 """study.html: what pairing rules buy and cost where the truth is known (see document.py)."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +16,7 @@ from litbench.metrics.pairing_rules import (
     study_json,
     write_study_csv,
 )
-from litbench.report.document import Panel, render
+from litbench.report.document import Panel, render, write_panels
 from litbench.text import clean_name
 
 
@@ -81,7 +80,6 @@ def render_study(
     return render(
         "study_page.html",
         title=title,
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         # Every story is simulated; the page says so in its own words.
         label_sources=[],
         lead=_lead(study),
@@ -123,7 +121,5 @@ def write_study(
     product.write(f"{name}.json", lambda path: write_json(study_json(study), path))
     product.write(f"{name}.csv", lambda path: write_study_csv(study, path))
     product.write(f"{name}.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    for panel_name, panel in panels.items():
-        for file, write in panel.drawing.files(f"{name}_{panel_name}").items():
-            product.write(file, write)
+    write_panels(product, name, panels)
     product.write(f"{name}.html", lambda path: path.write_text(page, encoding="utf-8"))

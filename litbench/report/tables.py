@@ -12,7 +12,6 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +27,7 @@ from litbench.metrics.leaderboard import LeaderboardRow, csv_cell, write_dollars
 from litbench.metrics.scaling import write_size
 from litbench.records import OUTCOMES
 from litbench.report import figures
-from litbench.report.document import Figure, render, short_name, write_seconds
+from litbench.report.document import Panel, render, short_name, write_seconds
 from litbench.text import clean_name
 
 GROUPS = (
@@ -542,8 +541,8 @@ def write_sheet_csv(sheet: Sheet, path: Path) -> None:
 class Pictures:
     """The pictures of a pair set; None where there is nothing to draw."""
 
-    groups: Figure
-    sizes: Figure | None
+    groups: Panel
+    sizes: Panel | None
 
 
 def draw(one: PairSet, published: Published) -> Pictures:
@@ -553,7 +552,7 @@ def draw(one: PairSet, published: Published) -> Pictures:
         MissingExtraError: matplotlib is not installed.
     """
     mark = f"published ({published.source}), not measured here"
-    svg = figures.grouped(
+    drawn = figures.grouped(
         [
             (short_name(group), [
                 (short_name(entry.name), entry.row.agreement,
@@ -565,14 +564,14 @@ def draw(one: PairSet, published: Published) -> Pictures:
         mark,
     )  # fmt: skip
     caption = "Agreement with its 95 % interval, by prompt. Dotted: a coin."
-    groups = Figure("Agreement by kind of rater", caption, svg)
+    groups = Panel("Agreement by kind of rater", caption, drawn)
     sized = [entry for entry in one.entries if entry.parameters is not None]
     if not sized:
         return Pictures(groups, None)
     lines: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(sized, key=lambda entry: entry.parameters or 0):
         lines.setdefault((entry.group, entry.family or f"\0{entry.name}"), []).append(entry)
-    svg = figures.by_size(
+    drawn = figures.by_size(
         [
             (short_name(group), [
                 (short_name(entry.name), entry.parameters or 0.0, entry.row.agreement,
@@ -588,7 +587,7 @@ def draw(one: PairSet, published: Published) -> Pictures:
         "Agreement with its 95 % interval, by prompt, for raters whose size is known. A line joins "
         "raters of one family. Dotted: a coin."
     )
-    return Pictures(groups, Figure("Agreement by model size", caption, svg))
+    return Pictures(groups, Panel("Agreement by model size", caption, drawn))
 
 
 def render_tables(
@@ -599,7 +598,7 @@ def render_tables(
     sheets: Sequence[Sheet],
     published: Published,
     label_sources: Sequence[str],
-    explanations: Figure | None,
+    explanations: Panel | None,
     manifests: Mapping[str, str],
 ) -> str:
     """Render the page.
@@ -620,13 +619,12 @@ def render_tables(
     return render(
         "tables_page.html",
         title=clean_name(title),
-        written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
         label_sources=label_sources,
         sets=sets,
         pictures=list(zip(sets, pictures, strict=True)),
         sheets=[(sheet, *sheet.shown()) for sheet in sheets],
         published=published,
         any_published=any(entry.published for one in sets for entry in one.entries),
-        explanations=explanations,
+        explanations=None if explanations is None else explanations.figure,
         manifests=manifests,
     )
