@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.config import run_program
-from litbench.curation.engine import Engine, EngineName, open_engine
+from litbench.curation.engine import Engine
 from litbench.curation.estimation import (
     EstimatedStories,
     EstimationOptions,
@@ -40,27 +40,22 @@ from litbench.curation.estimation import (
 )
 from litbench.curation.pair_making import (
     Made,
-    PairRules,
-    check_stories_file,
+    PairsConfig,
     digest_of,
     read_stories,
 )
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product
 from litbench.records import PAIRS, write_sorted_batches, write_table
 
 
 @dataclass(kw_only=True)
-class Config(PairRules):
-    """The rules of `litbench.curation.pair_making.PairRules`, and these keys.
+class Config(PairsConfig):
+    """The rules and keys of `litbench.curation.pair_making.PairsConfig`, and these.
 
     Those that prune are off unless given: no minimum of votes, no gap, no rule of time, no limit of
     length, no symmetry.
 
     Attributes:
-        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; Parquet is read from disk
-            as needed, the others into memory.
-        out: folder to write.
         estimation: what is exposure and what is quality, see EstimationOptions.
         fit_split: fit the curves to this split alone, so that what a test pair is weighed with was
             learnt elsewhere; null for all stories.
@@ -68,13 +63,8 @@ class Config(PairRules):
         min_probability: leave out pairs whose `p_chosen` is not above this; from 0.5.
         weights: fill `weight`; false where `p_chosen` is to be the target, which says the same.
         margins: fill `margin` with the difference of the qualities.
-        engine: duckdb, or spark (the running session, or the cluster spark.master names).
-        memory_limit: for DuckDB, such as "4GB"; it spills into `out` beyond.
-        spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
     """
 
-    stories: Path
-    out: Path
     min_score: int | None = None
     max_tokens: int | None = None
     min_words: int | None = None
@@ -87,9 +77,6 @@ class Config(PairRules):
     min_probability: float = 0.5
     weights: bool = True
     margins: bool = False
-    engine: EngineName = "duckdb"
-    memory_limit: str | None = None
-    spark: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Check what the types cannot."""
@@ -164,20 +151,10 @@ def write_pairs(
 
 def main(config: Config) -> None:
     """Fit, estimate, pair, write."""
-    config.check()
-    check_stories_file(config.stories)
-    product = Product(
-        config.out,
-        program=__file__,
-        config=config,
-        inputs={"stories": config.stories},
-        runtime_keys=("engine", "memory_limit", "spark"),
-    )
+    product = config.product(__file__)
     if product.is_current():
         return
-    with open_engine(
-        config.engine, config.out, memory_limit=config.memory_limit, spark=config.spark
-    ) as engine:
+    with config.open_engine() as engine:
         stories = read_stories(engine, config.stories)
         estimated = estimate_stories(
             engine,

@@ -12,6 +12,7 @@ the same bytes, whatever the order of the rows and the engine. With `variants` e
 changes is one more product, in a folder of its own.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from litbench.config import as_plain, build, run_program
-from litbench.curation.engine import Engine, EngineName, open_engine
+from litbench.curation.engine import Engine
 from litbench.curation.funnel import Examples, Funnel
 from litbench.curation.leakage import Kind, by_split, leakage_report
 from litbench.curation.pair_making import (
-    PairRules,
-    check_stories_file,
+    PairsConfig,
     digest_of,
     make_keys,
     read_stories,
@@ -38,32 +38,21 @@ PAIR_FILES = ("pairs.parquet", "pairs_before_symmetry.parquet")
 
 
 @dataclass(kw_only=True)
-class Config(PairRules):
-    """The rules of `litbench.curation.pair_making.PairRules`, and these keys.
+class Config(PairsConfig):
+    """The rules and keys of `litbench.curation.pair_making.PairsConfig`, and these.
 
     Attributes:
-        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; Parquet is read from disk
-            as needed, the others into memory.
-        out: folder to write.
         write_before_symmetry: also write the pairs before the last step.
         must_be_clean: kinds of leakage between the written splits that are an error: prompts,
             authors, stories, near_duplicates; looked for in memory.
         examples_per_step: rows kept of each step in examples.jsonl.
-        engine: duckdb, or spark (the running session, or the cluster spark.master names).
-        memory_limit: for DuckDB, such as "4GB"; it spills into `out` beyond.
-        spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
         variants: name -> keys that differ; each is written into the folder of its name in `out`.
             The keys above are then what the variants share.
     """
 
-    stories: Path
-    out: Path
     write_before_symmetry: bool = True
     must_be_clean: list[Kind] = field(default_factory=list)
     examples_per_step: int = 5
-    engine: EngineName = "duckdb"
-    memory_limit: str | None = None
-    spark: dict[str, str] = field(default_factory=dict)
     variants: dict[str, dict[str, Any]] | None = None
 
     def check(self) -> None:
@@ -140,21 +129,11 @@ def counts_before(stories: Path) -> dict[str, Any] | None:
 
 def make_pairs(config: Config) -> None:
     """Check, run the steps, write the manifest."""
-    config.check()
-    check_stories_file(config.stories)
-    product = Product(
-        config.out,
-        program=__file__,
-        config=config,
-        inputs={"stories": config.stories},
-        runtime_keys=("engine", "memory_limit", "spark"),
-    )
+    product = config.product(__file__)
     if product.is_current():
         return
     before = counts_before(config.stories)
-    with open_engine(
-        config.engine, config.out, memory_limit=config.memory_limit, spark=config.spark
-    ) as engine:
+    with config.open_engine() as engine:
         funnel = run_steps(engine, config, product)
     if before is not None:
         product.counts["stories"] = before
@@ -167,11 +146,13 @@ def main(config: Config) -> None:
     if config.variants is None:
         make_pairs(config)
         return
+    if not config.variants:
+        raise ConfigError("variants is empty: name at least one, such as full: {}, or leave it out")
     shared = {key: value for key, value in as_plain(config).items() if key != "variants"}
     for name, keys in config.variants.items():
-        if name in {"", ".."} or Path(name).name != name:
+        if not re.fullmatch(r"[\w-][\w.-]*", name):
             raise ConfigError(
-                f"variants: '{name}' names no folder in out: give a name without slashes"
+                f"variants: {name!r} names no folder in out: write letters, digits, -, _ and ."
             )
         for key in ("stories", "out", "variants"):
             if key in keys:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from litbench.config import run_program
 from litbench.curation.simulation import ReaderSimulation, simulate_votes
+from litbench.errors import ConfigError
 from litbench.manifest import write_atomically
 from litbench.sources.sample import sample_path
 from litbench.text import count_words, digest
@@ -38,6 +39,8 @@ class Config:
 
 def main(config: Config) -> None:
     """Simulate and write."""
+    if config.authors < 1:
+        raise ConfigError(f"authors is {config.authors}: give at least 1")
     with config.stories.open(encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
     n_words = count_words(pa.array([record["text"] for record in records], pa.large_string()))

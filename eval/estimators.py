@@ -25,18 +25,17 @@ Every world and seed is a part that is kept: a killed run goes on with the next.
 `manifest.json` into `out`.
 """
 
-import json
 import math
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tqdm import tqdm
 
-from litbench.config import build, nearest, run_program
+from litbench.config import build, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.estimation import (
     EstimationOptions,
@@ -48,17 +47,14 @@ from litbench.curation.estimation import (
 )
 from litbench.curation.invented_texts import styles_of
 from litbench.curation.pair_making import PairRules, make_keys
-from litbench.curation.simulation import World, changed_world, simulate_world, stories_table
+from litbench.curation.simulation import World, simulate_world, stories_table
 from litbench.curation.splits import split_prompts
+from litbench.curation.world_studies import Unit, Worlds, check_variants, rows_of_worlds
 from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, as_json, code_digest, fingerprint, versions, write_json
+from litbench.manifest import Product, code_digest
 from litbench.metrics.pairing_rules import (
     TRUTH,
-    LoneWorld,
-    Place,
-    Prediction,
-    Row,
     Study,
     fit_preference,
     pair_figures,
@@ -95,6 +91,18 @@ class Arm:
     estimation: EstimationOptions | None = None
     min_probability: float = 0.5
     weights: bool = True
+
+    def check(self) -> None:
+        """Check what the types cannot."""
+        if not 0.5 <= self.min_probability < 1:
+            raise ConfigError(
+                f"min_probability is {self.min_probability}: give a probability from 0.5 to below 1"
+            )
+        if self.estimation is None and (self.min_probability > 0.5 or not self.weights):
+            raise ConfigError(
+                "min_probability and weights are of an estimate: give estimation, or leave them out"
+            )
+        self.pair_rules(0)
 
     def pair_rules(self, seed: int) -> PairRules:
         """The rules, with the splits that all arms share."""
@@ -144,21 +152,6 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The worlds of a config, read and checked.
-
-    Attributes:
-        worlds: by name; without seed.
-        about: of each, in words.
-        predictions: of each.
-    """
-
-    worlds: dict[str, World]
-    about: dict[str, str]
-    predictions: dict[str, list[Prediction]]
-
-
-@dataclass(frozen=True)
 class Pairs:
     """Pairs of an arm by place of their stories; shape (n,) each, in the order of pair_id.
 
@@ -182,31 +175,20 @@ class Pairs:
         return Pairs(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
-def read_plan(config: Config) -> Plan:
+def read_worlds(config: Config) -> Worlds:
     """Check everything before the first world is simulated."""
     if not config.worlds or not config.arms:
         raise ConfigError("worlds or arms is empty: give at least one of each")
     check_seeds(config.seeds, least=2)
-    if TRUTH in config.arms:
-        raise ConfigError(f"arms: '{TRUTH}' is taken by pairs labelled by quality: rename it")
-    if config.reference not in config.arms:
-        said = nearest(config.reference, list(config.arms))
-        raise ConfigError(f"reference is '{config.reference}', which is no arm: {said}")
+    check_variants(list(config.arms), config.reference, "arms")
     if config.pairs is not None and config.pairs < 1:
         raise ConfigError(f"pairs is {config.pairs}: give at least 1, or null")
     for name, arm in config.arms.items():
         try:
-            arm.pair_rules(0)
+            arm.check()
         except ConfigError as error:
             raise ConfigError(f"arms: {name}: {error}") from error
-    plan = Plan({}, {}, {})
-    for name, keys in config.worlds.items():
-        where = f"worlds: {name}"
-        lone = build(LoneWorld, keys, where)
-        plan.worlds[name] = changed_world(config.world, lone.changes, where)
-        plan.about[name] = lone.about
-        plan.predictions[name] = lone.claims(list(config.arms), where, list(_OF_LABELS))
-    return plan
+    return Worlds.alone(config.world, config.worlds, list(config.arms), list(_OF_LABELS))
 
 
 def make_arm(engine: Engine, stories: Any, arm: Arm, seed: int) -> Pairs:
@@ -301,29 +283,14 @@ def measure(config: Config, world: World) -> list[dict[str, Any]]:
     return rows
 
 
-def run_all(plan: Plan, config: Config) -> list[Row]:
-    """Run what is not there yet; returns the rows of the whole study."""
-    folder = config.out / "parts"
-    code = code_digest(__file__, *CODE)
-    rows, used = [], set()
-    jobs = [(name, seed) for seed in config.seeds for name in plan.worlds]
-    for name, seed in tqdm(jobs, desc="worlds", leave=False, disable=None):
-        world = replace(plan.worlds[name], seed=seed)
-        depends_on = fingerprint(world, config.arms, config.learner, config.pairs, code)
-        path = folder / f"{depends_on[:24]}.json"
-        used.add(path.name)
-        if not path.exists():
-            try:
-                write_json(measure(config, world), path)
-            except DataError as error:
-                raise DataError(f"world {name}, seed {seed}: {error}") from error
-        rows += [
-            Row(place=Place(name), seed=seed, **row)
-            for row in json.loads(path.read_text(encoding="utf-8"))
-        ]
-    for path in folder.glob("*.json"):
-        if path.name not in used:
-            path.unlink()
+def run_units(units: Sequence[Unit], config: Config) -> list[list[dict[str, Any]]]:
+    """The rows of every unit."""
+    rows = []
+    for unit in units:
+        try:
+            rows.append(measure(config, unit.world))
+        except DataError as error:
+            raise DataError(f"{unit.where}: {error}") from error
     return rows
 
 
@@ -344,24 +311,29 @@ def labels_text(study: Study) -> str:
 
 def main(config: Config) -> None:
     """Simulate, make pairs, learn, compare."""
-    plan = read_plan(config)
+    worlds = read_worlds(config)
     product = Product(config.out, program=__file__, config=config, inputs={})
     page_path = (config.out / "estimators.html").resolve()
     if product.is_current():
         print((config.out / "estimators.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
-    rows = run_all(plan, config)
-    study = summarise(rows, config.reference, plan.predictions)
+    rows = rows_of_worlds(
+        config.out / "parts",
+        worlds.places,
+        config.seeds,
+        [config.arms, config.learner, config.pairs, code_digest(__file__, *CODE)],
+        lambda units: run_units(units, config),
+    )
+    study = summarise(rows, config.reference, worlds.predictions)
     text = f"{study_text(study)}\n{labels_text(study)}\n"
     panels = draw_study(study, {}, ("equal", "natural"))
-    made_of = as_json({"config": config, "versions": versions()})
     page = render_study(
         title=config.title,
         study=study,
         panels=panels,
-        about=plan.about,
+        about=worlds.about,
         labels={},
-        manifests={"estimators": json.dumps(made_of, indent=2)},
+        manifests={"estimators": product.made_of()},
         further=_OF_LABELS,
     )
     write_study(product, "estimators", study=study, rows=rows, text=text, page=page, panels=panels)

@@ -113,6 +113,8 @@ class Case:
     def __post_init__(self) -> None:
         if not self.prompts or not self.intra_prompt:
             raise ConfigError("prompts and intra_prompt: give one number or more for each")
+        if min(self.prompts) < 1:
+            raise ConfigError(f"prompts is {self.prompts}: give numbers of 2 or more")
         if self.reference is None and (self.disagreement or self.correlation):
             raise ConfigError("disagreement and correlation are of two raters: give reference too")
         if self.reference is not None and bool(self.disagreement) == bool(self.correlation):

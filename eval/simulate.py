@@ -18,7 +18,6 @@ goes on with the next, and a seed, a value or a world added later is all there i
 """
 
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,25 +27,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tqdm import tqdm
 
-from litbench.config import build, nearest, run_program
+from litbench.config import build, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.simulation import World, changed_world, simulate_world, stories_table
 from litbench.curation.splits import split_of
+from litbench.curation.world_studies import Unit, Worlds, check_variants, rows_of_worlds
 from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, as_json, code_digest, fingerprint, versions, write_json
+from litbench.manifest import Product, code_digest
 from litbench.metrics.pairing_rules import (
     LEARNED,
     OUTCOMES,
     TRUTH,
     Amount,
     Learner,
-    LoneWorld,
     Place,
-    Prediction,
     Row,
     fit_preference,
     observe,
@@ -125,17 +122,13 @@ class Plan:
 
     Attributes:
         rules: of each variant.
-        worlds: by their place in the study; without seed.
+        worlds: of the sweeps and those that stand alone.
         sweeps: by name.
-        about: of each sweep and lone world.
-        predictions: by the name of a lone world.
     """
 
     rules: dict[str, PairRules]
-    worlds: dict[Place, World]
+    worlds: Worlds
     sweeps: dict[str, Sweep]
-    about: dict[str, str]
-    predictions: dict[str, list[Prediction]]
 
 
 def read_plan(config: Config) -> Plan:
@@ -145,11 +138,7 @@ def read_plan(config: Config) -> Plan:
         raise ConfigError(f"test_share is {config.test_share}: give a share between 0 and 1")
     if config.draws < 1:
         raise ConfigError(f"draws is {config.draws}: give at least 1")
-    if TRUTH in config.variants:
-        raise ConfigError(f"variants: '{TRUTH}' is taken by pairs labelled by quality: rename it")
-    if config.reference not in config.variants:
-        said = nearest(config.reference, list(config.variants))
-        raise ConfigError(f"reference: unknown variant '{config.reference}': {said}")
+    check_variants(list(config.variants), config.reference, "variants")
     rules = {}
     for name, keys in config.variants.items():
         for key in _OWN_KEYS:
@@ -157,49 +146,27 @@ def read_plan(config: Config) -> Plan:
                 raise ConfigError(f"variants: {name}: '{key}' is the study's own: leave it out")
         rules[name] = build(PairRules, {**keys, "label_source": "planted"}, f"variants: {name}")
         rules[name].check()
-    worlds, sweeps, about, predictions = {}, {}, {}, {}
+    places, sweeps, about = {}, {}, {}
     for name, keys in config.sweeps.items():
         if not re.fullmatch(r"[\w-]+", name) or name == "worlds":
             raise ConfigError(
                 f"sweeps: '{name}' becomes the name of a plot: write letters, digits, - and _, "
                 "and not 'worlds', which the plot of the worlds is called"
             )
+        if name in config.worlds:
+            raise ConfigError(f"worlds: {name} is the name of a sweep too: rename one of them")
         sweep = sweeps[name] = build(Sweep, keys, f"sweeps: {name}")
+        if not sweep.values:
+            raise ConfigError(f"sweeps: {name}: values is empty: give one value or more")
         about[name] = sweep.about
         for value in sweep.values:
             changes = {**sweep.changes, sweep.knob: value}
-            worlds[Place(name, value)] = changed_world(config.base, changes, f"sweeps: {name}")
-    for name, keys in config.worlds.items():
-        where = f"worlds: {name}"
-        if name in sweeps:
-            raise ConfigError(f"{where} is the name of a sweep too: rename one of them")
-        lone = build(LoneWorld, keys, where)
-        about[name] = lone.about
-        worlds[Place(name)] = changed_world(config.base, lone.changes, where)
-        predictions[name] = lone.claims(list(rules), where)
-    if not worlds:
+            places[Place(name, value)] = changed_world(config.base, changes, f"sweeps: {name}")
+    alone = Worlds.alone(config.base, config.worlds, list(rules))
+    worlds = Worlds(places | alone.places, about | alone.about, alone.predictions)
+    if not worlds.places:
         raise ConfigError("there are neither sweeps nor worlds: give one at least")
-    return Plan(rules, worlds, sweeps, about, predictions)
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One world with one seed: what is kept as a part.
-
-    Attributes:
-        name: fingerprint of all that its rows depend on.
-        where: says in messages which it is.
-        world: with its seed.
-    """
-
-    name: str
-    where: str
-    world: World
-
-    @property
-    def key(self) -> str:
-        """Begins its stories' names, which draws depend on: other code, the same draws."""
-        return fingerprint(self.world)[:16]
+    return Plan(rules, worlds, sweeps)
 
 
 @dataclass(frozen=True)
@@ -358,33 +325,15 @@ def run_units(units: Sequence[Unit], plan: Plan, config: Config) -> list[list[di
 
 def run_all(plan: Plan, config: Config) -> list[Row]:
     """Run what is not there yet; returns the rows of the whole study."""
-    folder = config.out / "parts"
     code = code_digest(__file__, "curation", "metrics/pairing_rules.py")
-    jobs = []
-    for place, base in plan.worlds.items():
-        for seed in config.seeds:
-            world = replace(base, seed=seed)
-            # Not by its place: two sweeps may pass through one world.
-            depends_on = [world, plan.rules, config.learner, config.test_share, config.draws, code]
-            name = fingerprint(*depends_on)[:24]
-            jobs.append((place, seed, Unit(name, f"world {place}, seed {seed}", world)))
-    missing = {unit.name: unit for *_, unit in jobs if not (folder / f"{unit.name}.json").exists()}
-    with tqdm(total=len(missing), desc="study", unit=" worlds", leave=False, disable=None) as bar:
-        for start in range(0, len(missing), _AT_ONCE):
-            units = list(missing.values())[start : start + _AT_ONCE]
-            for unit, found in zip(units, run_units(units, plan, config), strict=True):
-                write_json(found, folder / f"{unit.name}.json")
-            bar.update(len(units))
-    rows = [
-        Row(place=place, seed=seed, **row)
-        for place, seed, unit in jobs
-        for row in json.loads((folder / f"{unit.name}.json").read_text(encoding="utf-8"))
-    ]
-    used = {unit.name for *_, unit in jobs}
-    for path in folder.glob("*.json"):
-        if path.stem not in used:
-            path.unlink()
-    return rows
+    return rows_of_worlds(
+        config.out / "parts",
+        plan.worlds.places,
+        config.seeds,
+        [plan.rules, config.learner, config.test_share, config.draws, code],
+        lambda units: run_units(units, plan, config),
+        at_once=_AT_ONCE,
+    )
 
 
 def main(config: Config) -> None:
@@ -396,18 +345,17 @@ def main(config: Config) -> None:
         print((config.out / "study.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     rows = run_all(plan, config)
-    study = summarise(rows, config.reference, plan.predictions)
+    study = summarise(rows, config.reference, plan.worlds.predictions)
     text = study_text(study) + "\n"
     labels = {name: sweep.label or sweep.knob for name, sweep in plan.sweeps.items()}
     panels = draw_study(study, labels)
-    made_of = as_json({"config": config, "versions": versions()})
     page = render_study(
         title=config.title,
         study=study,
         panels=panels,
-        about=plan.about,
+        about=plan.worlds.about,
         labels=labels,
-        manifests={"study": json.dumps(made_of, indent=2)},
+        manifests={"study": product.made_of()},
     )
     write_study(product, "study", study=study, rows=rows, text=text, page=page, panels=panels)
     product.counts = {

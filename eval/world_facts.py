@@ -21,6 +21,7 @@ from litbench.config import as_plain, build, read_yaml, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.simulation import SimulatedWorld, World, simulate_world, stories_table
+from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
 from litbench.manifest import Product, write_json
 from litbench.metrics.intervals import mean_interval
@@ -128,8 +129,7 @@ def facts_of(engine: Engine, simulated: SimulatedWorld) -> dict[str, float]:
 
 def main(config: Config) -> None:
     """Simulate, pair, compare."""
-    if len(set(config.seeds)) < max(len(config.seeds), 2):
-        raise ConfigError(f"seeds is {config.seeds}: give at least two, each once")
+    check_seeds(config.seeds, least=2)
     values = read_yaml(config.simulation).get("world")
     if not isinstance(values, dict):
         raise ConfigError(

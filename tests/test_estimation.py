@@ -333,6 +333,31 @@ def test_votes_of_test_prompts_change_no_pair_of_train(estimate, stories):
     assert train[0]
 
 
+@pytest.mark.parametrize("straddling", ["train", "test", "drop"])
+def test_stories_that_no_split_has_change_no_pair_of_train(estimate, stories, straddling):
+    options = {"splits": {"all": 1.0}, "test_from": "2022-01-01", "straddling": straddling}
+    early, late = 1_600_000_000, 1_660_000_000
+    rows = stories.to_pylist()
+    for place, row in enumerate(rows):
+        # A third of the prompts each: answered before the day, on both sides of it, and after it.
+        kind = int(row["prompt_id"][1:]) % 3
+        row["created_utc"] = place * 60 + (late if kind + place % 2 > 1 else early)
+        row["score_utc"] = row["created_utc"] + 1
+    found = []
+    for factor in (1, 4):
+        for row in rows:
+            straddles = int(row["prompt_id"][1:]) % 3 == 1
+            in_train = straddling == "train" and row["created_utc"] < late
+            if straddles and not in_train and factor > 1:
+                row["score"] = factor * row["score"] + row["n_words"]
+        given = pa.Table.from_pylist(rows, stories.schema)
+        pairs = pq.read_table(estimate(given, fit_split="train", **options) / "pairs.parquet")
+        plain = [row for row in pairs.to_pylist() if int(row["prompt_id"][1:]) % 3 == 0]
+        found.append([row for row in plain if row["split"] == "train"])
+    assert found[0] == found[1]
+    assert found[0]
+
+
 def test_the_least_probability_and_the_other_columns(estimate, stories):
     out = estimate(stories, min_probability=0.8, weights=False, margins=True)
     pairs = pq.read_table(out / "pairs.parquet")
@@ -488,6 +513,9 @@ def test_the_truth_reaches_no_arm(load_program, tmp_path, monkeypatch):
         ({"arms": {"truth": {}}, "reference": "truth"}, "truth"),
         ({"arms": {"votes": {"rules": {"min_scor": 3}}}}, "arms: votes.*min_scor"),
         ({"arms": {"votes": {"rules": {"seed": 3}}}}, "arms: votes.*'seed'"),
+        ({"arms": {"votes": {"min_probability": 0.8}}}, "votes.*give estimation"),
+        ({"arms": {"votes": {"weights": False}}}, "votes.*give estimation"),
+        ({"arms": {"votes": {"estimation": {}, "min_probability": 1.0}}}, "min_probability is"),
         ({"worlds": {"w": {"changes": {"readers.audienc": 3}}}}, "worlds: w.*audience"),
         ({"worlds": {"w": {"predictions": [
             {"variant": "vote", "against": "votes", "measure": "right", "direction": "lower"}

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.config import build, load_config
@@ -200,6 +200,18 @@ def test_a_second_run_leaves_a_current_product_alone(pairs_from, load_program, s
     assert (folder / "pairs.parquet").stat().st_mtime_ns > before[folder / "pairs.parquet"]
 
 
+@pytest.mark.parametrize("name", ["make_pairs", "estimate_quality"])
+def test_how_it_is_run_is_no_part_of_the_product(name, load_program, story_table, tmp_path, capsys):
+    program = load_program(f"data_prep/{name}.py")
+    write_table(village(story_table), tmp_path / "stories.parquet")
+    paths = {"stories": tmp_path / "stories.parquet", "out": tmp_path / "out"}
+    program.main(program.Config(**paths, memory_limit="1GB"))
+    assert "memory_limit" not in (tmp_path / "out/manifest.json").read_text(encoding="utf-8")
+    capsys.readouterr()
+    program.main(program.Config(**paths, memory_limit="2GB"))
+    assert capsys.readouterr().out == f"unchanged: {tmp_path / 'out'}\n"
+
+
 def test_a_cap_holds_for_every_prompt(pairs_from, story_table):
     stories = village(story_table)
     every = Counter(row["prompt_id"] for row in pairs_from(stories, symmetry_buckets=None).rows)
@@ -256,11 +268,7 @@ def test_a_key_set_to_null_or_false_leaves_its_step_out(pairs_from, story_table)
 nullable = st.one_of(st.none(), st.integers(0, 30))
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=8)
 @given(
     rows=st.lists(
         st.fixed_dictionaries(
@@ -737,13 +745,20 @@ def test_a_missing_library_is_said_before_the_first_step(load_program, monkeypat
         program.main(config)
 
 
-@pytest.mark.parametrize("name", ["..", "../elsewhere", "a/b", "/", ""])
+@pytest.mark.parametrize("name", ["..", ".", ".a", "../b", "a/b", "a\\b", "/", "", " ", "\0"])
 def test_a_variant_is_a_folder_in_the_output(load_program, tmp_path, name):
     program = load_program("data_prep/make_pairs.py")
     config = program.Config(
         stories=tmp_path / "s.parquet", out=tmp_path / "out", variants={name: {}}
     )
     with pytest.raises(ConfigError, match="names no folder"):
+        program.main(config)
+
+
+def test_no_variant_at_all_is_said(load_program, tmp_path):
+    program = load_program("data_prep/make_pairs.py")
+    config = program.Config(stories=tmp_path / "s.parquet", out=tmp_path / "out", variants={})
+    with pytest.raises(ConfigError, match="variants is empty"):
         program.main(config)
 
 

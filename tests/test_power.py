@@ -487,6 +487,7 @@ def test_the_program_measures_an_evaluation(program, load_program, pair_table, t
         ({"correlation": []}, "one of them"),
         ({"prompts": []}, "prompts and intra_prompt"),
         ({"prompts": [5000]}, "no more prompts"),
+        ({"prompts": [300, 0]}, "prompts is"),
         ({"prompt": [300]}, "prompts"),
     ],
 )

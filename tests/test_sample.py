@@ -10,6 +10,7 @@ import pytest
 
 from litbench.config import load_config
 from litbench.curation.tokens import count_tokens
+from litbench.errors import ConfigError
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
 from litbench.text import count_words, normalise, prompt_key
@@ -125,3 +126,9 @@ def test_another_seed_draws_other_votes_and_leaves_what_was_written(load_program
                 for name in drawn:
                     row.pop(name)
             assert rows[0] == rows[1]
+
+
+def test_the_sample_needs_an_author(load_program, tmp_path):
+    simulate = load_program("data_prep/simulate_sample.py")
+    with pytest.raises(ConfigError, match="authors is 0"):
+        simulate.main(simulate.Config(stories=tmp_path / "stories.jsonl", authors=0))

@@ -328,6 +328,14 @@ def test_a_bad_value_is_named(values, named):
         build(World, values)
 
 
+@pytest.mark.parametrize("ranking", [0.0, 1.0])
+def test_no_story_has_more_readers_than_there_are_people(ranking):
+    readers = ReaderSimulation(audience=1e9, audience_spread=10.0, luck=10.0, ranking=ranking)
+    found = simulate_world(World(prompts=40, readers=readers))
+    assert 1e9 < found.readers.max() < 1.1e10
+    assert (found.score <= found.readers).all()
+
+
 @pytest.mark.parametrize(
     "changes", [{"readers.ranking": 1, "prompts": 9}, {"readers": {"ranking": 1}, "prompts": 9}]
 )
@@ -447,3 +455,27 @@ def test_the_program_writes_what_make_pairs_takes_and_no_truth_goes_into_pairs(
     assert pairs["a"].num_rows > 20
     assert pairs["a"].column_names == records.PAIRS.arrow().names
     assert pairs["a"]["pair_id"].equals(pairs["c"]["pair_id"])
+
+
+def test_a_world_is_held_against_the_paper(load_program, tmp_path):
+    program = load_program("eval/world_facts.py")
+    simulation = tmp_path / "world.yaml"
+    simulation.write_text("world: {prompts: 5}", encoding="utf-8")
+    keys = {"simulation": simulation, "out": tmp_path / "out", "prompts": 80}
+    program.main(program.Config(**keys, seeds=[1, 2]))
+    facts = json.loads((tmp_path / "out/facts.json").read_text(encoding="utf-8"))
+    assert list(facts) == list(program.FACTS)
+    assert facts["chosen_longer"]["paper"] == 0.6525
+    # What the rules alone say: ten votes, and a gap of a quarter.
+    assert facts["least_rejected"]["mean"] >= 10
+    assert facts["least_chosen"]["mean"] >= 14
+    assert 0 < facts["full_per_naive"]["mean"] < 1
+    assert 0.5 < facts["right_naive"]["mean"] < facts["right_full"]["mean"] < 1
+    for told in facts.values():
+        assert told["mean"] == pytest.approx(sum(told["by_seed"]) / 2)
+    for seeds in ([1], [1, 1], [-1, 2]):
+        with pytest.raises(ConfigError, match="seeds is"):
+            program.main(program.Config(**keys, seeds=seeds))
+    simulation.write_text("worlds: {}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no key 'world'"):
+        program.main(program.Config(**keys))

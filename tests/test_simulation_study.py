@@ -13,7 +13,8 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from litbench.config import build, read_yaml
-from litbench.curation.simulation import simulate_world
+from litbench.curation.simulation import World, simulate_world
+from litbench.curation.world_studies import rows_of_worlds
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.intervals import Interval
 from litbench.metrics.pairing_rules import (
@@ -154,6 +155,22 @@ def test_distractors_are_shared_by_an_author():
     means = seen.reshape(200, 10, 4).mean(1)
     assert means.var() == pytest.approx(0.5 + 0.5 / 10, rel=0.15)
     assert seen.var() == pytest.approx(1, rel=0.1)
+
+
+def test_a_rater_may_see_nothing_of_quality():
+    random = np.random.default_rng(4)
+    quality, words, author = random.normal(size=50), random.integers(1, 900, 50), np.arange(50)
+    learner = Learner(signs=0, distractors=2)
+    seen = observe(quality, words, author, learner, 1)
+    assert seen.shape == (50, 3)
+    assert (seen == observe(-quality, words, author, learner, 1)).all()
+
+
+@pytest.mark.parametrize("key", ["signs", "distractors", "sign_noise", "penalty"])
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf])
+def test_a_learner_that_cannot_be_is_refused(key, value):
+    with pytest.raises(ConfigError, match=f"learner.{key} is"):
+        Learner(**{key: value})
 
 
 @pytest.mark.parametrize(
@@ -298,7 +315,7 @@ def test_an_infinite_value_is_not_an_unknown_one():
         ({"seeds": [1, 1]}, "seeds is"),
         ({"seeds": [1]}, "seeds is"),
         ({"test_share": 1.0}, "test_share"),
-        ({"reference": "fulll"}, "unknown variant 'fulll'"),
+        ({"reference": "fulll"}, "reference is 'fulll', .* did you mean 'full'"),
         ({"variants": {"naive": {"min_scor": 3}}}, "variants: naive"),
         ({"variants": {"naive": {"splits": {"all": 1.0}}}}, "splits"),
         ({"variants": {"naive": {}, "truth": {}}}, "truth"),
@@ -307,6 +324,7 @@ def test_an_infinite_value_is_not_an_unknown_one():
         ({"worlds": {"w": {"changes": {"reader.audience": 3}}}}, "worlds: w.*readers"),
         ({"worlds": {"w": {"changes": {"quality_length": 3}}}}, "worlds: w.*quality_length"),
         ({"sweeps": {"w": {"knob": "readers.noise", "values": [-1]}}}, "sweeps: w"),
+        ({"sweeps": {"w": {"knob": "readers.noise", "values": []}}}, "sweeps: w: values"),
         ({"sweeps": {"plain": {"knob": "readers.noise", "values": [1]}}}, "name of a sweep"),
         ({"sweeps": {"../w": {"knob": "readers.noise", "values": [1]}}}, "name of a plot"),
         ({"sweeps": {"worlds": {"knob": "readers.noise", "values": [1]}}}, "name of a plot"),
@@ -332,6 +350,37 @@ def test_claims_are_checked(tmp_path, claim, said):
     config = small(tmp_path, worlds={"w": {"predictions": [{**good, **claim}]}})
     with pytest.raises(ConfigError, match=f"worlds: w.*{said}"):
         PROGRAM["read_plan"](config)
+
+
+def test_parts_are_kept_shared_and_cleared_away(tmp_path):
+    one, other = World(prompts=5), World(prompts=6)
+    places = {Place("a", 0.0): one, Place("b", 1.0): other, Place("c"): one}
+    ran = []
+
+    def run(units):
+        if len(ran) == 1:
+            raise DataError("killed")
+        ran.append([unit.world for unit in units])
+        figures = dict.fromkeys(MEASURES, 0.5)
+        return [
+            [{"variant": "full", "amount": "equal", "figures": figures, "random_longer": 0.1}]
+            for _ in units
+        ]
+
+    with pytest.raises(DataError, match="killed"):
+        rows_of_worlds(tmp_path, places, [1, 2], ["code"], run, at_once=3)
+    assert len(list(tmp_path.iterdir())) == 3
+    ran.append([])
+    rows = rows_of_worlds(tmp_path, places, [1, 2], ["code"], run, at_once=3)
+    seeded = [replace(world, seed=seed) for world in (one, other) for seed in (1, 2)]
+    # Each world once, and those of the killed run not again.
+    assert ran == [seeded[:3], [], seeded[3:]]
+    assert [(row.place, row.seed) for row in rows] == [(p, s) for p in places for s in (1, 2)]
+    # Other code, other parts; the old ones go.
+    before = set(tmp_path.iterdir())
+    rows_of_worlds(tmp_path, {Place("a", 0.0): one}, [1], ["other code"], run)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert not before & set(tmp_path.iterdir())
 
 
 def test_worlds_do_not_see_each_other(tmp_path):
@@ -453,4 +502,4 @@ def test_a_world_of_one_length_has_no_longer_story(tmp_path):
 def test_committed_worlds_can_be_run(name):
     keys = read_yaml(ROOT / f"configs/eval/{name}.yaml")
     plan = PROGRAM["read_plan"](build(PROGRAM["Config"], keys, name))
-    assert any(plan.predictions.values())
+    assert any(plan.worlds.predictions.values())

@@ -41,7 +41,7 @@ from litbench.curation.funnel import Funnel
 from litbench.curation.pair_making import Made, PairRules, make_keys
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
-from litbench.text import digest
+from litbench.text import digest, prompt_key
 
 # Least spread: votes that vary no more than counts do would leave nothing to estimate.
 _LEAST_SPREAD = 1e-4
@@ -426,7 +426,6 @@ def estimate_stories(
     columns = ("story_id", "prompt_id", "prompt", "score", "created_utc", "n_words", "author")
     marked = stories.select(*columns, removed_by=passing)
     kept = marked.filter(marked.removed_by.isnull()).drop("removed_by")
-    first = stories.group_by("prompt_id").agg(prompt=stories.prompt.min())
     names = ["story_id", "score", "created_utc", "n_words"]
     codes = kept.select(
         "prompt_id", *names, "author",
@@ -455,14 +454,7 @@ def estimate_stories(
     ids = prompt_id.dictionary.to_pylist()
     fitted = np.ones(table.num_rows, dtype=bool)
     if fit_split is not None:
-        texts = {
-            row: text
-            for batch in engine.batches(first)
-            for row, text in zip(
-                batch["prompt_id"].to_pylist(), batch["prompt"].to_pylist(), strict=True
-            )
-        }
-        fitted = _in_split(rules, fit_split, [texts[name] for name in ids], facts, table)
+        fitted = _in_split(engine, stories, rules, fit_split, table)
     if fit_stories is not None and fitted.sum() > fit_stories:
         fitted &= _drawn(ids, facts.prompt, fitted, rules.seed, fit_stories)
     model = fit_votes(facts.take(fitted), options)
@@ -478,22 +470,35 @@ def estimate_stories(
 
 
 def _in_split(
-    rules: PairRules, split: str, prompts: list[str], facts: VoteFacts, table: pa.Table
+    engine: Engine, stories: Any, rules: PairRules, split: str, table: pa.Table
 ) -> np.ndarray:
-    """Which stories are of a split; shape (n,)."""
-    if rules.test_from is not None:
+    """Which rows of `table` are of a split, as `make_keys` splits; shape (n,)."""
+    texts: dict[str, str] = {}
+    for batch in engine.batches(stories.group_by("prompt_id").agg(prompt=stories.prompt.min())):
+        ids, prompts = batch["prompt_id"].to_pylist(), batch["prompt"].to_pylist()
+        texts.update(zip(ids, prompts, strict=True))
+    if rules.test_from is None:
+        if split not in rules.splits:
+            raise ConfigError(
+                f"fit_split is '{split}', and the splits are {', '.join(rules.splits)}: give one "
+                "of these, or null for all"
+            )
+        own = splits.split_prompts(list(texts.values()), rules.splits, rules.seed)
+        inside = [prompt_id for prompt_id, text in texts.items() if own[text] == split]
+        column = "prompt_id"
+    else:
         if split not in ("train", "test"):
             raise ConfigError(f"fit_split is '{split}': with test_from give train or test")
-        early = np.asarray(table["created_utc"].to_numpy()) < splits.day_start(rules.test_from)
-        return early if split == "train" else ~early
-    if split not in rules.splits:
-        raise ConfigError(
-            f"fit_split is '{split}', and the splits are {', '.join(rules.splits)}: give one of "
-            "these, or null for all"
-        )
-    own = splits.split_prompts(prompts, rules.splits, rules.seed)
-    inside: np.ndarray = np.array([own[prompt] == split for prompt in prompts])[facts.prompt]
-    return inside
+        keys = [prompt_key(text) for text in texts.values()]
+        keyed = engine.put(pa.table({"prompt_id": list(texts), "prompt_key": keys}))
+        given = stories.select("story_id", "prompt_id", "created_utc").join(keyed, "prompt_id")
+        dated = splits.date_split(given, test_from=rules.test_from, straddling=rules.straddling)
+        wanted = dated.filter(dated.split == split).select("story_id")
+        inside = [name for batch in engine.batches(wanted) for name in batch[0].to_pylist()]
+        column = "story_id"
+    names = pa.array(inside, table.schema.field(column).type)
+    found: np.ndarray = pc.is_in(table[column], value_set=names).to_numpy()
+    return found
 
 
 def _drawn(

@@ -25,11 +25,12 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from litbench.curation import filters, pairing, splits
-from litbench.curation.engine import Engine
+from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.funnel import Examples, Funnel
 from litbench.curation.near_duplicates import check_options, near_duplicate_groups
 from litbench.curation.splits import Straddling
 from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.manifest import Product
 from litbench.reading import read_table
 from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches
 from litbench.text import prompt_key
@@ -114,6 +115,50 @@ class PairRules:
         if self.drop_near_duplicates is not None:
             check_options(threshold=self.drop_near_duplicates, num_perm=128, shingle=5)
             require_rensa()
+
+
+@dataclass(kw_only=True)
+class PairsConfig(PairRules):
+    """What a program is told that makes a file of stories into a folder of pairs.
+
+    Attributes:
+        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; Parquet is read from disk
+            as needed, the others into memory.
+        out: folder to write.
+        engine: duckdb, or spark (the running session, or the cluster spark.master names).
+        memory_limit: for DuckDB, such as "4GB"; it spills into `out` beyond.
+        spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
+    """
+
+    stories: Path
+    out: Path
+    engine: EngineName = "duckdb"
+    memory_limit: str | None = None
+    spark: dict[str, str] = field(default_factory=dict)
+
+    def product(self, program: str) -> Product:
+        """The folder of pairs, once all that can be checked before any work is checked.
+
+        Args:
+            program: file of the program.
+
+        Raises:
+            ConfigError: a value that makes no sense.
+            DataError: the stories are missing, or a Parquet file of them breaks the schema.
+        """
+        self.check()
+        check_stories_file(self.stories)
+        return Product(
+            self.out,
+            program=program,
+            config=self,
+            inputs={"stories": self.stories},
+            runtime_keys=("engine", "memory_limit", "spark"),
+        )
+
+    def open_engine(self) -> Engine:
+        """What runs the steps; close it, or use it in `with`."""
+        return open_engine(self.engine, self.out, memory_limit=self.memory_limit, spark=self.spark)
 
 
 def read_stories(engine: Engine, path: Path) -> Any:

@@ -33,6 +33,8 @@ from litbench.records import STORIES
 
 _HOUR = 3_600
 _READ_AFTER = 7 * 24 * _HOUR
+# More readers than there are people; what a wide spread draws beyond them breaks off there.
+_MOST_READERS = 1e10
 # More votes than a story can have.
 _ABOVE_SCORES = 2**38
 
@@ -386,11 +388,12 @@ def _read(
     if options.ranking:
         noise = random("noise").normal(0, options.noise, count)
         p_up = 1 / (1 + np.exp(-(options.base + taste + noise)))
-        readers, score = _ranked(options, random, prompt_of, audience * np.exp(luck), delay, p_up)
+        exposure = np.minimum(audience * np.exp(luck), _MOST_READERS)
+        readers, score = _ranked(options, random, prompt_of, exposure, delay, p_up)
     else:
         exposure = audience * _share_met(options, delay, delay)
         exposure *= np.exp(luck)
-        readers = random("readers").poisson(exposure)
+        readers = random("readers").poisson(np.minimum(exposure, _MOST_READERS))
         log_odds = options.base + taste + random("noise").normal(0, options.noise, count)
         up = random("up").binomial(readers, 1 / (1 + np.exp(-log_odds)))
         score = up - random("down").binomial(readers, options.down)

@@ -55,7 +55,7 @@ class Learner:
 
     Attributes:
         length: the scale on which it sees length.
-        signs: features that show quality.
+        signs: features that show quality; 0 for a rater that sees nothing of it.
         sign_noise: standard deviation of the noise of each; quality has 1.
         distractors: features that show nothing of quality or length.
         author_share: share of a distractor's variance that all stories of an author have in
@@ -72,9 +72,12 @@ class Learner:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for key, least in (("signs", 1), ("distractors", 0), ("sign_noise", 0), ("penalty", 0)):
-            if getattr(self, key) < least:
-                raise ConfigError(f"learner.{key} is {getattr(self, key)}: give at least {least}")
+        for key in ("signs", "distractors", "sign_noise", "penalty"):
+            # A value that is not a number is not at least 0.
+            if not 0 <= getattr(self, key) < math.inf:
+                raise ConfigError(
+                    f"learner.{key} is {getattr(self, key)}: give a number, at least 0"
+                )
         if not 0 <= self.author_share <= 1:
             raise ConfigError(
                 f"learner.author_share is {self.author_share}: give a share from 0 to 1"
