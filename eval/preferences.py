@@ -2,15 +2,16 @@
 
     python eval/preferences.py --config configs/eval/sample_preferences.yaml
 
-The method of the paper (3.4.1, A.1; Movva et al., 2025). Both stories of every pair are embedded by
-a model of transformers and one embedding is taken from the other, in an order drawn by a hash of
-pair and seed, which the label follows. A sparse autoencoder (litbench/models/autoencoder.py) writes
-the differences as few signed units; a linear model without intercept reads the label from them.
-Agreement is measured on prompts that neither was fitted on, in folds, or on `test_split`; beside
-the units stand, on the same pairs, linear models on the whole difference, on as many principal
-components, and on surface features, and the longer story. Every fold has an autoencoder of its own,
-whose units are no other fold's. The table of units, their coefficients and the page are of one more
-autoencoder, fitted on all pairs of `split`. Where pairs have a weight, the linear models use it.
+The method of the paper (3.4.1, A.1; Movva et al., 2025). Both stories of every pair are embedded,
+by a model of transformers, by a service or by their words, and one embedding is taken from the
+other, in an order drawn by a hash of pair and seed, which the label follows. A sparse autoencoder
+(litbench/models/autoencoder.py) writes the differences as few signed units; a linear model without
+intercept reads the label from them. Agreement is measured on prompts that neither was fitted on, in
+folds, or on `test_split`; beside the units stand, on the same pairs, linear models on the whole
+difference, on as many principal components, and on surface features, and the longer story. Every
+fold has an autoencoder of its own, whose units are no other fold's. The table of units, their
+coefficients and the page are of one more autoencoder, fitted on all pairs of `split`. Where pairs
+have a weight, the linear models use it.
 
 With `model`, any model of inspect-ai describes every unit from the pairs that fire it most and is
 then tested on pairs of other prompts (litbench/judges/interpreting.py). Without it, units are named
@@ -20,13 +21,12 @@ Reads `pairs`. Writes `preferences.json` and `.txt`, `units.csv`, `units.parquet
 units), `preferences.html` (which shows stories), `coefficients.svg` and `.png`, `model/` (the
 autoencoder) and `manifest.json` into `out`. Embeddings are kept in `out/embeddings` and answers in
 `out/answers` as they come, so a killed run goes on. With `--dry_run true` the program tells what
-asking would cost, once the units are there.
+asking would cost: for embeddings by a service, and for descriptions once the units are there.
 """
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,9 @@ from litbench.judges.interpreting import (
     read_more,
     verify_question,
 )
-from litbench.judges.prices import load_prices, price_of
+from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
-from litbench.locations import resolve
+from litbench.locations import locate
 from litbench.manifest import Product, without_runtime_keys, write_json
 from litbench.metrics.preferences import (
     Fidelity,
@@ -71,7 +71,8 @@ from litbench.metrics.preferences import (
     write_units_csv,
 )
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
-from litbench.models.embeddings import EmbeddingOptions, embed
+from litbench.models.embedding_service import ServiceEmbeddings
+from litbench.models.embeddings import WORDS, Embedding, EmbeddingOptions, WordEmbedding, embed
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.raters import Estimate
@@ -95,7 +96,7 @@ class Config:
         split: pairs of this split; null for all.
         test_split: measure agreement on this split, and fit on `split`; null: in folds.
         max_prompts: so many prompts, drawn by a hash; null for all.
-        embedding: model and pooling, see litbench.models.embeddings.
+        embedding: model, service or words, see litbench.models.embeddings.
         autoencoder: see litbench.models.autoencoder.
         c: inverse strengths of the linear models' penalty, chosen in inner folds.
         folds: folds over prompts.
@@ -104,7 +105,7 @@ class Config:
         model: name that inspect-ai knows, to describe the units; null for none.
         interpreting: pairs and letters for that, see litbench.judges.interpreting.
         sampling: what its answers depend on.
-        traffic: connections, retries and limits.
+        traffic: connections, retries and limits, of embeddings and descriptions together.
         prices: file of prices that go before the packaged ones.
         dry_run: only tell what asking would take.
         title: heading of the page.
@@ -132,15 +133,15 @@ class Config:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs in the order that their signs draw; shape (n,) each but for `differences`.
+    """Pairs in the order that their signs draw; shape (n,) each but for `places`.
 
     Attributes:
         table: by the schema PAIRS.
         keys: of the prompts.
         first_chosen: whether the first side is the chosen one.
         sides: first and second story.
-        differences: embedding of the first minus that of the second; shape (n, dimensions).
-        surface: the same of surface features; shape (n, features).
+        places: of both among all texts that are embedded; shape (n, 2).
+        surface: surface features of the first minus those of the second; shape (n, features).
         words: words of the chosen story minus those of the other.
         weights: of the pairs in the linear models.
     """
@@ -149,14 +150,19 @@ class Pairs:
     keys: np.ndarray
     first_chosen: np.ndarray
     sides: list[tuple[str, str]]
-    differences: np.ndarray
+    places: np.ndarray
     surface: np.ndarray
     words: np.ndarray
     weights: np.ndarray
 
-    def columns(self, name: str) -> np.ndarray:
-        """What a linear model is fitted on."""
-        return self.surface if name == _SURFACE else self.differences
+    def differences(self, vectors: np.ndarray) -> np.ndarray:
+        """Embedding of the first minus that of the second; float64, shape (n, dimensions)."""
+        first, second = vectors[self.places.T]
+        return first.astype(np.float64) - second
+
+    def texts(self, rows: np.ndarray) -> np.ndarray:
+        """The places of all stories of some pairs."""
+        return np.unique(self.places[rows])
 
 
 def read_tables(config: Config) -> list[pa.Table]:
@@ -164,6 +170,7 @@ def read_tables(config: Config) -> list[pa.Table]:
 
     Raises:
         DataError: too few prompts, or a prompt is in both.
+        ConfigError: more folds than prompts.
     """
     splits = [config.split, *([] if config.test_split is None else [config.test_split])]
     tables = []
@@ -175,8 +182,11 @@ def read_tables(config: Config) -> list[pa.Table]:
             kept = set(drawn[: config.max_prompts])
             table = table.filter(pa.array([key in kept for key in keys]))
         tables.append(table)
-    if len(set(prompt_keys(tables[0]))) < 4:
+    prompts = len(set(prompt_keys(tables[0])))
+    if prompts < 4:
         raise DataError(f"{config.pairs}: fewer than 4 prompts to fit on: give pairs of more")
+    if config.test_split is None and config.folds > prompts:
+        raise ConfigError(f"folds is {config.folds}: give at most {prompts}, one for each prompt")
     shared = set(prompt_keys(tables[0])) & set(prompt_keys(tables[-1]))
     if len(tables) > 1 and shared:
         raise DataError(
@@ -186,8 +196,14 @@ def read_tables(config: Config) -> list[pa.Table]:
     return tables
 
 
-def signed(table: pa.Table, vector_of: Mapping[str, np.ndarray], seed: int) -> Pairs:
-    """Draw the sides of every pair and take their differences."""
+def signed(table: pa.Table, place_of: Mapping[str, int], seed: int) -> Pairs:
+    """Draw the sides of every pair.
+
+    Args:
+        table: by the schema PAIRS.
+        place_of: of every story among the texts that are embedded.
+        seed: of the draw.
+    """
     pair_ids, prompts, chosen, rejected = (
         table[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")
     )
@@ -199,7 +215,7 @@ def signed(table: pa.Table, vector_of: Mapping[str, np.ndarray], seed: int) -> P
     texts = sorted({(p, text) for p, both in zip(prompts, sides, strict=True) for text in both})
     row = {text: place for place, text in enumerate(texts)}
     counted = feature_matrix([p for p, _ in texts], [text for _, text in texts])
-    places = np.array(
+    rows = np.array(
         [[row[p, one], row[p, other]] for p, (one, other) in zip(prompts, sides, strict=True)]
     )
     words = table["chosen_n_words"].to_numpy() - table["rejected_n_words"].to_numpy()
@@ -208,24 +224,25 @@ def signed(table: pa.Table, vector_of: Mapping[str, np.ndarray], seed: int) -> P
         np.array(prompt_keys(table)),
         first,
         sides,
-        np.array([vector_of[a].astype(np.float64) - vector_of[b] for a, b in sides]),
-        counted[places[:, 0]] - counted[places[:, 1]],
+        np.array([[place_of[one], place_of[other]] for one, other in sides]),
+        counted[rows[:, 0]] - counted[rows[:, 1]],
         words.astype(float),
         pair_weights(table),
     )
 
 
-def train_units(pairs: Pairs, rows: np.ndarray, config: Config, seed: int) -> Autoencoder:
-    """Fit the autoencoder on some rows; some of their prompts decide when to stop."""
-    keys = pairs.keys[rows]
+def train_units(
+    differences: np.ndarray, keys: np.ndarray, config: Config, seed: int
+) -> Autoencoder:
+    """Fit the autoencoder on pairs of these prompts; some of the prompts decide when to stop."""
     ordered = sorted(set(keys), key=lambda key: digest("stop", seed, key))
     count = min(max(1, round(config.autoencoder.validation_share * len(ordered))), len(ordered) - 1)
     stops = np.isin(keys, ordered[:count])
-    differences = pairs.differences[rows]
     return fit_autoencoder(differences[~stops], differences[stops], config.autoencoder, seed)
 
 
 def held_out_margins(
+    embedding: Embedding,
     fitted_on: Pairs,
     rows: np.ndarray,
     judged: Pairs,
@@ -234,27 +251,31 @@ def held_out_margins(
     seed: int,
 ) -> tuple[dict[str, np.ndarray], float]:
     """Margins of every linear model on held-out rows, and the share the units leave unexplained."""
-    units = train_units(fitted_on, rows, config, seed)
-    components = np.linalg.svd(fitted_on.differences[rows], full_matrices=False)[2]
-    components = components[: config.autoencoder.units]
-    views: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-        _UNITS: units.units,
-        f"{len(components)} principal components": lambda x: x @ components.T,
-        _RAW: lambda x: x,
-        _SURFACE: lambda x: x,
+    vectors = embedding.fitted_on(fitted_on.texts(rows))
+    known = fitted_on.differences(vectors)[rows]
+    new = judged.differences(vectors)[to_judge]
+    keys, first = fitted_on.keys[rows], fitted_on.first_chosen[rows]
+    units = train_units(known, keys, config, seed)
+    components = np.linalg.svd(known, full_matrices=False)[2][: config.autoencoder.units]
+    views = {
+        _UNITS: (units.units(known), units.units(new)),
+        # A small fold may have fewer, and is no model of its own for that.
+        f"{config.autoencoder.units} principal components": (
+            known @ components.T,
+            new @ components.T,
+        ),
+        _RAW: (known, new),
+        _SURFACE: (fitted_on.surface[rows], judged.surface[to_judge]),
     }
     margins = {}
-    for name, view in views.items():
-        model = fit_linear_preference(
-            view(fitted_on.columns(name)[rows]), fitted_on.first_chosen[rows],
-            fitted_on.keys[rows].tolist(), config.c, fitted_on.weights[rows],
-        )  # fmt: skip
-        margins[name] = model.margins(view(judged.columns(name)[to_judge]))
-    return margins, units.unexplained(judged.differences[to_judge])
+    for name, (seen, unseen) in views.items():
+        model = fit_linear_preference(seen, first, keys.tolist(), config.c, fitted_on.weights[rows])
+        margins[name] = model.margins(unseen)
+    return margins, units.unexplained(new)
 
 
 def measure(
-    fitted_on: Pairs, judged: Pairs, config: Config
+    embedding: Embedding, fitted_on: Pairs, judged: Pairs, config: Config
 ) -> tuple[dict[str, np.ndarray], float, str]:
     """Credits per pair by model, mean over repeats; unexplained share; how pairs were held out."""
     everything = np.arange(len(fitted_on.keys))
@@ -276,7 +297,9 @@ def measure(
     credits: dict[str, np.ndarray] = {}
     unexplained = []
     for seed, rows, to_judge in tqdm(jobs, desc="folds", unit=" fit", leave=False, disable=None):
-        margins, share = held_out_margins(fitted_on, rows, judged, to_judge, config, seed)
+        margins, share = held_out_margins(
+            embedding, fitted_on, rows, judged, to_judge, config, seed
+        )
         unexplained.append(share)
         for name, margin in margins.items():
             credit = credits_of(margin, judged.first_chosen[to_judge])
@@ -286,11 +309,50 @@ def measure(
     return credits, float(np.mean(unexplained)), how
 
 
-def tell(
+def asking_price(config: Config, model: str) -> Price | None:
+    """Of a model's tokens, where it is known."""
+    return price_of(model, load_prices(config.prices))
+
+
+def embedding_of(
+    texts: Sequence[str], config: Config
+) -> tuple[Embedding | None, Estimate | None, Traffic]:
+    """Embed all texts, by what the config names.
+
+    Returns:
+        The embeddings; None in a dry run where a service would be asked. What asking a service
+        takes. And what is left of the limits.
+    """
+    options, folder = config.embedding, config.out / "embeddings"
+    if options.model == WORDS:
+        return WordEmbedding(texts, options), None, config.traffic
+    if not options.is_service:
+        return embed(texts, options, folder), None, config.traffic
+    price = asking_price(config, options.model)
+    service = ServiceEmbeddings(texts, options, folder)
+    estimate = service.estimate(price, config.traffic)
+    if config.dry_run and estimate.calls:
+        return None, estimate, config.traffic
+    budget = Budget(config.traffic, price)
+    found = service.fetch(config.traffic, budget)
+    return found, estimate, left_over(config.traffic, budget)
+
+
+def left_over(traffic: Traffic, budget: Budget) -> Traffic:
+    """The same limits, less what is spent."""
+    calls, dollars = traffic.max_calls, traffic.max_cost_usd
+    return replace(
+        traffic,
+        max_calls=None if calls is None else max(calls - budget.calls, 0),
+        max_cost_usd=None if dollars is None else max(dollars - budget.dollars, 0.0),
+    )
+
+
+def describing(
     config: Config, questions: Questions, pairs: Pairs, units: np.ndarray,
     chosen: Mapping[int, UnitPairs],
-) -> None:  # fmt: skip
-    """Say what describing and testing would take."""
+) -> Estimate:  # fmt: skip
+    """What describing and testing would take."""
     assert config.model is not None, "main() has seen to it"
     letters = config.interpreting.shown_letters
     texts = [
@@ -298,25 +360,25 @@ def tell(
         for unit, of in chosen.items() if of.examples
     ]  # fmt: skip
     with AnswerStore(config.out / "answers", read_only=True) as store:
-        known = sum(key in store for key in keys_of(config.model, texts, config.sampling))
+        keys = keys_of(config.model, texts, config.sampling)
+        new = [text for text, key in zip(texts, keys, strict=True) if key not in store]
+    known = len(texts) - len(new)
     usual_description = "x" * 4 * _USUAL_TOKENS
-    texts += [
+    new += [
         verify_question(questions, usual_description, pairs.sides[row], letters)
         for of in chosen.values() for row in of.tests
     ]  # fmt: skip
-    read, most = sum(map(estimate_tokens, texts)), config.sampling.max_tokens
-    price = price_of(config.model, load_prices(config.prices))
-    calls = len(texts)
-    estimate = Estimate(
-        rater="units", model=config.model, calls=calls - known, known=known, input_tokens=read,
-        output_tokens=calls * _USUAL_TOKENS,
-        most_output_tokens=None if most is None else calls * most,
-        cost_usd=price and price.of(read, calls * _USUAL_TOKENS),
+    calls, most = len(new), config.sampling.max_tokens
+    read, written = sum(map(estimate_tokens, new)), calls * _USUAL_TOKENS
+    price = asking_price(config, config.model)
+    return Estimate(
+        rater="units", model=config.model, calls=calls, known=known, input_tokens=read,
+        output_tokens=written, most_output_tokens=None if most is None else calls * most,
+        cost_usd=price and price.of(read, written),
         most_cost_usd=None if price is None or most is None else price.of(read, calls * most),
         seconds=calls * _USUAL_SECONDS / config.traffic.connections,
         is_bound=True,
     )  # fmt: skip
-    print(estimates_text([estimate]))
 
 
 def whole_text(answer: Answer) -> str:
@@ -325,22 +387,23 @@ def whole_text(answer: Answer) -> str:
 
 
 def interpret(
-    config: Config, questions: Questions, pairs: Pairs, units: np.ndarray,
+    config: Config, traffic: Traffic, questions: Questions, pairs: Pairs, units: np.ndarray,
     chosen: Mapping[int, UnitPairs],
 ) -> tuple[dict[int, tuple[str | None, Fidelity | None]], dict[str, Any]]:  # fmt: skip
     """Ask for descriptions, then test them; by unit, and what the asking was."""
     assert config.model is not None, "main() has seen to it"
     letters = config.interpreting.shown_letters
-    price = price_of(config.model, load_prices(config.prices))
-    budget = Budget(config.traffic, price)
+    price = asking_price(config, config.model)
+    budget = Budget(traffic, price)
     told = [unit for unit, of in chosen.items() if of.examples]
     with AnswerStore(config.out / "answers") as store:
 
         def asked(texts: list[str], about: str) -> list[Answer]:
+            assert config.model is not None, "main() has seen to it"
+            budget.note_stored(store, set(keys_of(config.model, texts, config.sampling)))
             return ask(
-                config.model or "", texts, store, config.sampling, config.traffic, about=about,
-                budget=budget,
-            )  # fmt: skip
+                config.model, texts, store, config.sampling, traffic, about=about, budget=budget
+            )
 
         answers = asked(
             [
@@ -370,14 +433,13 @@ def interpret(
         fidelity = fidelity_of(mores, units[rows, unit], pairs.keys[rows].tolist())
         found[unit] = (description, fidelity)
     every = [*answers, *verdicts]
-    costs = [None if price is None else price.of_answer(answer) for answer in every]
     notes = {
         "model": config.model,
         "answered_by": sorted({answer.model for answer in every if answer.model}),
         "answers": len(every),
         "not_described": len(chosen) - len(description_of),
         "errors": sum(answer.outcome == "error" for answer in every),
-        "cost_usd": None if None in costs else round(math.fsum(c or 0.0 for c in costs), 6),
+        "cost_usd": dollars_of(every, price),
     }
     return found, notes
 
@@ -406,24 +468,31 @@ def check(config: Config) -> None:
     Raises:
         ConfigError: a number is too small, or dollars are limited for a model without a price.
     """
+    config.embedding.check()
     config.autoencoder.check()
     config.interpreting.check()
     config.traffic.check()
     for name, least in (("repeats", 1), ("folds", 2)):
         if getattr(config, name) < least:
             raise ConfigError(f"{name} is {getattr(config, name)}: give at least {least}")
+    if not config.c or min(config.c) <= 0:
+        raise ConfigError(f"c is {config.c}: give at least one strength, all of them above 0")
     if config.max_prompts is not None and config.max_prompts < 4:
         raise ConfigError(f"max_prompts is {config.max_prompts}: give at least 4")
-    if config.model is not None:
-        Budget(config.traffic, price_of(config.model, load_prices(config.prices)))
-    elif config.dry_run:
+    asked = [config.embedding.model] if config.embedding.is_service else []
+    asked += [] if config.model is None else [config.model]
+    for model in asked:
+        Budget(config.traffic, asking_price(config, model))
+    if config.dry_run and not asked:
         raise ConfigError("dry_run: no model is named, so nothing would be asked: give model")
 
 
 def main(config: Config) -> None:
     """Embed, fit, describe, write."""
     check(config)
-    models = {"embedding.model": resolve(config.embedding.model.partition("@")[0])}
+    models = {}
+    if config.embedding.is_transformer:
+        models["embedding.model"] = locate(config.embedding.model)[0]
     if config.prices is not None:
         models["prices"] = str(config.prices)
     product = Product(
@@ -438,13 +507,20 @@ def main(config: Config) -> None:
     texts = sorted(
         {text for t in tables for side in ("chosen", "rejected") for text in t[side].to_pylist()}
     )
-    embedded = embed(texts, config.embedding, config.out / "embeddings")
-    vector_of = dict(zip(texts, embedded.vectors, strict=True))
-    fitted_on, *others = (signed(table, vector_of, config.seed) for table in tables)
+    embedding, estimate, traffic = embedding_of(texts, config)
+    estimates = [] if estimate is None else [estimate]
+    if embedding is None:
+        print(estimates_text(estimates))
+        if config.model is not None:
+            print("what describing units would take can be told when the embeddings are there")
+        return
+    place_of = {text: place for place, text in enumerate(texts)}
+    fitted_on, *others = (signed(table, place_of, config.seed) for table in tables)
     judged = others[0] if others else fitted_on
-    rows = np.arange(len(fitted_on.keys))
-    autoencoder = train_units(fitted_on, rows, config, config.seed)
-    units = autoencoder.units(fitted_on.differences)
+    vectors = embedding.fitted_on(fitted_on.texts(np.arange(len(fitted_on.keys))))
+    differences = fitted_on.differences(vectors)
+    autoencoder = train_units(differences, fitted_on.keys, config, config.seed)
+    units = autoencoder.units(differences)
     chosen = {
         unit: choose_pairs(
             units[:, unit], fitted_on.keys.tolist(), unit, config.interpreting, config.seed
@@ -454,7 +530,9 @@ def main(config: Config) -> None:
     }
     questions = load_questions()
     if config.dry_run:
-        tell(config, questions, fitted_on, units, chosen)
+        if config.model is not None:
+            estimates.append(describing(config, questions, fitted_on, units, chosen))
+        print(estimates_text(estimates))
         return
     keys, first, weights = fitted_on.keys.tolist(), fitted_on.first_chosen, fitted_on.weights
     linear = fit_linear_preference(units, first, keys, config.c, weights)
@@ -462,11 +540,11 @@ def main(config: Config) -> None:
     coefficients, p_values = coefficient_intervals(
         lambda some: logistic(scaled[some], first[some], linear.c, weights[some]), keys
     )
-    credits, unexplained, how = measure(fitted_on, judged, config)
+    credits, unexplained, how = measure(embedding, fitted_on, judged, config)
     described: dict[int, tuple[str | None, Fidelity | None]] = {}
     asked: dict[str, Any] = {}
     if config.model is not None:
-        described, asked = interpret(config, questions, fitted_on, units, chosen)
+        described, asked = interpret(config, traffic, questions, fitted_on, units, chosen)
     study = PreferenceStudy(
         pairs=len(judged.keys),
         prompts=len(set(judged.keys)),
@@ -480,7 +558,7 @@ def main(config: Config) -> None:
         unexplained=unexplained,
         described_by=config.model,
     )  # fmt: skip
-    write(config, product, study, fitted_on, units, autoencoder, embedded.notes, linear.c, asked)
+    write(config, product, study, fitted_on, units, autoencoder, embedding.notes, linear.c, asked)
     print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")
     if asked.get("errors"):
         print(f"{asked['errors']:,} answers are errors: run the same command again to ask for them")

@@ -171,6 +171,15 @@ def test_nothing_to_train_on_is_an_error() -> None:
         fit_autoencoder(np.ones((20, 4)), np.ones((0, 4)), QUICK, 0)
 
 
+def test_a_training_that_runs_away_is_an_error() -> None:
+    differences = np.random.default_rng(0).normal(size=(200, 16))
+    options = AutoencoderOptions(
+        units=8, active=2, prefixes=[8], epochs=2, learning_rate=1e20, batch_size=8
+    )
+    with pytest.raises(ModelError, match="learning_rate"):
+        fit_autoencoder(differences, differences[:50], options, 0)
+
+
 def test_true_labels_are_foretold_and_permuted_ones_are_not(fitted) -> None:
     model, differences, _, labels = fitted
     units, prompts = model.units(differences), [str(k % 60) for k in range(900)]
@@ -204,6 +213,16 @@ def test_the_linear_model_is_at_its_minimum() -> None:
     found = logistic(differences, labels, 0.3)
     gradient = -(rows / (1 + np.exp(rows @ found))[:, None]).sum(0) + found / 0.3
     assert np.abs(gradient).max() < 1e-5
+
+
+def test_the_linear_model_is_at_its_minimum_with_more_columns_than_pairs() -> None:
+    draw = np.random.default_rng(3)
+    differences, labels = draw.normal(size=(30, 80)), draw.random(30) < 0.5
+    weights = draw.uniform(0.5, 2, size=30)
+    rows = np.where(labels[:, None], differences, -differences)
+    found = logistic(differences, labels, 0.3, weights)
+    pull = weights / (1 + np.exp(rows @ found))
+    assert np.abs(-(rows * pull[:, None]).sum(0) + found / 0.3).max() < 1e-5
 
 
 def test_a_pair_of_weight_two_is_the_pair_twice() -> None:
@@ -368,6 +387,7 @@ def test_questions_hold_hostile_texts_as_texts() -> None:
     assert "stories with {story_a}" in tested
     assert "[…]" in tested
     assert tested.count("STORY A ENDS =====") <= 1
+    assert "[…]" in verify_question(questions, "a quality", (" \n" * 500, "x"), 100)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fake_openai import FakeOpenAI
 
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models import embeddings
-from litbench.models.embeddings import EmbeddingOptions, embed
+from litbench.models.embeddings import Embedded, EmbeddingOptions, WordEmbedding, embed
 from litbench.records import write_table
 
 HOSTILE = "<script>alert(1)</script> =HYPERLINK() \u202e {story_b}"
@@ -72,6 +72,10 @@ def make(preferences: ModuleType, pairs_file: Path, tiny_model: Any, tmp_path: P
     return build
 
 
+def texts_of(table: pa.Table) -> list[str]:
+    return sorted({text for side in ("chosen", "rejected") for text in table[side].to_pylist()})
+
+
 def test_from_pairs_to_page_without_a_model(
     preferences: ModuleType, make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,31 +112,98 @@ def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(
     """Made-up embeddings: one direction decides; labels that follow nothing give a half."""
     config = make(autoencoder={**SMALL, "epochs": 30})
     table = preferences.read_tables(config)[0]
-    draw = np.random.default_rng(0)
-    texts = {text for side in ("chosen", "rejected") for text in table[side].to_pylist()}
-    noise = {text: draw.normal(size=16) * 0.3 for text in sorted(texts)}
-    lean = np.eye(16)[0] * 2
+    texts = texts_of(table)
+    noise = np.random.default_rng(0).normal(size=(len(texts), 16)) * 0.3
+    lean = np.outer(["bright" in text for text in texts], np.eye(16)[0]) * 2
+    pairs = preferences.signed(table, {text: k for k, text in enumerate(texts)}, 0)
 
-    def agreement(of: dict[str, np.ndarray]) -> float:
-        pairs = preferences.signed(table, of, 0)
-        credits, _, _ = preferences.measure(pairs, pairs, config)
+    def agreement(vectors: np.ndarray) -> float:
+        credits, _, _ = preferences.measure(Embedded(vectors, {}), pairs, pairs, config)
         return float(credits["units"].mean())
 
-    good = {text: v + lean * ("bright" in text) for text, v in noise.items()}
-    assert agreement(good) > 0.9
+    assert agreement(noise + lean) > 0.9
     assert abs(agreement(noise) - 0.5) < 0.2
+
+
+def test_folds_with_fewer_components_than_units_are_one_model(
+    preferences: ModuleType, make: Any
+) -> None:
+    # Of 14 prompts, so that folds are fitted on 50 and on 55 pairs.
+    config = make(folds=4, autoencoder={**SMALL, "units": 52, "prefixes": [52], "epochs": 1})
+    table = preferences.read_tables(config)[0]
+    texts = texts_of(table)
+    pairs = preferences.signed(table, {text: k for k, text in enumerate(texts)}, 0)
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 64))
+    credits, _, _ = preferences.measure(Embedded(vectors, {}), pairs, pairs, config)
+    assert list(credits) == [
+        "units", "52 principal components", "embedding", "surface features", "the longer story",
+    ]  # fmt: skip
+
+
+def test_words_are_fitted_on_the_stories_of_other_prompts(
+    preferences: ModuleType, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make(embedding={"model": "words"}, split="train", test_split="test")
+    seen: list[set[str]] = []
+    once = WordEmbedding.fitted_on
+
+    def watch(self: WordEmbedding, rows: np.ndarray) -> np.ndarray:
+        seen.append({texts[row] for row in rows})
+        return once(self, rows)
+
+    monkeypatch.setattr(WordEmbedding, "fitted_on", watch)
+    train, test = preferences.read_tables(config)
+    texts = sorted({*texts_of(train), *texts_of(test)})
+    preferences.main(config)
+    # For the table and for the fit that is judged.
+    assert seen == [set(texts_of(train))] * 2
+    seen.clear()
+    config = make(embedding={"model": "words"}, folds=7)
+    (table,) = preferences.read_tables(config)
+    texts = texts_of(table)
+    pairs = preferences.signed(table, {text: k for k, text in enumerate(texts)}, 0)
+    embedding = WordEmbedding(texts, config.embedding)
+    credits, _, _ = preferences.measure(embedding, pairs, pairs, config)
+    # Which of "bright" and "dull" a story has decides, and is a matter of words.
+    assert credits["embedding"].mean() > 0.9
+    assert len(seen) == 7
+    for fitted in seen:
+        rows = [{a, b} <= fitted for a, b in pairs.sides]
+        assert sum(rows) == 60
+        assert fitted == {text for k in np.flatnonzero(rows) for text in pairs.sides[k]}
+
+
+def test_embeddings_by_words_know_only_what_they_were_fitted_on() -> None:
+    texts = ["moon and desk", "moon and river", "desk and river", "月光下的路", "路上的月光", "x"]
+    embedding = WordEmbedding(texts, EmbeddingOptions("words"))
+    vectors = embedding.fitted_on(np.array([0, 1, 2]))
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors[:3], axis=1), 1, atol=1e-6)
+    # Nothing of these stands in the first three.
+    assert (vectors[3:] == 0).all()
+    again = WordEmbedding([*texts[:3], "x", "moon"], EmbeddingOptions("words"))
+    assert (again.fitted_on(np.array([0, 1, 2]))[:3] == vectors[:3]).all()
+    chinese = embedding.fitted_on(np.arange(5))
+    assert chinese[3] @ chinese[4] > 0.9
+    assert abs(chinese[3] @ chinese[0]) < 1e-6
+    with pytest.raises(DataError, match="no word stands in two"):
+        embedding.fitted_on(np.array([0, 3]))
+    with pytest.raises(DataError, match="no word"):
+        WordEmbedding(["!", ""], EmbeddingOptions("words"))
 
 
 def test_signs_are_drawn_by_pair_and_labels_follow(preferences: ModuleType, make: Any) -> None:
     table = preferences.read_tables(make())[0]
-    texts = {text for side in ("chosen", "rejected") for text in table[side].to_pylist()}
-    vectors = {text: np.array([float(len(text)), 1.0]) for text in texts}
-    pairs, other = (preferences.signed(table, vectors, seed) for seed in (0, 1))
+    texts = texts_of(table)
+    place_of = {text: k for k, text in enumerate(texts)}
+    vectors = np.array([[float(len(text)), 1.0] for text in texts])
+    pairs, other = (preferences.signed(table, place_of, seed) for seed in (0, 1))
     assert 0.25 < pairs.first_chosen.mean() < 0.75
     assert (pairs.first_chosen != other.first_chosen).any()
     toward = np.where(pairs.first_chosen, 1, -1)[:, None]
     again = np.where(other.first_chosen, 1, -1)[:, None]
-    assert (pairs.differences * toward == other.differences * again).all()
+    assert (pairs.differences(vectors) * toward == other.differences(vectors) * again).all()
+    assert (pairs.surface * toward == other.surface * again).all()
     for (first, _), is_chosen, chosen in zip(
         pairs.sides, pairs.first_chosen, table["chosen"].to_pylist(), strict=True
     ):
@@ -144,18 +215,16 @@ def test_nothing_is_fitted_on_the_prompts_that_are_judged(
 ) -> None:
     config = make(repeats=2)
     table = preferences.read_tables(config)[0]
-    texts = {text for side in ("chosen", "rejected") for text in table[side].to_pylist()}
-    draw = np.random.default_rng(0)
-    pairs = preferences.signed(table, {t: draw.normal(size=4) for t in sorted(texts)}, 0)
+    pairs = preferences.signed(table, {text: k for k, text in enumerate(texts_of(table))}, 0)
     judged = np.zeros(len(pairs.keys))
 
-    def watch(fitted_on: Any, rows: Any, of: Any, to_judge: Any, *_: Any) -> Any:
+    def watch(_: Any, fitted_on: Any, rows: Any, of: Any, to_judge: Any, *__: Any) -> Any:
         assert not set(fitted_on.keys[rows]) & set(of.keys[to_judge])
         judged[to_judge] += 1
         return {"units": np.ones(len(to_judge))}, 0.5
 
     monkeypatch.setattr(preferences, "held_out_margins", watch)
-    credits, _, _ = preferences.measure(pairs, pairs, config)
+    credits, _, _ = preferences.measure(Embedded(np.ones((140, 4)), {}), pairs, pairs, config)
     assert (judged == 2).all()
     assert (credits["units"] == pairs.first_chosen).all()
 
@@ -235,6 +304,29 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     page = (tmp_path / "out" / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "more moons &lt;script&gt;" in page
+
+
+def test_dollars_of_descriptions_are_limited_over_all_runs(
+    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(f"{FakeOpenAI.model}: {{input: 100.0, output: 0.0}}\n", encoding="utf-8")
+    asking = {
+        "model": FakeOpenAI.model,
+        "prices": str(prices),
+        "interpreting": {"tests": 3, "quiet_tests": 0},
+        "traffic": {"connections": 1, "max_cost_usd": 0.25},
+    }
+    with FakeOpenAI(lambda _: "Quality: more moons") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ConfigError, match="max_cost_usd"):
+            preferences.main(make(**asking))
+        asked = server.requests
+        assert asked > 1
+        with pytest.raises(ConfigError, match="max_cost_usd"):
+            preferences.main(make(**asking))
+        assert server.requests == asked
 
 
 def test_a_description_that_was_cut_off_is_none(
@@ -361,9 +453,18 @@ def test_embeddings_of_other_options_and_models_are_told_apart(
 def test_configs_that_cannot_work_are_refused(preferences: ModuleType, make: Any) -> None:
     with pytest.raises(ConfigError, match="give model"):
         preferences.main(make(dry_run=True))
+    with pytest.raises(ConfigError, match="strength"):
+        preferences.main(make(c=[0.1, 0]))
     with pytest.raises(ConfigError, match="repeats"):
         preferences.main(make(repeats=0))
     with pytest.raises(DataError, match="are in split"):
         preferences.main(make(test_split="test"))
+    # Before anything is embedded.
+    with pytest.raises(ConfigError, match="at most 14"):
+        preferences.main(make(folds=15, embedding={"model": "openai-api/fake/no-such-model"}))
+    with pytest.raises(ConfigError, match="pooling"):
+        preferences.main(make(embedding={"model": "openai-api/fake/embedder", "pooling": "last"}))
+    with pytest.raises(ConfigError, match="max_tokens"):
+        preferences.main(make(embedding={"model": "words", "max_tokens": 256}))
     with pytest.raises(ConfigError, match="prefixes"):
         preferences.main(make(autoencoder={**SMALL, "prefixes": [2]}))

@@ -171,7 +171,7 @@ def read_more(text: str) -> int | None:
 def _shown(text: str, letters: int) -> str:
     if len(text) > letters:
         cut = text[:letters]
-        words = cut.rsplit(maxsplit=1)[0]
+        words = (cut.rsplit(maxsplit=1) or [cut])[0]
         # Without spaces between words there is nothing to cut at.
         text = (words if len(words) > letters * 0.9 else cut) + " […]"
     return without_markers(text)

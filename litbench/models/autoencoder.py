@@ -189,6 +189,7 @@ def fit_autoencoder(
     Raises:
         ConfigError: see `AutoencoderOptions.check`.
         DataError: there is nothing to train on or to stop by, or all examples are zero.
+        ModelError: the training ran away.
         MissingExtraError: torch is not installed.
     """
     options.check()
@@ -221,6 +222,11 @@ def fit_autoencoder(
             waited += 1
             if waited == options.patience:
                 break
+    if not best_epoch:
+        raise ModelError(
+            f"the autoencoder's loss is not a number after {training.steps} steps: give a lower "
+            f"learning_rate than {options.learning_rate}"
+        )
     encoder, decoder = (part.cpu().numpy() for part in best)
     sizes = np.abs((train / scale) @ encoder.T.astype(np.float64))
     through = min(options.active * len(train), sizes.size)

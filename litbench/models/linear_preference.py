@@ -126,6 +126,12 @@ def logistic(
     """
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
+    if differences.shape[1] > len(differences):
+        # The penalty leaves no weight outside the space of the rows, and Newton's matrix is smaller
+        # within it.
+        basis: np.ndarray = np.linalg.svd(differences, full_matrices=False)[2]
+        within: np.ndarray = logistic(differences @ basis.T, first_chosen, c, weights) @ basis
+        return within
     weights = np.ones(len(differences)) if weights is None else weights
     # Both orders of every row, at half the weight each: two classes whatever the labels.
     both = np.concatenate([differences, -differences])

@@ -1,0 +1,342 @@
+"""Embeddings by a service, against a server on loopback: paid for once, kept, limited, silent."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from loopback import Handler, Loopback
+
+from litbench.errors import ConfigError, ModelError
+from litbench.judges.asking import Budget, Traffic
+from litbench.judges.prices import Price
+from litbench.models import embedding_service
+from litbench.models.embedding_service import ServiceEmbeddings
+from litbench.models.embeddings import EmbeddingOptions, EmbeddingStore
+from litbench.records import write_table
+from litbench.text import digest
+
+KEY = "planted-key-of-the-fake-embedder"
+MODEL = "openai-api/fake-embedder/small"
+QUICK = Traffic(connections=4, max_retries=8, first_wait_seconds=0.01, longest_wait_seconds=0.05)
+
+
+def vector_of(text: str) -> list[float]:
+    return [int(digest("v", k, text)[:4], 16) / 65_536 - 0.5 for k in range(6)]
+
+
+class FakeEmbedder(Loopback):
+    """The server; `fault` names what strikes a request by its number."""
+
+    def __init__(self, fault: Callable[[int], str | None] = lambda _: None) -> None:
+        self.fault = fault
+        self.requests = 0
+        self.sent: list[list[str]] = []
+        self.answered: Counter[str] = Counter()
+        super().__init__(_Handler)
+        self.url += "/v1"
+
+
+class _Handler(Handler):
+    def do_POST(self) -> None:
+        fake: FakeEmbedder = self.server.fake
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        given = self.headers["Authorization"].removeprefix("Bearer ")
+        assert (self.path, body["model"]) == ("/v1/embeddings", "small")
+        with fake.lock:
+            fake.requests += 1
+            fault = fake.fault(fake.requests)
+            fake.sent.append(body["input"])
+        if given != KEY or fault == "401":
+            self._send(401, {"error": {"message": f"Incorrect API key provided: {given}"}})
+        elif fault == "reset":
+            self.reset()
+        elif fault == "page":
+            self._send(200, "<html>a proxy of somebody</html>")
+        elif fault == "quota":
+            self._send(429, {"error": {"message": "pay first", "code": "insufficient_quota"}})
+        elif fault is not None and fault.isdigit():
+            self._send(int(fault), {"error": {"message": "slow down"}})
+        else:
+            self._embed(fake, body["input"], fault)
+
+    def _embed(self, fake: FakeEmbedder, texts: list[str], fault: str | None) -> None:
+        if fault == "slow":
+            time.sleep(0.3)
+        rows = [
+            {"object": "embedding", "index": k, "embedding": vector_of(text)}
+            for k, text in enumerate(texts)
+        ]
+        if fault == "fewer":
+            rows.pop()
+        elif fault == "nan":
+            rows[0]["embedding"] = [float("nan")] * 6
+        else:
+            with fake.lock:
+                fake.answered.update(texts)
+        usage = sum(len(text.encode()) for text in texts) // 4
+        content = {
+            "object": "list", "model": "small-1", "data": rows[::-1],
+            "usage": {"prompt_tokens": usage, "total_tokens": usage},
+        }  # fmt: skip
+        self._send(200, content)
+
+    def _send(self, status: int, content: Any) -> None:
+        is_page = isinstance(content, str)
+        data = content.encode() if is_page else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html" if is_page else "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        # Its own waits are half a second and more.
+        self.send_header("x-should-retry", "false")
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeEmbedder]]:
+    started: list[FakeEmbedder] = []
+
+    def start(fault: Callable[[int], str | None] = lambda _: None) -> FakeEmbedder:
+        server = FakeEmbedder(fault).__enter__()
+        started.append(server)
+        monkeypatch.setenv("FAKE_EMBEDDER_BASE_URL", server.url)
+        monkeypatch.setenv("FAKE_EMBEDDER_API_KEY", KEY)
+        return server
+
+    yield start
+    for server in started:
+        server.__exit__()
+
+
+def fetch(texts: list[str], folder: Path, traffic: Traffic = QUICK, **options: Any) -> Any:
+    price = Price(input=100.0, output=0.0)
+    service = ServiceEmbeddings(texts, EmbeddingOptions(MODEL, **options), folder)
+    return service.fetch(traffic, Budget(traffic, price))
+
+
+def unit(vectors: Any) -> np.ndarray:
+    found = np.array(vectors, dtype=np.float64)
+    return found / np.linalg.norm(found, axis=-1, keepdims=True)
+
+
+def test_every_text_is_embedded_once_whatever_strikes(
+    serve: Callable[..., FakeEmbedder], tmp_path: Path
+) -> None:
+    kinds = ("429", "500", "503", "page", "reset")
+    server = serve(lambda number: kinds[number // 2 % 5] if number % 2 else None)
+    texts = [f"story {k} of the moon" for k in range(150)] + ["story 3 of the moon"]
+    found = fetch(texts, tmp_path)
+    assert np.allclose(found.vectors, unit([vector_of(text) for text in texts]), atol=1e-6)
+    assert found.vectors.dtype == np.float32
+    assert server.answered == Counter(set(texts))
+    assert max(map(len, server.sent)) <= 32
+    assert server.requests > 8
+    assert found.notes == {
+        "texts": 150, "windows": 150, "longer_than_a_window": 0, "tokens_cut": 0,
+        "tokens": sum(sum(len(t.encode()) for t in batch) // 4
+                      for batch in {tuple(sent) for sent in server.sent}),
+    }  # fmt: skip
+    asked = server.requests
+    again = fetch(texts, tmp_path)
+    assert server.requests == asked
+    assert (again.vectors == found.vectors).all()
+    assert again.notes == found.notes
+    for file in tmp_path.rglob("*"):
+        assert file.is_dir() or KEY.encode() not in file.read_bytes()
+
+
+def test_a_killed_run_pays_for_nothing_twice(
+    serve: Callable[..., FakeEmbedder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    texts = [f"story {k}" for k in range(200)]
+    kept = []
+    once = EmbeddingStore.keep
+
+    def until_killed(self: EmbeddingStore) -> None:
+        once(self)
+        kept.append(1)
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+
+    one = Traffic(connections=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddingStore, "keep", until_killed)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(texts, tmp_path / "killed", one)
+    assert sum(server.answered.values()) == 3 * 32
+    resumed = fetch(texts, tmp_path / "killed", one)
+    assert set(server.answered.values()) == {1}
+    whole = fetch(texts, tmp_path / "whole", one)
+    assert (whole.vectors == resumed.vectors).all()
+
+
+def test_a_service_that_gives_up_ends_the_run_and_what_came_is_kept(
+    serve: Callable[..., FakeEmbedder], tmp_path: Path
+) -> None:
+    texts = [f"story {k}" for k in range(300)]
+    server = serve(lambda number: "400" if number == 3 else "slow" if number < 9 else None)
+    with pytest.raises(ModelError, match=r"slow down.*max_tokens.*kept") as error:
+        fetch(texts, tmp_path)
+    assert KEY not in str(error.value)
+    # What was under way is kept, and what failed for good is not tried again by itself.
+    assert server.requests <= 3 + QUICK.connections
+    paid = dict(server.answered)
+    fetch(texts, tmp_path)
+    assert set(server.answered.values()) == {1}
+    assert paid.items() <= server.answered.items()
+
+
+@pytest.mark.parametrize("fault", ["fewer", "nan"])
+def test_embeddings_of_other_texts_or_of_no_numbers_are_not_paid_for_again(
+    serve: Callable[..., FakeEmbedder], tmp_path: Path, fault: str
+) -> None:
+    server = serve(lambda _: fault)
+    with pytest.raises(ModelError, match="2 texts were sent"):
+        fetch(["one story", "another"], tmp_path)
+    assert server.requests == 1
+
+
+def test_a_service_whose_model_has_changed_is_noticed(
+    serve: Callable[..., FakeEmbedder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve()
+    long = "moon " * 60
+    fetch([long], tmp_path, max_tokens=100, long_stories="cut")
+    monkeypatch.setitem(globals(), "vector_of", lambda _: [1.0, 2.0])
+    with pytest.raises(ModelError, match="different lengths"):
+        fetch([long], tmp_path, max_tokens=100)
+
+
+@pytest.mark.parametrize("fault", ["401", "quota"])
+def test_a_wrong_key_or_an_empty_account_is_not_tried_again(
+    serve: Callable[..., FakeEmbedder], tmp_path: Path, fault: str
+) -> None:
+    server = serve(lambda _: fault)
+    with pytest.raises(ModelError) as error:
+        fetch(["one story"], tmp_path)
+    assert server.requests == 1
+    assert KEY not in str(error.value)
+    assert "***" in str(error.value) or fault == "quota"
+
+
+def test_a_missing_key_or_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAKE_EMBEDDER_API_KEY", raising=False)
+    monkeypatch.delenv("FAKE_EMBEDDER_BASE_URL", raising=False)
+    with pytest.raises(ConfigError, match="FAKE_EMBEDDER_API_KEY is not set"):
+        fetch(["one"], tmp_path)
+    monkeypatch.setenv("FAKE_EMBEDDER_API_KEY", KEY)
+    with pytest.raises(ConfigError, match="FAKE_EMBEDDER_BASE_URL is not set"):
+        fetch(["one"], tmp_path)
+    with pytest.raises(ConfigError, match="SERVICE/MODEL"):
+        ServiceEmbeddings(["one"], EmbeddingOptions("openai-api/x"), tmp_path).fetch(
+            QUICK, Budget(QUICK)
+        )
+
+
+def test_dollars_stay_below_their_limit_in_all_runs_together(
+    serve: Callable[..., FakeEmbedder], tmp_path: Path
+) -> None:
+    server = serve()
+    texts = [f"story {k} " + "moon " * 20 for k in range(200)]
+    price = Price(input=100.0, output=0.0)
+
+    def spent() -> float:
+        return sum(len(text.encode()) * n for text, n in server.answered.items()) / 4 * 1e-4
+
+    def limited(dollars: float) -> Traffic:
+        return Traffic(connections=4, max_cost_usd=dollars)
+
+    service = ServiceEmbeddings(texts, EmbeddingOptions(MODEL), tmp_path)
+    estimate = service.estimate(price, QUICK)
+    assert (estimate.calls, estimate.known, server.requests) == (7, 0, 0)
+    for dollars in (0.2, 0.2, 0.2, 0.35):
+        with pytest.raises(ConfigError, match=rf"max_cost_usd of \${dollars} would be passed"):
+            fetch(texts, tmp_path, limited(dollars))
+        assert dollars / 4 < spent() <= dollars
+    rest = ServiceEmbeddings(texts, EmbeddingOptions(MODEL), tmp_path).estimate(price, QUICK)
+    assert rest.known == len(server.answered)
+    fetch(texts, tmp_path, limited(2 * estimate.most_cost_usd))  # type: ignore[operator]
+    assert set(server.answered.values()) == {1}
+    assert spent() == pytest.approx(estimate.cost_usd, rel=0.05)
+    assert spent() < estimate.most_cost_usd  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("text", ["moon and river, " * 40, "月光下的路" * 60, "x" * 700 + " \n "])
+def test_long_stories_are_read_in_windows_or_cut_and_counted(
+    serve: Callable[..., FakeEmbedder], tmp_path: Path, text: str
+) -> None:
+    server = serve()
+    cut = fetch([text, "short"], tmp_path, max_tokens=100, long_stories="cut", normalise=False)
+    assert server.requests == 1
+    assert cut.notes["longer_than_a_window"] == 1
+    first = next(sent for sent in server.answered if sent != "short")
+    assert text.startswith(first)
+    assert 0.85 * 200 < len(first.encode()) <= 200
+    lost = len(text.rstrip().encode()) - len(first.encode())
+    assert cut.notes["tokens_cut"] == pytest.approx(lost / 4, abs=4)
+    assert np.allclose(cut.vectors[0], vector_of(first), atol=1e-6)
+    whole = fetch([text, "short"], tmp_path, max_tokens=100, normalise=False)
+    # The first window is paid for already.
+    assert server.answered[first] == 1
+    assert whole.notes["tokens_cut"] == 0
+    windows = embedding_service._windows(text, 100)
+    assert "".join(windows).rstrip() == text.rstrip()
+    assert max(len(window.encode()) for window in windows) <= 200
+    weights = [len(window.encode()) for window in windows]
+    mean = np.average([vector_of(window) for window in windows], axis=0, weights=weights)
+    assert np.allclose(whole.vectors[0], mean, atol=1e-6)
+    assert np.allclose(whole.vectors[1], vector_of("short"), atol=1e-6)
+
+
+def test_the_program_tells_the_cost_and_shares_its_limits(
+    serve: Callable[..., FakeEmbedder], load_program: Callable[[str], ModuleType],
+    pair_table: Callable[..., pa.Table], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from litbench.config import build  # noqa: PLC0415
+
+    preferences = load_program("eval/preferences.py")
+    server = serve()
+    rows = [
+        {"prompt_id": f"p{k % 8}", "prompt": f"Prompt {k % 8}", "chosen": f"good {k}",
+         "rejected": f"bad {k}"}
+        for k in range(40)
+    ]  # fmt: skip
+    write_table(pair_table(rows), tmp_path / "pairs.parquet")
+    (tmp_path / "prices.yaml").write_text(f"{MODEL}: {{input: 100, output: 0}}\n")
+
+    def config(**keys: Any) -> Any:
+        plain = {
+            "pairs": str(tmp_path / "pairs.parquet"), "out": str(tmp_path / "out"),
+            "embedding": {"model": MODEL}, "folds": 2, "c": [0.1],
+            "prices": str(tmp_path / "prices.yaml"),
+            "autoencoder": {"units": 4, "active": 2, "prefixes": [4], "epochs": 2},
+        }  # fmt: skip
+        return build(preferences.Config, {**plain, **keys})
+
+    preferences.main(config(dry_run=True, model="mockllm/model"))
+    told = capsys.readouterr().out
+    assert f"embeddings ({MODEL})" in told
+    assert "when the embeddings are there" in told
+    assert server.requests == 0
+    assert not (tmp_path / "out").exists()
+    preferences.main(config())
+    assert server.answered == Counter(f"{word} {k}" for word in ("good", "bad") for k in range(40))
+    assert f'"model": "{MODEL}"' in (tmp_path / "out" / "manifest.json").read_text()
+    asked = server.requests
+    preferences.main(config(dry_run=True))
+    assert server.requests == asked
+    tight = Traffic(max_calls=10, max_cost_usd=1.0)
+    budget = Budget(tight, Price(input=100.0, output=0.0))
+    reserved = budget.take("moon", preferences.Sampling())
+    assert reserved is not None
+    budget.settle(reserved, preferences.Answer("answered", input_tokens=2_500, output_tokens=0))
+    left = preferences.left_over(tight, budget)
+    assert (left.max_calls, left.max_cost_usd) == (9, pytest.approx(0.75))
