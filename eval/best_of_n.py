@@ -12,11 +12,14 @@ their rewards from a rater (`rater`) or from a column (`reward`). Writes into `o
 - `best_of_n.json`, `.csv` and `.txt`: what choosing the best of n brings at each n, in reward over
   the prompt's own mean, in length, and in the eyes of a second rater (`second`), where the gain
   that only the first one sees shows;
-- `best_of_n.html` with its plots as `best_of_n_*.svg`, and `manifest.json`.
+- `best_of_n.html` with its plots as `best_of_n_*.svg` and `.png`, and `manifest.json`.
 
 A second rater that gives no rewards, such as a judge, compares the best of n drawn stories with
 another story of the prompt in both orders; its answers are kept in `out/answers`. With
 `--dry_run true` the program tells what that would cost, once the first rater has given its rewards.
+
+Rewards and verdicts are kept in `out/parts` as soon as a thousand of them are there: a killed run
+goes on where it was, and a dry run's rewards are not made again.
 """
 
 import json
@@ -27,11 +30,19 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import estimates_text, named_models, ready_rater
-from litbench.manifest import Product, without_runtime_keys, write_json
+from litbench.evaluation import VerdictParts, estimates_text, named_models, ready_rater
+from litbench.manifest import (
+    Product,
+    fingerprint,
+    without_runtime_keys,
+    write_atomically,
+    write_json,
+)
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.best_of_n import (
     Choice,
@@ -58,8 +69,12 @@ from litbench.raters import (
 from litbench.reading import read_table
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys, write_table
 from litbench.report.best_of_n_page import draw_panels, render_best_of_n
-from litbench.report.figures import standalone
+from litbench.report.document import write_panels
+from litbench.scoring import finite_rewards, rewards_depend_on
 from litbench.text import digest, prompt_key
+
+# Stories, or pairs, of one part.
+_PART = 1_024
 
 
 @dataclass
@@ -142,22 +157,37 @@ def check(config: Config) -> tuple[RaterSpec | None, RaterSpec | None]:
     return first, second
 
 
-def rewards_of(rater: ScoreRater, stories: pa.Table) -> np.ndarray:
+def rewards_of(
+    rater: ScoreRater, spec: RaterSpec, stories: pa.Table, parts: VerdictParts
+) -> np.ndarray:
     """A rater's reward of every story; each distinct one is scored once; shape (n,).
+
+    Args:
+        rater: the rater.
+        spec: its entry.
+        stories: the stories.
+        parts: its folder keeps the rewards, too.
 
     Raises:
         DataError: a reward is not finite.
     """
     rows = list(zip(*(stories[name].to_pylist() for name in ("prompt", "text")), strict=True))
-    places = {row: place for place, row in enumerate(dict.fromkeys(rows))}
-    given = rater.score([prompt for prompt, _ in places], [text for _, text in places])
-    if not np.isfinite(given).all():
-        raise DataError(
-            f"rater {rater.name}: {int((~np.isfinite(given)).sum())} of {len(given)} rewards are "
-            "not finite: check the model's weights and precision"
-        )
-    rewards: np.ndarray = given[[places[row] for row in rows]]
-    return rewards
+    distinct = list(dict.fromkeys(rows))
+    depends_on = rewards_depend_on(spec)
+    given: dict[tuple[str, str], float] = {}
+    for start in tqdm(
+        range(0, len(distinct), _PART), desc=rater.name, unit=" part", leave=False, disable=None
+    ):
+        some = distinct[start : start + _PART]
+        name = f"rewards-{fingerprint(depends_on, some)[:16]}"
+        parts.used.add(name)
+        path = parts.folder / f"{name}.parquet"
+        if not path.exists():
+            found = finite_rewards(rater, [prompt for prompt, _ in some], [t for _, t in some])
+            table = pa.table({"reward": pa.array(found, pa.float64())})
+            write_atomically(path, lambda part, table=table: pq.write_table(table, part))
+        given.update(zip(some, pq.read_table(path)["reward"].to_pylist(), strict=True))
+    return np.array([given[row] for row in rows])
 
 
 def rewards_in(name: str, stories: pa.Table, source: str) -> np.ndarray:
@@ -246,11 +276,28 @@ def best_and_worst(stories: pa.Table, groups: Sequence[np.ndarray], split: str) 
 
 
 def compare(
-    rater: Rater, stories: pa.Table, groups: Sequence[np.ndarray], draws: Sequence[Draw]
+    rater: Rater,
+    spec: RaterSpec,
+    stories: pa.Table,
+    groups: Sequence[np.ndarray],
+    draws: Sequence[Draw],
+    parts: VerdictParts,
 ) -> list[float]:
     """What a rater that compares says of each draw; every two stories are compared once."""
     table = pairs_to_compare(stories, groups, draws)
-    verdicts = judge_pairs(rater, table)
+    depends_on = rewards_depend_on(spec)
+    kept = []
+    for start in range(0, table.num_rows, _PART):
+        some = table.slice(start, _PART)
+        told = some.select(["prompt", "chosen", "rejected", "pair_id"]).to_pylist()
+        verdicts, _ = parts.get_or_make(
+            rater.name,
+            [depends_on, told],
+            lambda some=some: (judge_pairs(rater, some), {}),
+            errors_again=True,
+        )
+        kept.append(verdicts)
+    verdicts = pa.concat_tables(kept)
     (scores,) = pair_scores(verdicts, table)
     credit = dict(zip(table["pair_id"].to_pylist(), scores.credit.tolist(), strict=True))
     chosen = set(
@@ -305,6 +352,7 @@ def main(config: Config) -> None:
         return
     columns = config.columns or None
     stories = in_order(read_table(config.stories, STORIES, columns=columns, where=config.where))
+    parts = VerdictParts(config.out / "parts")
     first = None if first_spec is None else ready_rater(first_spec, config.out)
     if first is not None:
         if not isinstance(first, ScoreRater):
@@ -312,14 +360,14 @@ def main(config: Config) -> None:
                 f"rater {first.name} ({first.kind}) compares stories and gives no rewards: name "
                 "one that does to choose, and this one as second"
             )
-        rewards = rewards_of(first, stories)
+        rewards = rewards_of(first, first_spec, stories, parts)
     else:
         assert config.reward is not None
         rewards = rewards_in(config.reward, stories, config.stories)
     second = None if second_spec is None else ready_rater(second_spec, config.out)
     second_rewards = None
     if isinstance(second, ScoreRater):
-        second_rewards = rewards_of(second, stories)
+        second_rewards = rewards_of(second, second_spec, stories, parts)
     elif config.second_reward is not None:
         second_rewards = rewards_in(config.second_reward, stories, config.stories)
     stories = rank(stories, rewards)
@@ -357,7 +405,8 @@ def main(config: Config) -> None:
         return
     if draws:
         assert second is not None
-        choices = with_comparisons(choices, prompts, draws, compare(second, stories, groups, draws))
+        credit = compare(second, second_spec, stories, groups, draws, parts)
+        choices = with_comparisons(choices, prompts, draws, credit)
     names = [
         config.reward if first is None else first.name,
         config.second_reward if second is None else second.name,
@@ -375,6 +424,7 @@ def main(config: Config) -> None:
         },
     }  # fmt: skip
     finish(config, product, stories, groups, choices, names)
+    parts.discard_others()
     print(f"page: {page_path}")
 
 
@@ -398,11 +448,7 @@ def finish(
     text = best_of_n_text(choices) + "\n"
     product.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panels = draw_panels(choices, first or "", second, config.x_axis)
-    for name, panel in panels.items():
-        svg = standalone(panel.svg)
-        product.write(
-            f"best_of_n_{name}.svg", lambda path, svg=svg: path.write_text(svg, encoding="utf-8")
-        )
+    write_panels(product, "best_of_n", panels)
     manifest = json.dumps(without_runtime_keys(product.as_manifest()), indent=2)
     page = render_best_of_n(
         title=config.title,

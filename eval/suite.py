@@ -2,14 +2,15 @@
 
     python eval/suite.py --config configs/eval/suite.yaml
 
-Reads the pairs files named under `sets`; a file that is not there is listed as absent. Every set
-becomes an evaluation of its own in `out/NAME` (verdicts, leaderboard, manifest), which
-eval/report.py, eval/compare.py and eval/frontier.py read like one of eval/benchmark.py. Writes
-`suite.json`, `suite.csv`, `suite.md` and `manifest.json` into `out`: a row for each set and rater,
-with who the labels are from, and whether the rater was trained on some of the set's prompts. Each
-rater's verdicts on each set are kept as soon as they are there: a killed run goes on where it was,
-and a set or a rater added later is the only one to run. With `--dry_run true` the program tells
-what the judges would cost.
+Reads the pairs files named under `sets`; a file that is not there is listed as absent. One that
+cannot be used is set aside with its reason before any rater runs: the others go on, and in the end
+the exit status is 2 and no manifest is written. Every set becomes an evaluation of its own in
+`out/NAME` (verdicts, leaderboard, manifest), which eval/report.py, eval/compare.py and
+eval/frontier.py read like one of eval/benchmark.py. Writes `suite.json`, `suite.csv`, `suite.md`
+and `manifest.json` into `out`: a row for each set and rater, with who the labels are from, and
+whether the rater was trained on some of the set's prompts. Each rater's verdicts on each set are
+kept as soon as they are there: a killed run goes on where it was, and a set or a rater added later
+is the only one to run. With `--dry_run true` the program tells what the judges would cost.
 
 The mean over sets is of what these sets happen to be. They differ in texts, labels and
 difficulty, so it comes with its spread and without an interval, and leaves out sets on whose
@@ -185,6 +186,41 @@ def find_set(config: Config, name: str, entry: Entry, specs: Sequence[RaterSpec]
     )  # fmt: skip
 
 
+def find_sets(
+    config: Config, entries: Mapping[str, Entry], specs: Sequence[RaterSpec]
+) -> tuple[list[Present], dict[str, str]]:
+    """Look at sets that are there; the usable ones, and why each of the others is not.
+
+    Raises:
+        DataError: none can be used.
+    """
+    found: list[Present] = []
+    broken: dict[str, str] = {}
+    for name, entry in entries.items():
+        try:
+            found.append(find_set(config, name, entry, specs))
+        except DataError as error:
+            print(f"set aside: {name}: {error}")
+            # In tables that are shown, without the folders of who made them.
+            broken[name] = str(error).replace(f"{entry.pairs.parent}/", "")
+    if not found:
+        raise DataError(f"none of the {len(broken)} sets that are there can be used: mend them")
+    return found, broken
+
+
+def refuse_broken(broken: Mapping[str, str]) -> None:
+    """Tell at the very end that something is missing, so that no script takes it for the whole.
+
+    Raises:
+        DataError: a set was set aside.
+    """
+    if broken:
+        raise DataError(
+            f"set aside: {', '.join(broken)}, for the reasons above: mend or leave out, and run "
+            "the same command again, which judges these alone"
+        )
+
+
 def judge_sets(
     config: Config, spec: RaterSpec, sets: Sequence[Present]
 ) -> list[tuple[pa.Table, dict[str, Any]]]:
@@ -285,6 +321,7 @@ def markdown(
     means: Sequence[Mapping[str, Any]],
     present: Sequence[Present],
     absent: Mapping[str, Entry],
+    broken: Mapping[str, str],
 ) -> str:
     """The tables in Markdown, a row for each set and a column for each rater."""
     names = [mean["rater"] for mean in means]
@@ -316,6 +353,7 @@ def markdown(
     ]
     notes += [(name, f"absent: no file {without_folders(str(entry.pairs))}")
               for name, entry in absent.items()]  # fmt: skip
+    notes += [(name, f"set aside: {reason}") for name, reason in broken.items()]
     lines += [*(f"- {escape(name)}: {escape(note)}" for name, note in notes), ""]
     if len(present) > 1:
         lines += [
@@ -394,13 +432,11 @@ def main(config: Config) -> None:
             f"none of the {len(entries)} sets is there: run their programs of data_prep first "
             "(each config under configs/data says how), or name other files under sets"
         )
-    sets = [
-        find_set(config, name, entry, specs)
-        for name, entry in entries.items()
-        if name not in absent
-    ]
+    there = {name: entry for name, entry in entries.items() if name not in absent}
+    sets, broken = find_sets(config, there, specs)
     if config.dry_run:
         tell(specs, sets)
+        refuse_broken(broken)
         return
     product = Product(
         config.out,
@@ -412,7 +448,7 @@ def main(config: Config) -> None:
     )
     # A figure of a set that is gone must not stay in the tables of those that are there.
     open_sets = [one for one in sets if config.errors_again or not one.product.is_current()]
-    if not open_sets and product.is_current():
+    if not open_sets and not broken and product.is_current():
         print((config.out / "suite.md").read_text(encoding="utf-8"), end="")
         return
     judged = [judge_sets(config, spec, open_sets) for spec in specs]
@@ -435,15 +471,17 @@ def main(config: Config) -> None:
         "rows": rows,
         "over_sets": means,
         "absent": sorted(absent),
+        "set_aside": broken,
         "about": {one.name: one.entry.about for one in sets},
     }
     product.write("suite.json", lambda path: write_json(content, path))
     product.write("suite.csv", lambda path: write_csv(rows, path))
-    text = markdown(rows, means, sets, absent)
+    text = markdown(rows, means, sets, absent, broken)
     product.write("suite.md", lambda path: path.write_text(text, encoding="utf-8"))
+    print(f"\n{text}", end="")
+    refuse_broken(broken)
     product.counts = {"sets": len(sets), "absent": sorted(absent), "raters": len(specs)}
     product.finish()
-    print(f"\n{text}", end="")
 
 
 if __name__ == "__main__":

@@ -17,11 +17,13 @@ With another batch size or device rewards agree to 1e-5 in fp32 and not to the l
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -263,6 +265,44 @@ def _choose_device(local_rank: int) -> None:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
 
 
+def finite_rewards(rater: ScoreRater, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    """A rater's rewards, each of which is a number; float64, shape (n,).
+
+    Raises:
+        DataError: a reward is not finite.
+    """
+    rewards = np.asarray(rater.score(prompts, stories), dtype=np.float64)
+    finite = np.isfinite(rewards)
+    if not finite.all():
+        place = int(np.argmin(finite))
+        raise DataError(
+            f"rater {rater.name}: {int((~finite).sum())} of {len(rewards)} rewards are not "
+            f"finite, the first of the story {stories[place]!r:.60}: check the model's weights "
+            "and precision"
+        )
+    return rewards
+
+
+def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
+    """What a rater's rewards depend on beside prompts, stories and their batches; plain values.
+
+    Args:
+        spec: its entry; `load_scorer` was called before, so that the device is known.
+    """
+    torch = sys.modules.get("torch")
+    device = ""
+    if torch is not None:
+        device = str(spec.options.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    found = named_models([spec])
+    return {
+        "rater": as_plain(spec),
+        "models": {key: source_digest(path, is_model=True) for key, path in found.items()},
+        "device": device,
+        "versions": versions(),
+        "code": code_digest(__file__, *JUDGING_CODE),
+    }
+
+
 # Reading -------------------------------------------------------------------------------------
 
 
@@ -291,6 +331,16 @@ def _text_files(sources: Sequence[str]) -> Iterator[tuple[str, Path]]:
             yield _readable(Path(path.name)), path
         else:
             raise DataError(f"there is no file {source}: check the path")
+
+
+def _digest(source: str) -> str:
+    """Digest of what is read of a source: of a folder of text files these alone.
+
+    Whatever else lies there, such as this very output, is not read.
+    """
+    if not (is_text(source) and Path(source).is_dir()):
+        return source_digest(source)
+    return fingerprint([[name, source_digest(file)] for name, file in _text_files([source])])
 
 
 def _gather_texts(job: ScoringJob, path: Path, set_aside: SetAside) -> None:
@@ -538,15 +588,7 @@ class _Rewards:
         stories = table[job.text_column].to_pylist()
         before = _without_cut(rater.notes())[1]
         # Minus zero is zero, also to what compares rewards bit by bit.
-        rewards = np.asarray(rater.score(prompts, stories), dtype=np.float64) + 0.0
-        finite = np.isfinite(rewards)
-        if not finite.all():
-            place = int(np.argmin(finite))
-            raise DataError(
-                f"rater {rater.name}: {int((~finite).sum())} of {len(rewards)} rewards are not "
-                f"finite, the first of the story {stories[place]!r:.60}: check the model's weights "
-                "and precision"
-            )
+        rewards = finite_rewards(rater, prompts, stories) + 0.0
         found = pa.table(
             {
                 "row": np.arange(start, start + len(rewards)),
@@ -750,12 +792,52 @@ def _scored(
     return schema, chunks()
 
 
-def _write(schema: pa.Schema, chunks: Iterator[pa.Table], job: ScoringJob, path: Path) -> None:
-    """Write chunks as one file of the format that its ending names; pieces stand beside it."""
+def _holds_fractions(kind: pa.DataType) -> bool:
+    """Whether values of a type may be floating-point numbers, or hold some."""
+    if pa.types.is_dictionary(kind):
+        return _holds_fractions(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(_holds_fractions(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind))
+
+
+def _finite(value: Any) -> tuple[Any, int]:
+    """A value as JSON can hold it, and how many numbers became null: JSON has no NaN."""
+    if isinstance(value, float):
+        return (value, 0) if math.isfinite(value) else (None, 1)
+    if isinstance(value, dict):
+        inner, lost = _finite(list(value.values()))
+        return dict(zip(value, inner, strict=True)), lost
+    if isinstance(value, list | tuple):
+        pairs = [_finite(one) for one in value]
+        return type(value)(one for one, _ in pairs), sum(lost for _, lost in pairs)
+    return value, 0
+
+
+def _for_json(table: pa.Table, lost: Counter[str]) -> pa.Table:
+    """Rows as JSON can hold them; `lost` counts by column the numbers that became null."""
+    for place, one in enumerate(table.schema):
+        if _holds_fractions(one.type):
+            values, found = _finite(table[one.name].to_pylist())
+            if found:
+                lost[one.name] += found
+                table = table.set_column(place, one, pa.array(values, one.type))
+    return table
+
+
+def _write(
+    schema: pa.Schema, chunks: Iterator[pa.Table], job: ScoringJob, path: Path
+) -> dict[str, int]:
+    """Write chunks as one file of the format that its ending names; pieces stand beside it.
+
+    Returns:
+        By column, how many numbers are null in JSONL, which has neither NaN nor infinity.
+    """
+    lost: Counter[str] = Counter()
     if path.suffix == ".parquet":
         batches = (batch for chunk in chunks for batch in chunk.to_batches())
         write_sorted_batches(pa.RecordBatchReader.from_batches(schema, batches), job.schema, path)
-        return
+        return lost
     # One writer decides what a row looks like, here as elsewhere; it writes whole files.
     piece = path.with_name(f"piece{path.suffix}")
     with path.open("wb") as file:
@@ -763,21 +845,14 @@ def _write(schema: pa.Schema, chunks: Iterator[pa.Table], job: ScoringJob, path:
         heading = piece.read_bytes()
         file.write(heading)
         for chunk in chunks:
-            write_table(chunk, piece)
+            write_table(chunk if path.suffix == ".csv" else _for_json(chunk, lost), piece)
             with piece.open("rb") as written:
                 written.seek(len(heading))
                 shutil.copyfileobj(written, file)
+    return lost
 
 
 # The whole job -------------------------------------------------------------------------------
-
-
-def _device(options: Mapping[str, Any]) -> str:
-    """What torch computes on, so far as that changes rewards; "" for raters without it."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return ""
-    return str(options.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _current(job: ScoringJob, mark: str) -> dict[str, Any] | None:
@@ -814,19 +889,15 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
     crew = Crew.of_launcher()
     as_text = is_text(job.inputs[0])
     paths = list(job.inputs)
-    inputs = {"paths": paths, "sha256": [source_digest(path) for path in paths]}
+    inputs = {"paths": paths, "sha256": [_digest(path) for path in paths]}
     reference = None
     if job.reference is not None:
         reference = {"path": job.reference, "sha256": source_digest(job.reference)}
     rater = load_scorer(job.rater)
-    models = {key: source_digest(p, is_model=True) for key, p in named_models([job.rater]).items()}
+    judging = rewards_depend_on(job.rater)
     reading = [
         job.prompt_column, job.text_column, job.chunk_stories, pa.__version__,
         code_digest(__file__, *_READING_CODE),
-    ]  # fmt: skip
-    judging = [
-        job.rater, models, _device(job.rater.options), versions(),
-        code_digest(__file__, *JUDGING_CODE),
     ]  # fmt: skip
     # Text files are named in the output.
     names = [name for name, _ in _text_files(paths)] if as_text else []
@@ -879,7 +950,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             "command": "litbench score",
             "fingerprint": mark,
             "rater": as_plain(job.rater),
-            "models": models,
+            "models": judging["models"],
             "input": inputs,
             **({"reference": reference} if reference is not None else {}),
             "options": {
@@ -955,7 +1026,7 @@ def _finish(job: ScoringJob, found: Mapping[str, _Rewards]) -> dict[str, Any]:
             ready = Path(scratch) / f"output{job.out.suffix}"
             ranking = _Ranking(Path(scratch), found)
             schema, chunks = _scored(job, stories.rows, ranking)
-            _write(schema, chunks, job, ready)
+            not_finite = _write(schema, chunks, job, ready)
             part, compared = ranking.prompt_part(), ranking.compared()
             ranking.close()
             ready.replace(job.target)
@@ -970,6 +1041,7 @@ def _finish(job: ScoringJob, found: Mapping[str, _Rewards]) -> dict[str, Any]:
         "set_aside": stories.rows.record["set_aside"],
         "left_out_by_where": stories.rows.record["not_selected"],
         "stories_cut": ranking.stories_cut["input"],
+        "not_finite_made_null": dict(sorted(not_finite.items())),
     }
     if "reference" in found:
         counts |= {

@@ -241,6 +241,7 @@ def test_the_program_keeps_best_and_worst(
     page = (tmp_path / "out/best_of_n.html").read_text()
     assert "within its prompt only" in page
     assert (tmp_path / "out/best_of_n_gain.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "out/best_of_n_gain.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_rater_that_compares_is_asked_about_drawn_pairs(
@@ -291,6 +292,67 @@ def test_a_comparing_rater_is_read_the_right_way_round(
     assert exact[0] < 0.85
     choose(rater=LONGER, second={"comparing": {"kind": "random"}}, comparisons=100)
     assert shares() == pytest.approx(exact, abs=0.04)
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    """The product's files but the page, which shows a time."""
+    return {
+        name: (folder / name).read_bytes()
+        for name in read_manifest(folder)["outputs"]
+        if not name.endswith(".html")
+    }
+
+
+def test_a_killed_run_keeps_rewards_and_verdicts_and_ends_in_the_same_bytes(
+    choose: Callable[..., dict[str, Any]],
+    load_program: Callable[[str], ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from litbench.raters import LengthRater, RandomRater  # noqa: PLC0415
+
+    class Killed(BaseException):
+        pass
+
+    monkeypatch.setattr(load_program("eval/best_of_n.py"), "_PART", 7)
+    keys: dict[str, Any] = {"rater": LONGER, "second": {"coin": {"kind": "random"}}}
+    given: list[int] = []
+    room = [10**9]
+
+    def mortal(cls: type, name: str) -> None:
+        whole = getattr(cls, name)
+
+        def dies(self: Any, *texts: Any) -> Any:
+            if len(given) >= room[0]:
+                raise Killed
+            given.append(len(texts[0]))
+            return whole(self, *texts)
+
+        monkeypatch.setattr(cls, name, dies)
+
+    mortal(LengthRater, "score")
+    mortal(RandomRater, "judge")
+    choose(**keys)
+    undisturbed, all_given = outputs(tmp_path / "out"), list(given)
+    assert max(all_given) == 7
+    parts = {path.name for path in (tmp_path / "out/parts").iterdir()}
+    (tmp_path / "out").rename(tmp_path / "undisturbed")
+    given.clear()
+    for room[0] in (2, 9):
+        with pytest.raises(Killed):
+            choose(**keys)
+    room[0] = 10**9
+    # What another config has left, and what a kill leaves of a half-written part.
+    for name in ("rewards-0123.parquet", ".part-half.parquet"):
+        (tmp_path / "out/parts" / name).touch()
+    choose(**keys)
+    assert given == all_given, "nothing is asked twice"
+    assert outputs(tmp_path / "out") == undisturbed
+    assert {path.name for path in (tmp_path / "out/parts").iterdir()} == parts
+    # Another second rater leaves the rewards of the first as they are.
+    given.clear()
+    choose(rater=LONGER, second={"talk": {"kind": "talk"}}, dry_run=True)
+    assert not given
 
 
 def test_a_column_of_rewards_will_do(

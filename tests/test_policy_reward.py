@@ -294,7 +294,7 @@ def test_trigrams_tell_sameness_from_variety() -> None:
 def test_the_curves_show_every_panel() -> None:
     panels = [("reward", [(1, 0.0), (2, 1.0)], [(0, 0.0), (2, 1.0)], 0.5),
               ("words", [], [(0, 10.0), (2, 12.0)], None)]  # fmt: skip
-    svg = policy_curves(panels)
+    svg = policy_curves(panels).svg
     assert all(text in svg for text in (">reward<", ">words<", ">step<", "people"))
 
 
@@ -317,6 +317,37 @@ def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
     config.held_out = 4
     with pytest.raises(DataError, match="3 of them unknown"):
         program.divide(config, {"reward": rater})
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"other_raters": {"reward": {"kind": "longer"}}}, "this name is taken"),
+        ({"held_out": 0}, "held_out is 0: give at least 1"),
+        ({"num_generations": 1}, "num_generations is 1: give at least 2"),
+        ({"temperature": 0.0}, "temperature is 0.0: give a number above 0"),
+        ({"learning_rate": math.nan}, "learning_rate is nan"),
+        ({"hidden_size": 20}, "hidden_size is 20: give a multiple of 8"),
+    ],
+)
+def test_what_would_fail_after_pretraining_is_refused_before(
+    tmp_path: Path, load_program: Any, keys: dict[str, Any], says: str
+) -> None:
+    program: ModuleType = load_program("train/grpo.py")
+    config = program.Config(
+        stories=tmp_path / "none.parquet", rater={"kind": "longer"}, out=tmp_path, **keys
+    )
+    with pytest.raises(ConfigError, match=says):
+        program.main(config)
+
+
+def test_a_reward_that_is_no_number_stops_an_evaluation(load_program: Any) -> None:
+    program: ModuleType = load_program("train/grpo.py")
+    raters = {"reward": Stars()}
+    assert program.evaluate(1, ["p"], ["a *"], raters)["rewards"] == {"reward": [1.0]}
+    raters["reward"].name = "stars"
+    with pytest.raises(DataError, match="1 of 2 rewards are not finite"):
+        program.evaluate(1, ["p", "p"], ["a *", "nan"], raters)
 
 
 def test_a_tie_with_people_is_half_a_win(load_program: Any) -> None:
@@ -377,6 +408,7 @@ def test_the_program_goes_from_stories_to_a_curve(
     assert results["words"]["after"] == pytest.approx(gained["after"])
     assert len((config.out / "samples.jsonl").read_text().splitlines()) == 8
     assert (config.out / "curve.svg").read_text().startswith("<?xml")
+    assert (config.out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert (config.out / "policy" / "model.safetensors").exists()
     assert not list(config.out.glob("checkpoints-*"))
     assert len((config.out / "curve.csv").read_text().splitlines()) == 1 + 2 + 3

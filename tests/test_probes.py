@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -120,6 +121,18 @@ def test_sentences_join_to_their_text(text: str) -> None:
 )
 def test_sentences_end_where_readers_end_them(text: str, parts: list[str]) -> None:
     assert sentences(text) == parts
+
+
+@pytest.mark.parametrize(
+    "text", ["a" + "." * 100_000 + "b", "a" + " " * 200_000 + "b", "A. " * 40_000],
+    ids=["stops", "blanks", "capitals"],
+)  # fmt: skip
+def test_a_story_of_nothing_but_ends_holds_up_nobody(text: str) -> None:
+    started = time.process_time()
+    assert join_sentences(split_sentences(text)) == text
+    change(PROBES["headings"], Subject(text, 0), 1.0)
+    # From every letter to the last one it would be a minute and more.
+    assert time.process_time() - started < 20
 
 
 def test_the_language_is_that_of_most_words() -> None:
@@ -593,7 +606,8 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert set(manifest["outputs"]) == {
         "probe_pairs.parquet", "verdicts.parquet", "probes.json", "probes.csv", "probes.txt",
-        "probes.html", "probes_breaking.svg", "probes_preserving.svg",
+        "probes.html", "probes_breaking.svg", "probes_breaking.png", "probes_preserving.svg",
+        "probes_preserving.png",
     }  # fmt: skip
     program.main(config)
     again = capsys.readouterr().out

@@ -231,6 +231,24 @@ def test_text_files_are_stories(job, tmp_path):
     assert "latin.txt" in made.set_aside.read_text()
 
 
+def test_other_files_beside_the_texts_do_not_matter(job, tmp_path, dying):
+    """Such as the output and its parts, where they lie in the folder that is read."""
+    folder = tmp_path / "drafts"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.txt").write_text("word " * (number + 1))
+    made = job(None, source=folder, out="drafts/out.csv", prompt="p", chunk_stories=1)
+    dying(3)
+    with pytest.raises(Killed):
+        score_files(made)
+    given = dying(None)
+    scored(made)
+    assert given == [["word " * 4]]
+    assert score_files(made)["unchanged"]
+    (folder / "3.txt").write_text("changed")
+    assert [row["text"] for row in scored(made)][3] == "changed"
+
+
 def test_broken_rows_are_set_aside_with_their_reasons_and_an_old_list_goes(job, tmp_path):
     rows = story_rows(3)
     source = write_jsonl(rows, tmp_path / "broken.jsonl")

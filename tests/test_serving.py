@@ -9,6 +9,7 @@ import math
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -46,19 +47,34 @@ def longer():
     return LengthRater.longer("longer", {}, "test")
 
 
-@dataclass
-class Slow(ScoreRater):
-    """Takes so long for a story; the reward is its length in characters."""
+# Seconds after which what should have come to pass has not, on however busy a machine.
+PATIENCE = 60
 
-    seconds: float = 0.05
-    name: str = "slow"
-    kind: str = "slow"
+
+def lengths(prompts, stories):  # noqa: ARG001
+    return np.array([float(len(story)) for story in stories])
+
+
+@dataclass
+class Gated(ScoreRater):
+    """Scores when it may; the reward is the story's length in characters, if no other is given.
+
+    Nothing depends on how fast the machine is: a test that needs a busy model lets it wait.
+    """
+
+    name: str = "gated"
+    kind: str = "gated"
+    rewards: object = lengths
+    may: threading.Event = field(default_factory=threading.Event)
     seen: list = field(default_factory=list)
 
-    def score(self, prompts, stories):  # noqa: ARG002
+    def score(self, prompts, stories):
         self.seen.append(list(stories))
-        time.sleep(self.seconds * len(stories))
-        return np.array([float(len(story)) for story in stories])
+        assert self.may.wait(PATIENCE)
+        return self.rewards(prompts, stories)
+
+    def count(self, story):
+        return sum(stories.count(story) for stories in self.seen)
 
 
 @dataclass
@@ -70,7 +86,7 @@ class Running:
 
     def call(self, path, body=None, headers=None, method=None):
         """Status, headers and parsed answer of one request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             if body is not None and not isinstance(body, bytes | str):
                 body = json.dumps(body)
@@ -97,8 +113,8 @@ class Running:
             if re.match(rf"(litbench_)?{name}(\{{|\s)", line)
         )
 
-    def wait_until(self, condition, seconds=10):
-        end = time.monotonic() + seconds
+    def wait_until(self, condition):
+        end = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < end, "it never came to that"
             time.sleep(0.01)
@@ -115,11 +131,11 @@ def serving(load, wait=True, **options):
     made = Running(listener.getsockname()[1], server, running, thread)
     try:
         if wait:
-            made.wait_until(lambda: server.batcher.state == "ready" and running.started, 60)
+            made.wait_until(lambda: server.batcher.state == "ready" and running.started)
         yield made
     finally:
         running.handle_exit(signal.SIGTERM, None)
-        thread.join(20)
+        thread.join(PATIENCE)
         listener.close()
         assert not thread.is_alive(), "the server did not stop"
 
@@ -190,21 +206,27 @@ def test_all_forms_give_the_local_rewards(served, model, texts, local):
     assert answer["extra_logs"]["reward"] == answer["rewards"]
 
 
-def test_requests_share_batches_and_keep_their_own_rewards(served, texts, local):
+def test_requests_share_batches_and_keep_their_own_rewards(model, texts, local):
     prompts, stories = texts
-    batches, requests = served.metric("batch_stories_count"), 120
+    requests = 24
     chosen = [random.Random(place).sample(range(len(stories)), 3) for place in range(requests)]
-    with ThreadPoolExecutor(24) as pool:
-        answers = pool.map(
-            lambda places: served.rewards(
-                [prompts[p] for p in places], [stories[p] for p in places]
-            ),
-            chosen,
-        )
-        for places, rewards in zip(chosen, answers, strict=True):
-            assert rewards == pytest.approx(local[places], abs=SAME, rel=0)
-    assert served.metric("batch_stories_count") - batches < requests / 2
-    assert served.metric("queue_stories") == 0
+    rater = Gated(rewards=model.score)
+    with serving(lambda: rater) as running, ThreadPoolExecutor(requests) as pool:
+
+        def ask(places):
+            return pool.submit(
+                running.rewards, [prompts[p] for p in places], [stories[p] for p in places]
+            )
+
+        asked = [ask(chosen[0])]
+        running.wait_until(lambda: rater.seen)
+        asked += map(ask, chosen[1:])
+        running.wait_until(lambda: running.server.batcher.waiting == 3 * (requests - 1))
+        rater.may.set()
+        for places, answer in zip(chosen, asked, strict=True):
+            assert answer.result() == pytest.approx(local[places], abs=SAME, rel=0)
+        assert len(rater.seen) == 2
+        assert running.metric("queue_stories") == 0
 
 
 def test_batches_show_no_progress(tiny_model, monkeypatch):
@@ -241,18 +263,19 @@ def test_any_rater_with_rewards_is_served(pair_table, tmp_path):
 
 
 def test_a_short_request_does_not_wait_for_a_long_one_to_end():
-    rater = Slow(seconds=0.01)
-    with serving(lambda: rater, limits=Limits(batch_tokens=60)) as running:
-        done = []
-        long = threading.Thread(
-            target=lambda: done.append((running.rewards(["p"] * 50, ["long"] * 50), "long"))
-        )
-        long.start()
+    rater = Gated()
+    with (
+        serving(lambda: rater, limits=Limits(batch_tokens=60)) as running,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        long = pool.submit(running.rewards, ["p"] * 50, ["long"] * 50)
         running.wait_until(lambda: rater.seen)
-        assert running.rewards(["p"], ["short"]) == [5.0]
-        assert not done
-        long.join()
-        assert done == [([4.0] * 50, "long")]
+        short = pool.submit(running.rewards, ["p"], ["short"])
+        running.wait_until(lambda: running.server.batcher.waiting == 51 - len(rater.seen[0]))
+        rater.may.set()
+        assert (short.result(), long.result()) == ([5.0], [4.0] * 50)
+        assert "short" in rater.seen[1]
+        assert len(rater.seen) > 3
 
 
 # Clear words for the rest -------------------------------------------------------------------
@@ -340,24 +363,25 @@ def test_a_text_of_nothing_but_end_tokens_holds_up_nobody(served):
     body = json.dumps({"query": ["p" + "<end>" * 300_000], "prompts": ["p"]})
     started = time.process_time()
     assert served.call("/get_reward", body)[0] == 200
-    assert time.process_time() - started < 2
+    # A copy of the text for each of them would take minutes.
+    assert time.process_time() - started < 20
 
 
 def test_a_client_that_does_not_take_its_answers_is_let_go():
     with serving(longer, limits=Limits(timeout_s=0.2, read_s=0.2)) as running:
         with socket.socket() as raw:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            raw.settimeout(5)
+            raw.settimeout(PATIENCE)
             raw.connect(("127.0.0.1", running.port))
             # A thousand times what fits between a server and a client that does not read.
             with pytest.raises(ConnectionError):
                 raw.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 500_000)
         running.wait_until(lambda: not running.uvicorn.server_state.connections)
-        assert running.server.app.held == 0
+        running.wait_until(lambda: running.server.app.held == 0)
 
 
 def test_a_path_with_a_slash_too_many_leads_to_no_other_host(plain):
-    with socket.create_connection(("127.0.0.1", plain.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", plain.port), timeout=PATIENCE) as raw:
         raw.sendall(b"GET /health/ HTTP/1.1\r\nHost: elsewhere\r\n\r\n")
         answer = raw.recv(1_000)
     assert b" 404 " in answer
@@ -382,7 +406,7 @@ def test_oversized_bodies_are_refused_with_and_without_a_length(plain):
     assert "the limit is 20,000" in answer["error"]["message"]
     pieces = (b"%x\r\n%s\r\n" % (1_000, b"x" * 1_000) for _ in range(60))
     head = {**JSON, "Transfer-Encoding": "chunked"}
-    connection = http.client.HTTPConnection("127.0.0.1", plain.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)
     connection.request("POST", "/score", b"".join(pieces) + b"0\r\n\r\n", head)
     assert connection.getresponse().status == 413
     connection.close()
@@ -390,7 +414,7 @@ def test_oversized_bodies_are_refused_with_and_without_a_length(plain):
 
 
 def test_a_full_queue_says_when_to_come_again():
-    rater = Slow(seconds=0.1)
+    rater = Gated()
     limits = Limits(batch_tokens=1, waiting_stories=4)
     with serving(lambda: rater, limits=limits) as running, ThreadPoolExecutor(1) as pool:
         first = pool.submit(running.rewards, ["p"] * 4, ["abc"] * 4)
@@ -399,22 +423,25 @@ def test_a_full_queue_says_when_to_come_again():
         assert status == 429
         assert int(headers["retry-after"]) >= 1
         assert "over the limit of 4" in answer["error"]["message"]
+        rater.may.set()
         assert first.result() == [3.0] * 4
 
 
 def test_bodies_together_have_a_limit():
-    rater = Slow(seconds=0.2)
+    rater = Gated()
     with serving(lambda: rater, limits=Limits(held_bytes=3_000)) as running:
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(running.rewards, ["p"], ["x" * 2_000])
             running.wait_until(lambda: rater.seen)
             assert running.call("/score", {"prompt": "p", "stories": ["y" * 2_000]})[0] == 429
+            rater.may.set()
             assert first.result() == [2_000.0]
+        running.wait_until(lambda: running.metric("held_bytes") == 0)
         assert running.rewards(["p"], ["z" * 2_000]) == [2_000.0]
 
 
 def test_too_many_requests_at_once_are_refused():
-    rater = Slow(seconds=0.3)
+    rater = Gated()
     with (
         serving(lambda: rater, limits=Limits(requests=1)) as running,
         ThreadPoolExecutor(1) as pool,
@@ -423,18 +450,23 @@ def test_too_many_requests_at_once_are_refused():
         running.wait_until(lambda: rater.seen)
         assert running.call("/score", {"prompt": "p", "stories": ["y"]})[0] == 429
         assert running.call("/health")[0] == 200
+        rater.may.set()
         assert first.result() == [1.0]
 
 
 def test_time_is_up_after_a_while_and_the_queue_is_free_again():
-    rater = Slow(seconds=0.05)
+    rater = Gated()
     with serving(lambda: rater, limits=Limits(batch_tokens=1, timeout_s=0.5)) as running:
         status, headers, _ = running.call("/score", {"prompt": "p", "stories": ["x"] * 50})
         assert status == 504
         assert "retry-after" in headers
-        running.wait_until(lambda: running.metric("queue_stories") == 0, 1)
-        assert sum(map(len, rater.seen)) < 30
-        assert running.rewards(["p"], ["ab"]) == [2.0]
+        running.wait_until(lambda: running.metric("queue_stories") == 0)
+        rater.may.set()
+        # A busy machine may need more than half a second for this one, too.
+        running.wait_until(
+            lambda: running.call("/score", {"prompt": "p", "stories": ["ab"]})[0] == 200
+        )
+        assert rater.count("x") == 1
 
 
 def request_bytes(body, path="/score", length=None):
@@ -447,42 +479,50 @@ def request_bytes(body, path="/score", length=None):
 
 
 def test_a_client_that_leaves_frees_its_place():
-    rater = Slow(seconds=0.1)
+    rater = Gated()
     with serving(lambda: rater, limits=Limits(batch_tokens=1)) as running:
         with socket.create_connection(("127.0.0.1", running.port)) as raw:
             raw.sendall(request_bytes({"prompt": "p", "stories": ["x"] * 200}))
             running.wait_until(lambda: rater.seen)
-        running.wait_until(lambda: running.metric("queue_stories") == 0, 5)
+        running.wait_until(lambda: running.metric("queue_stories") == 0)
+        rater.may.set()
         assert running.rewards(["p"], ["ab"]) == [2.0]
-        assert sum(map(len, rater.seen)) < 50
+        assert rater.count("x") == 1
         assert 'path="/score",status="499"} 1.0' in running.call("/metrics")[2]
 
 
 def test_clients_that_say_nothing_or_not_enough_are_let_go():
-    with serving(longer, limits=Limits(read_s=0.3)) as running:
-        whole = request_bytes({"prompt": "p", "stories": ["a b"]})
-        for said, answer in (
-            (b"", b""),
-            (whole[:30], b""),
-            (whole[:-5], b" 408 "),
-            (request_bytes(b"x" * 10, length=10**9), b" 413 "),
-            (whole, b" 200 "),
-        ):
-            with socket.create_connection(("127.0.0.1", running.port), timeout=5) as raw:
-                raw.sendall(said)
-                heard = b""
-                # Until the server closes: a reset is a close too.
-                while True:
-                    try:
-                        piece = raw.recv(10_000)
-                    except ConnectionResetError:
-                        break
-                    if not piece:
-                        break
-                    heard += piece
+    whole = request_bytes({"prompt": "p", "stories": ["a b"]})
+
+    def heard_after(said):
+        with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) as raw:
+            raw.sendall(said)
+            heard = b""
+            # Until the server closes: a reset is a close too.
+            while True:
+                try:
+                    piece = raw.recv(10_000)
+                except ConnectionResetError:
+                    return heard
+                if not piece:
+                    return heard
+                heard += piece
+
+    expected = {
+        b"": b"",
+        whole[:30]: b"",
+        whole[:-5]: b" 408 ",
+        request_bytes(b"x" * 10, length=10**9): b" 413 ",
+        whole: b" 200 ",
+    }
+    with (
+        serving(longer, limits=Limits(read_s=2)) as running,
+        ThreadPoolExecutor(len(expected)) as pool,
+    ):
+        for heard, answer in zip(pool.map(heard_after, expected), expected.values(), strict=True):
             assert answer in heard
             assert bool(heard) == bool(answer)
-        running.wait_until(lambda: len(running.uvicorn.server_state.connections) <= 1)
+        running.wait_until(lambda: not running.uvicorn.server_state.connections)
 
 
 def test_a_token_is_asked_of_all_but_health(caplog):
@@ -492,7 +532,12 @@ def test_a_token_is_asked_of_all_but_health(caplog):
         right = {**JSON, "Authorization": "Bearer sesame-42"}
         assert running.call("/score", body, right)[0] == 200
         assert running.call("/metrics", headers=right)[0] == 200
-        for wrong in ("Bearer sesame-4", "Bearer sesame-422", "sesame-42", "Basic x", ""):
+        for same in ("bearer sesame-42", "BEARER  sesame-42"):
+            assert running.call("/metrics", headers={"Authorization": same})[0] == 200
+        for wrong in (
+            "Bearer sesame-4", "Bearer sesame-422", "Bearer Sesame-42", "Bearersesame-42",
+            "Basic sesame-42", "sesame-42", "Bearer", "Basic x", "",
+        ):  # fmt: skip
             status, headers, answer = running.call("/score", body, {**JSON, "Authorization": wrong})
             assert status == 401
             assert headers["www-authenticate"] == "Bearer"
@@ -509,7 +554,7 @@ def test_until_the_model_is_there_the_server_says_so():
     may_load = threading.Event()
 
     def load():
-        assert may_load.wait(20)
+        assert may_load.wait(PATIENCE)
         return longer()
 
     with serving(load, wait=False) as running:
@@ -529,7 +574,7 @@ def test_a_model_that_cannot_be_loaded_stops_the_server():
         raise ModelError("no such folder: check the path")
 
     with serving(load, wait=False) as running:
-        running.thread.join(10)
+        running.thread.join(PATIENCE)
         assert not running.thread.is_alive()
         assert isinstance(running.server.batcher.failure, ModelError)
 
@@ -561,27 +606,14 @@ def test_a_failing_story_fails_its_own_request_only(caplog):
     assert "cannot read [" not in caplog.text
 
 
-@dataclass
-class Gated(ScoreRater):
-    """Scores when it may; the reward is the story's length in characters."""
-
-    name: str = "gated"
-    kind: str = "gated"
-    may: threading.Event = field(default_factory=threading.Event)
-
-    def score(self, prompts, stories):  # noqa: ARG002
-        assert self.may.wait(20)
-        return np.array([float(len(story)) for story in stories])
-
-
 def test_a_stop_answers_what_is_queued_and_takes_nothing_new():
     rater = Gated()
-    limits = Limits(batch_tokens=1)
+    limits = Limits(batch_tokens=1, read_s=PATIENCE)
     late = request_bytes({"prompt": "p", "stories": ["x"]})
     with (
         serving(lambda: rater, limits=limits) as running,
         ThreadPoolExecutor(8) as pool,
-        socket.create_connection(("127.0.0.1", running.port), timeout=10) as half,
+        socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) as half,
     ):
         half.sendall(late[:-4])
         queued = [pool.submit(running.rewards, ["p"] * 3, ["abc"] * 3) for _ in range(5)]
@@ -592,7 +624,7 @@ def test_a_stop_answers_what_is_queued_and_takes_nothing_new():
         assert half.recv(1_000).startswith(b"HTTP/1.1 503 ")
         rater.may.set()
         assert [one.result() for one in queued] == [[3.0] * 3] * 5
-        running.thread.join(10)
+        running.thread.join(PATIENCE)
         with pytest.raises(OSError):
             running.call("/health")
 
@@ -604,7 +636,7 @@ def test_what_a_stop_cannot_wait_for_is_told_so(caplog):
         ThreadPoolExecutor(1) as pool,
     ):
         queued = pool.submit(running.call, "/score", {"prompt": "p", "stories": ["x"]})
-        running.wait_until(lambda: running.server.app.held)
+        running.wait_until(lambda: rater.seen)
         running.uvicorn.handle_exit(signal.SIGTERM, None)
         status, headers, answer = queued.result()
         rater.may.set()
@@ -658,12 +690,29 @@ def parse(*arguments):
         (["--rater", "longer"], "needs a kind"),
         (["--rater", "{kind: longer}", "--device", "cpu"], "--device"),
         (["--rater", "{kind: longer}", "--stories", "0"], "--stories is 0"),
+        (["--rater", "{kind: longer}", "--wait-ms", "-1"], "--wait-ms is -1.0"),
+        (["--rater", "{kind: longer}", "--timeout-s", "nan"], "--timeout-s is nan"),
+        (["--rater", "{kind: longer}", "--stop-s", "inf"], "--stop-s is inf"),
         (["--rater", "{kind: longer}", "--port", "99999"], "--port is 99999"),
     ],
 )
 def test_options_that_do_not_fit_are_named(arguments, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         command.serve(parse(*arguments))
+
+
+def test_a_server_may_open_as_many_files_as_the_system_lets_it():
+    """Else a thousand idle clients leave no connection to the others."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = before[1]
+    wanted = 65_536 if most == resource.RLIM_INFINITY else min(most, 65_536)
+    try:
+        for low, high in ((128, wanted), (wanted, wanted)):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (low, most))
+            command._raise_file_limit()
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (high, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_port_in_use_is_told():
@@ -714,7 +763,7 @@ def process(*arguments):
         found = re.search(r":(\d+), loading", first)
         assert found, first + started.stderr.read()
         running = Running(int(found[1]), None, None, None)
-        running.wait_until(lambda: running.call("/health")[0] == 200, 120)
+        running.wait_until(lambda: running.call("/health")[0] == 200)
         yield running, started
     finally:
         started.kill()
@@ -726,7 +775,7 @@ def test_the_command_serves_until_it_is_told_to_stop():
     with process("--rater", "{kind: longer}") as (running, started):
         assert running.rewards(["p"], ["a b c"]) == [3.0]
         started.send_signal(signal.SIGTERM)
-        assert started.wait(20) == 0
+        assert started.wait(PATIENCE) == 0
 
 
 # The crowd ----------------------------------------------------------------------------------
@@ -761,14 +810,14 @@ class Crowd:
             if sort != self.good:
                 await asyncio.sleep(source.random())
 
-    async def ask(self, data, wait=30.0):
+    async def ask(self, data):
         """Status and body of the answer; status 0 where the connection was closed without one."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**22)
         try:
             for piece in data:
                 writer.write(piece)
                 await writer.drain()
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(2 * PATIENCE):
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = int(re.search(rb"content-length: (\d+)", head)[1])
                 return int(head.split()[1]), await reader.readexactly(length)
@@ -823,7 +872,9 @@ class Crowd:
 
     async def big(self, source):
         data = request_bytes(b"", length=10**9)
-        if source.random() < 0.5:
+        # Such a body is too big only once so much of it has come, and on a busy machine its time
+        # may be up before that. One whose head tells its size is sure to be refused.
+        if self.seen["big 413"] and source.random() < 0.5:
             data = data.replace(b"Content-Length: 1000000000", b"Transfer-Encoding: chunked")
         piece = b"10000\r\n" + b"x" * 2**16 + b"\r\n"
         pieces = [piece] * (2 * self.limits.body_bytes // 2**16)
@@ -852,9 +903,8 @@ class Crowd:
     def check(self):
         assert not self.wrong, f"{len(self.wrong)} wrong rewards, such as {self.wrong[:3]}"
         allowed = {"good 200", "garbage as told", "big 413", "hang 408", "hang 0", "left", "reset"}
-        # A body in chunks is too big only once so much of it has come, and on a busy machine its
-        # time may be up before that.
-        allowed.add("big 408")
+        # See `big`; and who goes on sending what was refused is cut off, perhaps before the answer.
+        allowed |= {"big 408", "big 0"}
         # More than the server takes on: asked to come again is a clear answer too.
         busy = {name for name in self.seen if name.endswith("429")}
         assert set(self.seen) - busy <= allowed, self.seen
@@ -876,7 +926,8 @@ def is_empty(running):
 
 
 def test_a_crowd_of_good_and_bad_clients_gets_what_it_should(model, texts, local):
-    limits = Limits(body_bytes=500_000, read_s=1)
+    # A good client must not be kept from its own request for so long.
+    limits = Limits(body_bytes=500_000, read_s=3)
     with serving(lambda: model, limits=limits) as running:
         tasks = running.metric("asyncio_tasks")
         crowd = Crowd(running.port, texts, local, limits)
@@ -915,4 +966,4 @@ def test_200_clients_for_a_minute_meet_a_server_that_leaks_nothing(tiny_model, t
         grown = after["process_resident_memory_bytes"] - before["process_resident_memory_bytes"]
         assert grown < 30e6, f"{grown / 1e6:.0f} MB more"
         started.send_signal(signal.SIGTERM)
-        assert started.wait(20) == 0
+        assert started.wait(PATIENCE) == 0

@@ -160,6 +160,39 @@ def test_a_killed_run_keeps_what_was_judged(
     assert asked.count("again") == 1
 
 
+def test_a_broken_set_is_set_aside_and_the_others_go_on(
+    evaluate: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    pair_table: Callable[..., pa.Table],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = evaluate()
+    (tmp_path / "gone.parquet").write_bytes(b"half of a file")
+    for _ in range(2):
+        # Also where all the others are current, and in a dry run.
+        for dry_run in (True, False):
+            with pytest.raises(DataError, match="set aside: gone, for the reasons above"):
+                evaluate(dry_run=dry_run)
+            assert "set aside: gone: " in capsys.readouterr().out
+        found = json.loads((tmp_path / "out/suite.json").read_text())
+        assert found["rows"] == whole["rows"]
+        assert found["absent"] == []
+        assert "gone.parquet is not a Parquet file" in found["set_aside"]["gone"]
+        text = (tmp_path / "out/suite.md").read_text()
+        assert "- gone: set aside: gone.parquet is not a Parquet file" in text
+        assert str(tmp_path) not in text
+    # Gone again: the tables must not tell of it any more.
+    (tmp_path / "gone.parquet").unlink()
+    assert evaluate() == whole
+    assert "gone: absent" in (tmp_path / "out/suite.md").read_text()
+    write_table(pairs_of(pair_table, 2, 2), tmp_path / "gone.parquet")
+    assert {row["set"] for row in evaluate()["rows"]} == {"one", "two", "gone"}
+    for name in ("one", "two", "gone"):
+        (tmp_path / f"{name}.parquet").write_bytes(b"half of a file")
+    with pytest.raises(DataError, match="none of the 3 sets that are there can be used"):
+        evaluate()
+
+
 def test_a_rater_trained_on_a_sets_prompts_is_flagged_and_not_in_its_mean(
     evaluate: Callable[..., dict[str, Any]],
     tmp_path: Path,

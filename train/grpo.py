@@ -11,9 +11,9 @@ prompts' stories as references (litbench/policy_reward.py).
 Every `evaluate_every` steps the policy writes for the held-out prompts, and its unshaped reward,
 length and diversity are kept. Writes into `out`:
 `policy/` (model and tokenizer), `curve.csv` and `curve.json` (every step of training, every
-evaluation), `curve.svg`, `results.json` (before and after, with intervals clustered by prompt, in
-the eyes of `other_raters` too, and what moved in a feature model), `samples.jsonl` (what was
-written before and after) and `manifest.json`. A killed run goes on from its last checkpoint.
+evaluation), `curve.svg` and `.png`, `results.json` (before and after, with intervals clustered by
+prompt, in the eyes of `other_raters` too, and what moved in a feature model), `samples.jsonl` (what
+was written before and after) and `manifest.json`. A killed run goes on from its last checkpoint.
 
 One process: for a policy of billions of weights use `PolicyReward` in a trl script of your own
 (docs/reinforcement.md).
@@ -45,12 +45,14 @@ from litbench.policy_reward import PolicyReward, RewardShaping
 from litbench.raters import RaterSpec, check_options, parse_raters
 from litbench.reading import read_table
 from litbench.records import STORIES
-from litbench.report.figures import policy_curves, standalone
-from litbench.scoring import load_scorer
+from litbench.report.figures import policy_curves
+from litbench.scoring import finite_rewards, load_scorer
 from litbench.text import count_words_of, digest, prompt_key
 
 # What the tiny policy reads between a prompt and its story.
 _BREAK = "\n\n"
+# Of attention, in the tiny policy.
+_HEADS = 4
 
 
 @dataclass
@@ -185,7 +187,7 @@ def make_policy(config: Config, stories: Stories, folder: Path) -> None:
             LlamaConfig(
                 vocab_size=len(tokenizer), hidden_size=config.hidden_size,
                 intermediate_size=3 * config.hidden_size, num_hidden_layers=config.layers,
-                num_attention_heads=4, max_position_embeddings=2_048, tie_word_embeddings=True,
+                num_attention_heads=_HEADS, max_position_embeddings=2_048, tie_word_embeddings=True,
                 bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
                 pad_token_id=tokenizer.pad_token_id,
             )
@@ -271,13 +273,15 @@ def evaluate(
     texts: Sequence[str],
     raters: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What one evaluation keeps: the texts, every rater's rewards, length and diversity."""
+    """What one evaluation keeps: the texts, every rater's rewards, length and diversity.
+
+    Raises:
+        DataError: a reward is not finite.
+    """
     return {
         "step": step,
         "texts": list(texts),
-        "rewards": {
-            name: np.asarray(r.score(prompts, texts)).tolist() for name, r in raters.items()
-        },
+        "rewards": {name: finite_rewards(r, prompts, texts).tolist() for name, r in raters.items()},
         "words": [count_words_of(text) for text in texts],
         "distinct_trigrams": distinct_trigrams(texts),
     }
@@ -475,13 +479,35 @@ def write_csv(
             )  # fmt: skip
 
 
-def main(config: Config) -> None:
-    """Make a policy, improve it, and write how it went."""
+def check(config: Config) -> None:
+    """Refuse what could only fail once a policy has been made.
+
+    Raises:
+        ConfigError: see the messages.
+    """
     if "reward" in config.other_raters:
         raise ConfigError("other_raters.reward: this name is taken by the rater: choose another")
-    for key in ("held_out", "steps", "evaluate_every", "save_steps", "samples_per_prompt"):
-        if getattr(config, key) < 1:
-            raise ConfigError(f"{key} is {getattr(config, key)}: give at least 1")
+    numbers = (
+        "held_out", "steps", "evaluate_every", "save_steps", "samples_per_prompt", "layers",
+        "pretraining_batch_size", "prompts_per_step", "max_completion_length",
+    )  # fmt: skip
+    # Of one completion alone nothing is better than the others.
+    for key, least in (*((key, 1) for key in numbers), ("num_generations", 2)):
+        if getattr(config, key) < least:
+            raise ConfigError(f"{key} is {getattr(config, key)}: give at least {least}")
+    for key in ("temperature", "learning_rate", "pretraining_learning_rate"):
+        if not getattr(config, key) > 0:
+            raise ConfigError(f"{key} is {getattr(config, key)}: give a number above 0")
+    if config.hidden_size < 1 or config.hidden_size % (2 * _HEADS):
+        raise ConfigError(
+            f"hidden_size is {config.hidden_size}: give a multiple of {2 * _HEADS}, an even number "
+            "for each head"
+        )
+
+
+def main(config: Config) -> None:
+    """Make a policy, improve it, and write how it went."""
+    check(config)
     specs: list[RaterSpec] = parse_raters({"reward": config.rater, **config.other_raters})
     for spec in specs:
         check_options(spec, "raters")
@@ -517,7 +543,7 @@ def main(config: Config) -> None:
     asked = [prompt for prompt in people for _ in range(samples)]
     results: dict[str, Any] = {"held_out_prompts": len(people), "raters": {}}
     for name, rater in raters.items():
-        own = {prompt: rater.score([prompt] * len(t), t) for prompt, t in people.items()}
+        own = {p: finite_rewards(rater, [p] * len(t), t) for p, t in people.items()}
         before, after = (
             np.array(one["rewards"][name]).reshape(len(people), samples) for one in (first, last)
         )
@@ -557,8 +583,8 @@ def main(config: Config) -> None:
              results["distinct_trigrams"]["people"]),
         )
     ]  # fmt: skip
-    svg = standalone(policy_curves(panels))
-    product.write("curve.svg", lambda path: path.write_text(svg, encoding="utf-8"))
+    for file, write in policy_curves(panels).files("curve").items():
+        product.write(file, write)
     rows = [
         {"prompt": prompt, "step": one["step"], "text": text, "reward": value}
         for one in (first, last)

@@ -1,9 +1,11 @@
 """`litbench serve`: put a model behind HTTP."""
 
 import argparse
+import contextlib
 import ipaddress
 import logging
 import os
+import resource
 import socket
 import sys
 from dataclasses import fields
@@ -21,6 +23,7 @@ from litbench.serving.limits import Limits
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 _BACKLOG = 2_048
 _MOST_PORT = 65_535
+_MOST_FILES = 65_536
 _HELP = {
     "body_bytes": "most bytes of a request",
     "held_bytes": "most bytes of all requests together",
@@ -92,7 +95,10 @@ def serve(arguments: argparse.Namespace) -> None:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     level = logging.DEBUG if arguments.verbose else logging.INFO
     logging.getLogger("litbench.serving").setLevel(level)
-    name = arguments.name or (spec.kind if arguments.model is None else Path(arguments.model).name)
+    name = arguments.name
+    if name is None:
+        # Also of a folder that is given as "." or "..".
+        name = spec.kind if arguments.model is None else Path(arguments.model).resolve().name
     try:
         import fastapi  # noqa: F401, PLC0415
         import prometheus_client  # noqa: F401, PLC0415
@@ -114,6 +120,7 @@ def serve(arguments: argparse.Namespace) -> None:
         ends=arguments.end_token,
         failed=stop,
     )
+    _raise_file_limit()
     with _listen(arguments.host, arguments.port) as listener:
         running = make_uvicorn(server)
         address, port = listener.getsockname()[:2]
@@ -122,6 +129,21 @@ def serve(arguments: argparse.Namespace) -> None:
         running.run([listener])
     if server.batcher.failure is not None:
         raise server.batcher.failure
+
+
+def _raise_file_limit() -> None:
+    """Let the process hold as many connections as the system lets it.
+
+    Most shells stop at 1,024 open files. Idle clients, each of which costs a few kilobytes, would
+    fill them and make all others wait until `read_s` is over.
+    """
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    if now == resource.RLIM_INFINITY or now >= wanted:
+        return
+    # A system may say that there is no limit and have one; then the usual one has to do.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -57,7 +57,7 @@ class Guard:
         self._limits = limits
         self._gauges = gauges
         self._paths = paths
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
         self.held = 0
         self.held_bytes = 0
         gauges.watch("requests_held", "requests being read or answered", lambda: self.held)
@@ -100,8 +100,10 @@ class Guard:
         """Refuse by the head alone."""
         headers = {name.lower(): value for name, value in scope["headers"]}
         if self._token is not None and scope["path"] not in _OPEN:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._token):
+            # The scheme is the same in any case of its letters (RFC 9110, section 11.1).
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            right = hmac.compare_digest(given.lstrip(b" "), self._token)
+            if scheme.lower() != b"bearer" or not right:
                 raise Refusal(
                     401, "no valid token: send the header Authorization: Bearer with the token"
                 )

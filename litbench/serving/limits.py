@@ -1,5 +1,6 @@
 """What the server takes on, and how it says no."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -41,15 +42,17 @@ class Limits:
         """Check that every limit lets something through.
 
         Raises:
-            ConfigError: a limit is not above 0.
+            ConfigError: a limit is not above 0, or not finite.
         """
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None:
+                continue
             # Zero is no wait, and a fair choice.
-            low = value is not None and (value < 0 if field.name == "wait_ms" else value <= 0)
-            if low:
+            fits = value >= 0 if field.name == "wait_ms" else value > 0
+            if not (fits and math.isfinite(value)):
                 option = "--" + field.name.replace("_", "-")
-                raise ConfigError(f"{option} is {value}: give a number above 0")
+                raise ConfigError(f"{option} is {value}: give a finite number above 0")
 
 
 class Refusal(LitBenchError):
