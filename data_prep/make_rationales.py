@@ -25,7 +25,7 @@ import pyarrow as pa
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens
-from litbench.judges.prices import Price, load_prices, price_of
+from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.manifest import Product
 from litbench.reading import ROW, read_table
@@ -204,9 +204,7 @@ def explain(
             print(f"  {store.unreadable:,} stored lines hold no answer and are not used")
         options = (store, config.sampling, config.traffic)
         budget = Budget(config.traffic, price)
-        for key in keys_of(config.model, questions, config.sampling):
-            if (stored := store.get(key)) is not None:
-                budget.note(stored)
+        budget.note_stored(store, keys_of(config.model, questions, config.sampling))
         answers = ask(config.model, questions, *options, about="rationales", budget=budget)
         results = [judge(c, a, config.keep) for c, a in zip(cases, answers, strict=True)]
         counts: dict[str, Any] = {"answers": dict(sorted(Counter(results).items()))}
@@ -233,8 +231,7 @@ def explain(
     }
     counts["preferred"] = lean(cases, answers)
     counts["tokens"] = tokens([*answers, *hinted])
-    costs = [None if price is None else price.of_answer(a) for a in [*answers, *hinted]]
-    counts["cost_usd"] = None if None in costs else round(sum(cost or 0 for cost in costs), 6)
+    counts["cost_usd"] = dollars_of([*answers, *hinted], price)
     counts["models"] = sorted({a.model for a in [*answers, *hinted] if a.model is not None})
     return counts
 

@@ -26,7 +26,7 @@ import yaml
 
 from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.hub import explain, open_to_write, parse_name
+from litbench.hub import parse_name, replace_files
 from litbench.manifest import Product, read_manifest_of, without_runtime_keys
 from litbench.markdown import as_text, escape, make_rows
 from litbench.records import PAIRS, check_parquet, write_table
@@ -448,52 +448,7 @@ def write_card(
     )
 
 
-# The Hub -------------------------------------------------------------------------------------
-
-
-def push(config: Config) -> str:
-    """Make the data set and replace its data and card in one commit; return the commit's address.
-
-    Raises:
-        ConfigError: no token, or the data set is public and `private` is true.
-        DataError: the Hub refuses or cannot be reached.
-    """
-    api = open_to_write("data")
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete  # noqa: PLC0415
-
-    name = config.repository
-    files = [config.out / "README.md", *sorted((config.out / "data").glob("*.parquet"))]
-    adds = {file.relative_to(config.out).as_posix(): file for file in files}
-    try:
-        api.create_repo(name, repo_type="dataset", private=config.private, exist_ok=True)
-        there = api.dataset_info(name)
-        if config.private and not there.private:
-            raise ConfigError(
-                f"{name} is public on the Hub, and private is true: make it private there, or "
-                "say private: false"
-            )
-        stale = [
-            sibling.rfilename
-            for sibling in there.siblings or []
-            if re.fullmatch(r"data/[^/]+\.parquet", sibling.rfilename)
-            and sibling.rfilename not in adds
-        ]
-        commit = api.create_commit(
-            name,
-            [
-                *(CommitOperationAdd(path, file) for path, file in adds.items()),
-                *(CommitOperationDelete(path) for path in stale),
-            ],
-            commit_message="Pairs and card written by LitBench",
-            repo_type="dataset",
-            # Nobody else's change since we looked is lost.
-            parent_commit=there.sha,
-        )
-    except ConfigError:
-        raise
-    except Exception as error:  # the library and its transport raise dozens of types
-        raise explain(error, name, "cannot be pushed to the Hub") from error
-    return str(commit.commit_url)
+# The program ---------------------------------------------------------------------------------
 
 
 def main(config: Config) -> None:
@@ -531,7 +486,15 @@ def main(config: Config) -> None:
     if config.dry_run:
         print("nothing was pushed; to push, run the same command with --dry_run false")
     else:
-        print(f"pushed: {push(config)}")
+        files = [config.out / "README.md", *sorted((config.out / "data").glob("*.parquet"))]
+        address = replace_files(
+            config.repository,
+            {file.relative_to(config.out).as_posix(): file for file in files},
+            "data set",
+            private=config.private,
+            is_ours=lambda path: re.fullmatch(r"data/[^/]+\.parquet", path) is not None,
+        )
+        print(f"pushed: {address}")
 
 
 if __name__ == "__main__":

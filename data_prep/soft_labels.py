@@ -24,7 +24,7 @@ from litbench.errors import ConfigError
 from litbench.evaluation import named_models, read_pairs
 from litbench.manifest import Product
 from litbench.models.distillation import with_soft_labels
-from litbench.raters import check_options, load_trainer, parse_raters, training_prompts_of
+from litbench.raters import checked_trainer, parse_raters, training_prompts_of
 from litbench.records import write_table
 
 
@@ -54,7 +54,7 @@ class Config:
 def main(config: Config) -> None:
     """Train, judge, write."""
     (teacher,) = parse_raters({"teacher": config.teacher})
-    check_options(teacher, "raters" if load_trainer(teacher) is None else "trainers")
+    checked_trainer(teacher)
     product = Product(
         config.out,
         program=__file__,

@@ -68,8 +68,6 @@ from litbench.manifest import (
     Product,
     code_digest,
     fingerprint,
-    source_digest,
-    versions,
     write_atomically,
     write_json,
 )
@@ -86,9 +84,8 @@ from litbench.metrics.agreement import pair_scores
 from litbench.raters import (
     RaterSpec,
     Trainer,
-    check_options,
+    checked_trainer,
     judge_pairs,
-    load_trainer,
     parse_raters,
 )
 from litbench.reading import read_table
@@ -102,6 +99,7 @@ from litbench.records import (
     write_table,
 )
 from litbench.report.ablation_page import draw_curves, render_ablation
+from litbench.report.document import write_panels
 from litbench.text import digest
 
 _TEXTS = ("chosen", "rejected")
@@ -216,8 +214,7 @@ def read_entries(config: Config) -> list[Entry]:
     """Check all raters before any of them runs."""
     entries = []
     for spec in parse_raters(config.raters):
-        trainer = load_trainer(spec)
-        check_options(spec, "raters" if trainer is None else "trainers")
+        trainer = checked_trainer(spec)
         if trainer is not None:
             check_unseeded(spec.options, spec.where)
         entries.append(Entry(spec, trainer))
@@ -540,15 +537,14 @@ def main(config: Config) -> None:
     if product.is_current():
         print((config.out / "ablation.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
-    scratch = config.out / "scratch"
+    parts = VerdictParts(config.out / "parts")
     done = [
-        scratch / f"done-{product.fingerprint[:32]}-{index}-{launched.count}"
+        parts.scratch / f"done-{product.fingerprint[:32]}-{index}-{launched.count}"
         for index in range(launched.count)
     ]
     done[launched.index].unlink(missing_ok=True)
 
-    digests = {name: source_digest(path) for name, path in inputs.items()}
-    data = Data(config, variants, digests)
+    data = Data(config, variants, product.digests)
     data.make(launched)
     names = [variant.name for variant in variants]
     train = {name: data.pairs(name, config.train_split) for name in names}
@@ -572,10 +568,8 @@ def main(config: Config) -> None:
     test = data.with_texts(test_keys)
     totals = {name: table.num_rows for name, table in train.items()}
     jobs = list_jobs(config, entries, totals)
-    parts = VerdictParts(config.out / "parts")
     ordered = functools.cache(lambda variant, seed: draw_order(train[variant], seed))
     judging_code = code_digest(__file__, *JUDGING_CODE)
-    weights = {name: source_digest(path, is_model=True) for name, path in models.items()}
     of_variant = {name: path.stem for name, path in data.paths.items()}
     judged = fingerprint(
         *(test_keys[name].to_pylist() for name in ("pair_id", "chosen_story_id", "prompt"))
@@ -607,11 +601,10 @@ def main(config: Config) -> None:
         variant = job.arm.variant
         depends_on = [
             job.entry.spec, None if variant is None else of_variant[variant], job.arm.pairs_used,
-            job.seed, config.train_split, digests["stories"], judged, judging_code,
-            [weights[key] for key in named_models([job.entry.spec])],
+            job.seed, config.train_split, product.digests["stories"], judged, judging_code,
+            [product.digests[key] for key in named_models([job.entry.spec])],
         ]  # fmt: skip
-        folder = scratch / fingerprint(depends_on)
-        return parts.get_or_make(job.label, depends_on, lambda: work(job, folder))
+        return parts.get_or_train(job.label, depends_on, functools.partial(work, job))
 
     mine = crew.share(jobs)
     # Pairs are trained on and judged, so that the time left is not that of the small amounts.
@@ -666,25 +659,20 @@ def main(config: Config) -> None:
         "raters": records,
     }
     panels = draw_curves(study)
-    for name, panel in panels.items():
-        for file, write in panel.drawing.files(f"ablation_{name}").items():
-            product.write(file, write)
-    made_of = {"config": as_plain(config), "inputs": {**digests, **weights}, "versions": versions()}
+    write_panels(product, "ablation", panels)
     page = render_ablation(
         title=config.title,
         study=study,
-        panels=[panel.figure for panel in panels.values()],
+        panels=panels,
         label_sources=sorted(set(test["label_source"].to_pylist())),
         variants=config.variants,
         training_pairs=totals,
         funnels={name: counts["funnel"] for name, counts in made.items()},
-        manifests={"ablation": json.dumps(made_of, indent=2)},
+        manifests={"ablation": product.made_of()},
     )
     product.write("ablation.html", lambda path: path.write_text(page, encoding="utf-8"))
     product.finish()
     parts.discard_others()
-    # What other configs' interrupted runs left, and the texts.
-    shutil.rmtree(scratch, ignore_errors=True)
     shutil.rmtree(data.folder, ignore_errors=True)
     print(f"{text}page: {page_path}")
 

@@ -30,7 +30,7 @@ from litbench.evaluation import (
     read_pairs,
     ready_rater,
 )
-from litbench.manifest import Product, code_digest, source_digest
+from litbench.manifest import Product, code_digest
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import Asks, RaterSpec, blind, check_options, judge_pairs, parse_raters
 
@@ -107,14 +107,13 @@ def main(config: Config) -> None:
         verdicts = judge_pairs(rater, pairs.all)
         return verdicts, {"notes": rater.notes(), "trained_on": trained_on}
 
-    data = {name: source_digest(path) for name, path in inputs.items()}
+    data = {name: product.digests[name] for name in inputs}
     judging_code = code_digest(__file__, *JUDGING_CODE)
-    weights = {name: source_digest(path, is_model=True) for name, path in models.items()}
     verdicts, records = [], {}
     for spec in tqdm(specs, desc="raters", unit=" rater", leave=False, disable=None):
         depends_on = [
             spec, data, config.split, config.on_training_prompts, judging_code,
-            [weights[key] for key in named_models([spec])],
+            [product.digests[key] for key in named_models([spec])],
         ]  # fmt: skip
         table, record = parts.get_or_make(
             spec.name,

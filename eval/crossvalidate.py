@@ -14,9 +14,9 @@ the next, and with the one under way where its trainer leaves checkpoints.
 """
 
 import itertools
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,13 @@ from litbench.evaluation import (
     ready_rater,
     trained,
 )
-from litbench.manifest import Product, code_digest, fingerprint, source_digest
+from litbench.manifest import Product, code_digest
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import (
     RaterSpec,
     Trainer,
-    check_options,
+    checked_trainer,
     judge_pairs,
-    load_trainer,
     parse_raters,
 )
 from litbench.records import prompt_keys
@@ -131,8 +130,7 @@ def list_jobs(config: Config) -> list[Job]:
             raise ConfigError(
                 f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1"
             )
-        trainer = load_trainer(spec)
-        check_options(spec, "raters" if trainer is None else "trainers")
+        trainer = checked_trainer(spec)
         if trainer is None:
             jobs.append(Job(spec, None))
             continue
@@ -222,7 +220,6 @@ def main(config: Config) -> None:
     # A fold may hold no pair of some two groups of authors.
     jobs = [job for job in jobs if job.trainer is None or len(rows[job.cell][1])]
     parts = VerdictParts(config.out / "parts")
-    scratch = config.out / "scratch"
 
     def work(job: Job, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
         if job.trainer is None:
@@ -237,9 +234,8 @@ def main(config: Config) -> None:
             verdicts = judge_pairs(rater, held_out, fold=job.place)
             return verdicts, {"notes": rater.notes()}
 
-    data = {name: source_digest(path) for name, path in inputs.items()}
+    data = {name: product.digests[name] for name in inputs}
     judging_code = code_digest(__file__, *JUDGING_CODE)
-    weights = {name: source_digest(path, is_model=True) for name, path in models.items()}
     verdicts: list[pa.Table] = []
     records: dict[str, list[dict[str, Any]]] = {}
     bar = tqdm(jobs, desc="folds", unit=" fold", leave=False, disable=None)
@@ -248,18 +244,13 @@ def main(config: Config) -> None:
         dealt = [job.place, config.folds, config.author_groups, config.seed]
         depends_on = [
             job.spec, dealt if job.trainer is not None else None, data, judging_code,
-            [weights[key] for key in named_models([job.spec])],
+            [product.digests[key] for key in named_models([job.spec])],
         ]  # fmt: skip
-        folder = scratch / fingerprint(depends_on)
-        table, record = parts.get_or_make(
-            job.label, depends_on, lambda job=job, folder=folder: work(job, folder)
-        )
+        table, record = parts.get_or_train(job.label, depends_on, partial(work, job))
         verdicts.append(table)
         records.setdefault(job.spec.name, []).append(record)
     finish_evaluation(product, verdicts, records, pairs, config.reference)
     parts.discard_others()
-    # What other configs' interrupted runs left.
-    shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":

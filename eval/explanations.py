@@ -6,21 +6,20 @@ Reads verdicts with explanations: folders of evaluations (eval/benchmark.py, or 
 manifest names the pairs), or verdict files with the pairs they judged. Looks for features in each
 explanation (talk of plot, character, style, ...; litbench/metrics/explanation_text.py) and
 compares the agreement of verdicts with a feature and without it. Writes `explanations.json`,
-`explanations.csv`, `explanations.txt`, `figure8.svg` (where some difference can be told),
-`explanations.html` and `manifest.json` into `out`. The page shows pieces of explanations.
+`explanations.csv`, `explanations.txt`, `figure8.svg` and `.png` (where some difference can be
+told), `explanations.html` and `manifest.json` into `out`. The page shows pieces of explanations.
 """
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
-from litbench.config import as_plain, nearest, run_program
+from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Judged, read_pairs
-from litbench.manifest import Product, source_digest, versions, write_json
+from litbench.manifest import Product, write_json
 from litbench.metrics.explanations import (
     explanation_study,
     explanations_json,
@@ -32,7 +31,6 @@ from litbench.metrics.explanations import (
 from litbench.reading import read_table
 from litbench.records import VERDICTS
 from litbench.report.explanations_page import draw_effects, render_explanations
-from litbench.report.figures import standalone
 
 
 @dataclass
@@ -152,26 +150,24 @@ def main(config: Config) -> None:
     product.write("explanations.csv", lambda path: write_explanations_csv(study, path))
     text = explanations_text(study) + "\n"
     product.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    figure = draw_effects(study)
-    if figure is not None:
-        svg = standalone(figure.svg)
-        product.write("figure8.svg", lambda path: path.write_text(svg, encoding="utf-8"))
+    panel = draw_effects(study)
+    if panel is not None:
+        for file, write in panel.drawing.files("figure8").items():
+            product.write(file, write)
     product.counts = {
         "explanations": len(found.texts),
         "not_judged": dict(found.not_judged),
         "without_explanation": dict(found.silent),
     }
-    digests = {name: source_digest(path) for name, path in inputs.items()}
-    made_of = {"config": as_plain(config), "inputs": digests, "versions": versions()}
     page = render_explanations(
         title=config.title,
         study=study,
-        figure=figure,
+        panel=panel,
         found=found,
         label_sources=sorted(
             {label for table in pairs.values() for label in table["label_source"].to_pylist()}
         ),
-        manifests={"explanations": json.dumps(made_of, indent=2)},
+        manifests={"explanations": product.made_of()},
     )
     product.write("explanations.html", lambda path: path.write_text(page, encoding="utf-8"))
     product.finish()

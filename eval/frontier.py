@@ -4,9 +4,9 @@
 
 Reads the folder of an evaluation (eval/benchmark.py or eval/crossvalidate.py) in which the cheap
 and the expensive raters have judged the same pairs. Writes `frontier.json`, `.csv` and `.txt`,
-`frontier.html`, its plots as `frontier_asked.svg` and, where prices are known,
-`frontier_dollars.svg`, and `manifest.json` into `out`. Nobody is asked again, and no threshold is
-chosen: the curves describe these pairs.
+`frontier.html`, its plots `frontier_asked` and, where prices are known, `frontier_dollars` (`.svg`
+and `.png`), and `manifest.json` into `out`. Nobody is asked again, and no threshold is chosen: the
+curves describe these pairs.
 """
 
 import json
@@ -23,7 +23,7 @@ from litbench.manifest import (
 )
 from litbench.metrics.frontier import frontier, frontier_text, write_frontier_csv
 from litbench.metrics.leaderboard import plain
-from litbench.report.figures import standalone
+from litbench.report.document import write_panels
 from litbench.report.frontier_page import draw_frontier, render_frontier
 
 
@@ -79,11 +79,7 @@ def main(config: Config) -> None:
     text = frontier_text(found) + "\n"
     product.write("frontier.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panels = draw_frontier(found, beside)
-    for name, panel in panels.items():
-        svg = standalone(panel.svg)
-        product.write(
-            f"frontier_{name}.svg", lambda path, svg=svg: path.write_text(svg, encoding="utf-8")
-        )
+    write_panels(product, "frontier", panels)
     written_by = {"evaluation": judged.manifest, "pairs": judged.manifest_of_pairs()}
     manifests = {
         name: json.dumps(without_runtime_keys(manifest), indent=2)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens, is_error
-from litbench.judges.prices import Price, load_prices, price_of
+from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.manifest import Product
 from litbench.reading import Reader
@@ -239,9 +239,7 @@ def ask_all(
             (sampling, samples, keys_of(config.model, questions, sampling, samples))
             for sampling, samples in drawn_alike(config)
         ]
-        for key in (key for *_, keys in plan for key in keys):
-            if (stored := store.get(key)) is not None:
-                budget.note(stored)
+        budget.note_stored(store, (key for *_, keys in plan for key in keys))
         for sampling, samples, keys in plan:
             # A model on this machine is opened once for all of them.
             answers = ask(
@@ -301,7 +299,6 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 def count(answers: Sequence[Answer], stories: pa.Table, price: Price | None) -> dict[str, Any]:
     """Counts for the manifest."""
-    costs = [None if price is None else price.of_answer(answer) for answer in answers]
     given = [answer for answer in answers if not is_error(answer)]
     texts = zip(stories["prompt_id"].to_pylist(), stories["text"].to_pylist(), strict=True)
     by_prompt = Counter(stories["prompt_id"].to_pylist())
@@ -313,7 +310,7 @@ def count(answers: Sequence[Answer], stories: pa.Table, price: Price | None) -> 
         "answers": dict(sorted(Counter(answer.outcome for answer in answers).items())),
         "input_tokens": sum(answer.input_tokens or 0 for answer in given),
         "output_tokens": sum(answer.output_tokens or 0 for answer in given),
-        "cost_usd": None if None in costs else round(sum(cost or 0 for cost in costs), 6),
+        "cost_usd": dollars_of(answers, price),
         "models": sorted({answer.model for answer in given if answer.model is not None}),
     }
 

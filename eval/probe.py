@@ -7,16 +7,16 @@ at every strength (litbench/probes.py): some changes readers should not care abo
 story. Every rater of the config, judges too, compares the story with its changed copy; one that can
 be trained and has no model yet learns from the pairs of other prompts, fold by fold. Writes
 `probe_pairs.parquet`, `verdicts.parquet`, `probes.json`, `.csv` and `.txt`, `probes.html`, its
-plots as `probes_breaking.svg` and `probes_preserving.svg`, and `manifest.json` into `out`. The page
-shows pieces of the stories.
+plots `probes_breaking` and `probes_preserving` (`.svg` and `.png`), and `manifest.json` into `out`.
+The page shows pieces of the stories.
 
 Each rater's verdicts are kept as soon as it is done, and a judge's answers as soon as they are
 there, in `out/answers`. With `--dry_run true` the program tells what the judges would cost.
 """
 
 import json
-import shutil
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,8 +41,6 @@ from litbench.evaluation import (
 from litbench.manifest import (
     Product,
     code_digest,
-    fingerprint,
-    source_digest,
     without_runtime_keys,
     write_json,
 )
@@ -60,14 +58,13 @@ from litbench.raters import (
     RaterSpec,
     Trainer,
     blind,
-    check_options,
+    checked_trainer,
     judge_pairs,
-    load_trainer,
     parse_raters,
 )
 from litbench.reading import read_table
 from litbench.records import STORIES, prompt_keys, write_table
-from litbench.report.figures import standalone
+from litbench.report.document import write_panels
 from litbench.report.probes_page import draw_probes, render_probes
 from litbench.text import digest
 
@@ -148,8 +145,7 @@ def list_jobs(config: Config) -> list[Job]:
         raise ConfigError("strengths: name at least one, and each once")
     jobs = []
     for spec in parse_raters(config.raters):
-        trainer = load_trainer(spec)
-        check_options(spec, "raters" if trainer is None else "trainers")
+        trainer = checked_trainer(spec)
         if trainer is None:
             jobs.append(Job(spec, None))
             continue
@@ -228,7 +224,6 @@ def main(config: Config) -> None:
     # Prompts may be fewer than folds.
     jobs = [job for job in jobs if job.trainer is None or (folds[1] == job.fold).any()]
     parts = VerdictParts(config.out / "parts")
-    scratch = config.out / "scratch"
 
     def work(job: Job, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
         if job.trainer is None:
@@ -244,9 +239,8 @@ def main(config: Config) -> None:
 
     texts = zip(*(pairs[c].to_pylist() for c in ("pair_id", "chosen", "rejected")), strict=True)
     data = digest(*(digest(*row) for row in texts))
-    learned = [source_digest(config.pairs), config.split] if config.pairs is not None else None
+    learned = [product.digests["pairs"], config.split] if config.pairs is not None else None
     judging_code = code_digest(__file__, *JUDGING_CODE)
-    weights = {key: source_digest(path, is_model=True) for key, path in models.items()}
     verdicts: list[pa.Table] = []
     records: dict[str, list[dict[str, Any]]] = {}
     bar = tqdm(jobs, desc="raters", unit=" part", leave=False, disable=None)
@@ -254,15 +248,11 @@ def main(config: Config) -> None:
         bar.set_postfix_str(job.label)
         depends_on = [
             job.spec, data, config.on_training_prompts, judging_code,
-            [weights[key] for key in named_models([job.spec])],
+            [product.digests[key] for key in named_models([job.spec])],
             None if job.trainer is None else [job.fold, config.folds, config.seed, learned],
         ]  # fmt: skip
-        folder = scratch / fingerprint(depends_on)
-        table, record = parts.get_or_make(
-            job.label,
-            depends_on,
-            lambda job=job, folder=folder: work(job, folder),
-            errors_again=config.errors_again,
+        table, record = parts.get_or_train(
+            job.label, depends_on, partial(work, job), errors_again=config.errors_again
         )
         verdicts.append(table)
         records.setdefault(job.spec.name, []).append(record)
@@ -275,11 +265,7 @@ def main(config: Config) -> None:
     text = probes_text(study) + "\n"
     product.write("probes.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panels = draw_probes(study)
-    for effect, panel in panels.items():
-        svg = standalone(panel.svg)
-        product.write(
-            f"probes_{effect}.svg", lambda path, svg=svg: path.write_text(svg, encoding="utf-8")
-        )
+    write_panels(product, "probes", panels)
     trained_on = {
         rater: max(part["trained_on"] for part in of_rater) for rater, of_rater in records.items()
     }
@@ -304,8 +290,6 @@ def main(config: Config) -> None:
     product.write("probes.html", lambda path: path.write_text(page, encoding="utf-8"))
     product.finish()
     parts.discard_others()
-    # What other configs' interrupted runs left.
-    shutil.rmtree(scratch, ignore_errors=True)
     print(f"{text}page: {page_path}")
     for job, table in zip(jobs, verdicts, strict=True):
         if errors := errors_in(table):

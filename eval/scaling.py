@@ -12,10 +12,11 @@ features. A rater that cannot be trained, or has a `path`, judges once: without 
 flat line in the plots, with `family` a point among the sizes.
 
 Reads `pairs` (and `test_pairs`, when given). Writes `verdicts.parquet`, `scaling.json` (also
-`.csv` and `.txt`), `scaling.html`, its plots as `scaling_pairs.svg` and `scaling_parameters.svg`,
-and `manifest.json` into `out`. In the verdicts an amount is a rater of its own, as minilm@310, and
-a seed a repeat of it, as fold 2/0: so whatever reads verdicts takes the mean over seeds per pair
-and never counts seeds as pairs. Columns `pairs_used` and `seed` say the same in numbers.
+`.csv` and `.txt`), `scaling.html`, its plots `scaling_pairs` and `scaling_parameters` (`.svg` and
+`.png`), and `manifest.json` into `out`. In the verdicts an amount is a rater of its own, as
+minilm@310, and a seed a repeat of it, as fold 2/0: so whatever reads verdicts takes the mean over
+seeds per pair and never counts seeds as pairs. Columns `pairs_used` and `seed` say the same in
+numbers.
 
 Each training is kept as soon as its rater has judged: a killed run goes on with the next, and
 with the one under way where its trainer leaves checkpoints; an amount or a seed added later is
@@ -24,17 +25,17 @@ name its folder as `path`.
 """
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from tqdm import tqdm
 
-from litbench.config import as_plain, build, run_program
+from litbench.config import build, run_program
 from litbench.draws import check_seeds, check_unseeded, count_pairs, draw_order
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
@@ -49,11 +50,8 @@ from litbench.evaluation import (
 from litbench.manifest import (
     Product,
     code_digest,
-    fingerprint,
     is_output,
     read_manifest,
-    source_digest,
-    versions,
     without_runtime_keys,
     write_json,
 )
@@ -68,13 +66,12 @@ from litbench.metrics.scaling import (
 from litbench.raters import (
     RaterSpec,
     Trainer,
-    check_options,
+    checked_trainer,
     judge_pairs,
-    load_trainer,
     parse_raters,
 )
 from litbench.records import prompt_keys, write_table
-from litbench.report.figures import standalone
+from litbench.report.document import write_panels
 from litbench.report.scaling_page import draw_panels, render_scaling
 
 
@@ -161,8 +158,7 @@ def read_entries(config: Config) -> list[Entry]:
         for key in ("pairs_used", "seeds", "family", "parameters"):
             if key in spec.options:
                 own[key] = spec.options.pop(key)
-        trainer = load_trainer(spec)
-        check_options(spec, "raters" if trainer is None else "trainers")
+        trainer = checked_trainer(spec)
         if trainer is not None:
             check_unseeded(spec.options, spec.where)
         entries.append(Entry(spec, trainer, build(StudyOptions, own, spec.where)))
@@ -247,7 +243,6 @@ def main(config: Config) -> None:
     # Raises before any work where sizes would be compared across amounts.
     by_parameters([job.arm for job in jobs])
     parts = VerdictParts(config.out / "parts")
-    scratch = config.out / "scratch"
 
     def work(job: Job, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
         spec, trainer = job.entry.spec, job.entry.trainer
@@ -264,9 +259,8 @@ def main(config: Config) -> None:
             record = {"notes": rater.notes(), "seed": job.seed, "prompts_used": prompts}
             return with_columns(verdicts, job), record
 
-    digests = {name: source_digest(path) for name, path in inputs.items()}
+    digests = {name: product.digests[name] for name in inputs}
     judging_code = code_digest(__file__, *JUDGING_CODE)
-    weights = {name: source_digest(path, is_model=True) for name, path in models.items()}
     verdicts: list[pa.Table] = []
     arms: dict[str, Arm] = {}
     records: dict[str, list[dict[str, Any]]] = {}
@@ -279,12 +273,10 @@ def main(config: Config) -> None:
             bar.set_postfix_str(job.label)
             depends_on = [
                 job.entry.spec, job.arm.pairs_used, job.seed, config.split, config.test_split,
-                digests, judging_code, [weights[key] for key in named_models([job.entry.spec])],
+                digests, judging_code,
+                [product.digests[key] for key in named_models([job.entry.spec])],
             ]  # fmt: skip
-            folder = scratch / fingerprint(depends_on)
-            table, record = parts.get_or_make(
-                job.label, depends_on, lambda job=job, folder=folder: work(job, folder)
-            )
+            table, record = parts.get_or_train(job.label, depends_on, partial(work, job))
             verdicts.append(table)
             records.setdefault(job.arm.name, []).append(record)
             arms[job.arm.name] = job.arm
@@ -306,13 +298,8 @@ def main(config: Config) -> None:
         "raters": records,
     }
     panels = draw_panels(study)
-    for name, panel in panels.items():
-        svg = standalone(panel.svg)
-        product.write(
-            f"scaling_{name}.svg", lambda path, svg=svg: path.write_text(svg, encoding="utf-8")
-        )
-    made_of = {"config": as_plain(config), "inputs": {**digests, **weights}, "versions": versions()}
-    manifests = {"study": json.dumps(made_of, indent=2)}
+    write_panels(product, "scaling", panels)
+    manifests = {"study": product.made_of()}
     for name, path in inputs.items():
         # A pairs file from elsewhere has none of its own.
         if (path.parent / "manifest.json").is_file():
@@ -330,8 +317,6 @@ def main(config: Config) -> None:
     product.write("scaling.html", lambda path: path.write_text(page, encoding="utf-8"))
     product.finish()
     parts.discard_others()
-    # What other configs' interrupted runs left.
-    shutil.rmtree(scratch, ignore_errors=True)
     print(f"{text}page: {page_path}")
 
 

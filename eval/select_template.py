@@ -41,7 +41,7 @@ from litbench.evaluation import (
     read_pairs,
     ready_rater,
 )
-from litbench.manifest import Product, code_digest, source_digest, write_json
+from litbench.manifest import Product, code_digest, write_json
 from litbench.markdown import escape, make_rows
 from litbench.metrics.agreement import PairFacts, PairScores, pair_scores
 from litbench.metrics.intervals import Interval, jackknife_interval
@@ -389,10 +389,10 @@ def tell(variants: Sequence[Variant], sample: pa.Table, out: Path) -> None:
     estimates: list[Estimate] = []
     local: list[str] = []
     for variant in variants:
-        # A model on this machine may take minutes to load, and tells nothing.
+        # A model on this machine may take gigabytes from the Hub, and tells nothing.
         if variant.family in local:
             continue
-        rater = ready_rater(variant.spec, out)
+        rater = None if variant.spec.kind == "generative" else ready_rater(variant.spec, out)
         if isinstance(rater, Asks):
             estimates += rater.estimate(pairs)
         else:
@@ -444,16 +444,14 @@ def main(config: Config) -> None:
         verdicts = judge_pairs(rater, sample)
         return verdicts, {"notes": rater.notes()}
 
-    digests = {name: source_digest(path) for name, path in inputs.items()}
     judging_code = code_digest(__file__, *JUDGING_CODE)
-    weights = {name: source_digest(path, is_model=True) for name, path in models.items()}
     verdicts: dict[str, list[pa.Table]] = {}
     records = {}
     for variant in tqdm(variants, desc="templates", unit=" template", leave=False, disable=None):
         depends_on = [
-            variant.spec, digests["pairs"], sample["pair_id"].to_pylist(), judging_code,
-            [weights[key] for key in named_models([variant.entry])],
-            weights.get(f"templates.{variant.template}"),
+            variant.spec, product.digests["pairs"], sample["pair_id"].to_pylist(), judging_code,
+            [product.digests[key] for key in named_models([variant.entry])],
+            product.digests.get(f"templates.{variant.template}"),
         ]  # fmt: skip
         table, record = parts.get_or_make(
             variant.spec.name, depends_on, lambda variant=variant: judge(variant)

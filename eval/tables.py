@@ -5,9 +5,9 @@
 Reads folders of evaluations (eval/benchmark.py, eval/crossvalidate.py or any other whose manifest
 names pairs and a reference) and, when given, one of eval/explanations.py. Evaluations of the same
 pairs are put together. Writes `tables.html`, `tables.md`, `tables.tex`, a CSV for each table, and
-`figure4.svg`, `figure5.svg` (numbered where there are several sets of pairs; Figure 5 where sizes
-are known) and `figure8.svg` into `out`, with `manifest.json`. Numbers that the paper states stand
-apart, in columns and marks that say so.
+the plots `figure4`, `figure5` (numbered where there are several sets of pairs; Figure 5 where sizes
+are known) and `figure8` (`.svg` and `.png`) into `out`, with `manifest.json`. Numbers that the
+paper states stand apart, in columns and marks that say so.
 """
 
 import json
@@ -19,14 +19,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from litbench.config import as_plain, nearest, run_program
+from litbench.config import nearest, run_program
 from litbench.errors import ConfigError
 from litbench.evaluation import Judged
-from litbench.manifest import Product, read_manifest_of, source_digest, versions
+from litbench.manifest import Product, read_manifest_of
 from litbench.metrics.explanations import ExplanationStudy, read_study
 from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.report.document import Panel
 from litbench.report.explanations_page import draw_effects
-from litbench.report.figures import standalone
 from litbench.report.tables import (
     Entry,
     PairSet,
@@ -213,18 +213,15 @@ def main(config: Config) -> None:
     sheets.append(published_sheet(published))
     sheets = [sheet for sheet in sheets if sheet.rows]
     pictures = [draw(one, published) for one in sets]
+    panels: dict[str, Panel | None] = {}
     for place, drawn in enumerate(pictures, 1):
         number = f"-{place}" if len(pictures) > 1 else ""
-        for name, figure in (("figure4", drawn.groups), ("figure5", drawn.sizes)):
-            if figure is not None:
-                svg = standalone(figure.svg)
-                product.write(
-                    f"{name}{number}.svg",
-                    lambda path, svg=svg: path.write_text(svg, encoding="utf-8"),
-                )
-    if drawn_explanations is not None:
-        effects = standalone(drawn_explanations.svg)
-        product.write("figure8.svg", lambda path: path.write_text(effects, encoding="utf-8"))
+        panels |= {f"figure4{number}": drawn.groups, f"figure5{number}": drawn.sizes}
+    panels["figure8"] = drawn_explanations
+    for name, panel in panels.items():
+        if panel is not None:
+            for file, write in panel.drawing.files(name).items():
+                product.write(file, write)
     for sheet in sheets:
         product.write(f"{sheet.name}.csv", lambda path, sheet=sheet: write_sheet_csv(sheet, path))
     for ending, text in (
@@ -238,8 +235,6 @@ def main(config: Config) -> None:
         one.name: {"pairs": one.entries[0].row.agreement.n, "raters": len(one.entries)}
         for one in sets
     }
-    digests = {name: source_digest(path) for name, path in inputs.items()}
-    made_of = {"config": as_plain(config), "inputs": digests, "versions": versions()}
     page = render_tables(
         title=config.title,
         sets=sets,
@@ -249,7 +244,7 @@ def main(config: Config) -> None:
         published=published,
         label_sources=sorted(set().union(*(one.label_sources for one in evaluations))),
         explanations=drawn_explanations,
-        manifests={"tables": json.dumps(made_of, indent=2)},
+        manifests={"tables": product.made_of()},
     )
     product.write("tables.html", lambda path: path.write_text(page, encoding="utf-8"))
     product.finish()

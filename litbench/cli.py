@@ -5,7 +5,6 @@ litbench serve --model runs/verifier/model
 """
 
 import argparse
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,14 @@ from typing import Any
 import yaml
 
 from litbench import __version__
-from litbench.errors import ConfigError, DataError, LitBenchError
+from litbench.config import clear_exit
+from litbench.errors import ConfigError, DataError
 from litbench.raters import RaterSpec
 from litbench.scoring import (
     CHUNK_STORIES,
     SUFFIXES,
     ScoringJob,
+    finite_rewards,
     load_scorer,
     score_files,
     scorer_entry,
@@ -71,9 +72,7 @@ def _score_one(spec: RaterSpec, prompt: str | None, story: str) -> None:
         )
     if not story.strip():
         raise ConfigError("--story is empty: give a text, or - to read one from standard input")
-    (reward,) = load_scorer(spec).score([prompt], [story])
-    if not math.isfinite(reward):
-        raise DataError(f"the reward is {reward}: check the model's weights and precision")
+    (reward,) = finite_rewards(load_scorer(spec), [prompt], [story])
     print(f"{reward:.6f}")
     print("  it can be compared with rewards of the same prompt only", file=sys.stderr)
 
@@ -82,8 +81,10 @@ def score(arguments: argparse.Namespace) -> None:
     """Score files of stories, or one story from the command line."""
     spec = _rater(arguments)
     if arguments.story is not None:
-        if arguments.input is not None or arguments.out is not None:
-            raise ConfigError("--story is scored by itself: leave out --input and --out")
+        of_files = ("input", "out", "where", "reference", "reference_where")
+        if given := [name for name in of_files if getattr(arguments, name) is not None]:
+            named = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise ConfigError(f"--story is scored by itself: leave out {named}")
         _score_one(spec, arguments.prompt, arguments.story)
         return
     if arguments.input is None or arguments.out is None:
@@ -129,6 +130,9 @@ def _tell(job: ScoringJob, manifest: dict[str, Any]) -> None:
         )
     if counts["stories_cut"]:
         note(f"stories_cut: {counts['stories_cut']:,} did not fit and lost their end")
+    if lost := counts["not_finite_made_null"]:
+        named = ", ".join(f"{name} ({count:,})" for name, count in lost.items())
+        note(f"null, since JSON has neither NaN nor infinity: {named}")
     if "layout" in manifest["notes"]:
         note(f"layout: {manifest['notes']['layout']}")
     if manifest["replaced_columns"]:
@@ -183,18 +187,15 @@ def _add_score(commands: Any) -> None:
 
 
 def main() -> None:
-    """Parse the command line and run; print a LitBenchError as one line, exit 2."""
+    """Parse the command line and run, and end as `clear_exit` does."""
     parser = argparse.ArgumentParser(prog="litbench", description="Verifiers of creative writing.")
     parser.add_argument("--version", action="version", version=f"litbench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_score(commands)
     serving.add_parser(commands)
     arguments = parser.parse_args()
-    try:
+    with clear_exit():
         arguments.run(arguments)
-    except LitBenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

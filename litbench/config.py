@@ -8,6 +8,7 @@ expanded. An unknown key is an error that names the nearest valid one; so is a v
 wrong type. Files are read as plain YAML: nothing in them is executed.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import inspect
@@ -16,7 +17,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -189,6 +190,63 @@ def _overrides(
     return files, overrides
 
 
+def _held_dataclass(hint: Any) -> type[Any] | None:
+    """Name the dataclass that a key holds, also where it may be null instead."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    parts = typing.get_args(hint) if is_union else (hint,)
+    return next((part for part in parts if dataclasses.is_dataclass(part)), None)  # type: ignore[return-value]
+
+
+def _told(cls: type[Any], prefix: str, given: Any) -> tuple[list[str], list[str]]:
+    """Tell a dataclass's keys, those of the dataclasses it holds dotted, and what they mean.
+
+    Args:
+        cls: the dataclass.
+        prefix: stands before its keys, such as "cleaning.".
+        given: an instance whose values are the defaults; None where there is none.
+    """
+    keys, meanings = [], []
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if given is not None:
+            default = getattr(given, field.name)
+        elif field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        else:
+            default = field.default
+        hint, name = hints[field.name], f"{prefix}{field.name}"
+        held = _held_dataclass(hint)
+        # "pathlib.Path" and "typing.Literal" are told without their modules.
+        kind = re.sub(r"(?:[A-Za-z_]\w*\.)+(?=[A-Z])", "", inspect.formatannotation(hint))
+        if default is dataclasses.MISSING:
+            value = " (to be given)"
+        elif dataclasses.is_dataclass(default):
+            value = ""
+        else:
+            value = f" = {as_plain(default)!r}"
+        keys.append(f"  {name}: {kind}{value}")
+        if held is not None:
+            is_given = dataclasses.is_dataclass(default)
+            inner_keys, inner_meanings = _told(held, f"{name}.", default if is_given else None)
+            keys += inner_keys
+            meanings += [f"{name}: {inspect.cleandoc(held.__doc__ or '')}", *inner_meanings]
+    return keys, meanings
+
+
+def _help(cls: type[Any], about: str | None) -> str:
+    keys, meanings = _told(cls, "", None)
+    # The keys of a base are told by the base.
+    bases = [base for base in cls.__mro__ if dataclasses.is_dataclass(base)]
+    parts = [
+        inspect.cleandoc(about or ""),
+        "Keys, all of which --key value overrides:",
+        "\n".join(keys),
+        *[inspect.cleandoc(base.__doc__ or "") for base in bases],
+        *meanings,
+    ]
+    return "\n\n".join(parts)
+
+
 def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None) -> C:
     """Build a program's config from its command line.
 
@@ -202,19 +260,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
         SystemExit: after `--help`.
     """
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(inspect.cleandoc(about or ""), "\n\nKeys, all of which --key value overrides:\n")
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-            default = ""
-            if field.default is not dataclasses.MISSING:
-                default = f" = {field.default!r}"
-            kind = (
-                field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
-            )
-            print(f"  {field.name}: {kind}{default}")
-        # The keys of a base are told by the base.
-        for base in cls.__mro__:
-            if dataclasses.is_dataclass(base):
-                print("\n" + inspect.cleandoc(base.__doc__ or ""))
+        print(_help(cls, about))
         raise SystemExit(0)
     files, overrides = _overrides(cls, arguments)
     values: dict[str, Any] = {}
@@ -248,10 +294,11 @@ def as_plain(config: Any) -> Any:
     return config
 
 
-def run_program(main: Callable[[C], None], cls: type[C], about: str | None) -> None:
-    """Run a program's `main` on its command line; print a LitBenchError as one line, exit 2."""
+@contextlib.contextmanager
+def clear_exit() -> Iterator[None]:
+    """End the process with one line: on a LitBenchError with exit code 2, on Ctrl+C with 130."""
     try:
-        main(load_config(cls, sys.argv[1:], about))
+        yield
     except LitBenchError as error:
         # Libraries' messages may run over lines; one error is one line.
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -259,3 +306,9 @@ def run_program(main: Callable[[C], None], cls: type[C], about: str | None) -> N
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def run_program(main: Callable[[C], None], cls: type[C], about: str | None) -> None:
+    """Run a program's `main` on its command line, and end as `clear_exit` does."""
+    with clear_exit():
+        main(load_config(cls, sys.argv[1:], about))

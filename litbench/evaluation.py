@@ -392,12 +392,17 @@ class VerdictParts:
     """Verdict tables on disk, by fingerprint.
 
     Attributes:
-        folder: where they lie.
+        folder: where they lie; beside it, in `scratch`, what trainings leave for their next run.
         used: names asked for in this run; `discard_others` removes the rest.
     """
 
     folder: Path
     used: set[str] = field(default_factory=set)
+
+    @property
+    def scratch(self) -> Path:
+        """Where trainers write; `discard_others` removes it."""
+        return self.folder.parent / "scratch"
 
     def get_or_make(
         self,
@@ -434,8 +439,29 @@ class VerdictParts:
         write_atomically(table_path, lambda path: write_table(table, path))
         return table, record
 
+    def get_or_train(
+        self,
+        label: str,
+        depends_on: Any,
+        work: Callable[[Path], tuple[pa.Table, dict[str, Any]]],
+        *,
+        errors_again: bool = False,
+    ) -> tuple[pa.Table, dict[str, Any]]:
+        """Read a part, or make and keep it; see `get_or_make`.
+
+        Args:
+            label: readable start of its name.
+            depends_on: plain values; another value makes another part.
+            work: like `make`; gets a folder for a trainer's files, named by `depends_on`, so that
+                what an interrupted run of the same training left there is gone on with.
+            errors_again: make a part anew in which some verdict is an error.
+        """
+        folder = self.scratch / fingerprint(depends_on)
+        return self.get_or_make(label, depends_on, lambda: work(folder), errors_again=errors_again)
+
     def discard_others(self) -> None:
-        """Remove the parts of earlier configs."""
+        """Remove the parts of earlier configs, and what interrupted trainings left."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
         for path in self.folder.glob("*"):
             if path.suffix in (".parquet", ".json") and path.stem not in self.used:
                 path.unlink()

@@ -6,11 +6,11 @@ pinned to the commit it means now; that commit is what is read and what the mani
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pyarrow as pa
 
@@ -276,23 +276,66 @@ def fetch_model(name: str, *, with_code: bool = False) -> Path:
         ) from error
 
 
-def open_to_write(extra: str) -> Any:
-    """A client of the Hub that may write.
+def replace_files(
+    name: str,
+    files: Mapping[str, Path],
+    noun: Literal["data set", "model"],
+    *,
+    private: bool,
+    is_ours: Callable[[str], bool],
+) -> str:
+    """Make a data set or a model on the Hub, or replace its files, in one commit.
 
     Args:
-        extra: what installs `huggingface_hub` for the caller.
+        name: owner/name.
+        files: what it is to hold, by the path there.
+        noun: what it is.
+        private: make it private.
+        is_ours: whether a path there is one that we write. Such a file that is not among `files`
+            goes: it would be read with the new ones.
 
     Returns:
-        `huggingface_hub.HfApi`.
+        The commit's address.
 
     Raises:
-        ConfigError: there is no token.
+        ConfigError: there is no token, or it is public and `private` is true.
+        DataError: the Hub refuses or cannot be reached.
         MissingExtraError: `huggingface_hub` is not installed.
     """
+    extra, written = {"data set": ("data", "Pairs"), "model": ("models", "Model")}[noun]
     try:
         import huggingface_hub  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", extra) from error
     if huggingface_hub.get_token() is None:
         raise ConfigError(f"there is no token for the Hub: {SIGN_IN}, with the right to write")
-    return huggingface_hub.HfApi()
+    api, kind = huggingface_hub.HfApi(), noun.replace(" ", "")
+    try:
+        api.create_repo(name, repo_type=kind, private=private, exist_ok=True)
+        there = api.repo_info(name, repo_type=kind)
+        if private and not there.private:
+            raise ConfigError(
+                f"{name} is public on the Hub, and private is true: make it private there, or "
+                "say private: false"
+            )
+        stale = [
+            sibling.rfilename
+            for sibling in there.siblings or []
+            if is_ours(sibling.rfilename) and sibling.rfilename not in files
+        ]
+        commit = api.create_commit(
+            name,
+            [
+                *(huggingface_hub.CommitOperationAdd(path, file) for path, file in files.items()),
+                *(huggingface_hub.CommitOperationDelete(path) for path in stale),
+            ],
+            commit_message=f"{written} and card written by LitBench",
+            repo_type=kind,
+            # Nobody else's change since we looked is lost.
+            parent_commit=there.sha,
+        )
+    except ConfigError:
+        raise
+    except Exception as error:  # the library and its transport raise dozens of types
+        raise explain(error, name, "cannot be pushed to the Hub", noun) from error
+    return str(commit.commit_url)

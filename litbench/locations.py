@@ -54,5 +54,7 @@ def resolve(name: str) -> str:
     if path.exists():
         return str(path)
     if looks_local:
-        raise ConfigError(f"there is no folder {name}: check the path")
+        raise ConfigError(
+            f"there is no folder {name}: check the path, or run the step that writes it"
+        )
     return name

@@ -110,6 +110,7 @@ def code_digest(program: str, *parts: str) -> str:
     return hasher.hexdigest()
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of Python and of every library that can change a result; absent ones left out."""
     found = {"python": platform.python_version()}
@@ -191,7 +192,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"no manifest.json in {folder}: make the product again") from error
+        raise DataError(
+            f"no manifest.json in {folder}: check the path, or make the product again"
+        ) from error
     except ValueError as error:
         raise DataError(f"{path} is not JSON: make the product again") from error
     if not isinstance(content, dict):
@@ -238,6 +241,7 @@ class Product:
     Attributes:
         folder: where the files lie.
         counts: what the program counted, such as the funnel; goes into the manifest.
+        digests: of inputs and models, by their key in the config; see `source_digest`.
 
     Args:
         folder: where the files lie.
@@ -279,8 +283,8 @@ class Product:
         keys = {key: value for key, value in self._config.items() if key != "out"}
         for name in self._inputs:
             keys.pop(name, None)
-        digests = {name: item["sha256"] for name, item in self._inputs.items()}
-        self.fingerprint = fingerprint(keys, digests, code_digest(program))
+        self.digests = {name: item["sha256"] for name, item in self._inputs.items()}
+        self.fingerprint = fingerprint(keys, self.digests, code_digest(program))
 
     def is_current(self) -> bool:
         """Whether the folder holds this product, whole and unchanged; says so if it does."""
@@ -335,6 +339,11 @@ class Product:
             else:
                 leftover.unlink(missing_ok=True)
         write_json(self.as_manifest(), self.folder / "manifest.json")
+
+    def made_of(self) -> str:
+        """What the product is made of, as JSON for a page that the same config gives again."""
+        said = {"config": self._config, "inputs": self.digests, "versions": versions()}
+        return json.dumps(said, indent=2)
 
     def as_manifest(self) -> dict[str, Any]:
         """What the manifest says as things stand, as any reader of JSON can hold it."""

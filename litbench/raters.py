@@ -416,6 +416,17 @@ def load_trainer(spec: RaterSpec) -> Trainer | None:
     return cast(Trainer, point.load())
 
 
+def checked_trainer(spec: RaterSpec) -> Trainer | None:
+    """What `load_trainer` returns, once the options of training or of judging are checked.
+
+    Raises:
+        ConfigError: see `check_options`.
+    """
+    trainer = load_trainer(spec)
+    check_options(spec, "raters" if trainer is None else "trainers")
+    return trainer
+
+
 # Running raters over pairs -------------------------------------------------------------------
 
 

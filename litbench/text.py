@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\x{30fc}\x{ff70}]"
 # A word starts with a letter or digit: a mark that follows a symbol or 語 is no word of its own.
 # Soft hyphens and joiners are invisible inside a word.
-_LETTERS = r"[\p{L}\p{N}][\p{L}\p{M}\p{N}\x{ad}\x{200c}\x{200d}]*"
-_WORD = rf"{_LETTERS}(?:['’\-\x{{2010}}\x{{2011}}]{_LETTERS})*"
+# One loop and not one inside another: RE2 takes half the time.
+_STARTS = r"[\p{L}\p{N}]"
+_WORD = rf"{_STARTS}(?:['’\-\x{{2010}}\x{{2011}}]?{_STARTS}|[\p{{M}}\x{{ad}}\x{{200c}}\x{{200d}}])*"
 
 _MARKDOWN = "*_#> "
 _TAGS = re.compile(rf"^(?:\[[^\]]{{0,22}}\][{_MARKDOWN}]*+)++")

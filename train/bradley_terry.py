@@ -1,4 +1,4 @@
-"""Train a Bradley-Terry reward model (paper 4.1, A.9).
+r"""Train a Bradley-Terry reward model (paper 4.1, A.9).
 
     accelerate launch --config_file configs/accelerate/one_gpu.yaml \
         train/bradley_terry.py --config configs/train/llama_3.2_1b.yaml
@@ -19,7 +19,7 @@ from pathlib import Path
 from litbench.config import run_program
 from litbench.evaluation import read_held_out, read_pairs
 from litbench.manifest import Product
-from litbench.models.card import agreement_text, write_trained_model
+from litbench.models.card import run_text, write_trained_model
 from litbench.models.folder import prompts_of
 from litbench.models.reward import RewardModel
 from litbench.models.reward_training import RewardTraining, train_reward_model
@@ -91,12 +91,7 @@ def main(config: Config) -> None:
     if model is None:
         return
     run = write_trained_model(product, model, pairs, held_out, checkpoints, fingerprint)
-    counts, training = run["training"]["counts"], run["training"]
-    print(
-        f"{config.out / 'model'}: {counts['pairs']:,} pairs ({counts['pairs_cut']} cut to fit), "
-        f"{training['steps']} steps in {training['seconds']:.0f} s, "
-        f"last loss {training['curve'][-1]['loss']:.3f}; {agreement_text(run)}"
-    )
+    print(f"{config.out / 'model'}: {run_text(run)}")
 
 
 if __name__ == "__main__":

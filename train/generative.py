@@ -1,4 +1,4 @@
-"""Train a generative reward model: GenRM or GenRM-CoT (paper 4.2).
+r"""Train a generative reward model: GenRM or GenRM-CoT (paper 4.2).
 
     accelerate launch --config_file configs/accelerate/one_gpu.yaml \
         train/generative.py --config configs/train/genrm_qwen_2.5_7b.yaml
@@ -18,7 +18,7 @@ from pathlib import Path
 from litbench.config import run_program
 from litbench.evaluation import read_held_out, read_pairs
 from litbench.manifest import Product
-from litbench.models.card import agreement_text, write_trained_model
+from litbench.models.card import run_text, write_trained_model
 from litbench.models.folder import prompts_of
 from litbench.models.generative import GenerativeModel
 from litbench.models.generative_training import GenerativeTraining, train_generative_model
@@ -100,12 +100,7 @@ def main(config: Config) -> None:
     if model is None:
         return
     run = write_trained_model(product, model, pairs, held_out, checkpoints, fingerprint)
-    counts, training = run["training"]["counts"], run["training"]
-    print(
-        f"{config.out / 'model'}: {counts['pairs']:,} pairs ({counts['pairs_cut']} cut to fit), "
-        f"{training['steps']} steps in {training['seconds']:.0f} s, "
-        f"last loss {training['curve'][-1]['loss']:.3f}; {agreement_text(run)}"
-    )
+    print(f"{config.out / 'model'}: {run_text(run)}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
-from litbench.hub import explain, open_to_write, parse_name
+from litbench.hub import parse_name, replace_files
 
 # What transformers, tokenizers and LitBench write, and nothing that runs or was pickled.
 ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")
@@ -148,48 +148,6 @@ def check_prompts(path: Path) -> None:
         )
 
 
-def push(config: Config, files: dict[str, Path]) -> str:
-    """Replace the model's files in one commit; return the commit's address.
-
-    Raises:
-        ConfigError: no token, or the model is public and `private` is true.
-        DataError: the Hub refuses or cannot be reached.
-    """
-    api = open_to_write("models")
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete  # noqa: PLC0415
-
-    name = config.repository
-    try:
-        api.create_repo(name, private=config.private, exist_ok=True)
-        there = api.model_info(name)
-        if config.private and not there.private:
-            raise ConfigError(
-                f"{name} is public on the Hub, and private is true: make it private there, or "
-                "say private: false"
-            )
-        # Shards of an earlier version would be loaded with the new ones.
-        stale = [
-            sibling.rfilename
-            for sibling in there.siblings or []
-            if sibling.rfilename.endswith(ENDINGS) and sibling.rfilename not in files
-        ]
-        commit = api.create_commit(
-            name,
-            [
-                *(CommitOperationAdd(path, file) for path, file in files.items()),
-                *(CommitOperationDelete(path) for path in stale),
-            ],
-            commit_message="Model and card written by LitBench",
-            # Nobody else's change since we looked is lost.
-            parent_commit=there.sha,
-        )
-    except ConfigError:
-        raise
-    except Exception as error:  # the library and its transport raise dozens of types
-        raise explain(error, name, "cannot be pushed to the Hub", "model") from error
-    return str(commit.commit_url)
-
-
 def main(config: Config) -> None:
     """Show the files; push them when told to."""
     parsed = parse_name(config.repository, "model")
@@ -199,7 +157,14 @@ def main(config: Config) -> None:
     for name, path in files.items():
         print(f"  {path.stat().st_size:>15,} bytes  {name}")
     if config.push:
-        print(f"pushed: {push(config, files)}")
+        address = replace_files(
+            config.repository,
+            files,
+            "model",
+            private=config.private,
+            is_ours=lambda path: path.endswith(ENDINGS),
+        )
+        print(f"pushed: {address}")
     else:
         print(
             f"nothing was pushed; read {config.model / 'README.md'}, then run the same command "

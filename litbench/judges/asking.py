@@ -26,7 +26,7 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -163,6 +163,12 @@ class Budget:
         """Count what a stored answer cost."""
         if self._price is not None:
             self.dollars += self._price.of_answer(answer) or 0.0
+
+    def note_stored(self, store: AnswerStore, keys: Iterable[str]) -> None:
+        """Count what the answers cost that are there from earlier runs."""
+        for key in keys:
+            if (stored := store.get(key)) is not None:
+                self.note(stored)
 
     def spent(self) -> str:
         """Which limit stops a run, and what came of it."""

@@ -394,7 +394,10 @@ class _ShardLog:
             # What is there already need not be looked through at every collection: a fifth faster.
             # Of the shard before, tens of megabytes are garbage in circles.
             gc.collect()
-            gc.freeze()
+            # Who froze something before would find it thawed.
+            freezes = gc.get_freeze_count() == 0
+            if freezes:
+                gc.freeze()
             try:
                 (log,) = inspect_ai.eval(
                     task,
@@ -412,7 +415,8 @@ class _ShardLog:
                     acp_server=False,
                 )
             finally:
-                gc.unfreeze()
+                if freezes:
+                    gc.unfreeze()
         if failures:
             raise failures[0]
         if log.status == "cancelled":

@@ -1,7 +1,7 @@
 """What tokens cost, from a table that users can edit."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +74,12 @@ class Price:
             answer.cached_tokens or 0,
             batched=answer.batched,
         )
+
+
+def dollars_of(answers: Iterable[Answer], price: Price | None) -> float | None:
+    """Dollars for all answers, to the millionth; None where that of one cannot be told."""
+    costs = [None if price is None else price.of_answer(answer) for answer in answers]
+    return None if None in costs else round(sum(cost or 0 for cost in costs), 6)
 
 
 def load_prices(path: Path | None = None) -> dict[str, Price]:

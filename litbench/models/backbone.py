@@ -364,6 +364,25 @@ def collate(sequences: Sequence[np.ndarray], *, packed: bool, pooling: Pooling) 
     }
 
 
+def on_device(model: Any, device: str | None) -> Any:
+    """Move a model to a device, such as cuda or cpu; a GPU where there is one when not given.
+
+    Raises:
+        ConfigError: this machine has no such device, or no room on it.
+    """
+    import torch  # noqa: PLC0415
+
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return model.to(where)
+    except (RuntimeError, AssertionError) as error:
+        # A torch without CUDA fails by an assertion.
+        said = str(error).split("\n", 1)[0]
+        raise ConfigError(
+            f"device: the model cannot be put on '{where}' ({said:.160}): name another, such as cpu"
+        ) from error
+
+
 def to_device(batch: Mapping[str, Any], device: Any) -> dict[str, Any]:
     """Copy a batch's tensors, also those in mappings inside it, without waiting for them."""
     moved: dict[str, Any] = {}

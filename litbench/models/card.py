@@ -165,8 +165,18 @@ def write_trained_model(
     return run
 
 
-def agreement_text(run: Mapping[str, Any]) -> str:
-    """The final agreement in a line, or that there is none."""
+def run_text(run: Mapping[str, Any]) -> str:
+    """What a training used and what came out, in a line."""
+    training = run["training"]
+    counts = training["counts"]
+    return (
+        f"{counts['pairs']:,} pairs ({counts['pairs_cut']} cut to fit), {training['steps']} steps "
+        f"in {training['seconds']:.0f} s, last loss {training['curve'][-1]['loss']:.3f}; "
+        f"{_agreement_text(run)}"
+    )
+
+
+def _agreement_text(run: Mapping[str, Any]) -> str:
     if run["evaluation"] is None:
         return "no pairs were given to judge at the end"
     row = next(row for row in run["evaluation"]["raters"] if row["kind"] == run["kind"])

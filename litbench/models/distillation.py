@@ -21,7 +21,7 @@ import pyarrow as pa
 from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.models.mixture import out_of_fold
-from litbench.raters import Rater, RaterSpec, check_options, load_trainer, parse_raters
+from litbench.raters import Rater, RaterSpec, checked_trainer, load_trainer, parse_raters
 
 _COLUMN = "p_chosen"
 
@@ -51,9 +51,8 @@ class DistilledTraining:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        for spec in self.specs("distilled"):
-            check_options(spec, "raters" if load_trainer(spec) is None else "trainers")
-        if load_trainer(self.specs("distilled")[1]) is None:
+        _, trainer = (checked_trainer(spec) for spec in self.specs("distilled"))
+        if trainer is None:
             raise ConfigError("student: a rater with nothing to train: give training options")
         if "target" in self.student:
             raise ConfigError("student: target is the teacher's probability: leave the key out")

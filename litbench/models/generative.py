@@ -19,7 +19,14 @@ import numpy as np
 from litbench.config import build
 from litbench.errors import ConfigError, ModelError
 from litbench.models.attention import can_pack
-from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
+from litbench.models.backbone import (
+    answer_logits,
+    collate,
+    is_packed,
+    on_device,
+    set_attention,
+    to_device,
+)
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
 from litbench.models.throughput import Shape
@@ -210,12 +217,9 @@ class GenerativeModel:
                     f"{question.answer}, and keeps it; it cannot be asked by {' and '.join(given)} "
                     "of the config: leave that out, or take a model without litbench.json"
                 )
-        import torch  # noqa: PLC0415
-
-        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         return cls(
-            loaded.model.to(where), loaded.tokenizer, question, name=name, prompts=loaded.prompts,
-            batch_tokens=batch_tokens, least_label_mass=least_label_mass,
+            on_device(loaded.model, device), loaded.tokenizer, question, name=name,
+            prompts=loaded.prompts, batch_tokens=batch_tokens, least_label_mass=least_label_mass,
             training=loaded.training, adapter=loaded.adapter,
         )  # fmt: skip
 

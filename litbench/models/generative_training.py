@@ -153,13 +153,8 @@ def tokenise(
                 label_at = len(text)
         if len(answer) > question.max_answer_tokens:
             reason = "answer longer than max_answer_tokens"
-        if cut and options.overlong == "error":
-            raise DataError(
-                f"pair {pair_id} does not fit into max_length {question.max_length}: raise it, or "
-                "set overlong to truncate or drop"
-            )
-        if cut and options.overlong == "drop":
-            reason = "longer than max_length"
+        if cut:
+            reason = options.reason_to_drop(pair_id, question.max_length) or reason
         if reason:
             set_aside.append({"pair_id": pair_id, "reason": reason})
             continue

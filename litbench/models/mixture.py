@@ -35,6 +35,7 @@ from litbench.raters import (
     RaterSpec,
     ScoreRater,
     check_options,
+    checked_trainer,
     judge_pairs,
     load_rater,
     load_trainer,
@@ -202,10 +203,6 @@ def _giving_rewards(rater: Any, spec: RaterSpec) -> ScoreRater:
     return rater
 
 
-def _check(spec: RaterSpec) -> None:
-    check_options(spec, "raters" if load_trainer(spec) is None else "trainers")
-
-
 def differences(rater: ScoreRater, pairs: pa.Table) -> np.ndarray:
     """Reward of the chosen story minus that of the rejected one; float64, shape (n,)."""
     verdicts = judge_pairs(rater, pairs)
@@ -241,7 +238,7 @@ class StackTraining:
 
     def __post_init__(self) -> None:
         for spec in parse_members(self.members, "members"):
-            _check(spec)
+            checked_trainer(spec)
         if self.c <= 0:
             raise ConfigError(f"c is {self.c}: give a strength above 0")
 
@@ -481,8 +478,7 @@ class EnsembleTraining:
 
     def __post_init__(self) -> None:
         (spec,) = parse_members({"each": self.each}, "ensemble")
-        _check(spec)
-        if load_trainer(spec) is None:
+        if checked_trainer(spec) is None:
             raise ConfigError(
                 f"each: a rater of kind '{spec.kind}' with a path, or nothing to "
                 "train: give training options, or name paths under members"

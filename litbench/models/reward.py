@@ -17,7 +17,7 @@ import numpy as np
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.models.backbone import collate, is_packed, rewards_of, to_device
+from litbench.models.backbone import collate, is_packed, on_device, rewards_of, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.layout import Form, Layout
 from litbench.models.throughput import Shape
@@ -62,6 +62,8 @@ class RewardModel(ScoreRater):
         reverse: bool = False,
         adapter: Adapter | None = None,
     ) -> None:
+        if batch_tokens is not None and batch_tokens < 1:
+            raise ConfigError(f"batch_tokens is {batch_tokens}: give at least 1")
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.layout = layout
@@ -139,13 +141,10 @@ class RewardModel(ScoreRater):
             )
         else:
             layout = build(Layout, loaded.form, f"{path}: litbench.json")
-        import torch  # noqa: PLC0415
-
-        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         made = cls(
-            loaded.model.to(where), loaded.tokenizer, layout, name=name, prompts=loaded.prompts,
-            batch_tokens=batch_tokens, training=loaded.training, label=label or 0,
-            reverse=reverse, adapter=loaded.adapter,
+            on_device(loaded.model, device), loaded.tokenizer, layout, name=name,
+            prompts=loaded.prompts, batch_tokens=batch_tokens, training=loaded.training,
+            label=label or 0, reverse=reverse, adapter=loaded.adapter,
         )  # fmt: skip
         made.layout_inferred = loaded.form is None
         return made

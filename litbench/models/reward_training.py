@@ -163,15 +163,8 @@ def tokenise(
     for place, pair_id in enumerate(pairs["pair_id"].to_pylist()):
         cut = any(side.cut[place] for side in sides)
         ids = [side.ids[place] for side in sides]
-        reason = None
-        if cut and options.overlong == "error":
-            raise DataError(
-                f"pair {pair_id} does not fit into max_length {layout.max_length}: raise it, or "
-                "set overlong to truncate or drop"
-            )
-        if cut and options.overlong == "drop":
-            reason = "longer than max_length"
-        elif ids[0] == ids[1]:
+        reason = options.reason_to_drop(pair_id, layout.max_length) if cut else None
+        if reason is None and ids[0] == ids[1]:
             # They would get equal rewards whatever is learned.
             reason = "both stories are the same tokens" + (" once cut" if cut else "")
         if reason:

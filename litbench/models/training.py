@@ -139,6 +139,23 @@ class TrainingOptions:
     report_to: Literal["none", "wandb", "tensorboard"] = "none"
     trust_remote_code: bool = False
 
+    def reason_to_drop(self, pair_id: str, max_length: int) -> str | None:
+        """Why a pair that does not fit is set aside; None where stories' ends are cut off.
+
+        Args:
+            pair_id: the pair.
+            max_length: what it does not fit into.
+
+        Raises:
+            DataError: `overlong` is error.
+        """
+        if self.overlong == "error":
+            raise DataError(
+                f"pair {pair_id} does not fit into max_length {max_length}: raise it, or set "
+                "overlong to truncate or drop"
+            )
+        return "longer than max_length" if self.overlong == "drop" else None
+
     def check(self) -> None:
         """Check what does not need the data.
 
