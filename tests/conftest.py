@@ -1,8 +1,12 @@
 """Builders of small tables and a way to run the programs, shared by all tests."""
 
+import contextlib
 import functools
+import gc
 import importlib.util
+import io
 import random
+import runpy
 import string
 import subprocess
 import sys
@@ -13,16 +17,42 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from litbench.records import PAIRS, STORIES, VERDICTS, Schema, empty_columns, pair_id
 from litbench.text import count_words
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The first example of a test may import scipy; no test asserts speed.
-settings.register_profile("litbench", deadline=None)
+# The first example of a test may import scipy, and a busy machine draws slowly: no test asserts
+# speed. The fixtures that examples share build tables and keep nothing.
+settings.register_profile(
+    "litbench",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("litbench")
+
+
+_last_look = (Path(), 0)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Keep what stays, such as torch, out of the collector's sight: a third of the time went there.
+
+    A trainer collects after every run, and walks millions of objects each time.
+    """
+    global _last_look  # noqa: PLW0603
+    file, modules = _last_look
+    if item.path != file or len(sys.modules) > modules + 100:
+        gc.collect()
+        gc.freeze()
+        _last_look = (item.path, len(sys.modules))
+
+
+def pytest_sessionfinish() -> None:
+    """Thaw: libraries complain at the end of what they take for leaks."""
+    gc.unfreeze()
 
 
 def _table(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -140,10 +170,38 @@ def rename_sides() -> Callable[[pa.Table], pa.Table]:
 
 
 @pytest.fixture
-def program() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run one of the programs, such as `program("data_prep/make_pairs.py", "--seed", "1")`."""
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run one of the programs, such as `program("data_prep/make_pairs.py", "--seed", "1")`.
 
-    def run(name: str, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    All that a process of its own would do is done, but for its start, which takes seconds.
+    """
+
+    def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [str(ROOT / name), *map(str, arguments)]
+        said, complained, code = io.StringIO(), io.StringIO(), 0
+        with (
+            monkeypatch.context() as patch,
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(complained),
+        ):
+            patch.chdir(ROOT)
+            patch.setattr(sys, "argv", command)
+            try:
+                runpy.run_path(command[0], run_name="__main__")
+            except SystemExit as stopped:
+                code = int(stopped.code or 0)
+        return subprocess.CompletedProcess(command, code, said.getvalue(), complained.getvalue())
+
+    return run
+
+
+@pytest.fixture
+def program_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run one of the programs in a process of its own."""
+
+    def run(
+        name: str, *arguments: object, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, str(ROOT / name), *map(str, arguments)],
             capture_output=True,

@@ -16,17 +16,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from loopback import Handler, Loopback
 
 ROOT = Path(__file__).resolve().parent.parent
 # What is stored as LFS objects.
@@ -79,7 +77,7 @@ class Repository:
         return self.commits[sha]
 
 
-class FakeHub:
+class FakeHub(Loopback):
     """The server; use it as a context.
 
     Attributes:
@@ -95,29 +93,7 @@ class FakeHub:
         self.faults: dict[str, int] = {}
         self.strange: list[str] = []
         self.stored: dict[str, bytes] = {}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {}))
-        self._server.daemon_threads = True
-        self._server.RequestHandlerClass.hub = self  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> "FakeHub":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(_Handler)
 
     def publish(self, name: str, files: Mapping[str, bytes], **options: bool) -> str:
         """Make a commit of a data set or model; return its hash."""
@@ -135,7 +111,7 @@ class FakeHub:
             [sys.executable, *command, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             cwd=ROOT,
             check=False,
             env=self.environment(home, token=token),
@@ -158,12 +134,10 @@ class FakeHub:
         }
 
 
-class _Handler(BaseHTTPRequestHandler):
-    hub: FakeHub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing on the terminal."""
+class _Handler(Handler):
+    @property
+    def hub(self) -> FakeHub:
+        return self.server.fake  # type: ignore[no-any-return]
 
     def do_GET(self) -> None:
         self._answer()

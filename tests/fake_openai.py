@@ -19,17 +19,15 @@ import base64
 import json
 import math
 import re
-import socket
-import struct
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fake_reddit import drawn_faults
+from loopback import Handler, Loopback
 
 from litbench.text import digest
 
@@ -69,7 +67,7 @@ def drawn_manners(seed: int, share: float) -> Callable[[str], str | None]:
     return draw
 
 
-class FakeOpenAI:
+class FakeOpenAI(Loopback):
     """The server; a context manager.
 
     Attributes:
@@ -134,28 +132,10 @@ class FakeOpenAI:
         self.faults: Counter[str] = Counter()
         self.bodies: dict[str, dict[str, Any]] = {}
         self.files: dict[str, list[dict[str, Any]]] = {}
-        self.errors: list[BaseException] = []
         self.under_way = 0
         self.most_at_once = 0
-        self.lock = threading.Lock()
-        self.closing = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.fake = self
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
-        )
-
-    def __enter__(self) -> "FakeOpenAI":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        assert not self.errors, f"the fake server broke: {self.errors}"
+        super().__init__(_Handler)
+        self.url += "/v1"
 
     def environment(self) -> dict[str, str]:
         """Environment variables that bring a client here."""
@@ -182,26 +162,7 @@ class FakeOpenAI:
         return f"openai-api/fake/{name}"
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-    fake: FakeOpenAI
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        del request
-        # A client that was killed breaks its connections; anything else is the fake's own fault.
-        error = sys.exception()
-        if not isinstance(error, ConnectionError):
-            self.fake.errors.append(error or AssertionError(client_address))
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
+class _Handler(Handler):
     def do_POST(self) -> None:
         fake = self.server.fake
         data = self.rfile.read(int(self.headers["Content-Length"]))
@@ -365,9 +326,7 @@ class _Handler(BaseHTTPRequestHandler):
             fake.closing.wait(fake.hang_seconds)
             self.close_connection = True
         elif fault == "reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()
-            self.close_connection = True
+            self.reset()
         elif fault == "cut":
             self.send_response(200)
             self.send_header("Content-Type", "application/json")

@@ -18,10 +18,7 @@ import html
 import json
 import random
 import re
-import socket
-import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -29,12 +26,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from loopback import Handler, Loopback
 
 # Never to be seen in any output.
 CLIENT_ID = "planted-client-id"
@@ -234,7 +231,7 @@ class Killer:
                 process.kill()
 
 
-class FakeReddit:
+class FakeReddit(Loopback):
     """The server; a context manager.
 
     Attributes:
@@ -285,29 +282,10 @@ class FakeReddit:
         self.replies_sent = 0
         self.paths: list[str] = []
         self.agents: set[str] = set()
-        self.errors: list[BaseException] = []
         self.tokens: set[str] = set()
-        self.lock = threading.Lock()
-        self.closing = threading.Event()
         self.in_more = 0
         self.window = (0.0, 0)
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.reddit = self
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
-        )
-
-    def __enter__(self) -> "FakeReddit":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        assert not self.errors, f"the fake server broke: {self.errors}"
+        super().__init__(_Handler)
 
     def take_over(self, patch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
         """Bring the clients of this process here."""
@@ -336,30 +314,13 @@ class FakeReddit:
         }
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    reddit: FakeReddit
-
-    def handle_error(self, *_: object) -> None:
-        error = sys.exc_info()[1]
-        # Clients hang up: after a timeout of theirs, or killed.
-        if error is not None and not isinstance(error, ConnectionError):
-            self.reddit.errors.append(error)
-
-
 def _listing(children: list[dict[str, Any]], after: str | None = None) -> dict[str, Any]:
     return {"kind": "Listing", "data": {"children": children, "after": after, "before": None}}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def log_message(self, *_: object) -> None:
-        pass
-
+class _Handler(Handler):
     def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002
-        return formatdate(self.server.reddit.now, usegmt=True)
+        return formatdate(self.server.fake.now, usegmt=True)
 
     def do_GET(self) -> None:
         self._serve("GET")
@@ -370,7 +331,7 @@ class _Handler(BaseHTTPRequestHandler):
     # The frame of every answer ----------------------------------------------------------------
 
     def _serve(self, method: str) -> None:
-        reddit = self.server.reddit
+        reddit = self.server.fake
         parts = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
         values = {name: several[0] for name, several in parse_qs(parts.query + "&" + body).items()}
@@ -414,7 +375,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _fail(self, fault: str, method: str, kind: str, path: str, values: dict[str, str]) -> None:
-        reddit = self.server.reddit
+        reddit = self.server.fake
         error = json.dumps({"message": "faulty", "error": 0}).encode()
         if fault == "429 later":
             self._send(429, error, {"Retry-After": reddit.retry_after})
@@ -435,14 +396,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         else:
             assert fault == "reset", fault
-            # Closing with this option and nothing sent is a reset on the wire.
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.close_connection = True
-            self.rfile.close()
-            self.connection.close()
+            self.reset()
 
     def _within_rate(self) -> bool:
-        reddit = self.server.reddit
+        reddit = self.server.fake
         if reddit.rate is None:
             return True
         allowed, seconds = reddit.rate
@@ -454,7 +411,7 @@ class _Handler(BaseHTTPRequestHandler):
             return used < allowed
 
     def _rate_headers(self) -> dict[str, str]:
-        reddit = self.server.reddit
+        reddit = self.server.fake
         if reddit.rate is None:
             used, remaining, reset = 1, 999, 300
         else:
@@ -473,7 +430,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(
         self, method: str, kind: str, path: str, values: dict[str, str]
     ) -> tuple[int, Any, dict[str, str]]:
-        reddit = self.server.reddit
+        reddit = self.server.fake
         if kind == "token":
             given = self.headers.get("authorization", "").removeprefix("Basic ")
             if base64.b64decode(given).decode() != f"{CLIENT_ID}:{CLIENT_SECRET}":
@@ -493,15 +450,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _search(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
         wanted = set(values["q"].split())
         found = [
-            post for post in self.server.reddit.world.posts.values()
+            post for post in self.server.fake.world.posts.values()
             if wanted <= set(re.findall(r"[\w'’]+", post["title"].lower()))
         ]  # fmt: skip
         if values.get("restrict_sr") != "True":
-            self.server.reddit.violations["search of all Reddit"] += 1
+            self.server.fake.violations["search of all Reddit"] += 1
         return self._page(path, found, values)
 
     def _listing(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
-        return self._page(path, list(self.server.reddit.world.posts.values()), values)
+        return self._page(path, list(self.server.fake.world.posts.values()), values)
 
     def _page(
         self, path: str, posts: list[dict[str, Any]], values: dict[str, str]
@@ -517,12 +474,12 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, _listing(children, after)
 
     def _post(self, post: dict[str, Any]) -> dict[str, Any]:
-        world = self.server.reddit.world
+        world = self.server.fake.world
         number = sum(one["link_id"] == post["name"] for one in world.comments.values())
         return {**post, "num_comments": number}
 
     def _comments(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
-        reddit = self.server.reddit
+        reddit = self.server.fake
         name = path.strip("/").split("/")[1]
         if name in reddit.world.refused:
             reason = reddit.world.refused[name]
@@ -539,17 +496,17 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, [_listing([post]), _listing(children)]
 
     def _tree(self, comment: dict[str, Any], depth: int) -> dict[str, Any]:
-        replies = self.server.reddit.world.replies(comment["id"])
+        replies = self.server.fake.world.replies(comment["id"])
         inner: Any = ""
         if replies and depth > 1:
-            self.server.reddit.replies_sent += len(replies)
+            self.server.fake.replies_sent += len(replies)
             inner = _listing([self._tree(one, depth - 1) for one in replies])
         elif replies:
             inner = _listing([_more(comment["name"], [one["id"] for one in replies])])
         return {"kind": "t1", "data": {**comment, "replies": inner}}
 
     def _more_comments(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
-        reddit = self.server.reddit
+        reddit = self.server.fake
         with reddit.lock:
             reddit.in_more += 1
             if reddit.in_more > 1:
@@ -576,7 +533,7 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, {"json": {"errors": [], "data": {"things": things}}}
 
     def _info(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
-        reddit = self.server.reddit
+        reddit = self.server.fake
         names = values["id"].split(",")
         if len(names) > 100:
             reddit.violations["more than 100 names"] += 1

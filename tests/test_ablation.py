@@ -129,7 +129,7 @@ def trainings(monkeypatch, ablation):
     """Note what each training was given: (variant, pairs, seed) -> its prompts and pair ids."""
     module, _ = ablation()
     seen = {}
-    load = module.load_trainer
+    load = module.checked_trainer
 
     def loading(spec):
         trainer = load(spec)
@@ -141,7 +141,7 @@ def trainings(monkeypatch, ablation):
 
         return trainer and train
 
-    monkeypatch.setattr(module, "load_trainer", loading)
+    monkeypatch.setattr(module, "checked_trainer", loading)
     return seen
 
 
@@ -290,7 +290,7 @@ def test_processes_of_a_launcher_share_the_work(ablation, tmp_path, monkeypatch)
         subprocess.Popen(command, env={**environment, "RANK": rank, "LOCAL_RANK": rank}, cwd=ROOT)
         for rank in ("0", "1")
     ]
-    assert [process.wait(120) for process in running] == [0, 0]
+    assert [process.wait(300) for process in running] == [0, 0]
     assert results(tmp_path / "shared") == results(whole.out)
 
 
@@ -638,7 +638,7 @@ def test_names_of_others_are_text_on_the_page(pair_table):
     page = render_ablation(
         title=wicked,
         study=study,
-        panels=[panel.figure for panel in panels.values()],
+        panels=panels,
         label_sources=["planted"],
         variants={wicked: {"min_score": wicked}},
         training_pairs={wicked: 2},

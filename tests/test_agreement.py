@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.errors import DataError
@@ -203,7 +203,7 @@ def test_scores_follow_the_pairs_and_raters_their_first_row(
 
 
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 def test_renaming_the_sides_mirrors_every_figure(
     data: st.DataObject, pair_table: Build, verdict_table: Build
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_seeded_coin_behind_the_truth_is_near_three_quarters(
 
 
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 def test_orders_that_agree_and_that_flip_make_the_headline(
     data: st.DataObject, pair_table: Build, verdict_table: Build
 ) -> None:
@@ -309,7 +309,7 @@ def test_outcomes_words_and_tokens_are_counted_on_these_pairs(
 
 
 @given(data=st.data())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20)
 def test_every_verdict_is_counted_once_whatever_the_chunks(
     data: st.DataObject, pair_table: Build, verdict_table: Build
 ) -> None:

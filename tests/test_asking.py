@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from litbench.judges.store import Answer, AnswerStore, Sampling, identity, keys_
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 
-QUICK = Traffic(first_wait_seconds=0.01, longest_wait_seconds=0.05, timeout_seconds=1)
+# A good answer may be late on a busy machine; only who waits for a hang gives up sooner.
+QUICK = Traffic(first_wait_seconds=0.01, longest_wait_seconds=0.05, timeout_seconds=60)
 QUESTIONS = [f"Is {k} a good number? Answer {{story_a}} or é." for k in range(30)]
 
 
@@ -149,13 +152,14 @@ def test_faults_are_overcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_a_silent_server_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first_three: dict[str, Any] = {"faults": lambda number, _: "hang" if number <= 3 else None}
+    hasty = replace(QUICK, timeout_seconds=1)
     started = time.monotonic()
-    with FakeOpenAI(echo, **first_three, hang_seconds=60) as server:
+    with FakeOpenAI(echo, **first_three, hang_seconds=300) as server:
         bring(server, monkeypatch)
-        answers = run(server, tmp_path, QUESTIONS[:6])
+        answers = run(server, tmp_path, QUESTIONS[:6], hasty)
     assert [one.outcome for one in answers] == ["answered"] * 6
     assert server.faults["hang"] == 3
-    assert time.monotonic() - started < 50, "nobody waited for it to come back"
+    assert time.monotonic() - started < 200, "nobody waited for it to come back"
 
 
 def test_refusals_and_cuts_are_answers_and_errors_are_not(
@@ -315,12 +319,24 @@ def test_a_budget_is_shared_by_all_that_a_run_asks(server: FakeOpenAI, tmp_path:
     assert len(run(server, tmp_path, QUESTIONS[:12], budget=budget)) == 12, "known ones are free"
 
 
+def held_back(requests: int) -> Callable[[int, str], None]:
+    """Hold all answers back until so many requests came in."""
+    enough = threading.Event()
+
+    def hold(number: int, _moment: str) -> None:
+        if number >= requests:
+            enough.set()
+        enough.wait(30)
+
+    return hold
+
+
 def test_connections_are_as_many_as_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also when an earlier run in the process had fewer."""
     for connections in (2, 8):
-        with FakeOpenAI(echo, seconds=0.1) as server:
+        with FakeOpenAI(echo, on_request=held_back(connections), seconds=0.1) as server:
             bring(server, monkeypatch)
             run(
                 server,
@@ -459,7 +475,7 @@ def test_killed_at_random_no_stored_answer_is_asked_again(seed: int, tmp_path: P
             killer.process = subprocess.Popen(
                 list(map(str, command)), env=os.environ | server.environment(), text=True
             )
-            assert killer.process.wait(timeout=120) in (0, -9)
+            assert killer.process.wait(timeout=300) in (0, -9)
             assert not stored & (server.asked - before).keys()
             runs += 1
             assert runs < 30

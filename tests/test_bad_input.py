@@ -253,9 +253,11 @@ def test_a_wrong_config_is_one_line_too(make_stories: Run, tmp_path: Path) -> No
 
 
 def test_a_program_on_bad_input_exits_with_2_in_its_own_process(
-    program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    program_process: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    done = program("data_prep/make_stories.py", "--out", str(tmp_path / "o"), "--input=none.csv")
+    done = program_process(
+        "data_prep/make_stories.py", "--out", str(tmp_path / "o"), "--input=none.csv"
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is no file none.csv")
     assert done.stderr.count("\n") == 1
@@ -351,8 +353,8 @@ def test_two_rows_of_one_id_keep_the_same_one_whatever_their_order(
     for place, text in ((1, "a first version"), (2, "a second version"), (3, "a third one")):
         rows[place] |= {"story_id": "twice", "body": text}
     results = set()
-    for order in itertools.permutations(rows):
-        outcome = make_stories(write(tmp_path / f"raw.{ending}", list(order)))
+    for order in itertools.permutations(rows[1:]):
+        outcome = make_stories(write(tmp_path / f"raw.{ending}", [*order[:2], rows[0], order[2]]))
         assert outcome.adds_up_to(4)
         assert outcome.counts["set_aside"] == {"story_id: duplicate id": 2}
         results.add(json.dumps(outcome.stories, sort_keys=True))

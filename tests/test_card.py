@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from litbench.errors import DataError
-from litbench.models.card import model_card
+from litbench.models.card import model_card, run_text
 from litbench.models.reward import RewardModel
 
 EVIL = "x | <script>alert(1)</script> [a](javascript:b) `c`\n# Heading"
@@ -115,6 +115,14 @@ def test_validation_tells_its_pairs(run):
 
 def test_without_an_evaluation_it_says_so(run):
     assert "Not measured" in model_card({**run, "evaluation": None})
+
+
+def test_a_line_tells_what_was_used_and_what_came_out(run):
+    run["training"]["counts"] |= {"pairs": 1_000, "pairs_cut": 3}
+    used = "1,000 pairs (3 cut to fit), 1 steps in 1 s, last loss 0.022; "
+    assert run_text(run) == f"{used}agreement 0.700 (0.600 to 0.800) on 10 pairs of 5 prompts"
+    nothing = run_text({**run, "evaluation": None})
+    assert nothing == f"{used}no pairs were given to judge at the end"
 
 
 def test_a_broken_record_is_a_clear_error(run):

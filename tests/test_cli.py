@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from litbench.cli import main
+from litbench.errors import DataError
 from litbench.manifest import file_digest
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
 
@@ -56,6 +59,36 @@ def test_every_row_comes_back_with_its_reward_and_rank(
     assert manifest["output"]["sha256"] == file_digest(out)
 
 
+def test_what_json_cannot_hold_is_null_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def strict(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    # Python writes such lines, and reads them.
+    rows = [
+        {"prompt": "p", "text": "a b", "x": math.nan, "in": {"y": math.inf, "z": [-math.inf, 2.5]}},
+        {"prompt": "p", "text": "a", "x": 1.5, "in": None},
+    ]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["score", "--rater", "{kind: longer}", "--input", source, "--out"]
+    run(monkeypatch, *arguments, out)
+    first, second = (
+        json.loads(line, parse_constant=strict) for line in out.read_text().splitlines()
+    )
+    assert (first["x"], first["in"]) == (None, {"y": None, "z": [None, 2.5]})
+    assert (second["x"], second["in"]) == (1.5, None)
+    manifest = json.loads(out.with_name("out.jsonl.manifest.json").read_text())
+    assert manifest["counts"]["not_finite_made_null"] == {"in": 2, "x": 1}
+    told = "null, since JSON has neither NaN nor infinity: in (2), x (1)"
+    assert told in capsys.readouterr().err
+    # Parquet holds them, and they stay.
+    run(monkeypatch, *arguments, tmp_path / "out.parquet")
+    assert math.isnan(pq.read_table(tmp_path / "out.parquet")["x"][0].as_py())
+    assert "null, since" not in capsys.readouterr().err
+
+
 def test_one_story_can_be_scored_from_the_command_line(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +129,22 @@ def test_rows_that_cannot_be_scored_are_set_aside_and_counted(
     [
         (["--model", "no/such/folder", "--prompt", "p", "--story", "x"], "there is no folder"),
         (["--model", "MODEL"], "--input FILE"),
-        (["--model", "MODEL", "--story", "x", "--out", "y.csv"], "leave out --input and --out"),
+        (["--model", "MODEL", "--story", "x", "--out", "y.csv"], "leave out --out"),
+        (
+            [
+                "--model",
+                "MODEL",
+                "--story",
+                "x",
+                "--prompt",
+                "p",
+                "--reference-where",
+                "true",
+                "--reference",
+                "people.csv",
+            ],
+            "leave out --reference, --reference-where",
+        ),
         (["--model", "MODEL", "--device", "cpu", "--story", "x"], "is for a reward model"),
         (["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"], "go with --model"),
         (["--rater", "{kind: longer", "--story", "x"], "is no YAML"),
@@ -125,6 +173,30 @@ def test_a_mistake_ends_in_one_line_and_exit_2(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "line"),
+    [
+        (DataError("no rows\n  at all"), 2, "error: no rows at all\n"),
+        (KeyboardInterrupt(), 130, "stopped; run the same command again to go on\n"),
+    ],
+)
+def test_an_error_over_lines_and_an_interrupt_end_in_one_line(
+    problem: BaseException,
+    code: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def score(_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("litbench.cli.score", score)
+    with pytest.raises(SystemExit) as stopped:
+        run(monkeypatch, "score", "--rater", "{kind: longer}")
+    assert stopped.value.code == code
+    assert capsys.readouterr().err == line
 
 
 def test_any_rater_with_rewards_scores_files_beside_human_stories(

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,7 +38,9 @@ from litbench.sources.reddit import Patience, RedditError
 from litbench.text import count_words_of
 
 PROGRAM = "data_prep/collect_reddit.py"
-QUICK = Patience(timeout_seconds=0.4, first_wait_seconds=0.005, max_tries=12)
+# A good answer may be late on a busy machine; where a server hangs, a client gives up sooner.
+QUICK = Patience(timeout_seconds=30, first_wait_seconds=0.005, max_tries=12)
+HASTY = replace(QUICK, timeout_seconds=3)
 
 
 @pytest.fixture
@@ -284,14 +287,13 @@ def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
 def test_faults_change_neither_the_table_nor_the_useful_requests(
     collect: Callable[..., Any], tmp_path: Path, threads: int
 ) -> None:
-    seed = random.randrange(1_000_000)
-    print(f"seed of the faults: {seed}")
     world = make_world(5, posts=20)
     with FakeReddit(world, page=3) as calm:
         collect(calm, "calm", prompts=["of number"])
-    with FakeReddit(world, page=3, faults=drawn_faults(seed, 0.3), hang_seconds=0.8) as wild:
-        collect(wild, "wild", prompts=["of number"], threads=threads)
-        assert wild.faults.total() > 0
+    with FakeReddit(world, page=3, faults=drawn_faults(18, 0.3), hang_seconds=60) as wild:
+        collect(wild, "wild", prompts=["of number"], threads=threads, patience=HASTY)
+        assert wild.faults["hang"] == 1
+        assert len(wild.faults) >= 7
         # Each thread signs in for itself.
         assert 1 <= wild.answered.pop("token") <= threads
         assert calm.answered.pop("token") == 1
@@ -311,7 +313,7 @@ def test_a_reddit_that_stays_down_leaves_what_was_collected_and_the_next_run_goe
     collect: Callable[..., Any], tmp_path: Path
 ) -> None:
     world = make_world(1)
-    few = Patience(timeout_seconds=1, first_wait_seconds=0.001, max_tries=3)
+    few = replace(QUICK, max_tries=3)
     with FakeReddit(world, faults=lambda number, _: "503" if number > 7 else None) as server:
         with pytest.raises(RedditError, match=r"503.*\(5 posts are kept in"):
             collect(server, patience=few)
@@ -359,7 +361,7 @@ def test_a_resumed_run_keeps_the_time_at_which_a_score_was_read(
     collect: Callable[..., Any],
 ) -> None:
     world = make_world(1)
-    few = Patience(timeout_seconds=1, first_wait_seconds=0.001, max_tries=2)
+    few = replace(QUICK, max_tries=2)
     down = FakeReddit(world, faults=lambda number, _: "500" if number > 6 else None)
     with down, pytest.raises(RedditError):
         collect(down, patience=few)
@@ -471,7 +473,7 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str, **environment: s
     return subprocess.Popen(
         [
             sys.executable, str(ROOT / PROGRAM), "--out", str(tmp_path / "killed"), "--listings",
-            "[new]", "--prompts", "['of number']", "--patience.timeout_seconds", "0.6",
+            "[new]", "--prompts", "['of number']", "--patience.timeout_seconds", "5",
             "--patience.first_wait_seconds", "0.005", *more,
         ],
         env={**os.environ, **settings},
@@ -482,11 +484,11 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str, **environment: s
 def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
     world = make_world(1, posts=3)
     said = ""
-    with FakeReddit(world, faults=drawn_faults(5, 0.2), hang_seconds=1.2) as server:
+    with FakeReddit(world, faults=drawn_faults(5, 0.2), hang_seconds=60) as server:
         for more in ((), ("--posts", "[abc]", "--patience.max_tries", "1")):
             server.draw = drawn_faults(5, 0.2) if not more else (lambda *_: "500")
             process = run_process(server, tmp_path, *more)
-            out, error = process.communicate(timeout=120)
+            out, error = process.communicate(timeout=300)
             said += out + error
             assert process.returncode == (2 if more else 0)
     assert "in 1 tries" in said
@@ -498,12 +500,12 @@ def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
 
 
 def test_missing_credentials_end_the_program_with_what_to_set(
-    program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    program_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("praw_client_id", "praw_client_secret", "praw_site"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    done = program(PROGRAM, "--out", tmp_path / "out", "--posts", "[abc]")
+    done = program_process(PROGRAM, "--out", tmp_path / "out", "--posts", "[abc]")
     assert done.returncode == 2
     assert done.stderr.startswith("error: Reddit's credentials are missing")
     assert "export praw_client_id=... praw_client_secret=..." in done.stderr
@@ -513,9 +515,8 @@ def test_missing_credentials_end_the_program_with_what_to_set(
 
 
 def kill_at_random_requests(
-    tmp_path: Path, collect: Callable[..., Any], kills: int, faults: float
+    tmp_path: Path, collect: Callable[..., Any], seed: int, kills: int, faults: float
 ) -> None:
-    seed = random.randrange(1_000_000)
     print(f"seed of the kills: {seed}")
     world = make_world(7, posts=25)
     with FakeReddit(world, page=4) as calm:
@@ -523,11 +524,11 @@ def kill_at_random_requests(
     killer = Killer(seed, kills, calm.requests)
     kept: list[tuple[int, set[str]]] = []
     with FakeReddit(
-        world, page=4, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=1.2
+        world, page=4, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=60
     ) as server:
         while True:
             killer.process = run_process(server, tmp_path)
-            out, error = killer.process.communicate(timeout=120)
+            out, error = killer.process.communicate(timeout=300)
             posts = (tmp_path / "killed" / "parts" / "posts").glob("[!.]*.json")
             kept.append((server.requests, {path.stem for path in posts}))
             if killer.process.returncode != -signal.SIGKILL:
@@ -551,18 +552,20 @@ def kill_at_random_requests(
 def test_a_run_killed_twice_finishes_to_the_same_file(
     tmp_path: Path, collect: Callable[..., Any]
 ) -> None:
-    kill_at_random_requests(tmp_path, collect, kills=2, faults=0)
+    kill_at_random_requests(tmp_path, collect, seed=1, kills=2, faults=0)
 
 
 @pytest.mark.long
 def test_a_run_killed_at_ten_random_requests_finishes_to_the_same_file(
     tmp_path: Path, collect: Callable[..., Any]
 ) -> None:
-    kill_at_random_requests(tmp_path, collect, kills=10, faults=0)
+    seed = random.randrange(1_000_000)
+    kill_at_random_requests(tmp_path, collect, seed, kills=10, faults=0)
 
 
 @pytest.mark.long
 def test_a_run_with_faults_killed_ten_times_finishes_to_the_same_file(
     tmp_path: Path, collect: Callable[..., Any]
 ) -> None:
-    kill_at_random_requests(tmp_path, collect, kills=10, faults=0.2)
+    seed = random.randrange(1_000_000)
+    kill_at_random_requests(tmp_path, collect, seed, kills=10, faults=0.2)

@@ -443,3 +443,29 @@ def test_help_tells_the_keys_that_a_config_inherits(capsys):
     told = capsys.readouterr().out
     assert "width: of the base." in told
     assert "height: of its own." in told
+
+
+def test_help_tells_nested_keys_as_they_are_written_with_the_defaults_that_hold(capsys):
+    with pytest.raises(SystemExit):
+        load_config(Config, ["--help"])
+    told = capsys.readouterr().out
+    assert "\n  inner.epochs: int = 2\n" in told
+    assert "\ninner: A nested config." in told
+    assert "\n  out: Path (to be given)\n" in told
+    assert "\n  splits: dict[str, float] = {'all': 1.0}\n" in told
+
+
+@dataclass
+class Outer:
+    """A config that gives a nested one other defaults, and may do without another."""
+
+    inner: Inner = field(default_factory=lambda: Inner(epochs=7))
+    spare: Inner | None = None
+
+
+def test_help_tells_the_defaults_of_the_config_that_holds_a_nested_one(capsys):
+    with pytest.raises(SystemExit):
+        load_config(Outer, ["--help"])
+    told = capsys.readouterr().out
+    assert "\n  inner.epochs: int = 7\n" in told
+    assert "\n  spare: Inner | None = None\n  spare.epochs: int = 2\n" in told

@@ -273,7 +273,7 @@ def test_one_process_of_a_machine_tokenises_for_all(monkeypatch, tmp_path):
     time.sleep(0.1)
     monkeypatch.setenv("LOCAL_RANK", "0")
     first = cached(["data"], lambda: make_tokenised([row], [], 0))
-    second.join(timeout=20)
+    second.join(timeout=100)
     assert found[0].table.equals(first.table)
     assert len(list((tmp_path / "pairs").iterdir())) == 1
 

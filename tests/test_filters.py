@@ -7,7 +7,7 @@ import ibis
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
@@ -43,6 +43,12 @@ def removed_by(stories: pa.Table, **options: Any) -> list[str | None]:
     marked = table.select("story_id", step=filters.removed_by(rules)).to_pyarrow().to_pylist()
     steps = {row["story_id"]: row["step"] for row in marked}
     return [steps[story_id] for story_id in stories["story_id"].to_pylist()]
+
+
+def steps_of(story_table, column, values, **options):
+    """The step that removes each value: one table takes no longer than one row."""
+    rows = [{column: value} for value in values]
+    return dict(zip(values, removed_by(story_table(rows), **options), strict=True))
 
 
 def kept_of_copies(stories: pa.Table) -> set[str]:
@@ -93,9 +99,8 @@ def test_the_first_rule_that_fits_is_the_one_counted(story_table):
     ]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_a_body_that_is_gone_is_removed(story_table):
+    bodies = [
         "[deleted]",
         "[removed]",
         "  [Removed]\n",
@@ -106,25 +111,22 @@ def test_the_first_rule_that_fits_is_the_one_counted(story_table):
         "[ Removed by Reddit on account of violating the [content policy](/help). ]",
         "",
         " \n ",
-    ],
-)
-def test_a_body_that_is_gone_is_removed(story_table, body):
-    assert removed_by(story_table([{"text": body}]), drop_deleted=True) == ["drop_deleted"]
+    ]
+    steps = steps_of(story_table, "text", bodies, drop_deleted=True)
+    assert steps == dict.fromkeys(bodies, "drop_deleted")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_a_story_that_mentions_deletion_stays(story_table):
+    bodies = [
         "[removed] was stamped across every page of her file, and still she read on.",
         "The archivist typed [deleted]",
         "[deleted scene] The harbour at night, without boats.",
         "[removed] [deleted] [removed], said the wall, in three hands.",
         "[removed from the wall by night, the notice ended up in a museum]",
         "deleted",
-    ],
-)
-def test_a_story_that_mentions_deletion_stays(story_table, body):
-    assert removed_by(story_table([{"text": body}]), drop_deleted=True) == [None]
+    ]
+    steps = steps_of(story_table, "text", bodies, drop_deleted=True)
+    assert steps == dict.fromkeys(bodies)
 
 
 BODIES = st.builds(
@@ -139,7 +141,7 @@ BODIES = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.lists(BODIES, min_size=1, max_size=40))
 def test_what_is_gone_to_the_filter_is_gone_to_the_programs_that_ask_reddit(story_table, bodies):
     bodies += ["[removed by moderator]", "[deleted by user]", "[ removed ]", "", "[removed"]
@@ -149,52 +151,45 @@ def test_what_is_gone_to_the_filter_is_gone_to_the_programs_that_ask_reddit(stor
         assert (text_state(body) == "present") == (step is None), repr(body)
 
 
-@pytest.mark.parametrize(
-    "author", ["AutoModerator", "automoderator", "tidy-up-bot", "haiku_BOT", "WikiTextBot", "bot"]
-)
-def test_a_bot_is_known_by_its_name(story_table, author):
-    stories = story_table([{"author": author}])
-    assert removed_by(stories, drop_bots=True) == ["drop_bots"]
+def test_a_bot_is_known_by_its_name(story_table):
+    authors = ["AutoModerator", "automoderator", "tidy-up-bot", "haiku_BOT", "WikiTextBot", "bot"]
+    steps = steps_of(story_table, "author", authors, drop_bots=True)
+    assert steps == dict.fromkeys(authors, "drop_bots")
 
 
-@pytest.mark.parametrize(
-    "author", [None, "Talbot", "jane_abbot", "botanist", "robot_lover", "MrRobot", "9f2c41aab0"]
-)
-def test_a_person_whose_name_looks_like_a_bots_stays(story_table, author):
-    assert removed_by(story_table([{"author": author}]), drop_bots=True) == [None]
+def test_a_person_whose_name_looks_like_a_bots_stays(story_table):
+    authors = [None, "Talbot", "jane_abbot", "botanist", "robot_lover", "MrRobot", "9f2c41aab0"]
+    steps = steps_of(story_table, "author", authors, drop_bots=True)
+    assert steps == dict.fromkeys(authors)
 
 
 SIGNATURE = "*I am a bot, and this action was performed automatically. Please contact the mods.*"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_bot_is_known_by_its_template(story_table):
+    texts = [
         "**Off-Topic Discussion**: All top-level comments must be a story or a poem.",
         "**Off-topic talk about this prompt goes here.** Top-level replies must be stories.",
         "Welcome to the Prompt! All top-level comments must be a story or a poem.",
         "Welcome to the prompt!\n\nReminder: be kind to each other.",
         SIGNATURE,
         "Your post has no tag. " + "Please read the list of tags. " * 40 + SIGNATURE,
-    ],
-)
-def test_a_bot_is_known_by_its_template(story_table, text):
-    assert removed_by(story_table([{"text": text}]), drop_bots=True) == ["drop_bots"]
+    ]
+    steps = steps_of(story_table, "text", texts, drop_bots=True)
+    assert steps == dict.fromkeys(texts, "drop_bots")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_story_that_merely_mentions_a_bot_or_begins_with_welcome_stays(story_table):
+    texts = [
         "Welcome home, said the door, which had never said anything before.",
         "Welcome to the prompt corner of the theatre, where we whisper lines to the dead.",
         "Off-topic discussion is forbidden in the reading room, so we spoke of the weather.",
         "The bot swept the chapel every night. I am a bot, it told the candles, and it bowed.",
         "She built a bot to answer her letters and it fell in love with the postman.",
         "A door. " * 100 + SIGNATURE + " So ended its first letter. " + "A window. " * 100,
-    ],
-)
-def test_a_story_that_merely_mentions_a_bot_or_begins_with_welcome_stays(story_table, text):
-    assert removed_by(story_table([{"text": text}]), drop_bots=True) == [None]
+    ]
+    steps = steps_of(story_table, "text", texts, drop_bots=True)
+    assert steps == dict.fromkeys(texts)
 
 
 def test_of_several_copies_the_earliest_stays(story_table):
@@ -229,11 +224,7 @@ def test_a_copy_under_another_prompt_is_a_copy(story_table):
 nullable = st.one_of(st.none(), st.integers(-3, 25))
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=25)
 @given(
     rows=st.lists(
         st.fixed_dictionaries(
@@ -403,15 +394,15 @@ SHORT_FICTION = [
 ]
 
 
-@pytest.mark.parametrize("text", TALK)
-def test_talk_about_the_prompt_is_removed_if_it_is_short(story_table, text):
-    assert removed_by(story_table([{"text": text}]), drop_talk=True) == ["drop_talk"]
-    assert removed_by(story_table([{"text": text}])) == [None]
+def test_talk_about_the_prompt_is_removed_if_it_is_short(story_table):
+    steps = steps_of(story_table, "text", TALK, drop_talk=True)
+    assert steps == dict.fromkeys(TALK, "drop_talk")
+    assert steps_of(story_table, "text", TALK) == dict.fromkeys(TALK)
 
 
-@pytest.mark.parametrize("text", SHORT_FICTION)
-def test_a_very_short_story_is_no_talk(story_table, text):
-    assert removed_by(story_table([{"text": text}]), drop_talk=True) == [None]
+def test_a_very_short_story_is_no_talk(story_table):
+    steps = steps_of(story_table, "text", SHORT_FICTION, drop_talk=True)
+    assert steps == dict.fromkeys(SHORT_FICTION)
 
 
 def test_a_long_text_is_never_talk(story_table):
@@ -435,11 +426,10 @@ def test_a_bot_is_known_by_the_mark_of_its_source(story_table):
     assert removed_by(marked) == [None] * 3
 
 
-@pytest.mark.parametrize(
-    "author", ["sneakpeekbot", "RemindMeBot", "remindmebot", "WikiSummarizerBot", "TotesMessenger"]
-)
-def test_a_well_known_bot_is_known_whatever_its_case(story_table, author):
-    assert removed_by(story_table([{"author": author}]), drop_bots=True) == ["drop_bots"]
+def test_a_well_known_bot_is_known_whatever_its_case(story_table):
+    authors = ["sneakpeekbot", "RemindMeBot", "remindmebot", "WikiSummarizerBot", "TotesMessenger"]
+    steps = steps_of(story_table, "author", authors, drop_bots=True)
+    assert steps == dict.fromkeys(authors, "drop_bots")
 
 
 def test_a_score_counts_only_once_it_has_settled(story_table):

@@ -360,15 +360,15 @@ def test_the_page_escapes_names_and_tells_who_was_trained_on_these_prompts(pairs
     assert "mean nothing: cheap." in page
     assert "&lt;b&gt;bold&lt;/b&gt;, then judge" in page
     # The legend names its lines in the order in which they are drawn.
-    svg = panels["dollars"].svg
+    svg = panels["dollars"].drawing.svg
     assert svg.index(">cheap, then judge<") < svg.index(">cheap<")
     # A jury without a price stands at 0 dollars, and as a line where the axis has no place for it.
-    assert panels["dollars"].svg.count(">jury<") == 1
-    assert panels["asked"].svg.count(">jury<") == 1
+    assert panels["dollars"].drawing.svg.count(">jury<") == 1
+    assert panels["asked"].drawing.svg.count(">jury<") == 1
     # The ends of the curves are on them.
-    assert ">cheap<" not in panels["asked"].svg
+    assert ">cheap<" not in panels["asked"].drawing.svg
     assert "its ties and failures too" in page
-    assert "jury" not in "".join(panel.svg for panel in draw_frontier(found, []).values())
+    assert "jury" not in "".join(panel.drawing.svg for panel in draw_frontier(found, []).values())
 
 
 # The program ----------------------------------------------------------------------------------
@@ -398,6 +398,7 @@ def test_the_program_writes_figures_plots_and_page_once(load_program, evaluation
     names = {path.name for path in out.iterdir()}
     assert names == {
         "frontier.json", "frontier.csv", "frontier.txt", "frontier.html", "frontier_asked.svg",
+        "frontier_asked.png",
         "manifest.json",
     }  # fmt: skip
     found = json.loads((out / "frontier.json").read_text(encoding="utf-8"))

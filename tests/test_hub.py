@@ -275,3 +275,38 @@ def test_a_hub_that_cannot_be_reached_is_a_clear_error(server: FakeHub, tmp_path
     done = server.run(tmp_path, "-c", UNREACHED)
     server.faults.clear()
     assert "runs/pairs is no file or folder here, and the Hub cannot be asked" in done.stderr
+
+
+REPLACE = """
+import sys
+from pathlib import Path
+from litbench import hub
+print(hub.replace_files(
+    sys.argv[1], {"new.json": Path(sys.argv[2])}, sys.argv[3], private=sys.argv[4] == "private",
+    is_ours=lambda path: path.endswith(".json"),
+))
+"""
+
+
+@pytest.mark.parametrize("noun", ["data set", "model"])
+def test_files_are_replaced_in_one_commit_and_what_is_not_ours_stays(
+    server: FakeHub, tmp_path: Path, noun: str
+) -> None:
+    (tmp_path / "new.json").write_bytes(b"{}")
+    old = {".gitattributes": b"", "old.json": b"1", "note.txt": b"theirs"}
+    name = f"me/{noun.replace(' ', '-')}"
+    server.publish(name, old, private=True)
+    repository = server.repositories[name]
+    arguments = (name, tmp_path / "new.json", noun)
+    done = server.run(tmp_path, "-c", REPLACE, *arguments, "private", token=TOKEN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("http")
+    assert not server.strange
+    assert len(repository.commits) == 2
+    assert sorted(repository.files()) == [".gitattributes", "new.json", "note.txt"]
+    repository.private = False
+    refused = server.run(tmp_path, "-c", REPLACE, *arguments, "private", token=TOKEN)
+    assert f"{name} is public on the Hub, and private is true" in refused.stderr
+    nobody = server.run(tmp_path, "-c", REPLACE, *arguments, "public", token=None)
+    assert "there is no token for the Hub: sign in" in nobody.stderr
+    assert len(repository.commits) == 2

@@ -29,7 +29,7 @@ pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 
 Row = dict[str, Any]
-QUICK = {"first_wait_seconds": 0.01, "longest_wait_seconds": 0.05, "timeout_seconds": 5}
+QUICK = {"first_wait_seconds": 0.01, "longest_wait_seconds": 0.05, "timeout_seconds": 60}
 PRICE = {"input": 100.0, "output": 1_000.0, "cached": 10.0}
 PAIRS = 42
 

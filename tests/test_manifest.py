@@ -174,6 +174,31 @@ def test_how_the_work_is_done_is_neither_written_nor_part_of_the_product(tmp_pat
     assert not secretive_product(tmp_path / "out", PASSWORD, seed=1).is_current()
 
 
+def test_what_a_product_is_made_of_is_the_same_whenever_and_however_it_is_made(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "stories.txt"
+    path.write_text("once")
+    said = []
+    for threads in (1, 2):
+        product = Product(
+            tmp_path / "out",
+            program=__file__,
+            config={"stories": path, "seed": 0, "threads": threads},
+            inputs={"stories": path},
+            models={"backbone": "owner/model"},
+            runtime_keys=("threads",),
+        )
+        assert product.digests == {"stories": file_digest(path), "backbone": "name:owner/model"}
+        said.append(product.made_of())
+        product.write("a.txt", lambda file: file.write_text("a"))
+    assert said == [said[0]] * 2
+    content = json.loads(said[0])
+    assert content["config"] == {"stories": str(path), "seed": 0}
+    assert content["inputs"] == product.digests
+    assert "python" in content["versions"]
+
+
 def test_a_misspelt_runtime_key_is_a_fault_of_the_program(config: Config) -> None:
     with pytest.raises(AssertionError, match=r"not in the config: \['sparc'\]"):
         Product(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))

@@ -8,17 +8,13 @@ from itertools import permutations
 import ibis
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.curation import filters, pairing
 from litbench.records import pair_id
 
-QUICK = settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+QUICK = settings(max_examples=25)
 
 
 def with_split(stories: pa.Table, splits: list[str] | None = None) -> pa.Table:

@@ -6,8 +6,8 @@ import pytest
 
 from litbench.errors import ConfigError
 from litbench.judges.asking import Budget, Traffic
-from litbench.judges.prices import Price, load_prices, price_of
-from litbench.judges.store import Answer, Sampling
+from litbench.judges.prices import Price, dollars_of, load_prices, price_of
+from litbench.judges.store import Answer, AnswerStore, Sampling
 
 
 def test_dollars_by_hand() -> None:
@@ -27,6 +27,28 @@ def test_an_answer_has_a_price_where_its_tokens_were_counted() -> None:
     assert price.of_answer(batched) == pytest.approx((20 + 16) / 2e6)
     assert price.of_answer(Answer("refused", output_tokens=2)) is None
     assert price.of_answer(Answer("error")) is None
+
+
+def test_dollars_of_all_answers_are_known_where_those_of_each_are() -> None:
+    price = Price(input=2.0, output=8.0)
+    answers = [
+        Answer("answered", input_tokens=10, output_tokens=2),
+        Answer("cut", "", None, 5, 0, 1),
+    ]
+    assert dollars_of(answers, price) == pytest.approx((20 + 16 + 10 + 8) / 1e6)
+    assert dollars_of([*answers, Answer("error")], price) is None
+    assert dollars_of(answers, None) is None
+    assert dollars_of([], None) == 0
+
+
+def test_a_budget_counts_what_stored_answers_cost(tmp_path: Path) -> None:
+    with AnswerStore(tmp_path) as store:
+        store.put("one", Answer("answered", input_tokens=10, output_tokens=2))
+        store.put("other", Answer("answered", input_tokens=10, output_tokens=2))
+        budget = Budget(Traffic(), Price(input=2.0, output=8.0))
+        budget.note_stored(store, ["one", "unknown"])
+    assert budget.dollars == pytest.approx(36e-6)
+    assert budget.calls == 0
 
 
 def test_the_packaged_prices_can_be_read_and_are_prices() -> None:

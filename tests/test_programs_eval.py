@@ -259,10 +259,10 @@ def test_trained_raters_judge_every_pair_once_per_repeat_and_never_their_trainin
 ):
     module, config = crossvalidated(repeats=3)
     trained, leaks = [], []
-    load_trainer, judge = module.load_trainer, module.judge_pairs
+    load, judge = module.checked_trainer, module.judge_pairs
 
     def watching(spec):
-        trainer = load_trainer(spec)
+        trainer = load(spec)
         if trainer is None:
             return None
 
@@ -277,7 +277,7 @@ def test_trained_raters_judge_every_pair_once_per_repeat_and_never_their_trainin
             leaks.append(trained[-1] & set(prompt_keys(pairs)))
         return judge(rater, pairs, fold=fold)
 
-    monkeypatch.setattr(module, "load_trainer", watching)
+    monkeypatch.setattr(module, "checked_trainer", watching)
     monkeypatch.setattr(module, "judge_pairs", checking)
     module.main(config)
     assert len(trained) == 3 * 3
@@ -333,13 +333,13 @@ def by_authors(crossvalidated):
 def test_author_groups_train_on_no_author_of_the_pairs_judged(by_authors, monkeypatch):
     module, config, pairs = by_authors(authors=8, groups=4)
     trained, overlaps, sizes = [], [], []
-    load_trainer, judge = module.load_trainer, module.judge_pairs
+    load, judge = module.checked_trainer, module.judge_pairs
 
     def authors(table):
         return {*table["chosen_author"].to_pylist(), *table["rejected_author"].to_pylist()}
 
     def watching(spec):
-        trainer = load_trainer(spec)
+        trainer = load(spec)
         if trainer is None:
             return None
 
@@ -356,7 +356,7 @@ def test_author_groups_train_on_no_author_of_the_pairs_judged(by_authors, monkey
             sizes.append(table.num_rows)
         return judge(rater, table, fold=fold)
 
-    monkeypatch.setattr(module, "load_trainer", watching)
+    monkeypatch.setattr(module, "checked_trainer", watching)
     monkeypatch.setattr(module, "judge_pairs", checking)
     module.main(config)
     assert not any(of or prompts for of, prompts in overlaps)
@@ -512,10 +512,10 @@ def test_pairs_before_symmetry_are_judged_but_not_trained_on(crossvalidated, mon
     write_table(wide.slice(0, 36), narrow)
     config.before_symmetry, config.pairs = config.pairs, narrow
     trained = Counter()
-    load_trainer = module.load_trainer
+    load = module.checked_trainer
 
     def watching(spec):
-        trainer = load_trainer(spec)
+        trainer = load(spec)
         return trainer and (
             lambda name, options, pairs, *rest: (
                 trained.update(pairs["pair_id"].to_pylist()),
@@ -523,7 +523,7 @@ def test_pairs_before_symmetry_are_judged_but_not_trained_on(crossvalidated, mon
             )[1]
         )
 
-    monkeypatch.setattr(module, "load_trainer", watching)
+    monkeypatch.setattr(module, "checked_trainer", watching)
     module.main(config)
     # Of three folds, each pair trains two models.
     assert trained == Counter(dict.fromkeys(wide["pair_id"].to_pylist()[:36], 2))

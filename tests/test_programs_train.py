@@ -285,7 +285,7 @@ def test_on_a_terminal_a_bar_shows_steps_and_time_left(tiny_model, pairs_file, t
     )
     done = subprocess.run(
         ["script", "-qec", command, "/dev/null"],
-        capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        capture_output=True, text=True, timeout=300, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     # tqdm: 6/6 [00:00<00:00, 50.0it/s]
@@ -301,7 +301,7 @@ def test_nothing_is_said_but_the_last_line_without_a_terminal(tiny_model, pairs_
             str(tiny_model("llama")), "--max_length", "64", "--precision", "fp32",
             "--validation", "0.2",
         ],
-        capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        capture_output=True, text=True, timeout=300, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

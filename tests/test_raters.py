@@ -22,6 +22,7 @@ from litbench.raters import (
     RaterSpec,
     ScoreRater,
     blind,
+    checked_trainer,
     judge_pairs,
     load_rater,
     load_trainer,
@@ -458,6 +459,14 @@ def test_only_a_trainable_kind_without_a_path_has_a_trainer() -> None:
     assert load_trainer(RaterSpec("f", "features")) is not None
     assert load_trainer(RaterSpec("f", "features", {"path": "runs/f"})) is None
     assert load_trainer(RaterSpec("l", "longer")) is None
+
+
+def test_a_checked_trainer_has_options_of_training_and_a_ready_rater_those_of_judging() -> None:
+    assert checked_trainer(RaterSpec("f", "features", {"folds": 3})) is not None
+    assert checked_trainer(RaterSpec("f", "features", {"path": "runs/f"})) is None
+    for options in ({"fold": 3}, {"path": "runs/f", "folds": 3}):
+        with pytest.raises(ConfigError, match=r"raters\.f: unknown key 'fold"):
+            checked_trainer(RaterSpec("f", "features", options))
 
 
 def test_prompts_seen_finds_reposts_of_training_prompts(pair_table: Build) -> None:

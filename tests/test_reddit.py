@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ from litbench.sources.reddit import (
     text_state,
 )
 
-QUICK = Patience(timeout_seconds=0.3, first_wait_seconds=0.01)
+# A good answer may be late on a busy machine; only a hang is to be waited out.
+QUICK = Patience(timeout_seconds=30, first_wait_seconds=0.01)
 
 
 @pytest.fixture
@@ -297,8 +299,9 @@ def test_a_fault_is_waited_out_and_counted(
 ) -> None:
     world = make_world(2)
     name = f"t3_{next(iter(world.posts))}"
-    with FakeReddit(world, faults=first_is(fault, kind)) as server:
-        client = connect(server)
+    patience = replace(QUICK, timeout_seconds=1) if fault == "hang" else QUICK
+    with FakeReddit(world, faults=first_is(fault, kind), hang_seconds=60) as server:
+        client = connect(server, patience)
         things, _ = client.info([name])
         assert list(things) == [name]
         assert server.faults == {fault: 1}
@@ -488,7 +491,7 @@ def test_the_first_error_ends_the_others_pauses(
         with pytest.raises(RefusedError):
             list(clients.map(work, range(20)))
         clients.close()
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 50
 
 
 def test_no_thread_is_no_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

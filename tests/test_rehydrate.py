@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,7 +38,9 @@ from litbench.sources.reddit import Patience, RedditError
 from litbench.text import count_words_of
 
 PROGRAM = "data_prep/rehydrate.py"
-QUICK = Patience(timeout_seconds=0.4, first_wait_seconds=0.005, max_tries=12)
+# A good answer may be late on a busy machine; where a server hangs, a client gives up sooner.
+QUICK = Patience(timeout_seconds=30, first_wait_seconds=0.005, max_tries=12)
+HASTY = replace(QUICK, timeout_seconds=3)
 
 
 def write_ids(path: Path, pairs: Sequence[dict[str, Any]]) -> str:
@@ -396,15 +399,14 @@ def test_what_cannot_be_rehydrated_is_said(rehydrate: Callable[..., Any]) -> Non
 def test_faults_change_neither_the_files_nor_the_useful_requests(
     rehydrate: Callable[..., Any], tmp_path: Path
 ) -> None:
-    seed = random.randrange(1_000_000)
-    print(f"seed of the faults: {seed}")
     world, pairs = make_published(9, posts=400, third_pairs=0)
     with FakeReddit(world) as calm:
         rehydrate(calm, pairs, "calm")
         assert calm.answered == {"token": 1, "info": 12 + 4}
-    with FakeReddit(world, faults=drawn_faults(seed, 0.5), hang_seconds=0.8) as wild:
-        rehydrate(wild, pairs, "wild")
-        assert wild.faults.total() > 0
+    with FakeReddit(world, faults=drawn_faults(7, 0.5), hang_seconds=60) as wild:
+        rehydrate(wild, pairs, "wild", patience=HASTY)
+        assert wild.faults["hang"] == 1
+        assert len(wild.faults) >= 7
         assert wild.answered == calm.answered
         assert wild.requests == 17 + wild.faults.total()
     assert counts_of(tmp_path / "wild")["requests_of_this_run"]["requests"] == wild.requests
@@ -418,7 +420,7 @@ def test_a_reddit_that_stays_down_leaves_what_was_fetched_and_the_next_run_goes_
     world, pairs = make_published(10, posts=200, third_pairs=0)
     down = FakeReddit(world, faults=lambda number, _: "503" if number > 5 else None)
     with down, pytest.raises(RedditError, match=r"503.*\(400 comments and 0 posts are kept"):
-        rehydrate(down, pairs, patience=Patience(1, first_wait_seconds=0.001, max_tries=3))
+        rehydrate(down, pairs, patience=replace(QUICK, max_tries=3))
     # Without the first pair, whose chosen comment is in no other, nothing is asked for twice.
     with FakeReddit(world, now=NOW + 9) as server:
         rows = rehydrate(server, pairs[::-1][:-1])
@@ -511,7 +513,7 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str) -> Any:
     return subprocess.Popen(
         [
             sys.executable, str(ROOT / PROGRAM), "--pairs", str(tmp_path / "ids.jsonl"), "--out",
-            str(tmp_path / "killed"), "--patience.timeout_seconds", "0.6",
+            str(tmp_path / "killed"), "--patience.timeout_seconds", "5",
             "--patience.first_wait_seconds", "0.005", *more,
         ],
         env={**os.environ, **server.environment(tmp_path / "settings")},
@@ -522,9 +524,9 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str) -> Any:
 def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
     world, pairs = make_published(12, posts=40, third_pairs=0)
     write_ids(tmp_path / "ids.jsonl", pairs)
-    with FakeReddit(world, faults=drawn_faults(5, 0.2), hang_seconds=1.2) as server:
+    with FakeReddit(world, faults=drawn_faults(5, 0.2), hang_seconds=60) as server:
         process = run_process(server, tmp_path)
-        said = "".join(process.communicate(timeout=120))
+        said = "".join(process.communicate(timeout=300))
         assert process.returncode == 0
     everything = said.encode()
     for path in (tmp_path / "killed").rglob("*"):
@@ -538,21 +540,20 @@ def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
 
 
 def test_missing_credentials_end_the_program_with_what_to_set(
-    program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    program_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("praw_client_id", "praw_client_secret", "praw_site"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     source = write_ids(tmp_path / "ids.jsonl", [ids("a", "b")])
-    done = program(PROGRAM, "--pairs", source, "--out", tmp_path / "out")
+    done = program_process(PROGRAM, "--pairs", source, "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("error: Reddit's credentials are missing")
 
 
 def kill_at_random_requests(
-    tmp_path: Path, rehydrate: Callable[..., Any], kills: int, faults: float
+    tmp_path: Path, rehydrate: Callable[..., Any], seed: int, kills: int, faults: float
 ) -> None:
-    seed = random.randrange(1_000_000)
     print(f"seed of the kills: {seed}")
     world, pairs = make_published(13, posts=500, third_pairs=100)
     world.delete(pairs[4]["chosen_comment_id"])
@@ -561,11 +562,11 @@ def kill_at_random_requests(
     killer = Killer(seed, kills, calm.requests)
     kept: list[tuple[int, set[str]]] = []
     with FakeReddit(
-        world, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=1.2
+        world, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=60
     ) as server:
         while True:
             killer.process = run_process(server, tmp_path)
-            out, error = killer.process.communicate(timeout=120)
+            out, error = killer.process.communicate(timeout=300)
             held: set[str] = set()
             for part in (tmp_path / "killed" / "parts").rglob("[!.]*.json"):
                 held |= set(json.loads(part.read_text(encoding="utf-8"))["things"])
@@ -589,18 +590,20 @@ def kill_at_random_requests(
 def test_a_run_killed_twice_finishes_to_the_same_files(
     tmp_path: Path, rehydrate: Callable[..., Any]
 ) -> None:
-    kill_at_random_requests(tmp_path, rehydrate, kills=2, faults=0)
+    kill_at_random_requests(tmp_path, rehydrate, seed=1, kills=2, faults=0)
 
 
 @pytest.mark.long
 def test_a_run_killed_at_ten_random_requests_finishes_to_the_same_files(
     tmp_path: Path, rehydrate: Callable[..., Any]
 ) -> None:
-    kill_at_random_requests(tmp_path, rehydrate, kills=10, faults=0)
+    seed = random.randrange(1_000_000)
+    kill_at_random_requests(tmp_path, rehydrate, seed, kills=10, faults=0)
 
 
 @pytest.mark.long
 def test_a_run_with_faults_killed_ten_times_finishes_to_the_same_files(
     tmp_path: Path, rehydrate: Callable[..., Any]
 ) -> None:
-    kill_at_random_requests(tmp_path, rehydrate, kills=10, faults=0.2)
+    seed = random.randrange(1_000_000)
+    kill_at_random_requests(tmp_path, rehydrate, seed, kills=10, faults=0.2)

@@ -125,6 +125,10 @@ def test_the_headline_of_the_page_is_the_one_of_the_leaderboard(render: Callable
     assert "60 pairs from 9 prompts" in page.text
 
 
+def test_the_page_says_when_it_was_written(render: Callable[..., str]) -> None:
+    assert re.search(r"Written \d\d \w+ \d{4}, \d\d:\d\d UTC\.", render())
+
+
 def test_planted_labels_are_said_to_be_no_people(render: Callable[..., str]) -> None:
     assert "says nothing about readers" in Page(render(label_source="planted")).text
     assert "says nothing about readers" not in Page(render(label_source="votes")).text

@@ -262,3 +262,12 @@ def test_renaming_the_sides_of_every_pair_turns_agreement_into_one_minus_it(
     ]
     assert 0 < credits[0].mean() < 1
     np.testing.assert_array_equal(credits[1], 1 - credits[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"device": "gpu"}, "cannot be put on 'gpu'"), ({"batch_tokens": 0}, "give at least 1")],
+)
+def test_options_that_no_machine_has_are_refused(tiny_model, options, says):
+    with pytest.raises(ConfigError, match=says):
+        RewardModel.load(tiny_model("llama"), **options)

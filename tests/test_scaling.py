@@ -66,7 +66,7 @@ def watched(study, monkeypatch):
     def build(**changes):
         module, config = study(**changes)
         trained, judged = [], []
-        load, judge = module.load_trainer, module.judge_pairs
+        load, judge = module.checked_trainer, module.judge_pairs
 
         def loading(spec):
             trainer = load(spec)
@@ -81,7 +81,7 @@ def watched(study, monkeypatch):
             judged.append((rater.name, fold))
             return judge(rater, pairs, fold=fold)
 
-        monkeypatch.setattr(module, "load_trainer", loading)
+        monkeypatch.setattr(module, "checked_trainer", loading)
         monkeypatch.setattr(module, "judge_pairs", judging)
         return module, config, trained, judged
 
@@ -197,7 +197,7 @@ def test_a_ready_model_trained_on_a_test_prompt_is_refused(study, load_program, 
 
 def test_a_training_that_saw_a_test_prompt_is_refused(study, monkeypatch):
     module, config = study()
-    load = module.load_trainer
+    load = module.checked_trainer
 
     def loading(spec):
         trainer = load(spec)
@@ -209,7 +209,7 @@ def test_a_training_that_saw_a_test_prompt_is_refused(study, monkeypatch):
 
         return trainer and train
 
-    monkeypatch.setattr(module, "load_trainer", loading)
+    monkeypatch.setattr(module, "checked_trainer", loading)
     with pytest.raises(ConfigError, match="features@14 was trained on 6 of the prompts"):
         module.main(config)
 
@@ -273,7 +273,8 @@ def test_an_amount_a_seed_or_a_family_added_later_costs_only_itself(watched):
     config.raters["features"] |= {"family": "floor", "parameters": 27}
     module.main(config)
     assert len(trained) == 6
-    assert (config.out / "scaling_parameters.svg").exists()
+    for kind in ("svg", "png"):
+        assert (config.out / f"scaling_parameters.{kind}").exists()
     config.pairs_used = [0.2, 0.5, 0.8, 1.0]
     module.main(config)
     assert [name for name, *_ in trained[6:]] == ["features@56"] * 2
@@ -286,7 +287,7 @@ def test_an_amount_a_seed_or_a_family_added_later_costs_only_itself(watched):
 
 def test_an_interrupted_training_finds_its_own_files_and_no_other_ones(watched, monkeypatch):
     module, config, _, _ = watched()
-    load = module.load_trainer
+    load = module.checked_trainer
     found, finished = [], []
 
     def loading(spec):
@@ -303,7 +304,7 @@ def test_an_interrupted_training_finds_its_own_files_and_no_other_ones(watched, 
 
         return trainer and train
 
-    monkeypatch.setattr(module, "load_trainer", loading)
+    monkeypatch.setattr(module, "checked_trainer", loading)
     with pytest.raises(KeyboardInterrupt):
         module.main(config)
     assert not any(folder.exists() for folder in finished)
@@ -578,13 +579,13 @@ def test_a_plot_stands_alone_with_colours_of_its_own(drawn):
     _, panels, _ = drawn
     assert list(panels) == ["pairs", "parameters"]
     for panel in panels.values():
-        svg = standalone(panel.svg)
+        svg = standalone(panel.drawing.svg)
         ElementTree.fromstring(svg)  # noqa: S314
         assert "var(" not in svg
         assert set(re.findall(r'font-family: ([^;"]*)', svg)) == {"Helvetica, Arial, sans-serif"}
-    assert "5M" in panels["parameters"].svg
-    assert "coin" in panels["parameters"].svg
-    assert "$x$" not in panels["pairs"].svg, "one amount makes no line"
+    assert "5M" in panels["parameters"].drawing.svg
+    assert "coin" in panels["parameters"].drawing.svg
+    assert "$x$" not in panels["pairs"].drawing.svg, "one amount makes no line"
 
 
 def test_a_name_that_begins_with_an_underscore_stands_in_the_legend(verdicts_of):
@@ -594,7 +595,7 @@ def test_a_name_that_begins_with_an_underscore_stands_in_the_legend(verdicts_of)
     verdicts = pa.concat_tables(
         [build({"_a@10": 0.6, "_a@40": 0.8}), judge_pairs(RandomRater("_coin"), pairs)]
     )
-    svg = draw_panels(scaling_study(verdicts, pairs, arms))["pairs"].svg
+    svg = draw_panels(scaling_study(verdicts, pairs, arms))["pairs"].drawing.svg
     assert re.findall(r">(_\w+)</text>", svg) == ["_a", "_coin"]
 
 
@@ -612,9 +613,9 @@ def test_many_long_names_fit_into_the_plot(verdicts_of):
     right = {f"{name}@{n}": 0.6 for name in names for n in (10, 40)}
     arms = [Arm(f"{name}@{n}", name, n, None, None) for name in names for n in (10, 40)]
     panels = draw_panels(scaling_study(build(right), pairs, arms))
-    assert all(name in panels["pairs"].svg for name in names)
-    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', panels["pairs"].svg)[1])
-    starts = re.findall(r'<text [^>]*?x="([\d.]+)"[^>]*>a rather long', panels["pairs"].svg)
+    assert all(name in panels["pairs"].drawing.svg for name in names)
+    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', panels["pairs"].drawing.svg)[1])
+    starts = re.findall(r'<text [^>]*?x="([\d.]+)"[^>]*>a rather long', panels["pairs"].drawing.svg)
     assert len(starts) == 9
     # A letter of this size is about 4 units wide.
     assert max(map(float, starts)) + 4 * len(names[0]) < width

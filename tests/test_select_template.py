@@ -437,8 +437,18 @@ def test_a_dry_run_asks_nothing_and_writes_nothing(selecting, capsys, monkeypatc
     assert "unchanged" in capsys.readouterr().out
 
 
+def test_a_dry_run_fetches_no_model(selecting, capsys):
+    raters = {
+        "large": {"kind": "known", "rights": KNOWN, "asks": True},
+        "local": {"kind": "generative", "path": "owner/of-many-gigabytes"},
+    }
+    program, config = selecting(raters=raters, dry_run=True)
+    program.main(config)
+    assert "since they run on this machine: local" in capsys.readouterr().out
+
+
 def test_judges_behind_an_interface_keep_their_answers(
-    selecting, program, monkeypatch, capsys, tmp_path
+    selecting, program_process, monkeypatch, capsys, tmp_path
 ):
     pytest.importorskip("inspect_ai")
     from fake_openai import FakeOpenAI, longer_story  # noqa: PLC0415
@@ -454,7 +464,7 @@ def test_judges_behind_an_interface_keep_their_answers(
         assert "fake@writerly" in capsys.readouterr().out
         assert server.requests == 0
         # inspect-ai leaves connections to the end of its process.
-        done = program(
+        done = program_process(
             "eval/select_template.py", "--pairs", config.pairs, "--out", config.out,
             "--raters.fake.kind", "judge", "--raters.fake.model", server.model,
             "--templates", "[minimal, writerly]", "--sample", "6",

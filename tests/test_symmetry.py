@@ -7,7 +7,7 @@ from fractions import Fraction
 import ibis
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.curation import pairing
@@ -77,7 +77,7 @@ def prune_in_plain_python(rows, buckets, seed):
 length = st.integers(1, 60)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     rows=st.lists(
         st.tuples(length, length, st.sampled_from(["train", "test"])), min_size=1, max_size=60

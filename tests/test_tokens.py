@@ -168,9 +168,10 @@ import sys
 from pathlib import Path
 from litbench.curation.tokens import TokenCache, load_tokenizer, text_key
 cache = TokenCache(Path(sys.argv[1]), load_tokenizer(sys.argv[2]))
-print("ready", flush=True)
 for start in range(0, int(sys.argv[3]), 200):
     cache.keep({text_key(str(k)): k for k in range(start, start + 200)})
+    if start == 0:
+        print("ready", flush=True)
 """
 
 
@@ -197,7 +198,7 @@ def kept(folder: Path, tokenizer: str, most: int) -> int:
 def test_several_processes_keep_counts_at_once(tokenizer: str, tmp_path: Path) -> None:
     workers = [start_worker(tmp_path, tokenizer, 2_000) for _ in range(3)]
     for worker in workers:
-        worker.communicate(timeout=60)
+        worker.communicate(timeout=300)
         assert worker.returncode == 0
     assert kept(tmp_path, tokenizer, 2_000) == 2_000
 

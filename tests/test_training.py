@@ -6,7 +6,7 @@ import json
 import random
 import types
 import weakref
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import numpy as np
@@ -481,6 +481,9 @@ def test_overlong_pairs_are_dropped_when_asked_and_counted(
     assert (record["counts"]["pairs_given"], record["counts"]["pairs_cut"]) == (10, 0)
     only_long = pair_table(rows[6:])
     with pytest.raises(DataError, match=r"no pair is left to train on.*longer than max_length"):
+        train_reward_model(only_long, options, tmp_path / "none")
+    options = replace(options, overlong="error")
+    with pytest.raises(DataError, match=rf"does not fit into max_length {options.max_length}: "):
         train_reward_model(only_long, options, tmp_path / "none")
 
 
