@@ -1,4 +1,4 @@
-"""Measure how well the lists of words find what people say that a comment is about.
+r"""Measure how well the lists of words find what people say that a comment is about.
 
     python benchmarks/explanation_words.py --storyer aspect_comments.parquet \
         --ttcw expert_verdicts.parquet --ttcw_judges llm_judge_verdicts.parquet
