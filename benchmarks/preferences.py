@@ -21,16 +21,17 @@ import io
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
+from litbench.config import run_program
 from litbench.metrics.comparisons import benjamini_hochberg
 from litbench.metrics.preferences import coefficient_intervals, credits_of, recovery
 from litbench.models.autoencoder import AutoencoderOptions, fit_autoencoder
 from litbench.models.linear_preference import fit_linear_preference, logistic
 
 PAIRS, DIMENSIONS, PLANTED, ACTIVE, NOISE = 4_000, 96, 24, 4, 0.5
-SEEDS = range(5)
 # Every so many planted directions one decides about labels.
 DECIDING = slice(None, None, 4)
 STRENGTHS = [0.01, 0.1, 1.0]
@@ -112,7 +113,18 @@ def library() -> dict[str, tuple[int, int]]:
     return LIBRARY
 
 
-def main() -> None:
+@dataclass
+class Config:
+    """How much to measure.
+
+    Attributes:
+        seeds: synthetic sets, each with directions and labels of its own.
+    """
+
+    seeds: int = 5
+
+
+def main(config: Config) -> None:
     """Measure and print; the last line is one JSON object."""
     import torch  # noqa: PLC0415
 
@@ -123,7 +135,7 @@ def main() -> None:
     def note(name: str, value: float) -> None:
         found.setdefault(name, []).append(value)
 
-    for seed in SEEDS:
+    for seed in range(config.seeds):
         differences, planted, labels = plant(seed)
         train, held, test = np.split(differences, [2_600, 3_000])
         known = np.concatenate([train, held])
@@ -176,7 +188,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "seeds": len(SEEDS),
+                "seeds": config.seeds,
                 "matched_over_components": round(
                     means["matched units"] / means["matched components"], 2
                 ),
@@ -188,4 +200,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main, Config, __doc__)

@@ -664,7 +664,7 @@ class PromptPart:
         )
         return (
             "rewards can be compared within a prompt only: each prompt has a free offset, and "
-            f"{size} ({self.stories:,} stories, {self.prompts:,} prompts)"
+            f"{size} ({self.stories:,} stories, {self.prompts:,} prompt{'s' * (self.prompts != 1)})"
         )
 
 

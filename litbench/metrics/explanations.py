@@ -543,7 +543,7 @@ def explanations_text(study: ExplanationStudy) -> str:
     first = overall[0].rate
     width = max(len(one.feature) for one in overall)
     lines = [
-        f"{first.n} verdicts with an explanation on {first.clusters} prompts, of "
+        f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
         f"{len(study.raters)} raters; differences are within raters, 95 % intervals by prompt",
         "",
         f"{'feature':<{width}}   rate  agreement with / without  difference",

@@ -355,7 +355,7 @@ def frontier_text(found: Frontier) -> str:
     """The curves for a terminal, at every tenth of the pairs asked."""
     first = found.raters[0].agreement
     lines = [
-        f"agreement of cascades: {first.n} pairs, {first.clusters} prompts "
+        f"agreement of cascades: {first.n:,} pairs, {first.clusters:,} prompts "
         f"(worth {first.effective_clusters:.0f} of equal size), 95 % intervals by prompt"
     ]
     for curve in found.curves:

@@ -382,7 +382,7 @@ def leaderboard_text(rows: list[LeaderboardRow]) -> str:
     reference = next((clean_name(row.rater) for row in rows if row.comparison is None), "")
     first = rows[0].agreement
     lines = [
-        f"agreement with the labels: {first.n} pairs, {first.clusters} prompts "
+        f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
         f"(worth {first.effective_clusters:.0f} of equal size), 95 % intervals by prompt",
         "",
         f"{'rater':<{width}}  agreement              chosen longer  shorter  vs {reference}",

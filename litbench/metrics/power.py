@@ -789,8 +789,8 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 def plans_text(plans: Sequence[Plan], wanted: float) -> str:
     """The plans for a terminal."""
     head = (
-        "case", "against", "disagree", "within", "pairs", "prompts", "worth", "power", "simulated",
-        "half width", "detectable", "needs prompts", "or pairs of these",
+        "case, agreement", "against", "disagree", "within", "pairs", "prompts", "worth", "power",
+        "simulated", "half width", "detectable", "needs prompts", "or pairs of these",
     )  # fmt: skip
     rows = [
         (

@@ -248,7 +248,7 @@ def scaling_text(study: ScalingStudy) -> str:
     width = max(len(point.name) for point in study.points)
     first = study.points[0].agreement
     lines = [
-        f"agreement with the labels: {first.n} held-out pairs, {first.clusters} prompts "
+        f"agreement with the labels: {first.n:,} held-out pairs, {first.clusters:,} prompts "
         f"(worth {first.effective_clusters:.0f} of equal size), 95 % intervals by prompt",
         "",
         f"{'rater@pairs':<{width}}  parameters  agreement              over seeds",
