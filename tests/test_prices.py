@@ -1,5 +1,6 @@
 """What tokens cost: the packaged table, a user's own, and what an answer came to."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,17 @@ def test_the_packaged_prices_can_be_read_and_are_prices() -> None:
     prices = load_prices()
     assert "openai/gpt-4.1" in prices
     for model, price in prices.items():
+        assert price.batch in (None, 0.5)
+        if "embedding" in model:
+            # Of a service by its interface; nothing is written, and nothing is cached.
+            assert re.fullmatch(r"openai-api/\w+/[\w-]+", model)
+            assert 0 < price.input < 1
+            assert (price.output, price.cached) == (0, None)
+            continue
         assert model.count("/") == 1
         assert 0 < price.input < price.output < 1_000
         assert price.cached is not None
         assert price.cached < price.input
-        assert price.batch in (None, 0.5)
 
 
 def test_a_users_prices_go_before_the_packaged_ones(tmp_path: Path) -> None:
