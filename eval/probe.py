@@ -181,18 +181,18 @@ def tell(config: Config, jobs: list[Job], pairs: pa.Table) -> None:
     print(estimates_text(estimates) if estimates else "dry run: no rater asks others")
 
 
-def folds_of(
-    config: Config, jobs: list[Job], learned: pa.Table | None, judged: pa.Table
-) -> tuple[np.ndarray, np.ndarray]:
-    """The fold of every pair to learn from and of every pair to judge; int, shape (n,) each."""
+def assign(config: Config, jobs: list[Job], learned: pa.Table | None) -> dict[str, int] | None:
+    """The fold of every prompt; None where nothing is trained."""
     if learned is None or all(job.trainer is None for job in jobs):
-        return np.zeros(0, dtype=int), np.zeros(judged.num_rows, dtype=int)
-    keys = prompt_keys(learned)
-    fold_of = assign_folds(keys, config.folds, config.seed)
-    return (
-        np.array([fold_of[key] for key in keys]),
-        np.array([fold_of[key] for key in prompt_keys(judged)]),
-    )
+        return None
+    return assign_folds(prompt_keys(learned), config.folds, config.seed)
+
+
+def folds_in(table: pa.Table | None, fold_of: dict[str, int] | None) -> np.ndarray:
+    """The fold of every pair; int, shape (n,)."""
+    if table is None or fold_of is None:
+        return np.zeros(0, dtype=int)
+    return np.array([fold_of[key] for key in prompt_keys(table)])
 
 
 def main(config: Config) -> None:
@@ -202,8 +202,9 @@ def main(config: Config) -> None:
     name = "pairs" if config.pairs is not None else "stories"
     models = named_models(job.spec for job in jobs)
     if config.dry_run:
-        originals, _ = read_originals(config)
-        pairs, _ = probe_pairs(originals, probes, config.strengths, config.seed)
+        originals, labelled = read_originals(config)
+        fold_of = assign(config, jobs, labelled)
+        pairs, _ = probe_pairs(originals, probes, config.strengths, config.seed, fold_of)
         tell(config, jobs, pairs)
         return
     product = Product(
@@ -219,10 +220,11 @@ def main(config: Config) -> None:
         print((config.out / "probes.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     originals, labelled = read_originals(config)
-    pairs, not_applicable = probe_pairs(originals, probes, config.strengths, config.seed)
-    folds = folds_of(config, jobs, labelled, pairs)
+    fold_of = assign(config, jobs, labelled)
+    pairs, not_applicable = probe_pairs(originals, probes, config.strengths, config.seed, fold_of)
+    learned_folds, judged_folds = folds_in(labelled, fold_of), folds_in(pairs, fold_of)
     # Prompts may be fewer than folds.
-    jobs = [job for job in jobs if job.trainer is None or (folds[1] == job.fold).any()]
+    jobs = [job for job in jobs if job.trainer is None or (judged_folds == job.fold).any()]
     parts = VerdictParts(config.out / "parts")
 
     def work(job: Job, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
@@ -231,8 +233,8 @@ def main(config: Config) -> None:
             trained_on = check_training_prompts(rater, pairs, config.on_training_prompts)
             return judge_pairs(rater, pairs), {"notes": rater.notes(), "trained_on": trained_on}
         assert labelled is not None, "list_jobs() has seen to it"
-        train = labelled.filter(pa.array(folds[0] != job.fold))
-        held_out = pairs.filter(pa.array(folds[1] == job.fold))
+        train = labelled.filter(pa.array(learned_folds != job.fold))
+        held_out = pairs.filter(pa.array(judged_folds == job.fold))
         with trained(job.trainer, job.spec, train, held_out, folder, config.seed) as rater:
             verdicts = judge_pairs(rater, held_out, fold=f"0/{job.fold}")
             return verdicts, {"notes": rater.notes(), "trained_on": 0}

@@ -677,16 +677,18 @@ class _Candidate:
     prompt: str
     text: str
     words: int
+    fold: int
 
 
 class _Others:
     """The stories of other prompts, by language."""
 
-    def __init__(self, originals: Sequence[Original]) -> None:
+    def __init__(self, originals: Sequence[Original], fold_of: Mapping[str, int] | None) -> None:
         counts = _count([one.text for one in originals])
+        keys = [prompt_key(one.prompt) for one in originals]
         found = [
-            _Candidate(digest(one.text), prompt_key(one.prompt), one.text, words)
-            for one, words in zip(originals, counts, strict=True)
+            _Candidate(digest(one.text), key, one.text, words, fold_of[key] if fold_of else 0)
+            for one, key, words in zip(originals, keys, counts, strict=True)
         ]
         self._own = {one.story_id: mine for one, mine in zip(originals, found, strict=True)}
         # By what they are, so that their order in the file says nothing.
@@ -700,7 +702,7 @@ class _Others:
 
         def draw(draws: random.Random) -> str | None:
             there = self._of[language_of(own.text, own.words)]
-            rows = [one for one in there if one.prompt != own.prompt]
+            rows = [one for one in there if one.prompt != own.prompt and one.fold == own.fold]
             drawn = draws.sample(rows, min(_CANDIDATES, len(rows)))
             return min(drawn, key=lambda one: abs(one.words - own.words)).text if drawn else None
 
@@ -712,6 +714,7 @@ def probe_pairs(
     probes: Sequence[Probe],
     strengths: Sequence[float],
     seed: int,
+    fold_of: Mapping[str, int] | None = None,
 ) -> tuple[pa.Table, dict[str, dict[str, int]]]:
     """Pair every story with its changed copies.
 
@@ -720,6 +723,9 @@ def probe_pairs(
         probes: the changes.
         strengths: of each.
         seed: seeds the changes.
+        fold_of: by `prompt_key`, where raters learn fold by fold from the pairs of these stories.
+            What comes of another story is then of the same fold: a rater would prefer one that it
+            was shown as chosen.
 
     Returns:
         A table by the schema PAIRS with `PROBE_COLUMNS`, in which `chosen` is the story and
@@ -733,7 +739,7 @@ def probe_pairs(
     for strength in strengths:
         if not 0 < strength <= 1:
             raise ConfigError(f"strengths: {strength} is not above 0 and at most 1")
-    others = _Others(originals)
+    others = _Others(originals, fold_of)
     rows: dict[str, list[Any]] = {name: [] for name in ("original", "changed", *PROBE_COLUMNS)}
     missing: dict[str, Counter[str]] = {}
     for original in tqdm(originals, desc="changing", unit=" stories", leave=False, disable=None):

@@ -42,7 +42,7 @@ from litbench.raters import Judgement, LengthRater, RandomRater, ScoreRater, jud
 from litbench.records import PAIRS, VERDICTS, write_table
 from litbench.report.probes_page import draw_probes, render_probes
 from litbench.templates import load_template
-from litbench.text import count_words, count_words_of
+from litbench.text import count_words, count_words_of, prompt_key
 
 STRENGTHS = (0.25, 0.5, 1.0)
 ENGLISH = (
@@ -343,6 +343,18 @@ def test_another_story_is_of_another_prompt_and_the_same_language() -> None:
     assert missing == {}
 
 
+def test_another_story_is_of_the_same_fold(invented: Callable[..., str]) -> None:
+    there = many(invented)
+    fold_of = {prompt_key(f"Prompt {k}"): k % 3 for k in range(12)}
+    pairs, _ = probe_pairs(there, select_probes(["other_story"]), [1.0], 0, fold_of)
+    prompt_of = {" ".join(one.text.split()): prompt_key(one.prompt) for one in there}
+    for row in pairs.to_pylist():
+        other = prompt_of[" ".join(row["rejected"].split())]
+        own = prompt_key(row["prompt"])
+        assert other != own
+        assert fold_of[other] == fold_of[own]
+
+
 def test_stories_are_drawn_by_prompt(
     pair_table: Callable[..., pa.Table], story_table: Callable[..., pa.Table]
 ) -> None:
@@ -588,7 +600,7 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
 ) -> None:
     program = load_program("eval/probe.py")
     config = config_of(
-        program, pairs_file, tmp_path / "out", folds=3, probes=["padding", "typos"],
+        program, pairs_file, tmp_path / "out", folds=3, probes=["padding", "typos", "other_story"],
         strengths=[0.5, 1.0],
         raters={"longer": {"kind": "longer"}, "features": {"kind": "features"}},
     )  # fmt: skip
@@ -614,7 +626,19 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
     assert again.startswith("unchanged")
     assert again.endswith(said)
     content = json.loads((tmp_path / "out" / "probes.json").read_text(encoding="utf-8"))
-    assert {one["probe"] for one in content["results"]["longer"]} == {"padding", "typos"}
+    assert {one["probe"] for one in content["results"]["longer"]} == set(config.probes)
+    # A rater would know by heart the chosen stories that it was trained on.
+    fold_of_pair = {
+        row["pair_id"]: row["fold"] for row in verdicts.to_pylist() if row["rater"] == "features"
+    }
+    fold_of = {row["prompt"]: fold_of_pair[row["pair_id"]] for row in pairs.to_pylist()}
+    prompt_of = {" ".join(row["chosen"].split()): row["prompt"] for row in pairs.to_pylist()}
+    whole = [
+        row for row in pairs.to_pylist() if (row["probe"], row["strength"]) == ("other_story", 1)
+    ]
+    assert whole
+    for row in whole:
+        assert fold_of[prompt_of[" ".join(row["rejected"].split())]] == fold_of[row["prompt"]]
 
 
 def test_the_program_names_what_is_missing(
