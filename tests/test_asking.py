@@ -365,13 +365,16 @@ def test_a_model_on_this_machine_answers_too(
         with AnswerStore(tmp_path / name) as store:
             ask(f"hf/{folder}", ["Which?", "A or B?"], store, sampling, traffic)
     keys = keys_of(f"hf/{folder}", ["Which?", "A or B?"], sampling)
-    stores = [AnswerStore(tmp_path / name, read_only=True) for name in ("one", "two")]
-    for key in keys:
-        one, two = (store.get(key) for store in stores)
-        assert one is not None
-        assert two is not None
-        assert (one.outcome, one.output_tokens) == ("cut", 5)
-        assert one.text == two.text, "at temperature 0"
+    with (
+        AnswerStore(tmp_path / "one", read_only=True) as first,
+        AnswerStore(tmp_path / "two", read_only=True) as second,
+    ):
+        for key in keys:
+            one, two = first.get(key), second.get(key)
+            assert one is not None
+            assert two is not None
+            assert (one.outcome, one.output_tokens) == ("cut", 5)
+            assert one.text == two.text, "at temperature 0"
 
 
 # The store ------------------------------------------------------------------------------------
@@ -467,8 +470,8 @@ def test_killed_at_random_no_stored_answer_is_asked_again(seed: int, tmp_path: P
     ) as server:
         runs = 0
         while not (tmp_path / "out.json").exists():
-            known = AnswerStore(store, read_only=True)
-            stored = {question for key, question in keys.items() if known.get(key) is not None}
+            with AnswerStore(store, read_only=True) as known:
+                stored = {question for key, question in keys.items() if known.get(key) is not None}
             before = server.asked.copy()
             command = [sys.executable, "-c", CHILD, tmp_path / "questions.json", store,
                        tmp_path / "out.json"]  # fmt: skip

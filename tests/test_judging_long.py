@@ -113,9 +113,8 @@ def judged_through_kills(
     ) as server:
         runs, code = 0, -9
         while code != 0:
-            known = AnswerStore(folder / "out" / "answers", read_only=True)
-            stored = {question for key, question in keys.items() if known.get(key) is not None}
-            known.close()
+            with AnswerStore(folder / "out" / "answers", read_only=True) as known:
+                stored = {question for key, question in keys.items() if known.get(key) is not None}
             before = server.asked.copy()
             killer.process = subprocess.Popen(
                 [sys.executable, str(ROOT / "eval/benchmark.py"), "--config",

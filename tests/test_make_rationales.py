@@ -360,8 +360,8 @@ def test_killed_at_random_it_ends_in_the_same_files(
     out = tmp_path / "killed"
     with FakeOpenAI(manners=manners, faults=faults, on_request=killer, seconds=0.01) as server:
         for _ in range(20):
-            known = AnswerStore(out / "answers", read_only=True)
-            stored = {question for key, question in keys.items() if known.get(key) is not None}
+            with AnswerStore(out / "answers", read_only=True) as known:
+                stored = {question for key, question in keys.items() if known.get(key) is not None}
             before = server.asked.copy()
             killer.process = subprocess.Popen(
                 command(out), env=os.environ | server.environment(), text=True
