@@ -22,7 +22,13 @@ import yaml
 
 from litbench.errors import ConfigError
 from litbench.models.tokenised import cached, make_tokenised
-from litbench.models.training import TrainingOptions, _checkpoint_of, _prepare_sharding
+from litbench.models.training import (
+    TrainingOptions,
+    _checkpoint_of,
+    _prepare_sharding,
+    _step_of,
+    _trainer_class,
+)
 from litbench.models.training import last_whole_checkpoint as whole
 from litbench.records import write_table
 
@@ -353,6 +359,27 @@ def test_an_optimiser_is_never_silently_new(written, trainer, tmp_path):
     (folder / written).touch()
     with pytest.raises(ConfigError, match="checkpoint-3 was written under another kind of launch"):
         _checkpoint_of(trainer, tmp_path)
+
+
+def test_a_sharded_checkpoint_has_its_folder_before_it_is_looked_for(tmp_path, monkeypatch):
+    """Or the best one would not be taken note of, and an older one loaded at the end."""
+    transformers = pytest.importorskip("transformers")
+    there = []
+    monkeypatch.setattr(
+        transformers.Trainer,
+        "save_model",
+        lambda _, folder, __: there.append(Path(folder).is_dir()),
+    )
+    cls = _trainer_class()
+    trainer = cls.__new__(cls)
+    trainer.is_fsdp_enabled = True
+    trainer.save_model(str(tmp_path / "run" / "checkpoint-3"), _internal_call=True)
+    assert there == [True]
+
+
+def test_the_step_that_is_told_is_of_the_checkpoint_that_was_loaded():
+    assert _step_of("runs/checkpoints-0a/checkpoint-9", 12) == 9
+    assert _step_of(None, 12) == 12
 
 
 def test_machines_that_see_different_checkpoints_are_refused(tmp_path, monkeypatch):

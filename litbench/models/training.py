@@ -680,6 +680,13 @@ def _trainer_class() -> Any:
             self.meter.pairs += inputs["pairs"]
             return total
 
+        def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+            # The best checkpoint is taken note of once its folder is there. Of shards this writes
+            # nothing, and an older checkpoint would be loaded at the end, or each process another.
+            if _internal_call and output_dir is not None and self.is_fsdp_enabled:
+                Path(output_dir).mkdir(parents=True, exist_ok=True)
+            super().save_model(output_dir, _internal_call)
+
         def _save_rng_state(self, output_dir: str) -> None:
             super()._save_rng_state(output_dir)
             # The file written next tells that a checkpoint is whole: on every process.
@@ -1049,8 +1056,13 @@ def _record(
             for entry in state.log_history
             if "eval_agreement" in entry
         ],
-        "kept_step": state.best_global_step or state.global_step,
+        "kept_step": _step_of(state.best_model_checkpoint, state.global_step),
     }
+
+
+def _step_of(checkpoint: str | None, last_step: int) -> int:
+    """The step of the checkpoint whose weights were loaded at the end; the last without one."""
+    return last_step if checkpoint is None else int(Path(checkpoint).name.rpartition("-")[2])
 
 
 def _speed(lines: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
