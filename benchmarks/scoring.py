@@ -39,8 +39,8 @@ from litbench.models.backbone import load_backbone
 from litbench.models.layout import Layout
 from litbench.models.reward import RewardModel
 from litbench.models.throughput import Shape
-from litbench.reading import read_table
 from litbench.records import Column, Schema
+from litbench.tables import read_table
 
 BATCH_SIZES = (1, 8, 32, 128)
 # Words of the stories at 0, 10, ..., 100 %.

@@ -15,13 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from litbench.artifact import Artifact, read_manifest
 from litbench.config import run_program
 from litbench.curation.leakage import Kind, LeakageReport, by_split, leakage_report
 from litbench.curation.near_duplicates import check_options
 from litbench.errors import ConfigError
-from litbench.manifest import Product, read_manifest
-from litbench.reading import read_table
 from litbench.records import PAIRS, write_table
+from litbench.tables import read_table
 
 
 @dataclass
@@ -80,9 +80,9 @@ def read_splits(inputs: dict[str, Path]) -> dict[str, pa.Table]:
 def main(config: Config) -> None:
     """Compare, write, and fail where the config says so."""
     inputs = check(config)
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     path = config.out / "leakage.parquet"
-    if product.is_current():
+    if artifact.is_current():
         # Still not clean when it was not.
         report = LeakageReport(pq.read_table(path), read_manifest(config.out)["counts"])
     else:
@@ -94,9 +94,9 @@ def main(config: Config) -> None:
             shingle=config.shingle,
             seed=config.seed,
         )
-        product.write(path.name, lambda part: write_table(report.found, part))
-        product.counts = report.counts
-        product.finish()
+        artifact.write(path.name, lambda part: write_table(report.found, part))
+        artifact.counts = report.counts
+        artifact.finish()
     print(f"{path}:\n{report}")
     report.check(config.must_be_clean)
 

@@ -7,7 +7,7 @@ Reddit's search finds for each prompt, listings of a subreddit, and posts by id.
 every post is kept in `out/parts` as soon as it was read: a killed run loses the post under way and
 goes on with the next, and a config with more prompts asks for what is new only.
 
-Writes `stories.parquet`, `set_aside.jsonl` (posts that were skipped and comments that could not be
+Writes `stories.parquet`, `rejected.jsonl` (posts that were skipped and comments that could not be
 used, with reasons) and `manifest.json` into `out`. Deleted and removed comments stay as rows, so
 that make_pairs.py counts them. Of a post in `skip_posts`, which an earlier run may have kept,
 nothing but the id stays in `out`.
@@ -22,15 +22,14 @@ from typing import Any, Literal
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product
-from litbench.reading import ROW, read_table
 from litbench.records import (
     STORIES,
     Column,
+    RejectedRows,
     Schema,
-    SetAside,
     write_sorted_batches,
 )
 from litbench.sources.posts import (
@@ -59,6 +58,7 @@ from litbench.sources.reddit import (
     search_query,
     text_state,
 )
+from litbench.tables import ROW, read_table
 from litbench.text import count_words, digest
 
 PROMPTS = Schema(
@@ -146,12 +146,12 @@ class Question:
     time_filter: TimeFilter
 
 
-def questions(config: Config, set_aside: SetAside) -> list[Question]:
+def questions(config: Config, rejected_rows: RejectedRows) -> list[Question]:
     """The searches and listings of a config, each once."""
     queries = list(map(search_query, config.prompts))
     if config.prompts_from is not None:
         queries += read_usable(
-            config.prompts_from, PROMPTS, config.prompt_column, search_query, set_aside
+            config.prompts_from, PROMPTS, config.prompt_column, search_query, rejected_rows
         )
     found: dict[str, Question] = {}
     for query in queries:
@@ -172,27 +172,31 @@ def questions(config: Config, set_aside: SetAside) -> list[Question]:
     return list(found.values())
 
 
-def named_posts(config: Config, set_aside: SetAside) -> list[str]:
+def named_posts(config: Config, rejected_rows: RejectedRows) -> list[str]:
     """Ids of the posts that the config names, each once."""
     posts = list(map(post_id, config.posts))
     if config.posts_from is not None:
-        posts += read_usable(config.posts_from, POSTS, config.post_column, post_id, set_aside)
+        posts += read_usable(config.posts_from, POSTS, config.post_column, post_id, rejected_rows)
     return list(dict.fromkeys(posts))
 
 
 def read_usable(
-    source: str, schema: Schema, column: str, make: Callable[[str], str], set_aside: SetAside
+    source: str,
+    schema: Schema,
+    column: str,
+    make: Callable[[str], str],
+    rejected_rows: RejectedRows,
 ) -> list[str]:
     """What `make` makes of a table's rows; one that it refuses is set aside and ends nothing."""
     name = schema.key[0]
     columns = {name: column}
-    table = read_table(source, schema, columns=columns, set_aside=set_aside, numbered=True)
+    table = read_table(source, schema, columns=columns, rejected_rows=rejected_rows, numbered=True)
     made = []
     for number, value in zip(table[ROW].to_pylist(), table[name].to_pylist(), strict=True):
         try:
             made.append(make(value))
         except ConfigError:
-            set_aside.add(source, number, name, f"not {schema.columns[0].about}", value)
+            rejected_rows.add(source, number, name, f"not {schema.columns[0].about}", value)
     return made
 
 
@@ -272,23 +276,23 @@ class Collection:
     Attributes:
         posts: counts of posts by what became of them.
         comments: counts of comments by what they are.
-        set_aside: skipped posts and comments that make no row.
+        rejected_rows: skipped posts and comments that make no row.
         read_utc: when each post was read.
     """
 
-    def __init__(self, config: Config, set_aside: SetAside) -> None:
+    def __init__(self, config: Config, rejected_rows: RejectedRows) -> None:
         """Nothing is read yet."""
         self.posts: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.comments: Counter[str] = Counter()
-        self.set_aside = set_aside
+        self.rejected_rows = rejected_rows
         self.read_utc: list[int] = []
         self._config = config
 
     def skip(self, post: str, reason: str) -> None:
         """Count a post that is left out."""
         self.skipped[reason] += 1
-        self.set_aside.add("posts", self.skipped.total(), "post", reason, fullname("t3", post))
+        self.rejected_rows.add("posts", self.skipped.total(), "post", reason, fullname("t3", post))
 
     def batches(self, parts: Parts, posts: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Rows of the posts, in the order of their ids, some posts at a time."""
@@ -334,7 +338,7 @@ class Collection:
                 row["score"] = None
         for place, one in enumerate(part["broken"], 1):
             file = str(Path("parts", "posts", f"{post}.json"))
-            self.set_aside.add(file, place, "comment", one["reason"], one["comment"])
+            self.rejected_rows.add(file, place, "comment", one["reason"], one["comment"])
         self.comments["top_level"] += len(rows) + len(part["broken"])
         self.comments["broken"] += len(part["broken"])
         self.comments["withheld"] += part["withheld"]
@@ -453,7 +457,7 @@ def is_too_old(
         return False
     if any(parts.get(question.name) is None for question in asked):
         return True
-    posts = choose_posts(config, asked, named, parts, Collection(config, SetAside()))
+    posts = choose_posts(config, asked, named, parts, Collection(config, RejectedRows()))
     return any(parts.get(f"posts/{post}") is None for post in posts)
 
 
@@ -461,28 +465,28 @@ def main(config: Config) -> None:
     """Ask for what is absent, put everything together, write."""
     if min(config.limit, config.listing_limit) < 1:
         raise ConfigError("limit and listing_limit must be at least 1: mend the config")
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     inputs = {
         name: source
         for name in ("prompts_from", "posts_from")
         if (source := getattr(config, name)) is not None
     }
     salt = load_salt()
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs={**inputs, "salt": salt_name(salt)},
         runtime_keys=("threads", "user_agent", "patience"),
     )
-    asked, named = questions(config, set_aside), named_posts(config, set_aside)
+    asked, named = questions(config, rejected_rows), named_posts(config, rejected_rows)
     if not asked and not named:
         raise ConfigError("nothing to collect: give prompts, posts or listings, or a table of them")
     parts = open_parts(config.out, salt, config.read_again_after_days)
-    if not is_too_old(config, asked, named, parts) and product.is_current():
+    if not is_too_old(config, asked, named, parts) and artifact.is_current():
         return
     parts.discard_leftovers()
-    collection = Collection(config, set_aside)
+    collection = Collection(config, rejected_rows)
     posts, traffic = collect(config, asked, named, parts, salt, collection)
 
     def write(path: Path) -> None:
@@ -494,11 +498,11 @@ def main(config: Config) -> None:
                 " widen the config"
             )
 
-    product.write("stories.parquet", write)
-    product.write("set_aside.jsonl", set_aside.write)
+    artifact.write("stories.parquet", write)
+    artifact.write("rejected.jsonl", rejected_rows.write)
     forget(config.skip_posts, parts)
     parts.discard_absent()
-    product.counts = {
+    artifact.counts = {
         "requests_of_this_run": traffic,
         "searches": sum(question.kind == "search" for question in asked),
         "listings": sum(question.kind == "listing" for question in asked),
@@ -506,9 +510,9 @@ def main(config: Config) -> None:
         "comments": dict(collection.comments),
         "read_from_utc": min(collection.read_utc),
         "read_to_utc": max(collection.read_utc),
-        "set_aside": set_aside.counts(),
+        "rejected_rows": rejected_rows.counts(),
     }
-    product.finish()
+    artifact.finish()
     _say(config, collection, traffic)
 
 

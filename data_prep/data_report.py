@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from litbench.artifact import Artifact, is_output, read_manifest, read_manifest_of
 from litbench.config import run_program
-from litbench.manifest import Product, is_output, read_manifest, read_manifest_of
 from litbench.records import PAIRS, check_parquet
 from litbench.report.data_page import read_examples, render_data_report
 from litbench.report.pair_profile import read_profile
@@ -25,7 +25,7 @@ class Config:
     """What to show.
 
     Attributes:
-        pairs: folder of a pairs product.
+        pairs: folder of a pairs artifact.
         out: folder to write.
         title: heading of the page.
         examples: show what the steps removed; false leaves every story's text out of the page.
@@ -89,9 +89,9 @@ def main(config: Config) -> None:
         if cuts is not None:
             files["story_examples"] = cuts
         notes += [note] if note else []
-    product = Product(config.out, program=__file__, config=config, inputs=files)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=files)
     page_path = (config.out / "data_report.html").resolve()
-    if product.is_current():
+    if artifact.is_current():
         print(f"data report: {page_path}")
         return
     profile = read_profile(files["pairs"], files.get("before_symmetry"))
@@ -107,12 +107,12 @@ def main(config: Config) -> None:
         cuts=shown["story_examples"],
         notes=notes,
     )
-    product.write("data_report.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.counts = {
+    artifact.write("data_report.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.counts = {
         "pairs": profile.pairs,
         "splits": {split.name: split.pairs for split in profile.splits},
     }
-    product.finish()
+    artifact.finish()
     print(f"data report: {page_path}")
 
 

@@ -151,8 +151,8 @@ def write_pairs(
 
 def main(config: Config) -> None:
     """Fit, estimate, pair, write."""
-    product = config.product(__file__)
-    if product.is_current():
+    artifact = config.artifact(__file__)
+    if artifact.is_current():
         return
     with config.open_engine() as engine:
         stories = read_stories(engine, config.stories)
@@ -165,10 +165,10 @@ def main(config: Config) -> None:
             fit_stories=config.fit_stories,
         )
         shown = estimated.table.drop_columns(["quality_shape", "quality_rate"])
-        product.write("estimates.parquet", lambda path: write_table(shown, path))
+        artifact.write("estimates.parquet", lambda path: write_table(shown, path))
         made = make_estimated_keys(engine, stories, estimated, config, where=str(config.stories))
         counted: dict[str, Any] = {}
-        product.write(
+        artifact.write(
             "pairs.parquet",
             lambda path: counted.update(write_pairs(engine, config, made, estimated, path)),
         )
@@ -176,7 +176,7 @@ def main(config: Config) -> None:
         about = f"chosen is the better with a probability above {config.min_probability}"
         made.funnel.add("min_probability", about, "pairs", kept, total - kept)
         model = estimated.model
-        product.counts = {
+        artifact.counts = {
             "funnel": made.funnel.plain(),
             "splits": counted,
             "model": {
@@ -188,7 +188,7 @@ def main(config: Config) -> None:
             },
             "digest": digest_of(config.out / "pairs.parquet"),
         }
-    product.finish()
+    artifact.finish()
     print(f"{config.out / 'pairs.parquet'}:\n{made.funnel}")
     print(f"spread of stories {model.spread:.3f}, of authors {model.author_spread:.3f}")
 

@@ -6,7 +6,7 @@ Reads submissions and comments as JSON lines, plain or in zstd, of a month or of
 first pass takes the prompts out of the submissions, the second the top-level comments of these
 prompts out of the comments. Both stream; memory holds the prompts and, with dumps compressed as
 the monthly ones, 2 GiB for their window. Each file is kept in `parts/` until all are read, so a
-killed run goes on with the file it was in. Writes `stories.parquet`, `set_aside.jsonl` (lines that
+killed run goes on with the file it was in. Writes `stories.parquet`, `rejected.jsonl` (lines that
 could not be used, with reasons) and `manifest.json` into `out`.
 """
 
@@ -24,17 +24,17 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from litbench.config import run_program
-from litbench.curation.funnel import Funnel
-from litbench.errors import ConfigError, DataError
-from litbench.manifest import (
-    Product,
+from litbench.artifact import (
+    Artifact,
     code_digest,
     fingerprint,
     write_atomically,
     write_json,
 )
-from litbench.records import STORIES, SetAside, write_sorted_batches
+from litbench.config import run_program
+from litbench.curation.funnel import Funnel
+from litbench.errors import ConfigError, DataError
+from litbench.records import STORIES, RejectedRows, write_sorted_batches
 from litbench.sources.archive import (
     KEYED_ROWS,
     POSTS,
@@ -94,9 +94,9 @@ class Part:
         return self.folder / f"{self.name}.arrow"
 
     @property
-    def set_aside(self) -> Path:
+    def rejected_rows(self) -> Path:
         """The lines that could not be used, JSONL."""
-        return self.folder / f"{self.name}.set_aside.jsonl"
+        return self.folder / f"{self.name}.rejected.jsonl"
 
     def counts(self) -> dict[str, Any] | None:
         """What was counted when the part was made; null when it is not there, whole and current."""
@@ -104,7 +104,7 @@ class Part:
             note = json.loads((self.folder / f"{self.name}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        whole = self.rows.exists() and self.set_aside.exists()
+        whole = self.rows.exists() and self.rejected_rows.exists()
         if not whole or note.get("fingerprint") != self.fingerprint:
             return None
         counts: dict[str, Any] = note["counts"]
@@ -158,14 +158,14 @@ def read_file(
         return counts
     bar.set_description(part.dump.name)
     dump = Dump(part.dump, config.subreddits, bar.update)
-    set_aside, counted = SetAside(), Counter[str]()
+    rejected_rows, counted = RejectedRows(), Counter[str]()
 
     def problem(row: int, column: str, reason: str, value: Any) -> None:
-        set_aside.add(str(part.dump), row, column, reason, value)
+        rejected_rows.add(str(part.dump), row, column, reason, value)
 
     rows = read(dump, problem, counted)
     write_atomically(part.rows, lambda path: write_batches(rows, schema, path))
-    write_atomically(part.set_aside, set_aside.write)
+    write_atomically(part.rejected_rows, rejected_rows.write)
     counts = {
         "file": str(part.dump),
         "bytes": dump.position,
@@ -173,7 +173,7 @@ def read_file(
         "lines": dump.lines,
         "blank": dump.blank,
         "elsewhere": dump.elsewhere,
-        "set_aside": set_aside.counts(),
+        "rejected_rows": rejected_rows.counts(),
         **{name: counted[name] for name in sorted(counted)},
     }
     part.finish(counts)
@@ -200,11 +200,11 @@ def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
 
 
 def totals(counts: Sequence[dict[str, Any]]) -> Counter[str]:
-    """Sums over files of what is a number; `set_aside` is the sum of its reasons."""
+    """Sums over files of what is a number; `rejected_rows` is the sum of its reasons."""
     total: Counter[str] = Counter()
     for one in counts:
         total.update({name: value for name, value in one.items() if isinstance(value, int)})
-        total["set_aside"] += sum(one["set_aside"].values())
+        total["rejected_rows"] += sum(one["rejected_rows"].values())
     return total
 
 
@@ -270,7 +270,7 @@ def add_steps(
     funnel.add("read", f"lines of {unit}", unit, kept, 0)
     own = [
         ("subreddits", f"in {', '.join(config.subreddits)}", total["elsewhere"]),
-        ("usable", "can be read", total["set_aside"]),
+        ("usable", "can be read", total["rejected_rows"]),
     ]
     for step, about, removed in [*own, *steps]:
         kept -= removed
@@ -323,9 +323,9 @@ def main(config: Config) -> None:
     inputs = {f"submissions: {path}": identity(path) for path in submissions}
     inputs |= {f"comments: {path}": identity(path) for path in comments}
     inputs["salt"] = salt_name(salt)
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     folder = config.out / "parts"
-    if product.is_current():
+    if artifact.is_current():
         # The run that made it may have been killed before it could remove them.
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -380,26 +380,26 @@ def main(config: Config) -> None:
             "lines went)"
         )
     reader = pa.RecordBatchReader.from_batches(STORY_ROWS, kept_rows(parts, keep))
-    product.write("stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path))
-    product.write(
-        "set_aside.jsonl",
-        lambda path: join_files([part.set_aside for part in [*posts_parts, *parts]], path),
+    artifact.write("stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path))
+    artifact.write(
+        "rejected.jsonl",
+        lambda path: join_files([part.rejected_rows for part in [*posts_parts, *parts]], path),
     )
     scores = {name: found[f"scores_{name}"] for name in ("not_settled", "hidden", "missing")}
-    set_aside: Counter[str] = Counter()
+    rejected_rows: Counter[str] = Counter()
     for counts in [*posts_counts, *story_counts]:
-        set_aside.update(counts["set_aside"])
-    product.counts = {
+        rejected_rows.update(counts["rejected_rows"])
+    artifact.counts = {
         "stories": stories,
         "prompts": len(posts),
         "funnel": funnel.plain(),
         # Of all rows, before the latest reading of each was chosen.
         "scores_null": scores,
         "score_age_hours": score_age,
-        "set_aside": dict(set_aside.most_common()),
+        "rejected_rows": dict(rejected_rows.most_common()),
         "files": [*posts_counts, *story_counts],
     }
-    product.finish()
+    artifact.finish()
     shutil.rmtree(folder)
     print(f"{config.out / 'stories.parquet'}: {stories:,} stories")
     print(
@@ -407,8 +407,8 @@ def main(config: Config) -> None:
         f"{scores['hidden']:,} hidden, {scores['missing']:,} missing; half were read within "
         f"{score_age['median']} hours of posting"
     )
-    for reason, number in set_aside.most_common():
-        print(f"  set aside: {number:,} lines, {reason} (see set_aside.jsonl)")
+    for reason, number in rejected_rows.most_common():
+        print(f"  set aside: {number:,} lines, {reason} (see rejected.jsonl)")
 
 
 def join_files(files: Sequence[Path], path: Path) -> None:

@@ -13,7 +13,7 @@ Reads pairs in one of three forms, from a file or from the Hub:
 
 What the source does not have stays null. Texts stay as they were published unless `cleaning` says
 otherwise. No rule of make_pairs.py is applied: these pairs are somebody else's choice. Writes
-`pairs.parquet`, `set_aside.jsonl` (rows that could not be used, with reasons), with `cleaning`
+`pairs.parquet`, `rejected.jsonl` (rows that could not be used, with reasons), with `cleaning`
 also `examples.jsonl` (what was cut), and `manifest.json` into `out`.
 """
 
@@ -30,24 +30,24 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from litbench.artifact import Artifact
 from litbench.config import nearest, run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
 from litbench.formats import read_raw
-from litbench.manifest import Product
-from litbench.reading import ROW, read_table
 from litbench.records import (
     PAIRS,
     STORIES,
     Column,
+    RejectedRows,
     Schema,
-    SetAside,
     empty_columns,
     pair_id,
     prompt_keys,
     write_table,
 )
+from litbench.tables import ROW, read_table
 from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest
 
@@ -262,7 +262,7 @@ def columns_by_type(schema: Schema) -> dict[str, pa.DataType]:
 
 
 def join_stories(
-    links: pa.Table, stories: pa.Table, config: Config, set_aside: SetAside
+    links: pa.Table, stories: pa.Table, config: Config, rejected_rows: RejectedRows
 ) -> pa.Table:
     """Look both stories of every pair up; a pair that cannot be made is set aside."""
     ids = stories["story_id"].combine_chunks()
@@ -278,10 +278,12 @@ def join_stories(
         missing = [side for side in SIDES if not places[side][row].is_valid]
         if missing:
             name = f"{missing[0]}_story_id"
-            set_aside.add(config.pairs, rows[row], name, "no such story", links[name][row].as_py())
+            rejected_rows.add(
+                config.pairs, rows[row], name, "no such story", links[name][row].as_py()
+            )
         else:
             link = [links[f"{side}_story_id"][row].as_py() for side in SIDES]
-            set_aside.add(config.pairs, rows[row], "prompt_id", "stories of two prompts", link)
+            rejected_rows.add(config.pairs, rows[row], "prompt_id", "stories of two prompts", link)
     links = links.filter(same)
     columns: dict[str, pa.ChunkedArray] = {}
     for side in SIDES:
@@ -293,7 +295,7 @@ def join_stories(
     return pa.table(columns | {name: links[name] for name in (ROW, *config.keep)})
 
 
-class SetAsideOfRows(SetAside):
+class SetAsideOfRows(RejectedRows):
     """Notes rows of a table made of a source under the source's name and numbers.
 
     Args:
@@ -311,7 +313,7 @@ class SetAsideOfRows(SetAside):
         super().add(self._source, self._numbers[row - 1], column, reason, value)
 
 
-def pair_up(config: Config, path: Path) -> SetAside:
+def pair_up(config: Config, path: Path) -> RejectedRows:
     """Write a table with a row for every chosen and every rejected text of a source's rows.
 
     Args:
@@ -347,10 +349,10 @@ def pair_up(config: Config, path: Path) -> SetAside:
             f"{config.pairs}: no row has lists of chosen and rejected texts: {broken[:1]}"
         )
     write_table(pa.Table.from_pylist(made), path)
-    set_aside = SetAsideOfRows(config.pairs, numbers)
+    rejected_rows = SetAsideOfRows(config.pairs, numbers)
     for number, *problem in broken:
-        SetAside.add(set_aside, config.pairs, number, *problem)
-    return set_aside
+        RejectedRows.add(rejected_rows, config.pairs, number, *problem)
+    return rejected_rows
 
 
 def as_list(value: Any) -> list[Any] | None:
@@ -363,7 +365,7 @@ def as_list(value: Any) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def apply_labels(given: pa.Table, config: Config, set_aside: SetAside) -> pa.Table:
+def apply_labels(given: pa.Table, config: Config, rejected_rows: RejectedRows) -> pa.Table:
     """Turn first and second into chosen and rejected; set a row aside whose label names neither."""
     prefers = {
         side: pc.is_in(
@@ -375,7 +377,7 @@ def apply_labels(given: pa.Table, config: Config, set_aside: SetAside) -> pa.Tab
     for row in pc.indices_nonzero(pc.invert(either)).to_pylist():
         label = given["label"][row].as_py()
         number = given[ROW][row].as_py()
-        set_aside.add(config.pairs, number, "label", "prefers neither text", label)
+        rejected_rows.add(config.pairs, number, "label", "prefers neither text", label)
     given = given.filter(either)
     is_first = prefers["first"].filter(either)
     columns = {name: given[name] for name in (ROW, "prompt", "prompt_id", *config.keep)}
@@ -415,7 +417,9 @@ def name_pairs(texts: pa.Table) -> pa.Table:
     return pa.table({name: texts[name] for name in texts.column_names} | columns)
 
 
-def find_repeats(pairs: pa.Table, rows: pa.Array, file: str, set_aside: SetAside) -> list[int]:
+def find_repeats(
+    pairs: pa.Table, rows: pa.Array, file: str, rejected_rows: RejectedRows
+) -> list[int]:
     """Rows of pairs that stand there more than once, all but one of each.
 
     Of several that agree one with a rationale stays, if there is any, and of these the smallest by
@@ -424,8 +428,8 @@ def find_repeats(pairs: pa.Table, rows: pa.Array, file: str, set_aside: SetAside
     Args:
         pairs: pairs with their ids.
         rows: their numbers in the source.
-        file: named in `set_aside`.
-        set_aside: takes the rows that go.
+        file: named in `rejected_rows`.
+        rejected_rows: takes the rows that go.
     """
     has_rationale = [False] * pairs.num_rows
     if RATIONALE[0] in pairs.column_names:
@@ -444,13 +448,13 @@ def find_repeats(pairs: pa.Table, rows: pa.Array, file: str, set_aside: SetAside
         reason = "the two stories are a pair already" if agree else "preferred both ways"
         for place in same:
             if place != kept:
-                set_aside.add(file, rows[place].as_py(), "pair_id", reason)
+                rejected_rows.add(file, rows[place].as_py(), "pair_id", reason)
                 gone.append(place)
     return gone
 
 
 def complete(
-    texts: pa.Table, config: Config, set_aside: SetAside, examples: Examples
+    texts: pa.Table, config: Config, rejected_rows: RejectedRows, examples: Examples
 ) -> tuple[pa.Table, dict[str, int]]:
     """Fill in ids and lengths, clean, and set pairs aside that say nothing or stand twice.
 
@@ -466,9 +470,9 @@ def complete(
         pairs, cut = clean_table(pairs, config.cleaning, named, examples)
     same = pc.equal(pairs["chosen"], pairs["rejected"]).combine_chunks()
     for row in rows.filter(same).to_pylist():
-        set_aside.add(config.pairs, row, "rejected", "the same text on both sides")
+        rejected_rows.add(config.pairs, row, "rejected", "the same text on both sides")
     pairs, rows = pairs.filter(pc.invert(same)), rows.filter(pc.invert(same))
-    gone = set(find_repeats(pairs, rows, config.pairs, set_aside))
+    gone = set(find_repeats(pairs, rows, config.pairs, rejected_rows))
     # Filtered and put in order at once: every pass copies all texts.
     names = pairs["pair_id"].to_pylist()
     order = sorted((row for row in range(pairs.num_rows) if row not in gone), key=names.__getitem__)
@@ -488,10 +492,10 @@ def main(config: Config) -> None:
     inputs = {"pairs": config.pairs}
     if config.stories is not None:
         inputs["stories"] = config.stories
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
-    if product.is_current():
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    if artifact.is_current():
         return
-    set_aside, examples = SetAside(), Examples()
+    rejected_rows, examples = RejectedRows(), Examples()
     origins = dict(config.pair_columns)
     if config.rationale is not None:
         origins[EXPLANATION] = config.rationale
@@ -500,23 +504,23 @@ def main(config: Config) -> None:
         if config.several:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             source = str(folder / "pairs.parquet")
-            set_aside = pair_up(config, Path(source))
+            rejected_rows = pair_up(config, Path(source))
         given = read_table(
             source,
             schema,
             columns=origins,
-            set_aside=set_aside,
+            rejected_rows=rejected_rows,
             where=config.where,
             numbered=True,
         )
     check_kept(given.drop_columns([ROW]), config)
     if config.stories is not None:
         columns = {"source": "=import", **config.story_columns}
-        stories = read_table(config.stories, STORIES, columns=columns, set_aside=set_aside)
-        given = join_stories(given, stories, config, set_aside)
+        stories = read_table(config.stories, STORIES, columns=columns, rejected_rows=rejected_rows)
+        given = join_stories(given, stories, config, rejected_rows)
     if config.label_first:
-        given = apply_labels(given, config, set_aside)
-    pairs, cut = complete(given, config, set_aside, examples)
+        given = apply_labels(given, config, rejected_rows)
+    pairs, cut = complete(given, config, rejected_rows, examples)
     rationales: dict[str, int] = {}
     if FATE in pairs.column_names:
         # Of the rows that stay, so that the counts add up to the pairs.
@@ -524,28 +528,28 @@ def main(config: Config) -> None:
         rationales = {fate: found.count(fate) for fate in FATES}
         pairs = pairs.drop_columns([FATE])
     if pairs.num_rows == 0:
-        shown = {row["value"] for row in set_aside.rows if row["column"] == "label"}
+        shown = {row["value"] for row in rejected_rows.rows if row["column"] == "label"}
         labels = f"; labels found: {', '.join(sorted(shown)[:5])}" if shown else ""
         raise DataError(
-            f"{config.pairs}: no pair could be made: {set_aside.counts()}{labels}: check "
+            f"{config.pairs}: no pair could be made: {rejected_rows.counts()}{labels}: check "
             "pair_columns and the labels"
         )
-    product.write("pairs.parquet", lambda path: write_table(pairs, path))
-    product.write("set_aside.jsonl", set_aside.write)
-    product.counts = {
+    artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
+    artifact.write("rejected.jsonl", rejected_rows.write)
+    artifact.counts = {
         "pairs": pairs.num_rows,
         "prompts": pc.count_distinct(pairs["prompt_id"]).as_py(),
-        "not_selected": set_aside.not_selected,
-        "set_aside": set_aside.counts(),
+        "not_selected": rejected_rows.not_selected,
+        "rejected_rows": rejected_rows.counts(),
     }
     if rationales:
-        product.counts["rationales"] = rationales
+        artifact.counts["rationales"] = rationales
     if config.cleaning != Cleaning.none():
-        product.write("examples.jsonl", examples.write)
-        product.counts["cleaning"] = cut
-    product.finish()
+        artifact.write("examples.jsonl", examples.write)
+        artifact.counts["cleaning"] = cut
+    artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
-    print(set_aside.summary(), end="")
+    print(rejected_rows.summary(), end="")
     if rationales:
         print(
             f"  rationales: {rationales['kept']:,} kept, {rationales['absent']:,} absent, "

@@ -10,7 +10,7 @@ rating of the people. Writes into `out`:
 - `all_pairs.parquet`: these and all others within a prompt. Where the means are equal, sides say
   nothing. eval/recorded.py needs it to compare one human with the others;
 - `ratings.parquet`: one number per story and rater;
-- `set_aside.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
+- `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
 
 A text that the source does not have stays empty, with a length of 0: raters that read cannot judge
 such pairs, recorded ones can. `needs_text` leaves these stories out.
@@ -24,12 +24,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from litbench.artifact import Artifact
 from litbench.config import build, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
-from litbench.manifest import Product
-from litbench.reading import read_table
-from litbench.records import SetAside, write_table
+from litbench.records import RejectedRows, write_table
 from litbench.sources.ratings import (
     RATED_STORIES,
     RaterKind,
@@ -40,6 +39,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
+from litbench.tables import read_table
 
 
 @dataclass
@@ -91,22 +91,22 @@ def main(config: Config) -> None:
     # Not by the keys of the config: these say more than where a file lies.
     inputs = {"stories": config.stories}
     inputs |= {f"ratings ({kind})": how.table for kind, how in tables.items()}
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
-    if product.is_current():
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    if artifact.is_current():
         return
-    set_aside, funnel = SetAside(), Funnel()
+    rejected_rows, funnel = RejectedRows(), Funnel()
     stories = read_table(
         config.stories,
         RATED_STORIES,
         columns=config.story_columns,
-        set_aside=set_aside,
+        rejected_rows=rejected_rows,
         where=config.where,
     )
     told = zip(*(stories[name].to_pylist() for name in ("story_id", "prompt", "text")), strict=True)
     digests = {name: story_digest(prompt, text) if text else None for name, prompt, text in told}
     selected = config.where is not None
     read = [
-        read_ratings(how, kind, digests, set_aside, are_selected=selected)
+        read_ratings(how, kind, digests, rejected_rows, are_selected=selected)
         for kind, how in tables.items()
     ]
     ratings = pa.concat_tables(read)
@@ -126,23 +126,23 @@ def main(config: Config) -> None:
             f"{config.stories}: of {every.num_rows} pairs none has means that differ by "
             f"{config.min_gap:g}: lower min_gap"
         )
-    product.write("pairs.parquet", lambda path: write_table(pairs, path))
-    product.write("all_pairs.parquet", lambda path: write_table(every, path))
-    product.write("ratings.parquet", lambda path: write_table(ratings, path))
-    product.write("set_aside.jsonl", set_aside.write)
-    product.counts = {
+    artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
+    artifact.write("all_pairs.parquet", lambda path: write_table(every, path))
+    artifact.write("ratings.parquet", lambda path: write_table(ratings, path))
+    artifact.write("rejected.jsonl", rejected_rows.write)
+    artifact.counts = {
         "pairs": pairs.num_rows,
         "prompts": pc.count_distinct(pairs["prompt_id"]).as_py(),
         "people": len(set(read[0]["rater"].to_pylist())),
         "recorded": rater_counts(ratings),
         "funnel": funnel.plain(),
-        "not_selected": set_aside.not_selected,
-        "set_aside": set_aside.counts(),
+        "not_selected": rejected_rows.not_selected,
+        "rejected_rows": rejected_rows.counts(),
     }
-    product.finish()
+    artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
     print(funnel)
-    print(set_aside.summary(), end="")
+    print(rejected_rows.summary(), end="")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ symmetry last and inside each split. A key set to null or false leaves its step 
 `examples.jsonl` (a few rows that each step removed), `leakage.parquet` (where `must_be_clean`
 names something) and `manifest.json` with the funnel into `out`. The same stories and seed give
 the same bytes, whatever the order of the rows and the engine. With `variants` each named set of
-changes is one more product, in a folder of its own.
+changes is one more artifact, in a folder of its own.
 """
 
 import re
@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from litbench.artifact import Artifact, is_output, read_manifest
 from litbench.config import as_plain, build, run_program
 from litbench.curation.engine import Engine
 from litbench.curation.funnel import Examples, Funnel
@@ -31,7 +32,6 @@ from litbench.curation.pair_making import (
     require_rensa,
 )
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, is_output, read_manifest
 from litbench.records import write_table
 
 PAIR_FILES = ("pairs.parquet", "pairs_before_symmetry.parquet")
@@ -66,7 +66,7 @@ class Config(PairsConfig):
             raise ConfigError(f"examples_per_step is {self.examples_per_step}: give 0 or more")
 
 
-def run_steps(engine: Engine, config: Config, product: Product) -> Funnel:
+def run_steps(engine: Engine, config: Config, artifact: Artifact) -> Funnel:
     """Run the steps in their order and write the tables."""
     stories = read_stories(engine, config.stories)
     examples = Examples(config.examples_per_step)
@@ -77,9 +77,9 @@ def run_steps(engine: Engine, config: Config, product: Product) -> Funnel:
     if config.write_before_symmetry and config.symmetry_buckets is not None:
         tables[before_name] = made.before.drop("removed")
     for name, keys in tables.items():
-        product.write(name, lambda path, name=name, keys=keys: made.write(keys, path, name))
-    product.write("examples.jsonl", examples.write)
-    product.counts = {
+        artifact.write(name, lambda path, name=name, keys=keys: made.write(keys, path, name))
+    artifact.write("examples.jsonl", examples.write)
+    artifact.counts = {
         "funnel": made.funnel.plain(),
         "lengths": {
             "after": made.longer_share(made.after),
@@ -87,11 +87,11 @@ def run_steps(engine: Engine, config: Config, product: Product) -> Funnel:
         },
         "digest": digest_of(config.out / pairs_name),
     }
-    check_leakage(engine, config, product)
+    check_leakage(engine, config, artifact)
     return made.funnel
 
 
-def check_leakage(engine: Engine, config: Config, product: Product) -> None:
+def check_leakage(engine: Engine, config: Config, artifact: Artifact) -> None:
     """Write what the splits share, and fail where they must not."""
     must = config.must_be_clean
     if not must:
@@ -104,8 +104,8 @@ def check_leakage(engine: Engine, config: Config, product: Product) -> None:
         seed=config.seed,
         folder=engine.work,
     )
-    product.write("leakage.parquet", lambda path: write_table(report.found, path))
-    product.counts["leakage"] = report.counts
+    artifact.write("leakage.parquet", lambda path: write_table(report.found, path))
+    artifact.counts["leakage"] = report.counts
     try:
         report.check(must)
     except DataError:
@@ -129,15 +129,15 @@ def counts_before(stories: Path) -> dict[str, Any] | None:
 
 def make_pairs(config: Config) -> None:
     """Check, run the steps, write the manifest."""
-    product = config.product(__file__)
-    if product.is_current():
+    artifact = config.artifact(__file__)
+    if artifact.is_current():
         return
     before = counts_before(config.stories)
     with config.open_engine() as engine:
-        funnel = run_steps(engine, config, product)
+        funnel = run_steps(engine, config, artifact)
     if before is not None:
-        product.counts["stories"] = before
-    product.finish()
+        artifact.counts["stories"] = before
+    artifact.finish()
     print(f"{config.out / 'pairs.parquet'}:\n{funnel}")
 
 

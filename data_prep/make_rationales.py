@@ -9,7 +9,7 @@ by the seed, exactly balanced.
 
 Writes into `out`: `pairs.parquet`, all pairs with two more columns, `rationale` (null where none
 is kept) and `rationale_first` (chosen or rejected: the side that it calls Story A);
-`set_aside.jsonl`, the pairs without a rationale, with reasons; and `manifest.json` with counts,
+`rejected.jsonl`, the pairs without a rationale, with reasons; and `manifest.json` with counts,
 tokens and how often the judge agreed. Every answer is kept in `out/answers` as soon as it is there:
 a killed run goes on where it was, and no stored answer is asked for again.
 """
@@ -22,14 +22,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
-from litbench.manifest import Product
-from litbench.reading import ROW, read_table
-from litbench.records import PAIRS, SetAside, write_table
+from litbench.records import PAIRS, RejectedRows, write_table
+from litbench.tables import ROW, read_table
 from litbench.templates import (
     Label,
     Template,
@@ -261,7 +261,7 @@ def main(config: Config) -> None:
     price = price_of(config.model, load_prices(config.prices))
     Budget(config.traffic, price)
     folder = local_folder(config.model)
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -270,10 +270,12 @@ def main(config: Config) -> None:
         models={} if folder is None else {"model": folder},
         runtime_keys=("traffic", "prices", "dry_run"),
     )
-    if not config.dry_run and product.is_current():
+    if not config.dry_run and artifact.is_current():
         return
-    set_aside = SetAside()
-    pairs = read_table(config.pairs, PAIRS, set_aside=set_aside, where=config.where, numbered=True)
+    rejected_rows = RejectedRows()
+    pairs = read_table(
+        config.pairs, PAIRS, rejected_rows=rejected_rows, where=config.where, numbered=True
+    )
     for name in COLUMNS:
         if name in pairs.column_names:
             raise DataError(
@@ -289,7 +291,7 @@ def main(config: Config) -> None:
     counts = explain(config, template, cases, questions, price)
     for case in cases:
         if case.reason is not None:
-            set_aside.add(config.pairs, case.row, "rationale", case.reason, case.said)
+            rejected_rows.add(config.pairs, case.row, "rationale", case.reason, case.said)
     kept = [case.rationale is not None for case in cases]
     first = [
         ("chosen" if case.label == "A" else "rejected") if is_kept else None
@@ -298,18 +300,18 @@ def main(config: Config) -> None:
     text = pa.large_string()
     pairs = pairs.append_column("rationale", pa.array([case.rationale for case in cases], text))
     pairs = pairs.append_column("rationale_first", pa.array(first, text))
-    product.write("pairs.parquet", lambda path: write_table(pairs, path))
-    product.write("set_aside.jsonl", set_aside.write)
-    product.counts = {
+    artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
+    artifact.write("rejected.jsonl", rejected_rows.write)
+    artifact.counts = {
         "pairs": pairs.num_rows,
-        "not_selected": set_aside.not_selected,
+        "not_selected": rejected_rows.not_selected,
         "rationales": sum(kept),
         **counts,
-        "set_aside": set_aside.counts(),
+        "rejected_rows": rejected_rows.counts(),
     }
-    product.finish()
-    say(config, product.counts)
-    print(set_aside.summary(), end="")
+    artifact.finish()
+    say(config, artifact.counts)
+    print(rejected_rows.summary(), end="")
 
 
 def say(config: Config, counts: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ and tokens when a tokenizer is named. Rows stay in the order of the input. Needs
 the rows once more while it runs; killed and run again it starts again, but for the tokens, which
 are counted once.
 
-Writes `stories.parquet`, `set_aside.jsonl` (rows that could not be used, with reasons),
+Writes `stories.parquet`, `rejected.jsonl` (rows that could not be used, with reasons),
 `examples.jsonl` (passages that cleaning cut) and `manifest.json` into `out`.
 """
 
@@ -26,14 +26,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.curation.tokens import TokenCounter, cache_folder, locate_tokenizer
 from litbench.errors import ConfigError, DataError
 from litbench.large_table import read_large_table
-from litbench.manifest import Product
-from litbench.records import STORIES, SetAside, write_sorted_batches
+from litbench.records import STORIES, RejectedRows, write_sorted_batches
 from litbench.sources.sample import read_sample, sample_path
 from litbench.text import count_words
 
@@ -136,16 +136,16 @@ def main(config: Config) -> None:
     files = [str(sample_path())] if is_sample else find_inputs(config.input)
     # Named by the file, since what is in it decides about the counts.
     tokenizer = None if config.tokenizer is None else locate_tokenizer(config.tokenizer)
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs={"input" if k == 0 else f"input {k + 1}": file for k, file in enumerate(files)},
         models={} if tokenizer is None else {"tokenizer": tokenizer},
     )
-    if product.is_current():
+    if artifact.is_current():
         return
-    set_aside, examples = SetAside(), Examples()
+    rejected_rows, examples = RejectedRows(), Examples()
     cut: Counter[str] = Counter()
     with ExitStack() as stack:
         counter = None
@@ -170,7 +170,7 @@ def main(config: Config) -> None:
                 STORIES,
                 Path(stack.enter_context(folder)),
                 columns={"source": f"={config.source}", **config.columns},
-                set_aside=set_aside,
+                rejected_rows=rejected_rows,
                 where=config.where,
                 explode=config.explode,
             )
@@ -187,22 +187,22 @@ def main(config: Config) -> None:
 
         reader = pa.RecordBatchReader.from_batches(schema, batches())
         with bar:
-            product.write(
+            artifact.write(
                 "stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path)
             )
-    product.write("set_aside.jsonl", set_aside.write)
-    product.write("examples.jsonl", examples.write)
-    product.counts = {
+    artifact.write("rejected.jsonl", rejected_rows.write)
+    artifact.write("examples.jsonl", examples.write)
+    artifact.counts = {
         "stories": total,
         "prompts": count_prompts(config.out / "stories.parquet"),
-        "not_selected": set_aside.not_selected,
-        "empty_lists": set_aside.empty_lists,
-        "set_aside": set_aside.counts(),
+        "not_selected": rejected_rows.not_selected,
+        "empty_lists": rejected_rows.empty_lists,
+        "rejected_rows": rejected_rows.counts(),
         "cleaning": dict(cut),
     }
-    product.finish()
+    artifact.finish()
     print(f"{config.out / 'stories.parquet'}: {total:,} stories")
-    print(set_aside.summary(), end="")
+    print(rejected_rows.summary(), end="")
     for step, count in cut.items():
         if count:
             print(f"  {step}: {count:,} texts (see examples.jsonl)")

@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
+from litbench.artifact import Artifact, read_manifest_of, without_runtime_keys
 from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.hub import parse_name, replace_files
-from litbench.manifest import Product, read_manifest_of, without_runtime_keys
 from litbench.markdown import as_text, escape, make_rows
 from litbench.records import PAIRS, check_parquet, write_table
 from litbench.sources.posts import THING_ID
@@ -62,7 +62,7 @@ class Config:
     """What to publish, where, and what the card says.
 
     Attributes:
-        product: folder with pairs.parquet and manifest.json.
+        artifact: folder with pairs.parquet and manifest.json.
         repository: owner/name on the Hub.
         contact: where authors write to have a story removed: an address or a page.
         out: folder to write.
@@ -79,7 +79,7 @@ class Config:
         dry_run: write the folder and push nothing.
     """
 
-    product: Path
+    artifact: Path
     repository: str
     contact: str
     out: Path
@@ -454,20 +454,20 @@ def write_card(
 def main(config: Config) -> None:
     """Write the folder; push it when told to."""
     check(config)
-    path = config.product / "pairs.parquet"
+    path = config.artifact / "pairs.parquet"
     check_parquet(path, PAIRS)
     # Else the card would tell the funnel and the rules of other pairs.
     manifest = read_manifest_of(path)
     plain = as_plain(config)
     # Where and whether it is pushed says nothing about the files.
     written = {key: value for key, value in plain.items() if key not in ("dry_run", "private")}
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=written,
-        inputs={"product": config.product / "manifest.json", "pairs": path},
+        inputs={"artifact": config.artifact / "manifest.json", "pairs": path},
     )
-    if not product.is_current():
+    if not artifact.is_current():
         if config.ids_only:
             check_ids(path)
         check_authors(path, config)
@@ -478,10 +478,12 @@ def main(config: Config) -> None:
         counts = Counter(pairs["split"].to_pylist())
         names = split_names(list(counts))
         card = write_card(manifest, pairs, schema, config)
-        product.write_folder("data", lambda folder: write_data(folder, path, counts, names, config))
-        product.write("README.md", lambda file: file.write_text(card, encoding="utf-8"))
-        product.counts = {names[split]: number for split, number in sorted(counts.items())}
-        product.finish()
+        artifact.write_folder(
+            "data", lambda folder: write_data(folder, path, counts, names, config)
+        )
+        artifact.write("README.md", lambda file: file.write_text(card, encoding="utf-8"))
+        artifact.counts = {names[split]: number for split, number in sorted(counts.items())}
+        artifact.finish()
         print(f"{config.out}: {pairs.num_rows:,} pairs and a card; read README.md before pushing")
     if config.dry_run:
         print("nothing was pushed; to push, run the same command with --dry_run false")

@@ -8,7 +8,7 @@ asks Reddit for a hundred comments at a time, then for their posts, whose titles
 Every hundred is kept in `out/parts` as soon as it was read: a killed run goes on with the next.
 
 The label stays as published. Writes `pairs.parquet`, `comments.parquet` (every comment asked for
-and what has become of it), `set_aside.jsonl` (pairs that cannot be made, with reasons),
+and what has become of it), `rejected.jsonl` (pairs that cannot be made, with reasons),
 `examples.jsonl` (what cleaning cut) and `manifest.json` into `out`, and prints what has changed
 since publication.
 """
@@ -25,17 +25,16 @@ from typing import Any, Literal
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product
-from litbench.reading import ROW, read_table
 from litbench.records import (
     PAIRS,
     Column,
+    RejectedRows,
     Schema,
-    SetAside,
     pair_id,
     write_table,
 )
@@ -57,6 +56,7 @@ from litbench.sources.reddit import (
     open_parts,
     text_state,
 )
+from litbench.tables import ROW, read_table
 from litbench.text import count_words, digest, normalise_prompt
 
 SIDES = ("chosen", "rejected")
@@ -131,13 +131,13 @@ class Config:
     patience: Patience = field(default_factory=Patience)
 
 
-def read_ids(config: Config, set_aside: SetAside) -> list[dict[str, Any]]:
+def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]]:
     """The pairs of full names; those that contradict each other are set aside."""
     table = read_table(
         config.pairs,
         IDS,
         columns=config.columns,
-        set_aside=set_aside,
+        rejected_rows=rejected_rows,
         where=config.where,
         numbered=True,
     )
@@ -148,10 +148,12 @@ def read_ids(config: Config, set_aside: SetAside) -> list[dict[str, Any]]:
         wrong = [side for side in SIDES if not re.fullmatch(f"t1_{THING_ID}", names[side])]
         if wrong:
             column = f"{wrong[0]}_comment_id"
-            set_aside.add(config.pairs, number, column, "not a comment's id", row[column])
+            rejected_rows.add(config.pairs, number, column, "not a comment's id", row[column])
         elif names["chosen"] == names["rejected"]:
             reason = "the same comment on both sides"
-            set_aside.add(config.pairs, number, "rejected_comment_id", reason, names["rejected"])
+            rejected_rows.add(
+                config.pairs, number, "rejected_comment_id", reason, names["rejected"]
+            )
         else:
             votes = {f"{side}_published_score": row[f"{side}_upvotes"] for side in SIDES}
             labels = {name: row[name] for name in LABELS}
@@ -165,10 +167,10 @@ def read_ids(config: Config, set_aside: SetAside) -> list[dict[str, Any]]:
         shown = [pair[side] for side in SIDES]
         if len(orders[name]) == 2:
             reason = "the pair stands there with the sides swapped, too"
-            set_aside.add(config.pairs, pair["row"], "chosen_comment_id", reason, shown)
+            rejected_rows.add(config.pairs, pair["row"], "chosen_comment_id", reason, shown)
         elif name in seen:
             reason = "the pair stands there already"
-            set_aside.add(config.pairs, pair["row"], "chosen_comment_id", reason, shown)
+            rejected_rows.add(config.pairs, pair["row"], "chosen_comment_id", reason, shown)
         else:
             seen.add(name)
             kept.append({**pair, "pair_id": name})
@@ -273,7 +275,7 @@ def make_pairs(
     comments: Mapping[str, Mapping[str, Any]],
     posts: Mapping[str, Mapping[str, Any]],
     config: Config,
-    set_aside: SetAside,
+    rejected_rows: RejectedRows,
 ) -> pa.Table:
     """Put texts and prompts to the pairs; one that cannot be made is set aside.
 
@@ -301,7 +303,7 @@ def make_pairs(
                 reason = ("prompt", "the comments answer two prompts")
         if reason is not None:
             shown = [pair[side] for side in SIDES]
-            set_aside.add(config.pairs, pair["row"], *reason, shown)
+            rejected_rows.add(config.pairs, pair["row"], *reason, shown)
             continue
         row: dict[str, Any] = {
             "pair_id": pair["pair_id"],
@@ -466,9 +468,9 @@ def say(found: Mapping[str, Any]) -> str:
 def main(config: Config) -> None:
     """Read ids, ask for what is absent, make pairs, say what has changed."""
     published_utc = _end_of_day(config.published)
-    set_aside, examples = SetAside(), Examples()
+    rejected_rows, examples = RejectedRows(), Examples()
     salt = load_salt()
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -476,11 +478,11 @@ def main(config: Config) -> None:
         runtime_keys=("user_agent", "patience"),
     )
     # Without an age limit a finished product stays as it is, and its input need not be read.
-    if config.read_again_after_days is None and product.is_current():
+    if config.read_again_after_days is None and artifact.is_current():
         return
-    given = read_ids(config, set_aside)
+    given = read_ids(config, rejected_rows)
     if not given:
-        raise DataError(f"{config.pairs}: no pair of ids is left: {set_aside.counts()}")
+        raise DataError(f"{config.pairs}: no pair of ids is left: {rejected_rows.counts()}")
     parts = open_parts(config.out, salt, config.read_again_after_days)
     comments = Store(parts, "comments", {pair[side] for pair in given for side in SIDES})
     posts = Store(parts, "posts", posts_of(comments))
@@ -500,37 +502,37 @@ def main(config: Config) -> None:
         finally:
             client.close()
         traffic = client.traffic.plain()
-    elif product.is_current():
+    elif artifact.is_current():
         return
-    pairs = make_pairs(given, comments.facts, posts.facts, config, set_aside)
+    pairs = make_pairs(given, comments.facts, posts.facts, config, rejected_rows)
     pairs, cleaning = clean_table(pairs, config.cleaning, dict.fromkeys(SIDES, "pair_id"), examples)
     pairs = with_words(pairs)
     if pairs.num_rows == 0:
-        raise DataError(f"{config.pairs}: no pair could be made: {set_aside.counts()}")
+        raise DataError(f"{config.pairs}: no pair could be made: {rejected_rows.counts()}")
     found = changes(given, comments.facts, pairs, published_utc)
     table = comment_table(given, comments.facts)
-    product.write("pairs.parquet", lambda path: write_table(pairs, path))
-    product.write("comments.parquet", lambda path: write_table(table, path))
-    product.write("set_aside.jsonl", set_aside.write)
-    product.write("examples.jsonl", examples.write)
+    artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
+    artifact.write("comments.parquet", lambda path: write_table(table, path))
+    artifact.write("rejected.jsonl", rejected_rows.write)
+    artifact.write("examples.jsonl", examples.write)
     comments.discard_unused()
     posts.discard_unused()
     read = [one["score_utc"] for one in comments.facts.values()]
-    product.counts = {
+    artifact.counts = {
         "requests_of_this_run": traffic,
         "read_before": {"comments": comments.read_before, "posts": posts.read_before},
         "pairs": pairs.num_rows,
         "prompts": len(set(pairs["prompt_id"].to_pylist())),
-        "set_aside": set_aside.counts(),
+        "rejected_rows": rejected_rows.counts(),
         "cleaning": cleaning,
         "read_from_utc": min(read),
         "read_to_utc": max(read),
         **found,
     }
-    product.finish()
+    artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
     print(say(found), end="")
-    print(set_aside.summary(), end="")
+    print(rejected_rows.summary(), end="")
     if traffic:
         print(
             f"  {traffic['requests']:,} requests, {sum(traffic['faults'].values()):,} of them with "

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from litbench.artifact import write_atomically
 from litbench.config import run_program
 from litbench.curation.simulation import ReaderSimulation, simulate_votes
 from litbench.errors import ConfigError
-from litbench.manifest import write_atomically
 from litbench.sources.sample import sample_path
 from litbench.text import count_words, digest
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.simulation import TOKENS_PER_WORD, World, simulate_world, stories_table
-from litbench.manifest import Product
 from litbench.records import write_table
 
 
@@ -37,20 +37,20 @@ class Config:
 
 def main(config: Config) -> None:
     """Simulate and write."""
-    product = Product(config.out, program=__file__, config=config, inputs={})
-    if product.is_current():
+    artifact = Artifact(config.out, program=__file__, config=config, inputs={})
+    if artifact.is_current():
         return
     simulated = simulate_world(config.world)
     table = stories_table(simulated, texts=config.texts)
-    product.write("stories.parquet", lambda path: write_table(table, path))
+    artifact.write("stories.parquet", lambda path: write_table(table, path))
     enough = int((simulated.score >= 10).sum())
-    product.counts = {
+    artifact.counts = {
         "prompts": config.world.prompts,
         "stories": table.num_rows,
         "at_least_10_votes": enough,
         "tokenizer": f"none: {TOKENS_PER_WORD} tokens a word",
     }
-    product.finish()
+    artifact.finish()
     print(
         f"{config.out / 'stories.parquet'}: {table.num_rows:,} stories of {config.world.prompts:,} "
         f"prompts, {enough:,} with at least 10 votes, median {np.median(simulated.score):.0f}"

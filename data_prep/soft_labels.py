@@ -19,10 +19,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError
 from litbench.evaluation import named_models, read_pairs
-from litbench.manifest import Product
 from litbench.models.distillation import with_soft_labels
 from litbench.raters import checked_trainer, parse_raters, training_prompts_of
 from litbench.records import write_table
@@ -55,14 +55,14 @@ def main(config: Config) -> None:
     """Train, judge, write."""
     (teacher,) = parse_raters({"teacher": config.teacher})
     checked_trainer(teacher)
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs={"pairs": config.pairs},
         models=named_models([teacher]),
     )
-    if product.is_current():
+    if artifact.is_current():
         return
     whole = read_pairs(config.pairs, None, None).headline
     splits = sorted(set(whole["split"].to_pylist()))
@@ -73,7 +73,7 @@ def main(config: Config) -> None:
         )
     pairs = read_pairs(config.pairs, None, config.split).headline
     # What another config or other pairs left there is not gone on with.
-    folder = config.out / f"training-{product.fingerprint[:12]}"
+    folder = config.out / f"training-{artifact.fingerprint[:12]}"
     labelled, known = with_soft_labels(
         pairs, teacher, folder, folds=config.folds, share=config.share, seed=config.seed
     )
@@ -84,18 +84,18 @@ def main(config: Config) -> None:
             "that are not labelled here, and its student could not be judged on them: take a "
             "teacher that does not know this file"
         )
-    product.write("pairs.parquet", lambda path: write_table(labelled, path))
+    artifact.write("pairs.parquet", lambda path: write_table(labelled, path))
     sides = pc.greater(labelled["p_chosen"], 0.5).to_pylist()
-    product.counts = {
+    artifact.counts = {
         "pairs": labelled.num_rows,
         "mean_p_chosen": round(pc.mean(labelled["p_chosen"]).as_py(), 4),
         "teacher_prefers_chosen": sum(sides),
     }
-    product.finish()
+    artifact.finish()
     shutil.rmtree(folder, ignore_errors=True)
     print(
         f"{config.out / 'pairs.parquet'}: {labelled.num_rows:,} pairs, p_chosen "
-        f"{product.counts['mean_p_chosen']:.3f} on average, above one half in {sum(sides):,}"
+        f"{artifact.counts['mean_p_chosen']:.3f} on average, above one half in {sum(sides):,}"
     )
 
 

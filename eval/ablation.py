@@ -45,6 +45,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from litbench.artifact import (
+    Artifact,
+    code_digest,
+    fingerprint,
+    write_atomically,
+    write_json,
+)
 from litbench.config import as_plain, build, run_program
 from litbench.crew import Crew, leave_the_group
 from litbench.curation.engine import Engine, open_engine
@@ -64,13 +71,6 @@ from litbench.evaluation import (
     ready_rater,
     trained,
 )
-from litbench.manifest import (
-    Product,
-    code_digest,
-    fingerprint,
-    write_atomically,
-    write_json,
-)
 from litbench.metrics.ablation import (
     TRUTH,
     AblationArm,
@@ -88,7 +88,6 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.reading import read_table
 from litbench.records import (
     PAIRS,
     VERDICTS,
@@ -100,6 +99,7 @@ from litbench.records import (
 )
 from litbench.report.ablation_page import draw_curves, render_ablation
 from litbench.report.document import write_panels
+from litbench.tables import read_table
 from litbench.text import digest
 
 _TEXTS = ("chosen", "rejected")
@@ -525,7 +525,7 @@ def main(config: Config) -> None:
     check_stories_file(config.stories)
     inputs = inputs_of(config, variants)
     models = named_models(entry.spec for entry in entries)
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -534,17 +534,17 @@ def main(config: Config) -> None:
         runtime_keys=("part", "memory_limit"),
     )
     page_path = (config.out / "ablation.html").resolve()
-    if product.is_current():
+    if artifact.is_current():
         print((config.out / "ablation.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     parts = VerdictParts(config.out / "parts")
     done = [
-        parts.scratch / f"done-{product.fingerprint[:32]}-{index}-{launched.count}"
+        parts.scratch / f"done-{artifact.fingerprint[:32]}-{index}-{launched.count}"
         for index in range(launched.count)
     ]
     done[launched.index].unlink(missing_ok=True)
 
-    data = Data(config, variants, product.digests)
+    data = Data(config, variants, artifact.digests)
     data.make(launched)
     names = [variant.name for variant in variants]
     train = {name: data.pairs(name, config.train_split) for name in names}
@@ -601,8 +601,8 @@ def main(config: Config) -> None:
         variant = job.arm.variant
         depends_on = [
             job.entry.spec, None if variant is None else of_variant[variant], job.arm.pairs_used,
-            job.seed, config.train_split, product.digests["stories"], judged, judging_code,
-            [product.digests[key] for key in named_models([job.entry.spec])],
+            job.seed, config.train_split, artifact.digests["stories"], judged, judging_code,
+            [artifact.digests[key] for key in named_models([job.entry.spec])],
         ]  # fmt: skip
         return parts.get_or_train(job.label, depends_on, functools.partial(work, job))
 
@@ -640,18 +640,18 @@ def main(config: Config) -> None:
     batches = gathered()
     first = next(batches)
     rows = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
-    product.write("verdicts.parquet", lambda path: write_sorted_batches(rows, VERDICTS, path))
-    product.write("test_pairs.parquet", lambda path: write_table(test, path))
+    artifact.write("verdicts.parquet", lambda path: write_sorted_batches(rows, VERDICTS, path))
+    artifact.write("test_pairs.parquet", lambda path: write_table(test, path))
     arms = list(dict.fromkeys(job.arm for job in jobs))
     # By variant in the order of the config, then by size.
     arms.sort(key=lambda arm: (arm.variant is None, names.index(arm.variant or names[0])))
     study = ablation_study(arms, credits, kinds, test, test_sets, config.reference)
-    product.write("ablation.json", lambda path: write_json(ablation_json(study), path))
-    product.write("ablation.csv", lambda path: write_ablation_csv(study, path))
+    artifact.write("ablation.json", lambda path: write_json(ablation_json(study), path))
+    artifact.write("ablation.csv", lambda path: write_ablation_csv(study, path))
     text = ablation_text(study) + "\n"
-    product.write("ablation.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("ablation.txt", lambda path: path.write_text(text, encoding="utf-8"))
     made = {name: data.counts(name) for name in names}
-    product.counts = {
+    artifact.counts = {
         "training_pairs": totals,
         "test_pairs": {name: table.num_rows for name, table in tests.items()},
         "test_pairs_distinct": test.num_rows,
@@ -659,7 +659,7 @@ def main(config: Config) -> None:
         "raters": records,
     }
     panels = draw_curves(study)
-    write_panels(product, "ablation", panels)
+    write_panels(artifact, "ablation", panels)
     page = render_ablation(
         title=config.title,
         study=study,
@@ -668,10 +668,10 @@ def main(config: Config) -> None:
         variants=config.variants,
         training_pairs=totals,
         funnels={name: counts["funnel"] for name, counts in made.items()},
-        manifests={"ablation": product.made_of()},
+        manifests={"ablation": artifact.made_of()},
     )
-    product.write("ablation.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.finish()
+    artifact.write("ablation.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.finish()
     parts.discard_others()
     shutil.rmtree(data.folder, ignore_errors=True)
     print(f"{text}page: {page_path}")

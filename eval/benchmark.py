@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import Artifact, code_digest
 from litbench.config import run_program
 from litbench.evaluation import (
     JUDGING_CODE,
@@ -30,7 +31,6 @@ from litbench.evaluation import (
     read_pairs,
     ready_rater,
 )
-from litbench.manifest import Product, code_digest
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import Asks, RaterSpec, blind, check_options, judge_pairs, parse_raters
 
@@ -87,7 +87,7 @@ def main(config: Config) -> None:
     if config.before_symmetry is not None:
         inputs["before_symmetry"] = config.before_symmetry
     models = named_models(specs)
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -95,7 +95,7 @@ def main(config: Config) -> None:
         models=models,
         runtime_keys=("errors_again", "dry_run"),
     )
-    if not config.errors_again and product.is_current():
+    if not config.errors_again and artifact.is_current():
         print_leaderboard(config.out)
         return
     pairs = read_pairs(config.pairs, config.before_symmetry, config.split)
@@ -107,13 +107,13 @@ def main(config: Config) -> None:
         verdicts = judge_pairs(rater, pairs.all)
         return verdicts, {"notes": rater.notes(), "trained_on": trained_on}
 
-    data = {name: product.digests[name] for name in inputs}
+    data = {name: artifact.digests[name] for name in inputs}
     judging_code = code_digest(__file__, *JUDGING_CODE)
     verdicts, records = [], {}
     for spec in tqdm(specs, desc="raters", unit=" rater", leave=False, disable=None):
         depends_on = [
             spec, data, config.split, config.on_training_prompts, judging_code,
-            [product.digests[key] for key in named_models([spec])],
+            [artifact.digests[key] for key in named_models([spec])],
         ]  # fmt: skip
         table, record = parts.get_or_make(
             spec.name,
@@ -126,7 +126,7 @@ def main(config: Config) -> None:
     pairs = pairs.without_texts()
     # Else the room of the texts stays with the process, and the figures take theirs beside it.
     pa.default_memory_pool().release_unused()
-    finish_evaluation(product, verdicts, records, pairs, config.reference)
+    finish_evaluation(artifact, verdicts, records, pairs, config.reference)
     parts.discard_others()
     for spec, table in zip(specs, verdicts, strict=True):
         if errors := errors_in(table):

@@ -33,16 +33,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.config import nearest, run_program
-from litbench.errors import ConfigError, DataError
-from litbench.evaluation import VerdictParts, estimates_text, named_models, ready_rater
-from litbench.manifest import (
-    Product,
+from litbench.artifact import (
+    Artifact,
     fingerprint,
     without_runtime_keys,
     write_atomically,
     write_json,
 )
+from litbench.config import nearest, run_program
+from litbench.errors import ConfigError, DataError
+from litbench.evaluation import VerdictParts, estimates_text, named_models, ready_rater
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.best_of_n import (
     Choice,
@@ -66,11 +66,11 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.reading import read_table
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys, write_table
 from litbench.report.best_of_n_page import draw_panels, render_best_of_n
 from litbench.report.document import write_panels
 from litbench.scoring import finite_rewards, rewards_depend_on
+from litbench.tables import read_table
 from litbench.text import digest, prompt_key
 
 # Stories, or pairs, of one part.
@@ -337,7 +337,7 @@ def main(config: Config) -> None:
     """Score, rank, choose, ask the second rater, write."""
     first_spec, second_spec = check(config)
     specs = [spec for spec in (first_spec, second_spec) if spec is not None]
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -346,7 +346,7 @@ def main(config: Config) -> None:
         runtime_keys=("dry_run",),
     )
     page_path = (config.out / "best_of_n.html").resolve()
-    if not config.dry_run and product.is_current():
+    if not config.dry_run and artifact.is_current():
         text = (config.out / "best_of_n.txt").read_text(encoding="utf-8")
         print(f"{text}page: {page_path}")
         return
@@ -412,7 +412,7 @@ def main(config: Config) -> None:
         config.second_reward if second is None else second.name,
     ]
     all_prompts = len(group(stories, 1))
-    product.counts = {
+    artifact.counts = {
         "stories": stories.num_rows,
         "prompts": len(groups),
         "prompts_with_too_few": all_prompts - len(groups),
@@ -423,14 +423,14 @@ def main(config: Config) -> None:
             "rater": seen_prompts(first, stories), "second": seen_prompts(second, stories)
         },
     }  # fmt: skip
-    finish(config, product, stories, groups, choices, names)
+    finish(config, artifact, stories, groups, choices, names)
     parts.discard_others()
     print(f"page: {page_path}")
 
 
 def finish(
     config: Config,
-    product: Product,
+    artifact: Artifact,
     stories: pa.Table,
     groups: Sequence[np.ndarray],
     choices: Sequence[Choice],
@@ -438,29 +438,29 @@ def finish(
 ) -> None:
     """Write tables, figures and page; `names` are those of the two raters."""
     pairs = best_and_worst(stories, groups, config.split)
-    product.counts["pairs"] = pairs.num_rows
+    artifact.counts["pairs"] = pairs.num_rows
     first, second = names
-    product.write("stories.parquet", lambda path: write_table(stories, path))
-    product.write("pairs.parquet", lambda path: write_table(pairs, path))
+    artifact.write("stories.parquet", lambda path: write_table(stories, path))
+    artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
     content = {"rater": first, "second": second, "choices": plain(list(choices))}
-    product.write("best_of_n.json", lambda path: write_json(content, path))
-    product.write("best_of_n.csv", lambda path: write_best_of_n_csv(choices, path))
+    artifact.write("best_of_n.json", lambda path: write_json(content, path))
+    artifact.write("best_of_n.csv", lambda path: write_best_of_n_csv(choices, path))
     text = best_of_n_text(choices) + "\n"
-    product.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panels = draw_panels(choices, first or "", second, config.x_axis)
-    write_panels(product, "best_of_n", panels)
-    manifest = json.dumps(without_runtime_keys(product.as_manifest()), indent=2)
+    write_panels(artifact, "best_of_n", panels)
+    manifest = json.dumps(without_runtime_keys(artifact.as_manifest()), indent=2)
     page = render_best_of_n(
         title=config.title,
         choices=choices,
         rater=first or "",
         second=second,
-        counts=product.counts,
+        counts=artifact.counts,
         panels=panels,
         manifests={"best_of_n": manifest},
     )
-    product.write("best_of_n.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.finish()
+    artifact.write("best_of_n.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.finish()
     print(text, end="")
     print(f"{config.out / 'pairs.parquet'}: best and worst of {pairs.num_rows:,} prompts")
 

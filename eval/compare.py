@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Judged
-from litbench.manifest import Product, write_json
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.comparisons import holm, paired_difference
 from litbench.metrics.intervals import jackknife_interval
@@ -106,7 +106,7 @@ def main(config: Config) -> None:
         raise ConfigError("evaluations: give two or more, the one to compare with first")
     found = {name: Judged.find(folder) for name, folder in config.evaluations.items()}
     inputs = {key: path for name, one in found.items() for key, path in one.inputs(name).items()}
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     evaluations = [read_evaluation(name, one) for name, one in found.items()]
     first, *others = evaluations
     for other in others:
@@ -130,9 +130,9 @@ def main(config: Config) -> None:
                 f"    {row['evaluation']} {row['agreement']}, difference {row['difference']}, "
                 f"p {row['p_holm']:.3f}"
             )
-    product.write("comparison.json", lambda path: write_json(plain(rows), path))
-    product.counts = {"pairs": len(first.pair_ids), "raters": len(raters)}
-    product.finish()
+    artifact.write("comparison.json", lambda path: write_json(plain(rows), path))
+    artifact.counts = {"pairs": len(first.pair_ids), "raters": len(raters)}
+    artifact.finish()
 
 
 if __name__ == "__main__":

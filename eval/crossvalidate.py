@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import Artifact, code_digest
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
@@ -39,7 +40,6 @@ from litbench.evaluation import (
     ready_rater,
     trained,
 )
-from litbench.manifest import Product, code_digest
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import (
     RaterSpec,
@@ -211,8 +211,8 @@ def main(config: Config) -> None:
     if config.before_symmetry is not None:
         inputs["before_symmetry"] = config.before_symmetry
     models = named_models(job.spec for job in jobs)
-    product = Product(config.out, program=__file__, config=config, inputs=inputs, models=models)
-    if product.is_current():
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs, models=models)
+    if artifact.is_current():
         print_leaderboard(config.out)
         return
     pairs = read_pairs(config.pairs, config.before_symmetry, None)
@@ -234,7 +234,7 @@ def main(config: Config) -> None:
             verdicts = judge_pairs(rater, held_out, fold=job.place)
             return verdicts, {"notes": rater.notes()}
 
-    data = {name: product.digests[name] for name in inputs}
+    data = {name: artifact.digests[name] for name in inputs}
     judging_code = code_digest(__file__, *JUDGING_CODE)
     verdicts: list[pa.Table] = []
     records: dict[str, list[dict[str, Any]]] = {}
@@ -244,12 +244,12 @@ def main(config: Config) -> None:
         dealt = [job.place, config.folds, config.author_groups, config.seed]
         depends_on = [
             job.spec, dealt if job.trainer is not None else None, data, judging_code,
-            [product.digests[key] for key in named_models([job.spec])],
+            [artifact.digests[key] for key in named_models([job.spec])],
         ]  # fmt: skip
         table, record = parts.get_or_train(job.label, depends_on, partial(work, job))
         verdicts.append(table)
         records.setdefault(job.spec.name, []).append(record)
-    finish_evaluation(product, verdicts, records, pairs, config.reference)
+    finish_evaluation(artifact, verdicts, records, pairs, config.reference)
     parts.discard_others()
 
 

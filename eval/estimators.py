@@ -35,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from litbench.artifact import Artifact, code_digest
 from litbench.config import build, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.estimation import (
@@ -52,7 +53,6 @@ from litbench.curation.splits import split_prompts
 from litbench.curation.world_studies import Unit, Worlds, check_variants, rows_of_worlds
 from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, code_digest
 from litbench.metrics.pairing_rules import (
     TRUTH,
     Study,
@@ -312,9 +312,9 @@ def labels_text(study: Study) -> str:
 def main(config: Config) -> None:
     """Simulate, make pairs, learn, compare."""
     worlds = read_worlds(config)
-    product = Product(config.out, program=__file__, config=config, inputs={})
+    artifact = Artifact(config.out, program=__file__, config=config, inputs={})
     page_path = (config.out / "estimators.html").resolve()
-    if product.is_current():
+    if artifact.is_current():
         print((config.out / "estimators.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     rows = rows_of_worlds(
@@ -333,12 +333,12 @@ def main(config: Config) -> None:
         panels=panels,
         about=worlds.about,
         labels={},
-        manifests={"estimators": product.made_of()},
+        manifests={"estimators": artifact.made_of()},
         further=_OF_LABELS,
     )
-    write_study(product, "estimators", study=study, rows=rows, text=text, page=page, panels=panels)
-    product.counts = {"worlds": len(study.worlds), "seeds": len(config.seeds), "rows": len(rows)}
-    product.finish()
+    write_study(artifact, "estimators", study=study, rows=rows, text=text, page=page, panels=panels)
+    artifact.counts = {"worlds": len(study.worlds), "seeds": len(config.seeds), "rows": len(rows)}
+    artifact.finish()
     print(f"{text}page: {page_path}")
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Judged, read_pairs
-from litbench.manifest import Product, write_json
 from litbench.metrics.explanations import (
     explanation_study,
     explanations_json,
@@ -28,9 +28,9 @@ from litbench.metrics.explanations import (
     read_explanations,
     write_explanations_csv,
 )
-from litbench.reading import read_table
 from litbench.records import VERDICTS
 from litbench.report.explanations_page import draw_effects, render_explanations
+from litbench.tables import read_table
 
 
 @dataclass
@@ -128,9 +128,9 @@ def main(config: Config) -> None:
     inputs: dict[str, Path] = {}
     for name, source in sources.items():
         inputs |= {f"{name}: verdicts": source.verdicts, f"{name}: pairs": source.pairs}
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     page_path = (config.out / "explanations.html").resolve()
-    if product.is_current():
+    if artifact.is_current():
         print((config.out / "explanations.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     verdicts = {name: read_table(source.verdicts, VERDICTS) for name, source in sources.items()}
@@ -146,15 +146,15 @@ def main(config: Config) -> None:
     }
     found = join([read_explanations(table, pairs[name]) for name, table in selected.items()])
     study = explanation_study(found, config.families)
-    product.write("explanations.json", lambda path: write_json(explanations_json(study), path))
-    product.write("explanations.csv", lambda path: write_explanations_csv(study, path))
+    artifact.write("explanations.json", lambda path: write_json(explanations_json(study), path))
+    artifact.write("explanations.csv", lambda path: write_explanations_csv(study, path))
     text = explanations_text(study) + "\n"
-    product.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panel = draw_effects(study)
     if panel is not None:
         for file, write in panel.drawing.files("figure8").items():
-            product.write(file, write)
-    product.counts = {
+            artifact.write(file, write)
+    artifact.counts = {
         "explanations": len(found.texts),
         "not_judged": dict(found.not_judged),
         "without_explanation": dict(found.silent),
@@ -167,10 +167,10 @@ def main(config: Config) -> None:
         label_sources=sorted(
             {label for table in pairs.values() for label in table["label_source"].to_pylist()}
         ),
-        manifests={"explanations": product.made_of()},
+        manifests={"explanations": artifact.made_of()},
     )
-    product.write("explanations.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.finish()
+    artifact.write("explanations.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.finish()
     print(f"{text}page: {page_path}")
 
 

@@ -13,14 +13,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from litbench.config import run_program
-from litbench.errors import ConfigError
-from litbench.evaluation import Judged
-from litbench.manifest import (
-    Product,
+from litbench.artifact import (
+    Artifact,
     without_runtime_keys,
     write_json,
 )
+from litbench.config import run_program
+from litbench.errors import ConfigError
+from litbench.evaluation import Judged
 from litbench.metrics.frontier import frontier, frontier_text, write_frontier_csv
 from litbench.metrics.leaderboard import plain
 from litbench.report.document import write_panels
@@ -55,9 +55,9 @@ class Config:
 def main(config: Config) -> None:
     """Read the evaluation, compute, print, write."""
     judged = Judged.find(config.evaluation)
-    product = Product(config.out, program=__file__, config=config, inputs=judged.inputs())
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=judged.inputs())
     page_path = (config.out / "frontier.html").resolve()
-    if product.is_current():
+    if artifact.is_current():
         print((config.out / "frontier.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     pairs, verdicts = judged.read_pairs().headline, judged.read_verdicts()
@@ -74,12 +74,12 @@ def main(config: Config) -> None:
     unknown = sorted(set(beside) - set(names))
     if unknown:
         raise ConfigError(f"beside: '{unknown[0]}' has no verdicts: {', '.join(sorted(names))} do")
-    product.write("frontier.json", lambda path: write_json(plain(found), path))
-    product.write("frontier.csv", lambda path: write_frontier_csv(found, path))
+    artifact.write("frontier.json", lambda path: write_json(plain(found), path))
+    artifact.write("frontier.csv", lambda path: write_frontier_csv(found, path))
     text = frontier_text(found) + "\n"
-    product.write("frontier.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("frontier.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panels = draw_frontier(found, beside)
-    write_panels(product, "frontier", panels)
+    write_panels(artifact, "frontier", panels)
     written_by = {"evaluation": judged.manifest, "pairs": judged.manifest_of_pairs()}
     manifests = {
         name: json.dumps(without_runtime_keys(manifest), indent=2)
@@ -94,9 +94,9 @@ def main(config: Config) -> None:
         trained_on=judged.manifest["counts"]["trained_on"],
         manifests=manifests,
     )
-    product.write("frontier.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.counts = {"pairs": pairs.num_rows, "curves": len(found.curves), "raters": len(names)}
-    product.finish()
+    artifact.write("frontier.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.counts = {"pairs": pairs.num_rows, "curves": len(found.curves), "raters": len(names)}
+    artifact.finish()
     print(f"{text}page: {page_path}")
 
 

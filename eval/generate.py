@@ -4,7 +4,7 @@
 
 Reads prompts from a table of stories, pairs or prompts, or from a list in the config, and asks the
 model for `n` stories of each. Writes `stories.parquet` (a stories table whose `source` is the
-model, with the columns `sample`, from 0, and `is_cut`), `set_aside.jsonl` (refusals, stories that
+model, with the columns `sample`, from 0, and `is_cut`), `rejected.jsonl` (refusals, stories that
 were cut off, errors) and `manifest.json` into `out`. Every answer is kept in `out/answers` as soon
 as it is there: a killed run asks only what is still open, and a larger `n` only what is new. With
 `--dry_run true` the program tells calls, tokens and dollars, and asks nothing.
@@ -20,14 +20,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
-from litbench.manifest import Product
-from litbench.reading import Reader
-from litbench.records import STORIES, Column, Schema, SetAside, empty_columns, write_table
+from litbench.records import STORIES, Column, RejectedRows, Schema, empty_columns, write_table
+from litbench.tables import Reader
 from litbench.text import count_words, digest, prompt_key
 
 PROMPTS = Schema(
@@ -136,24 +136,24 @@ def check(config: Config) -> None:
 
 
 def rows_of_table(
-    config: Config, source: str, set_aside: SetAside
+    config: Config, source: str, rejected_rows: RejectedRows
 ) -> Iterator[tuple[int, str, str | None]]:
     """Number, prompt and id of every row, a piece of the table at a time."""
-    reader = Reader(source, PROMPTS, config.columns, set_aside, config.where)
+    reader = Reader(source, PROMPTS, config.columns, rejected_rows, config.where)
     for chunk in reader.stream():
         texts, names = (chunk.table[name].to_pylist() for name in ("prompt", "prompt_id"))
         yield from zip(chunk.rows, texts, names, strict=True)
     reader.refuse_nothing()
 
 
-def read_prompts(config: Config, set_aside: SetAside) -> list[Prompt]:
+def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
     """The prompts to write for, each once, in the order of their ids.
 
     Raises:
         DataError: there is none.
     """
     if isinstance(config.prompts, str):
-        rows = rows_of_table(config, config.prompts, set_aside)
+        rows = rows_of_table(config, config.prompts, rejected_rows)
     else:
         rows = ((place, text, None) for place, text in enumerate(config.prompts, 1))
     found: dict[str, Prompt] = {}
@@ -266,7 +266,12 @@ def ask_all(
 
 
 def as_story(
-    config: Config, prompt: Prompt, sample: int, key: str, answer: Answer, set_aside: SetAside
+    config: Config,
+    prompt: Prompt,
+    sample: int,
+    key: str,
+    answer: Answer,
+    rejected_rows: RejectedRows,
 ) -> dict[str, Any] | None:
     """A row of the stories table; None, with the reason noted, where there is no story."""
     source = config.prompts if isinstance(config.prompts, str) else "prompts"
@@ -274,7 +279,7 @@ def as_story(
     text = answer.text.strip()
     if not kept or not text:
         reason = "empty" if kept else answer.outcome
-        set_aside.add(source, prompt.row, "text", reason, answer.detail or answer.text)
+        rejected_rows.add(source, prompt.row, "text", reason, answer.detail or answer.text)
         return None
     return {
         "story_id": digest("story", key),
@@ -321,7 +326,7 @@ def main(config: Config) -> None:
     price = price_of(config.model, load_prices(config.prices))
     Budget(config.traffic, price)
     folder = local_folder(config.model)
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -330,10 +335,10 @@ def main(config: Config) -> None:
         models={} if folder is None else {"model": folder},
         runtime_keys=("traffic", "prices", "dry_run"),
     )
-    if not config.dry_run and product.is_current():
+    if not config.dry_run and artifact.is_current():
         return
-    set_aside = SetAside()
-    prompts = read_prompts(config, set_aside)
+    rejected_rows = RejectedRows()
+    prompts = read_prompts(config, rejected_rows)
     questions = [make_question(config.task, prompt.text, config.words) for prompt in prompts]
     if config.dry_run:
         tell(config, questions, price)
@@ -343,26 +348,26 @@ def main(config: Config) -> None:
         story
         for sample, keys, answers in found
         for prompt, key, answer in zip(prompts, keys, answers, strict=True)
-        if (story := as_story(config, prompt, sample, key, answer, set_aside)) is not None
+        if (story := as_story(config, prompt, sample, key, answer, rejected_rows)) is not None
     ]
     if not rows:
         raise DataError(
             f"{config.model}: no story came of {len(questions) * config.n} questions: "
-            f"{set_aside.counts()}: look at {config.out / 'answers'}"
+            f"{rejected_rows.counts()}: look at {config.out / 'answers'}"
         )
     rows.sort(key=lambda row: (row["prompt_id"], row["prompt"], row["sample"]))
     stories = as_table(rows)
-    product.write("stories.parquet", lambda path: write_table(stories, path))
-    product.write("set_aside.jsonl", set_aside.write)
+    artifact.write("stories.parquet", lambda path: write_table(stories, path))
+    artifact.write("rejected.jsonl", rejected_rows.write)
     answers = [answer for *_, of_sample in found for answer in of_sample]
-    product.counts = {
+    artifact.counts = {
         **count(answers, stories, price),
         "asked_prompts": len(prompts),
-        "not_selected": set_aside.not_selected,
-        "set_aside": set_aside.counts(),
+        "not_selected": rejected_rows.not_selected,
+        "rejected_rows": rejected_rows.counts(),
     }
-    product.finish()
-    counts = product.counts
+    artifact.finish()
+    counts = artifact.counts
     print(
         f"{config.out / 'stories.parquet'}: {counts['stories']:,} stories for "
         f"{counts['prompts']:,} prompts, {counts['distinct']:,} of them distinct"
@@ -371,7 +376,7 @@ def main(config: Config) -> None:
         f"  {counts['input_tokens']:,} tokens read, {counts['output_tokens']:,} written"
         + ("" if counts["cost_usd"] is None else f", ${counts['cost_usd']:.2f}")
     )
-    print(set_aside.summary(), end="")
+    print(rejected_rows.summary(), end="")
 
 
 if __name__ == "__main__":

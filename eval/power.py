@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from litbench.artifact import Artifact, write_json
 from litbench.config import build, nearest, run_program
 from litbench.errors import ConfigError
 from litbench.evaluation import Judged
-from litbench.manifest import Product, write_json
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.power import (
@@ -284,8 +284,8 @@ def main(config: Config) -> None:
         raise ConfigError("cases and evaluation are empty: give one of them")
     judged = None if config.evaluation is None else Judged.find(config.evaluation)
     inputs = {} if judged is None else judged.inputs()
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
-    if product.is_current():
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    if artifact.is_current():
         print((config.out / "power.txt").read_text(encoding="utf-8"), end="")
         return
     check(config)
@@ -304,15 +304,15 @@ def main(config: Config) -> None:
         "leads": leads,
         "curves": [asdict(one) for one in curves],
     }
-    product.write("power.json", lambda path: write_json(plain(content), path))
+    artifact.write("power.json", lambda path: write_json(plain(content), path))
     rows = plans + [row.plan for row in (*differences, *leads) if row.plan is not None]
-    product.write("power.csv", lambda path: write_power_csv(rows, path))
-    product.write("power.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("power.csv", lambda path: write_power_csv(rows, path))
+    artifact.write("power.txt", lambda path: path.write_text(text, encoding="utf-8"))
     for name, picture in pictures(curves):
         for file, write in picture.files(name).items():
-            product.write(file, write)
-    product.counts = {"plans": len(plans), "differences": len(differences), "leads": len(leads)}
-    product.finish()
+            artifact.write(file, write)
+    artifact.counts = {"plans": len(plans), "differences": len(differences), "leads": len(leads)}
+    artifact.finish()
     print(text, end="")
 
 

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from litbench.artifact import Artifact, without_runtime_keys, write_json
 from litbench.config import as_plain, run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
@@ -54,7 +55,6 @@ from litbench.judges.interpreting import (
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
 from litbench.locations import locate
-from litbench.manifest import Product, without_runtime_keys, write_json
 from litbench.metrics.preferences import (
     Fidelity,
     PreferenceStudy,
@@ -495,12 +495,12 @@ def main(config: Config) -> None:
         models["embedding.model"] = locate(config.embedding.model)[0]
     if config.prices is not None:
         models["prices"] = str(config.prices)
-    product = Product(
+    artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"pairs": config.pairs}, models=models,
         runtime_keys=("dry_run", "traffic"),
     )  # fmt: skip
     page_path = (config.out / "preferences.html").resolve()
-    if not config.dry_run and product.is_current():
+    if not config.dry_run and artifact.is_current():
         print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     tables = read_tables(config)
@@ -558,30 +558,30 @@ def main(config: Config) -> None:
         unexplained=unexplained,
         described_by=config.model,
     )  # fmt: skip
-    write(config, product, study, fitted_on, units, autoencoder, embedding.notes, linear.c, asked)
+    write(config, artifact, study, fitted_on, units, autoencoder, embedding.notes, linear.c, asked)
     print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")
     if asked.get("errors"):
         print(f"{asked['errors']:,} answers are errors: run the same command again to ask for them")
 
 
 def write(
-    config: Config, product: Product, study: PreferenceStudy, pairs: Pairs, units: np.ndarray,
+    config: Config, artifact: Artifact, study: PreferenceStudy, pairs: Pairs, units: np.ndarray,
     autoencoder: Autoencoder, embedding_notes: Mapping[str, Any], c: float,
     asked: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    """Write every file of the product."""
-    product.write_folder("model", autoencoder.save)
-    product.write("preferences.json", lambda path: write_json(preferences_json(study), path))
-    product.write("units.csv", lambda path: write_units_csv(study, path))
+    """Write every file of the artifact."""
+    artifact.write_folder("model", autoencoder.save)
+    artifact.write("preferences.json", lambda path: write_json(preferences_json(study), path))
+    artifact.write("units.csv", lambda path: write_units_csv(study, path))
     table = units_table(pairs, units)
-    product.write("units.parquet", lambda path: pq.write_table(table, path))
+    artifact.write("units.parquet", lambda path: pq.write_table(table, path))
     text = preferences_text(study) + "\n"
-    product.write("preferences.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("preferences.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panel = draw_units(study)
     if panel is not None:
         for file, write_plot in panel.drawing.files("coefficients").items():
-            product.write(file, write_plot)
-    product.counts = {
+            artifact.write(file, write_plot)
+    artifact.counts = {
         "pairs": pairs.table.num_rows,
         "prompts": len(set(pairs.keys)),
         "embeddings": dict(embedding_notes),
@@ -604,14 +604,14 @@ def write(
         label_sources=pairs.table["label_source"].to_pylist(),
         manifests={
             "preferences": json.dumps(
-                as_plain(without_runtime_keys(product.as_manifest())), indent=2
+                as_plain(without_runtime_keys(artifact.as_manifest())), indent=2
             )
         },
     )
-    product.write("preferences.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.write("preferences.html", lambda path: path.write_text(page, encoding="utf-8"))
     # Without a manifest the next run asks for what failed, and for nothing else.
     if not asked.get("errors"):
-        product.finish()
+        artifact.finish()
 
 
 if __name__ == "__main__":

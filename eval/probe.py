@@ -24,6 +24,12 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import (
+    Artifact,
+    code_digest,
+    without_runtime_keys,
+    write_json,
+)
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError
@@ -37,12 +43,6 @@ from litbench.evaluation import (
     read_pairs,
     ready_rater,
     trained,
-)
-from litbench.manifest import (
-    Product,
-    code_digest,
-    without_runtime_keys,
-    write_json,
 )
 from litbench.metrics.probes import probe_study, probes_json, probes_text, write_probes_csv
 from litbench.probes import (
@@ -62,10 +62,10 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.reading import read_table
 from litbench.records import STORIES, prompt_keys, write_table
 from litbench.report.document import write_panels
 from litbench.report.probes_page import draw_probes, render_probes
+from litbench.tables import read_table
 from litbench.text import digest
 
 
@@ -207,7 +207,7 @@ def main(config: Config) -> None:
         pairs, _ = probe_pairs(originals, probes, config.strengths, config.seed, fold_of)
         tell(config, jobs, pairs)
         return
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -216,7 +216,7 @@ def main(config: Config) -> None:
         runtime_keys=("errors_again", "dry_run"),
     )
     page_path = (config.out / "probes.html").resolve()
-    if not config.errors_again and product.is_current():
+    if not config.errors_again and artifact.is_current():
         print((config.out / "probes.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     originals, labelled = read_originals(config)
@@ -241,7 +241,7 @@ def main(config: Config) -> None:
 
     texts = zip(*(pairs[c].to_pylist() for c in ("pair_id", "chosen", "rejected")), strict=True)
     data = digest(*(digest(*row) for row in texts))
-    learned = [product.digests["pairs"], config.split] if config.pairs is not None else None
+    learned = [artifact.digests["pairs"], config.split] if config.pairs is not None else None
     judging_code = code_digest(__file__, *JUDGING_CODE)
     verdicts: list[pa.Table] = []
     records: dict[str, list[dict[str, Any]]] = {}
@@ -250,7 +250,7 @@ def main(config: Config) -> None:
         bar.set_postfix_str(job.label)
         depends_on = [
             job.spec, data, config.on_training_prompts, judging_code,
-            [product.digests[key] for key in named_models([job.spec])],
+            [artifact.digests[key] for key in named_models([job.spec])],
             None if job.trainer is None else [job.fold, config.folds, config.seed, learned],
         ]  # fmt: skip
         table, record = parts.get_or_train(
@@ -260,18 +260,18 @@ def main(config: Config) -> None:
         records.setdefault(job.spec.name, []).append(record)
     whole = pa.concat_tables(verdicts)
     study = probe_study(whole, pairs, not_applicable)
-    product.write("probe_pairs.parquet", lambda path: write_table(pairs, path))
-    product.write("verdicts.parquet", lambda path: write_table(whole, path))
-    product.write("probes.json", lambda path: write_json(probes_json(study), path))
-    product.write("probes.csv", lambda path: write_probes_csv(study, path))
+    artifact.write("probe_pairs.parquet", lambda path: write_table(pairs, path))
+    artifact.write("verdicts.parquet", lambda path: write_table(whole, path))
+    artifact.write("probes.json", lambda path: write_json(probes_json(study), path))
+    artifact.write("probes.csv", lambda path: write_probes_csv(study, path))
     text = probes_text(study) + "\n"
-    product.write("probes.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("probes.txt", lambda path: path.write_text(text, encoding="utf-8"))
     panels = draw_probes(study)
-    write_panels(product, "probes", panels)
+    write_panels(artifact, "probes", panels)
     trained_on = {
         rater: max(part["trained_on"] for part in of_rater) for rater, of_rater in records.items()
     }
-    product.counts = {
+    artifact.counts = {
         "stories": study.stories,
         "prompts": study.prompts,
         "pairs": pairs.num_rows,
@@ -286,11 +286,11 @@ def main(config: Config) -> None:
         pairs=pairs,
         trained_on=trained_on,
         manifests={
-            "probes": json.dumps(without_runtime_keys(product.as_manifest()), indent=2),
+            "probes": json.dumps(without_runtime_keys(artifact.as_manifest()), indent=2),
         },
     )
-    product.write("probes.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.finish()
+    artifact.write("probes.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.finish()
     parts.discard_others()
     print(f"{text}page: {page_path}")
     for job, table in zip(jobs, verdicts, strict=True):

@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from litbench.artifact import Artifact, read_manifest, read_manifest_of, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import EvaluationPairs, finish_evaluation, print_leaderboard, read_pairs
 from litbench.judges.recorded import recorded_verdicts
-from litbench.manifest import Product, read_manifest, read_manifest_of, write_json
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.humans import HumanAgreement, human_agreement, humans_json, humans_text
 from litbench.metrics.leaderboard import check_reference
-from litbench.reading import read_table
 from litbench.records import VERDICTS, prompt_keys
 from litbench.sources.ratings import RATINGS
+from litbench.tables import read_table
 
 HUMANS_TEXT = "humans.txt"
 
@@ -134,8 +134,8 @@ def main(config: Config) -> None:
         inputs |= {
             f"{name}: {file}": folder / file for file in ("manifest.json", "verdicts.parquet")
         }
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
-    if product.is_current():
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    if artifact.is_current():
         print_leaderboard(config.out)
         if (config.out / HUMANS_TEXT).is_file():
             print((config.out / HUMANS_TEXT).read_text(encoding="utf-8"), end="")
@@ -158,10 +158,10 @@ def main(config: Config) -> None:
     text = ""
     if humans is not None:
         text = f"\n{humans_text(humans)}\n"
-        product.write("humans.json", lambda path: write_json(humans_json(humans), path))
-        product.write(HUMANS_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
+        artifact.write("humans.json", lambda path: write_json(humans_json(humans), path))
+        artifact.write(HUMANS_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
     finish_evaluation(
-        product, tables, records, EvaluationPairs(both.headline, None), config.reference
+        artifact, tables, records, EvaluationPairs(both.headline, None), config.reference
     )
     print(text, end="")
 

@@ -9,9 +9,9 @@ funnel, the manifest beside its pairs file. Writes `report.html` and `manifest.j
 from dataclasses import dataclass
 from pathlib import Path
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.evaluation import Judged
-from litbench.manifest import Product
 from litbench.report.page import render_report
 
 
@@ -33,8 +33,8 @@ class Config:
 def main(config: Config) -> None:
     """Read the evaluation, render, write."""
     judged = Judged.find(config.evaluation)
-    product = Product(config.out, program=__file__, config=config, inputs=judged.inputs())
-    if product.is_current():
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=judged.inputs())
+    if artifact.is_current():
         print(f"report: {(config.out / 'report.html').resolve()}")
         return
     pairs, verdicts = judged.read_pairs(), judged.read_verdicts()
@@ -51,9 +51,9 @@ def main(config: Config) -> None:
         pairs_manifest=judged.manifest_of_pairs(),
         humans=judged.humans(),
     )
-    product.write("report.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.counts = {"pairs": pairs.headline.num_rows, "raters": len(rows)}
-    product.finish()
+    artifact.write("report.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.counts = {"pairs": pairs.headline.num_rows, "raters": len(rows)}
+    artifact.finish()
     print(f"report: {(config.out / 'report.html').resolve()}")
 
 

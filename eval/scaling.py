@@ -35,6 +35,14 @@ from typing import Any
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import (
+    Artifact,
+    code_digest,
+    is_output,
+    read_manifest,
+    without_runtime_keys,
+    write_json,
+)
 from litbench.config import build, run_program
 from litbench.draws import check_seeds, check_unseeded, count_pairs, draw_order
 from litbench.errors import ConfigError, DataError
@@ -46,14 +54,6 @@ from litbench.evaluation import (
     read_pairs,
     ready_rater,
     trained,
-)
-from litbench.manifest import (
-    Product,
-    code_digest,
-    is_output,
-    read_manifest,
-    without_runtime_keys,
-    write_json,
 )
 from litbench.metrics.scaling import (
     Arm,
@@ -233,9 +233,9 @@ def main(config: Config) -> None:
     if config.test_pairs is not None:
         inputs["test_pairs"] = config.test_pairs
     models = named_models(entry.spec for entry in entries)
-    product = Product(config.out, program=__file__, config=config, inputs=inputs, models=models)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs, models=models)
     page_path = (config.out / "scaling.html").resolve()
-    if product.is_current():
+    if artifact.is_current():
         print((config.out / "scaling.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     train, test = read_both(config)
@@ -259,7 +259,7 @@ def main(config: Config) -> None:
             record = {"notes": rater.notes(), "seed": job.seed, "prompts_used": prompts}
             return with_columns(verdicts, job), record
 
-    digests = {name: product.digests[name] for name in inputs}
+    digests = {name: artifact.digests[name] for name in inputs}
     judging_code = code_digest(__file__, *JUDGING_CODE)
     verdicts: list[pa.Table] = []
     arms: dict[str, Arm] = {}
@@ -274,7 +274,7 @@ def main(config: Config) -> None:
             depends_on = [
                 job.entry.spec, job.arm.pairs_used, job.seed, config.split, config.test_split,
                 digests, judging_code,
-                [product.digests[key] for key in named_models([job.entry.spec])],
+                [artifact.digests[key] for key in named_models([job.entry.spec])],
             ]  # fmt: skip
             table, record = parts.get_or_train(job.label, depends_on, partial(work, job))
             verdicts.append(table)
@@ -285,12 +285,12 @@ def main(config: Config) -> None:
     study = scaling_study(
         together, test, [sized_arm(arm, records[name]) for name, arm in arms.items()]
     )
-    product.write("verdicts.parquet", lambda path: write_table(together, path))
-    product.write("scaling.json", lambda path: write_json(scaling_json(study), path))
-    product.write("scaling.csv", lambda path: write_scaling_csv(study, path))
+    artifact.write("verdicts.parquet", lambda path: write_table(together, path))
+    artifact.write("scaling.json", lambda path: write_json(scaling_json(study), path))
+    artifact.write("scaling.csv", lambda path: write_scaling_csv(study, path))
     text = scaling_text(study) + "\n"
-    product.write("scaling.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    product.counts = {
+    artifact.write("scaling.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.counts = {
         "training_pairs": train.num_rows,
         "held_out_pairs": test.num_rows,
         "held_out_prompts": len(set(prompt_keys(test))),
@@ -298,8 +298,8 @@ def main(config: Config) -> None:
         "raters": records,
     }
     panels = draw_panels(study)
-    write_panels(product, "scaling", panels)
-    manifests = {"study": product.made_of()}
+    write_panels(artifact, "scaling", panels)
+    manifests = {"study": artifact.made_of()}
     for name, path in inputs.items():
         # A pairs file from elsewhere has none of its own.
         if (path.parent / "manifest.json").is_file():
@@ -314,8 +314,8 @@ def main(config: Config) -> None:
         training=train,
         manifests=manifests,
     )
-    product.write("scaling.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.finish()
+    artifact.write("scaling.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.finish()
     parts.discard_others()
     print(f"{text}page: {page_path}")
 

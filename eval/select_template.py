@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import Artifact, code_digest, write_json
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
@@ -41,7 +42,6 @@ from litbench.evaluation import (
     read_pairs,
     ready_rater,
 )
-from litbench.manifest import Product, code_digest, write_json
 from litbench.markdown import escape, make_rows
 from litbench.metrics.agreement import PairFacts, PairScores, pair_scores
 from litbench.metrics.intervals import Interval, jackknife_interval
@@ -412,11 +412,11 @@ def main(config: Config) -> None:
     # Templates of the user's own, each once; what every template of a family shares is the model.
     own = {variant.template for variant in variants} - set(packaged_names())
     models |= {f"templates.{name}": name for name in sorted(own)}
-    product = Product(
+    artifact = Artifact(
         config.out, program=__file__, config=config, inputs=inputs, models=models,
         runtime_keys=("dry_run",),
     )  # fmt: skip
-    if product.is_current():
+    if artifact.is_current():
         print((config.out / _TEXT).read_text(encoding="utf-8"), end="")
         return
     sample, total = read_sample(config)
@@ -449,9 +449,9 @@ def main(config: Config) -> None:
     records = {}
     for variant in tqdm(variants, desc="templates", unit=" template", leave=False, disable=None):
         depends_on = [
-            variant.spec, product.digests["pairs"], sample["pair_id"].to_pylist(), judging_code,
-            [product.digests[key] for key in named_models([variant.entry])],
-            product.digests.get(f"templates.{variant.template}"),
+            variant.spec, artifact.digests["pairs"], sample["pair_id"].to_pylist(), judging_code,
+            [artifact.digests[key] for key in named_models([variant.entry])],
+            artifact.digests.get(f"templates.{variant.template}"),
         ]  # fmt: skip
         table, record = parts.get_or_make(
             variant.spec.name, depends_on, lambda variant=variant: judge(variant)
@@ -468,11 +468,11 @@ def main(config: Config) -> None:
     text = f"{about}\n"
     for selection in selections:
         text += f"\n{leaderboard_text(selection.rows)}\n\n{conclusion(selection)}\n"
-    product.write("verdicts.parquet", lambda path: write_table(everything, path))
-    product.write("selection.json", lambda path: write_json(found, path))
-    product.write("selection.md", lambda path: path.write_text(page, encoding="utf-8"))
-    product.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
-    product.counts = {
+    artifact.write("verdicts.parquet", lambda path: write_table(everything, path))
+    artifact.write("selection.json", lambda path: write_json(found, path))
+    artifact.write("selection.md", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.counts = {
         "pairs": total,
         "sample": sample.num_rows,
         "prompts": prompts,
@@ -480,7 +480,7 @@ def main(config: Config) -> None:
         "chosen": {one.family: one.picked.template for one in selections},
         "raters": records,
     }
-    product.finish()
+    artifact.finish()
     parts.discard_others()
     print(text, end="")
 

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from litbench.artifact import Artifact, code_digest
 from litbench.config import build, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.pair_making import PairRules, make_keys
@@ -36,7 +37,6 @@ from litbench.curation.splits import split_of
 from litbench.curation.world_studies import Unit, Worlds, check_variants, rows_of_worlds
 from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, code_digest
 from litbench.metrics.pairing_rules import (
     LEARNED,
     OUTCOMES,
@@ -339,9 +339,9 @@ def run_all(plan: Plan, config: Config) -> list[Row]:
 def main(config: Config) -> None:
     """Run the worlds, then write the figures and the page."""
     plan = read_plan(config)
-    product = Product(config.out, program=__file__, config=config, inputs={})
+    artifact = Artifact(config.out, program=__file__, config=config, inputs={})
     page_path = (config.out / "study.html").resolve()
-    if product.is_current():
+    if artifact.is_current():
         print((config.out / "study.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     rows = run_all(plan, config)
@@ -355,10 +355,10 @@ def main(config: Config) -> None:
         panels=panels,
         about=plan.worlds.about,
         labels=labels,
-        manifests={"study": product.made_of()},
+        manifests={"study": artifact.made_of()},
     )
-    write_study(product, "study", study=study, rows=rows, text=text, page=page, panels=panels)
-    product.counts = {
+    write_study(artifact, "study", study=study, rows=rows, text=text, page=page, panels=panels)
+    artifact.counts = {
         "worlds": len(study.worlds),
         "seeds": len(config.seeds),
         "rows": len(rows),
@@ -366,7 +366,7 @@ def main(config: Config) -> None:
             outcome: sum(one.outcome == outcome for one in study.checked) for outcome in OUTCOMES
         },
     }
-    product.finish()
+    artifact.finish()
     print(f"{text}page: {page_path}")
 
 

@@ -30,6 +30,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
+from litbench.artifact import (
+    Artifact,
+    code_digest,
+    source_digest,
+    write_atomically,
+    write_json,
+)
 from litbench.config import build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
@@ -43,13 +50,6 @@ from litbench.evaluation import (
     named_models,
     read_pairs,
     ready_rater,
-)
-from litbench.manifest import (
-    Product,
-    code_digest,
-    source_digest,
-    write_atomically,
-    write_json,
 )
 from litbench.markdown import escape, make_rows, without_folders
 from litbench.metrics.agreement import has_texts
@@ -136,7 +136,7 @@ class Present:
         labels: who its labels are from.
         without_text: pairs left out since a text is not there.
         not_drawn: pairs left out by `most_pairs`.
-        product: its evaluation.
+        artifact: its evaluation.
         parts: its verdicts by rater.
     """
 
@@ -146,7 +146,7 @@ class Present:
     labels: list[str]
     without_text: int
     not_drawn: int
-    product: Product
+    artifact: Artifact
     parts: VerdictParts
 
     def read(self) -> EvaluationPairs:
@@ -178,7 +178,7 @@ def find_set(config: Config, name: str, entry: Entry, specs: Sequence[RaterSpec]
         labels=sorted(pc.unique(drawn["label_source"]).to_pylist()),
         without_text=pairs.num_rows - known.num_rows,
         not_drawn=known.num_rows - drawn.num_rows,
-        product=Product(
+        artifact=Artifact(
             folder, program=__file__, config=run, inputs={"pairs": path},
             models=named_models(specs),
         ),
@@ -438,7 +438,7 @@ def main(config: Config) -> None:
         tell(specs, sets)
         refuse_broken(broken)
         return
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -447,8 +447,8 @@ def main(config: Config) -> None:
         runtime_keys=("errors_again", "dry_run"),
     )
     # A figure of a set that is gone must not stay in the tables of those that are there.
-    open_sets = [one for one in sets if config.errors_again or not one.product.is_current()]
-    if not open_sets and not broken and product.is_current():
+    open_sets = [one for one in sets if config.errors_again or not one.artifact.is_current()]
+    if not open_sets and not broken and artifact.is_current():
         print((config.out / "suite.md").read_text(encoding="utf-8"), end="")
         return
     judged = [judge_sets(config, spec, open_sets) for spec in specs]
@@ -458,7 +458,7 @@ def main(config: Config) -> None:
         pairs = one.read().without_texts()
         print(f"\n{one.name}:")
         finish_evaluation(
-            one.product, [table for table, _ in found], records, pairs, config.reference
+            one.artifact, [table for table, _ in found], records, pairs, config.reference
         )
         one.parts.discard_others()
         for spec, (table, _) in zip(specs, found, strict=True):
@@ -471,17 +471,17 @@ def main(config: Config) -> None:
         "rows": rows,
         "over_sets": means,
         "absent": sorted(absent),
-        "set_aside": broken,
+        "rejected_rows": broken,
         "about": {one.name: one.entry.about for one in sets},
     }
-    product.write("suite.json", lambda path: write_json(content, path))
-    product.write("suite.csv", lambda path: write_csv(rows, path))
+    artifact.write("suite.json", lambda path: write_json(content, path))
+    artifact.write("suite.csv", lambda path: write_csv(rows, path))
     text = markdown(rows, means, sets, absent, broken)
-    product.write("suite.md", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("suite.md", lambda path: path.write_text(text, encoding="utf-8"))
     print(f"\n{text}", end="")
     refuse_broken(broken)
-    product.counts = {"sets": len(sets), "absent": sorted(absent), "raters": len(specs)}
-    product.finish()
+    artifact.counts = {"sets": len(sets), "absent": sorted(absent), "raters": len(specs)}
+    artifact.finish()
 
 
 if __name__ == "__main__":

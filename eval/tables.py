@@ -19,10 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from litbench.artifact import Artifact, read_manifest_of
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError
 from litbench.evaluation import Judged
-from litbench.manifest import Product, read_manifest_of
 from litbench.metrics.explanations import ExplanationStudy, read_study
 from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.report.document import Panel
@@ -196,9 +196,9 @@ def main(config: Config) -> None:
     inputs = {key: path for name, one in found.items() for key, path in one.inputs(name).items()}
     if config.explanations is not None:
         inputs["explanations"] = config.explanations / "explanations.json"
-    product = Product(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     page_path = (config.out / "tables.html").resolve()
-    if product.is_current():
+    if artifact.is_current():
         print(f"tables: {page_path}")
         return
     evaluations = [read_evaluation(name, one) for name, one in found.items()]
@@ -221,17 +221,17 @@ def main(config: Config) -> None:
     for name, panel in panels.items():
         if panel is not None:
             for file, write in panel.drawing.files(name).items():
-                product.write(file, write)
+                artifact.write(file, write)
     for sheet in sheets:
-        product.write(f"{sheet.name}.csv", lambda path, sheet=sheet: write_sheet_csv(sheet, path))
+        artifact.write(f"{sheet.name}.csv", lambda path, sheet=sheet: write_sheet_csv(sheet, path))
     for ending, text in (
         ("md", sheets_markdown(config.title, sheets)),
         ("tex", sheets_latex(config.title, sheets)),
     ):
-        product.write(
+        artifact.write(
             f"tables.{ending}", lambda path, text=text: path.write_text(text, encoding="utf-8")
         )
-    product.counts = {
+    artifact.counts = {
         one.name: {"pairs": one.entries[0].row.agreement.n, "raters": len(one.entries)}
         for one in sets
     }
@@ -244,10 +244,10 @@ def main(config: Config) -> None:
         published=published,
         label_sources=sorted(set().union(*(one.label_sources for one in evaluations))),
         explanations=drawn_explanations,
-        manifests={"tables": product.made_of()},
+        manifests={"tables": artifact.made_of()},
     )
-    product.write("tables.html", lambda path: path.write_text(page, encoding="utf-8"))
-    product.finish()
+    artifact.write("tables.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.finish()
     print(f"tables: {page_path}")
 
 

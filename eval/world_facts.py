@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import Artifact, write_json
 from litbench.config import as_plain, build, read_yaml, run_program
 from litbench.curation.engine import Engine, open_engine
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.simulation import SimulatedWorld, World, simulate_world, stories_table
 from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import Product, write_json
 from litbench.metrics.intervals import mean_interval
 
 _NO_LENGTHS: dict[str, Any] = {"max_tokens": None, "min_words": None, "symmetry_buckets": None}
@@ -136,10 +136,10 @@ def main(config: Config) -> None:
             f"{config.simulation}: no key 'world': give a config of simulated stories"
         )
     world = replace(build(World, values, f"{config.simulation}: world"), prompts=config.prompts)
-    product = Product(
+    artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"simulation": config.simulation}
     )
-    if product.is_current():
+    if artifact.is_current():
         return
     found = []
     for seed in tqdm(config.seeds, desc="worlds", unit=" worlds", disable=None, leave=False):
@@ -156,10 +156,10 @@ def main(config: Config) -> None:
             f"{about:<{wide}} {shown:>7}   {told.mean:.4g} [{told.low:.4g}, {told.high:.4g}]"
         )
     text = "\n".join(lines) + "\n"
-    product.write("facts.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    product.write("facts.json", lambda path: write_json(facts, path))
-    product.counts = {"world": as_plain(world), "seeds": len(found)}
-    product.finish()
+    artifact.write("facts.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.write("facts.json", lambda path: write_json(facts, path))
+    artifact.counts = {"world": as_plain(world), "seeds": len(found)}
+    artifact.finish()
     print(text, end="")
 
 

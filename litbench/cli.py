@@ -140,9 +140,9 @@ def _tell(job: ScoringJob, manifest: dict[str, Any]) -> None:
     if counts["left_out_by_where"]:
         note(f"left out by --where: {counts['left_out_by_where']:,} rows")
     of_reference = counts.get("reference_set_aside", {})
-    rows = sum(counts["set_aside"].values()) + sum(of_reference.values())
+    rows = sum(counts["rejected_rows"].values()) + sum(of_reference.values())
     if rows:
-        note(f"set aside: {rows:,} rows, reasons in {job.set_aside}")
+        note(f"set aside: {rows:,} rows, reasons in {job.rejected_rows}")
 
 
 def _add_score(commands: Any) -> None:

@@ -17,10 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.errors import ConfigError, DataError
-from litbench.judges.store import local_folder
-from litbench.manifest import (
-    Product,
+from litbench.artifact import (
+    Artifact,
     fingerprint,
     is_output,
     read_manifest,
@@ -28,6 +26,8 @@ from litbench.manifest import (
     write_atomically,
     write_json,
 )
+from litbench.errors import ConfigError, DataError
+from litbench.judges.store import local_folder
 from litbench.metrics.leaderboard import (
     LeaderboardRow,
     leaderboard,
@@ -36,8 +36,8 @@ from litbench.metrics.leaderboard import (
     write_leaderboard_csv,
 )
 from litbench.raters import Asks, Estimate, Rater, RaterSpec, Trainer, load_rater, prompts_seen
-from litbench.reading import read_table
 from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
+from litbench.tables import read_table
 from litbench.templates import packaged_names
 
 _TEXT = "leaderboard.txt"
@@ -468,7 +468,7 @@ class VerdictParts:
 
 
 def finish_evaluation(
-    product: Product,
+    artifact: Artifact,
     verdicts: list[pa.Table],
     records: Mapping[str, list[dict[str, Any]]],
     pairs: EvaluationPairs,
@@ -477,7 +477,7 @@ def finish_evaluation(
     """Write verdicts, the leaderboard as JSON, CSV and text, and the manifest; print.
 
     Args:
-        product: of the program.
+        artifact: of the program.
         verdicts: the parts.
         records: per rater, the record of each of its parts; keys `notes` and `trained_on`.
         pairs: what was judged.
@@ -494,19 +494,19 @@ def finish_evaluation(
         before_symmetry=pairs.before_symmetry,
         trained_on=trained_on,
     )
-    product.write("verdicts.parquet", lambda path: write_table(table, path))
-    product.write("leaderboard.json", lambda path: write_json(leaderboard_json(rows), path))
-    product.write("leaderboard.csv", lambda path: write_leaderboard_csv(rows, path))
+    artifact.write("verdicts.parquet", lambda path: write_table(table, path))
+    artifact.write("leaderboard.json", lambda path: write_json(leaderboard_json(rows), path))
+    artifact.write("leaderboard.csv", lambda path: write_leaderboard_csv(rows, path))
     text = leaderboard_text(rows) + "\n"
-    product.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
-    product.counts = {
+    artifact.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
+    artifact.counts = {
         "pairs": pairs.headline.num_rows,
         "pairs_judged": pairs.all.num_rows,
         "verdicts": table.num_rows,
         "trained_on": trained_on,
         "raters": dict(records),
     }
-    product.finish()
+    artifact.finish()
     print(text, end="")
     return rows
 

@@ -2,7 +2,7 @@
 
 A chunk has a bounded number of rows and bytes, and the row numbers of the file. What cannot be
 read at all is told to the caller, row by row; whether the values are those of a schema is judged
-in `litbench.reading`.
+in `litbench.tables`.
 """
 
 import codecs

@@ -1,6 +1,6 @@
 """Tables too large for the memory, read by way of the disk.
 
-`read_large_table` gives what `litbench.reading.read_table` gives, chunk by chunk: the same rows,
+`read_large_table` gives what `litbench.tables.read_table` gives, chunk by chunk: the same rows,
 the same row of several with one key, one type for each column.
 """
 
@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from litbench.errors import DataError
 from litbench.formats import CHUNK_ROWS, as_text
-from litbench.reading import Reader, stream_all
-from litbench.records import Schema, SetAside
+from litbench.records import RejectedRows, Schema
+from litbench.tables import Reader, stream_all
 from litbench.text import digest
 
 
@@ -226,7 +226,7 @@ def read_large_table(
     folder: Path,
     *,
     columns: Mapping[str, str] | None = None,
-    set_aside: SetAside | None = None,
+    rejected_rows: RejectedRows | None = None,
     where: str | None = None,
     explode: Sequence[str] | None = None,
 ) -> LargeTable:
@@ -241,7 +241,7 @@ def read_large_table(
         schema: see `read_table`.
         folder: an empty folder with room for all rows (compressed); the caller removes it.
         columns: see `read_table`.
-        set_aside: see `read_table`.
+        rejected_rows: see `read_table`.
         where: see `stream_table`.
         explode: see `stream_table`.
 
@@ -251,7 +251,7 @@ def read_large_table(
     """
     import duckdb  # noqa: PLC0415
 
-    readers = [Reader(source, schema, columns, set_aside, where, explode) for source in sources]
+    readers = [Reader(source, schema, columns, rejected_rows, where, explode) for source in sources]
     table = LargeTable(folder, schema)
     try:
         for number, chunk in stream_all(readers):

@@ -9,13 +9,13 @@ In a config a rater is a named entry with a `kind` and that kind's options:
       longer: {kind: longer}
       verifier: {kind: reward, path: runs/verifier}
 
-Kinds are entry points of the group `litbench.raters`, so an installed package can add its own:
-a function `(name, options, where) -> Rater`. Kinds that can be trained inside cross-validation
-have a second one in `litbench.trainers`, see `Trainer`. The dataclass of either's options stands in
-`litbench.options` as `raters.KIND` or `trainers.KIND`, so that a typo is found before any work.
+`KINDS` lists every kind. An installed package adds its own by an entry point of the group
+`litbench.kinds` that loads a `Kind`.
 """
 
+import importlib
 import importlib.metadata
+import operator
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -147,7 +147,7 @@ class Asks(Protocol):
 
 
 class Trainer(Protocol):
-    """Trains a rater of one kind; an entry point of the group `litbench.trainers`."""
+    """Trains a rater of one kind; see `Kind`."""
 
     def __call__(
         self,
@@ -345,8 +345,86 @@ class RaterSpec:
         return f"raters.{self.name}"
 
 
-def _entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
+@dataclass(frozen=True)
+class Kind:
+    """A kind of rater: where its code is, as "module:attribute", imported when it is used.
+
+    Attributes:
+        load: function (name, options, where) that returns a `Rater` ready to judge.
+        options: dataclass of the options of `load`, checked before any rater runs.
+        train: a `Trainer`; None when there is nothing to train.
+        training: dataclass of the options of `train`.
+    """
+
+    load: str
+    options: str
+    train: str | None = None
+    training: str | None = None
+
+
+KINDS: dict[str, Kind] = {
+    "longer": Kind("litbench.raters:LengthRater.longer", "litbench.raters:NoOptions"),
+    "shorter": Kind("litbench.raters:LengthRater.shorter", "litbench.raters:NoOptions"),
+    "random": Kind("litbench.raters:RandomRater.from_options", "litbench.raters:RandomOptions"),
+    "talk": Kind("litbench.raters:TalkRater.from_options", "litbench.raters:NoOptions"),
+    "features": Kind(
+        "litbench.models.features:rater_from_options",
+        "litbench.models.features:PathOptions",
+        "litbench.models.features:train_rater",
+        "litbench.models.features:FeatureOptions",
+    ),
+    "reward": Kind(
+        "litbench.models.reward:rater_from_options",
+        "litbench.models.reward:RewardRaterOptions",
+        "litbench.models.reward_training:train_rater",
+        "litbench.models.reward_training:RewardTraining",
+    ),
+    "generative": Kind(
+        "litbench.models.generative:rater_from_options",
+        "litbench.models.generative:GenerativeRaterOptions",
+        "litbench.models.generative_training:train_rater",
+        "litbench.models.generative_training:GenerativeTraining",
+    ),
+    "judge": Kind("litbench.judges.judge:rater_from_options", "litbench.judges.judge:JudgeOptions"),
+    "recorded": Kind(
+        "litbench.judges.recorded:RecordedRater.from_options",
+        "litbench.judges.recorded:RecordedOptions",
+    ),
+    "jury": Kind("litbench.judges.mixes:jury_from_options", "litbench.judges.mixes:JuryOptions"),
+    "cascade": Kind(
+        "litbench.judges.mixes:cascade_from_options", "litbench.judges.mixes:CascadeOptions"
+    ),
+    "stack": Kind(
+        "litbench.models.mixture:stack_from_options",
+        "litbench.models.mixture:StackOptions",
+        "litbench.models.mixture:train_stack_rater",
+        "litbench.models.mixture:StackTraining",
+    ),
+    "ensemble": Kind(
+        "litbench.models.mixture:ensemble_from_options",
+        "litbench.models.mixture:EnsembleOptions",
+        "litbench.models.mixture:train_ensemble_rater",
+        "litbench.models.mixture:EnsembleTraining",
+    ),
+    "distilled": Kind(
+        "litbench.models.distillation:rater_from_options",
+        "litbench.raters:NoOptions",
+        "litbench.models.distillation:train_rater",
+        "litbench.models.distillation:DistilledTraining",
+    ),
+}
+
+
+def kinds() -> dict[str, Kind]:
+    """`KINDS` and those of installed packages."""
+    plugins = importlib.metadata.entry_points(group="litbench.kinds")
+    return {point.name: point.load() for point in plugins} | KINDS
+
+
+def load_object(path: str) -> Any:
+    """Import what "module:attribute" names."""
+    module, _, attribute = path.partition(":")
+    return operator.attrgetter(attribute)(importlib.import_module(module))
 
 
 def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
@@ -357,14 +435,14 @@ def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
     """
     if not raters:
         raise ConfigError("raters: none are given: name at least one, as longer: {kind: longer}")
-    kinds = _entry_points("litbench.raters")
+    known = kinds()
     specs = []
     for name, entry in raters.items():
         if not isinstance(entry, Mapping) or "kind" not in entry:
-            raise ConfigError(f"raters.{name}: needs a kind: one of {', '.join(sorted(kinds))}")
+            raise ConfigError(f"raters.{name}: needs a kind: one of {', '.join(sorted(known))}")
         kind = str(entry["kind"])
-        if kind not in kinds:
-            raise ConfigError(f"raters.{name}: unknown kind '{kind}': {nearest(kind, list(kinds))}")
+        if kind not in known:
+            raise ConfigError(f"raters.{name}: unknown kind '{kind}': {nearest(kind, list(known))}")
         options = {key: value for key, value in entry.items() if key != "kind"}
         specs.append(RaterSpec(str(name), kind, options))
     return specs
@@ -387,14 +465,15 @@ def check_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> None
     Raises:
         ConfigError: an unknown or missing option, or one of the wrong type.
     """
-    point = _entry_points("litbench.options").get(f"{group}.{spec.kind}")
-    if point is not None:
-        build(point.load(), spec.options, spec.where)
+    kind = kinds()[spec.kind]
+    options = kind.options if group == "raters" else kind.training
+    assert options is not None
+    build(load_object(options), spec.options, spec.where)
 
 
 def load_rater(spec: RaterSpec) -> Rater:
     """Load a rater that is ready to judge."""
-    make = _entry_points("litbench.raters")[spec.kind].load()
+    make = load_object(kinds()[spec.kind].load)
     return cast(Rater, make(spec.name, spec.options, spec.where))
 
 
@@ -403,17 +482,16 @@ def is_ready(spec: RaterSpec) -> bool:
 
     That is `path`, or a key that the class of the kind's options names in `READY_KEYS`.
     """
-    point = _entry_points("litbench.options").get(f"raters.{spec.kind}")
-    keys = () if point is None else getattr(point.load(), "READY_KEYS", ())
+    keys = getattr(load_object(kinds()[spec.kind].options), "READY_KEYS", ())
     return not spec.options.keys().isdisjoint({"path", *keys})
 
 
 def load_trainer(spec: RaterSpec) -> Trainer | None:
     """Load the trainer of a rater that has no model yet; None when there is nothing to train."""
-    point = _entry_points("litbench.trainers").get(spec.kind)
-    if point is None or is_ready(spec):
+    train = kinds()[spec.kind].train
+    if train is None or is_ready(spec):
         return None
-    return cast(Trainer, point.load())
+    return cast(Trainer, load_object(train))
 
 
 def checked_trainer(spec: RaterSpec) -> Trainer | None:

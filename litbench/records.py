@@ -3,7 +3,7 @@
 Three tables carry everything (`STORIES`, `PAIRS`, `VERDICTS`). They are Arrow tables in memory
 and Parquet on disk; JSONL, CSV and `datasets` go in and out. Times are whole seconds since 1970
 in UTC. A row that breaks its schema is set aside with its reason when the caller brings a
-`SetAside`, and is an error that names file, row and column when not.
+`RejectedRows`, and is an error that names file, row and column when not.
 """
 
 import hashlib
@@ -156,7 +156,7 @@ VERDICTS = Schema(
 )  # fmt: skip
 
 
-class SetAside:
+class RejectedRows:
     """Rows that could not be used, each with its reason; any number of them, in little memory.
 
     Counts are exact. The rows themselves are kept in memory while they are few and in a temporary
@@ -209,7 +209,7 @@ class SetAside:
     def summary(self) -> str:
         """Lines for the terminal; empty when every row could be used."""
         lines = [
-            f"  set aside: {count:,} rows, {reason} (see set_aside.jsonl)\n"
+            f"  set aside: {count:,} rows, {reason} (see rejected.jsonl)\n"
             for reason, count in self.counts().items()
         ]
         if self.not_selected:

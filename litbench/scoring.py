@@ -36,13 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.config import as_plain
-from litbench.crew import Crew
-from litbench.errors import ConfigError, DataError
-from litbench.evaluation import JUDGING_CODE, named_models
-from litbench.formats import CHUNK_BYTES
-from litbench.large_table import read_large_table
-from litbench.manifest import (
+from litbench.artifact import (
     code_digest,
     file_digest,
     fingerprint,
@@ -51,6 +45,12 @@ from litbench.manifest import (
     write_atomically,
     write_json,
 )
+from litbench.config import as_plain
+from litbench.crew import Crew
+from litbench.errors import ConfigError, DataError
+from litbench.evaluation import JUDGING_CODE, named_models
+from litbench.formats import CHUNK_BYTES
+from litbench.large_table import read_large_table
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
@@ -60,8 +60,8 @@ from litbench.raters import (
 )
 from litbench.records import (
     Column,
+    RejectedRows,
     Schema,
-    SetAside,
     cut_rows,
     prompt_keys,
     row_sizes,
@@ -73,7 +73,7 @@ from litbench.text import digest
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
 CHUNK_STORIES = 1_024
 ADDED = ("reward", "rank_within_prompt", "beats_reference")
-_ROWS_FILE, _RECORD_FILE, _SET_ASIDE_FILE = "rows.arrow", "record.json", "set_aside.jsonl"
+_ROWS_FILE, _RECORD_FILE, _SET_ASIDE_FILE = "rows.arrow", "record.json", "rejected.jsonl"
 _LOCK_FILE = "lock"
 _READING_CODE = ("reading.py", "formats.py", "large_table.py", "records.py", "text.py")
 # Of the pass that ranks; what exceeds it goes to disk.
@@ -136,7 +136,7 @@ class ScoringJob:
         if not self.inputs:
             raise ConfigError("there is nothing to score: name an input")
         sources = [*self.inputs, *([] if self.reference is None else [self.reference])]
-        for written in (self.out, self.manifest, self.set_aside):
+        for written in (self.out, self.manifest, self.rejected_rows):
             if any(Path(source).resolve() == written.resolve() for source in sources):
                 raise ConfigError(f"{written} is input and output: name another output")
         texts = [source for source in self.inputs if is_text(source)]
@@ -183,9 +183,9 @@ class ScoringJob:
         return self.out.with_name(f"{self.out.name}.manifest.json")
 
     @property
-    def set_aside(self) -> Path:
+    def rejected_rows(self) -> Path:
         """The rows that could not be scored, each with its reason; absent when there is none."""
-        return self.out.with_name(f"{self.out.name}.set_aside.jsonl")
+        return self.out.with_name(f"{self.out.name}.rejected.jsonl")
 
 
 # Raters with rewards -------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def _digest(source: str) -> str:
     return fingerprint([[name, source_digest(file)] for name, file in _text_files([source])])
 
 
-def _gather_texts(job: ScoringJob, path: Path, set_aside: SetAside) -> None:
+def _gather_texts(job: ScoringJob, path: Path, rejected_rows: RejectedRows) -> None:
     """Write the stories of text files as one table with columns prompt, text and `file`."""
     assert job.prompt is not None
     names = (job.prompt_column, job.text_column, "file")
@@ -361,21 +361,21 @@ def _gather_texts(job: ScoringJob, path: Path, set_aside: SetAside) -> None:
         for name, file in _text_files(job.inputs):
             try:
                 if file.stat().st_size > CHUNK_BYTES:
-                    set_aside.add(
+                    rejected_rows.add(
                         _readable(file), 1, "(file)", f"larger than {CHUNK_BYTES:,} bytes"
                     )
                     continue
                 story = file.read_text(encoding="utf-8-sig")
             except UnicodeDecodeError as error:
                 found = f"at byte {error.start}"
-                set_aside.add(_readable(file), 1, "(file)", "bytes that are not UTF-8", found)
+                rejected_rows.add(_readable(file), 1, "(file)", "bytes that are not UTF-8", found)
                 continue
             except OSError as error:
                 raise DataError(f"cannot read {file} ({error}): check your access") from error
             # An editor ends a file with a line break that is no part of the story.
             story = story.rstrip("\n")
             if not story.strip():
-                set_aside.add(_readable(file), 1, "(file)", "no text")
+                rejected_rows.add(_readable(file), 1, "(file)", "no text")
                 continue
             waiting.append(dict(zip(names, (job.prompt, story, name), strict=True)))
             size += len(story)
@@ -383,7 +383,7 @@ def _gather_texts(job: ScoringJob, path: Path, set_aside: SetAside) -> None:
                 flush()
         flush()
     if pq.read_metadata(path).num_rows == 0:
-        raise DataError(f"{job.inputs[0]}: no usable text file: {set_aside.counts()}")
+        raise DataError(f"{job.inputs[0]}: no usable text file: {rejected_rows.counts()}")
 
 
 @dataclass(frozen=True)
@@ -477,14 +477,14 @@ def _read(
             ready, large = Path(scratch) / "rows", Path(scratch) / "large"
             ready.mkdir()
             large.mkdir()
-            set_aside = SetAside()
+            rejected_rows = RejectedRows()
             if as_text:
                 gathered = Path(scratch) / "texts.parquet"
-                _gather_texts(job, gathered, set_aside)
+                _gather_texts(job, gathered, rejected_rows)
                 sources = [str(gathered)]
             table = read_large_table(
                 sources, job.schema, large, columns={name: name for name in names},
-                set_aside=set_aside, where=where,
+                rejected_rows=rejected_rows, where=where,
             )  # fmt: skip
             for one in table.schema if is_written else ():
                 if one.name not in ADDED and not _fits(one.type, job.out.suffix):
@@ -499,11 +499,11 @@ def _read(
                 for batch in _cut(table.chunks(), job.chunk_stories):
                     writer.write_batch(batch)
                     ends.append((ends[-1] if ends else 0) + batch.num_rows)
-            set_aside.write(ready / _SET_ASIDE_FILE)
+            rejected_rows.write(ready / _SET_ASIDE_FILE)
             record = {
                 "ends": ends,
-                "set_aside": set_aside.counts(),
-                "not_selected": set_aside.not_selected,
+                "rejected_rows": rejected_rows.counts(),
+                "not_selected": rejected_rows.not_selected,
             }
             write_json(record, ready / _RECORD_FILE)
             ready.replace(folder)
@@ -872,7 +872,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
     """Score stories; go on where a killed run of the same job was.
 
     Writes the output, `OUT.manifest.json` and, where rows could not be used,
-    `OUT.set_aside.jsonl`. A job that is done already is not done again. Several processes score
+    `OUT.rejected.jsonl`. A job that is done already is not done again. Several processes score
     together, see the module.
 
     Returns:
@@ -1038,7 +1038,7 @@ def _finish(job: ScoringJob, found: Mapping[str, _Rewards]) -> dict[str, Any]:
         ) from error
     counts = {
         "stories": stories.rows.num_rows,
-        "set_aside": stories.rows.record["set_aside"],
+        "rejected_rows": stories.rows.record["rejected_rows"],
         "left_out_by_where": stories.rows.record["not_selected"],
         "stories_cut": ranking.stories_cut["input"],
         "not_finite_made_null": dict(sorted(not_finite.items())),
@@ -1046,7 +1046,7 @@ def _finish(job: ScoringJob, found: Mapping[str, _Rewards]) -> dict[str, Any]:
     if "reference" in found:
         counts |= {
             "reference_stories": found["reference"].rows.num_rows,
-            "reference_set_aside": found["reference"].rows.record["set_aside"],
+            "reference_set_aside": found["reference"].rows.record["rejected_rows"],
             "reference_left_out_by_where": found["reference"].rows.record["not_selected"],
             "reference_stories_cut": ranking.stories_cut["reference"],
             "stories_with_reference": compared,
@@ -1069,8 +1069,8 @@ def _are_there(job: ScoringJob, mark: str, folders: Sequence[Path]) -> bool:
 
 def _write_set_aside(job: ScoringJob, sources: Sequence[_Rows]) -> None:
     """Write what was set aside of all sources; an older run's file goes."""
-    if not any(rows.record["set_aside"] for rows in sources):
-        job.set_aside.unlink(missing_ok=True)
+    if not any(rows.record["rejected_rows"] for rows in sources):
+        job.rejected_rows.unlink(missing_ok=True)
         return
 
     def write(path: Path) -> None:
@@ -1079,4 +1079,4 @@ def _write_set_aside(job: ScoringJob, sources: Sequence[_Rows]) -> None:
                 with (rows.folder / _SET_ASIDE_FILE).open("rb") as part:
                     shutil.copyfileobj(part, file)
 
-    write_atomically(job.set_aside, write)
+    write_atomically(job.rejected_rows, write)

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.config import run_program
-from litbench.reading import read_table
-from litbench.records import STORIES, SetAside
+from litbench.records import STORIES, RejectedRows
+from litbench.tables import read_table
 
 MAP = ["--columns.prompt=title", "--columns.text=body", "--columns.prompt_id=post"]
 ENDINGS = ["jsonl", "csv", "parquet"]
@@ -33,15 +33,15 @@ class Outcome:
     code: int
     error: str
     stories: dict[str, dict[str, Any]]
-    set_aside: list[dict[str, Any]]
+    rejected_rows: list[dict[str, Any]]
     counts: dict[str, Any]
 
     def adds_up_to(self, rows: int) -> bool:
         """Whether every row of the file is kept, set aside or not selected, once."""
         assert self.code == 0, self.error
-        noted = [row["row"] for row in self.set_aside]
+        noted = [row["row"] for row in self.rejected_rows]
         assert len(set(noted)) == len(noted)
-        assert sum(self.counts["set_aside"].values()) == len(noted)
+        assert sum(self.counts["rejected_rows"].values()) == len(noted)
         assert self.counts["stories"] == len(self.stories)
         return len(self.stories) + len(noted) + self.counts["not_selected"] == rows
 
@@ -87,7 +87,7 @@ def make_stories(
         rows = pq.read_table(out / "stories.parquet").to_pylist()
         stories = {row["story_id"]: row for row in rows}
         assert len(stories) == len(rows)
-        noted = (out / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+        noted = (out / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
         counts = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["counts"]
         return Outcome(code, error, stories, [json.loads(line) for line in noted], counts)
 
@@ -289,7 +289,7 @@ def test_a_bad_value_sets_its_row_aside_and_no_other(
     outcome = make_stories(write(tmp_path / f"raw.{ending}", rows))
     assert outcome.adds_up_to(6)
     assert set(outcome.stories) == {"s0", "s1", "s3", "s4", "s5"}
-    (noted,) = outcome.set_aside
+    (noted,) = outcome.rejected_rows
     assert noted["row"] == 3
     assert noted["reason"].startswith(reason)
 
@@ -303,7 +303,7 @@ def test_a_score_that_is_no_number_sets_its_row_aside(
     outcome = make_stories(path)
     assert outcome.adds_up_to(6)
     assert set(outcome.stories) == {"s0", "s1", "s3", "s4", "s5"}
-    assert outcome.counts["set_aside"] == {"score: not a whole number": 1}
+    assert outcome.counts["rejected_rows"] == {"score: not a whole number": 1}
 
 
 def test_when_every_score_is_true_none_is_one(make_stories: Run, tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_the_same_row_twice_is_kept_once(make_stories: Run, tmp_path: Path, endi
     outcome = make_stories(write(tmp_path / f"raw.{ending}", [*rows, rows[2], rows[2]]))
     assert outcome.adds_up_to(8)
     assert len(outcome.stories) == 6
-    assert outcome.counts["set_aside"] == {"story_id: repeated row": 2}
+    assert outcome.counts["rejected_rows"] == {"story_id: repeated row": 2}
 
 
 @every_format
@@ -356,7 +356,7 @@ def test_two_rows_of_one_id_keep_the_same_one_whatever_their_order(
     for order in itertools.permutations(rows[1:]):
         outcome = make_stories(write(tmp_path / f"raw.{ending}", [*order[:2], rows[0], order[2]]))
         assert outcome.adds_up_to(4)
-        assert outcome.counts["set_aside"] == {"story_id: duplicate id": 2}
+        assert outcome.counts["rejected_rows"] == {"story_id: duplicate id": 2}
         results.add(json.dumps(outcome.stories, sort_keys=True))
     assert len(results) == 1
 
@@ -378,7 +378,7 @@ def test_bytes_that_are_not_utf8_set_their_row_aside(
     outcome = make_stories(path)
     assert outcome.adds_up_to(6)
     assert set(outcome.stories) == {"s0", "s1", "s3", "s4", "s5"}
-    (noted,) = outcome.set_aside
+    (noted,) = outcome.rejected_rows
     assert noted["row"] == 3
     assert "not UTF-8" in noted["reason"]
 
@@ -437,7 +437,7 @@ def test_a_broken_json_line_among_good_ones_is_set_aside(
     outcome = make_stories(path)
     assert outcome.adds_up_to(7)
     assert len(outcome.stories) == 6
-    (noted,) = outcome.set_aside
+    (noted,) = outcome.rejected_rows
     assert noted["row"] == 3
     assert noted["reason"].startswith(reason)
 
@@ -454,7 +454,7 @@ def test_a_csv_row_of_too_many_or_few_fields_is_set_aside(
     outcome = make_stories(path)
     assert outcome.adds_up_to(7)
     assert len(outcome.stories) == 6
-    (noted,) = outcome.set_aside
+    (noted,) = outcome.rejected_rows
     assert noted["row"] == 3
 
 
@@ -475,7 +475,7 @@ def test_a_quote_that_is_never_closed_costs_its_own_row_only(
     outcome = make_stories(path)
     assert outcome.adds_up_to(6)
     assert set(outcome.stories) == {f"s{k}" for k in range(6) if k != place}
-    (noted,) = outcome.set_aside
+    (noted,) = outcome.rejected_rows
     assert noted["row"] == place + 1
 
 
@@ -490,7 +490,7 @@ def test_many_faults_in_one_file_are_each_counted(make_stories: Run, tmp_path: P
     outcome = make_stories(path, "--where=story_id <> 's7'")
     assert outcome.adds_up_to(14)
     assert outcome.counts["not_selected"] == 1
-    assert sorted(row["row"] for row in outcome.set_aside if row["row"] not in (4, 5)) == [
+    assert sorted(row["row"] for row in outcome.rejected_rows if row["row"] not in (4, 5)) == [
         2,
         3,
         6,
@@ -498,14 +498,14 @@ def test_many_faults_in_one_file_are_each_counted(make_stories: Run, tmp_path: P
         14,
     ]
     assert {"s0", "s4", "s6", "s8", "s9", "s10", "s11"} == set(outcome.stories)
-    assert sum(outcome.counts["set_aside"].values()) == 6
+    assert sum(outcome.counts["rejected_rows"].values()) == 6
 
 
 def test_what_was_set_aside_is_printed_and_found_again(make_stories: Run, tmp_path: Path) -> None:
     rows = rows_of()
     rows[2]["score"] = "l" * 10_000
     path = write(tmp_path / "raw.jsonl", rows)
-    (noted,) = make_stories(path).set_aside
+    (noted,) = make_stories(path).rejected_rows
     assert noted["file"] == str(path)
     assert noted["column"] == "score"
     assert noted["value"].startswith("'lll")
@@ -553,18 +553,18 @@ def test_random_damage_never_loses_a_good_row_silently(tmp_path: Path, ending: s
         body = corrupt(b"\n".join(lines), rng)
         path.write_bytes(head + body)
         whole = set(body.replace(b"\r\n", b"\n").split(b"\n"))
-        set_aside = SetAside()
-        stories = read_table(path, STORIES, columns=columns, set_aside=set_aside)
+        rejected_rows = RejectedRows()
+        stories = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
         found = {row["story_id"]: row for row in stories.to_pylist()}
         # Damage elsewhere may give another row the id of a good one; that is noted.
-        twice = any(row["column"] == "story_id" for row in set_aside.rows)
+        twice = any(row["column"] == "story_id" for row in rejected_rows.rows)
         for line, row in zip(lines, expected, strict=True):
             if line in whole and not twice:
                 kept = found.get(row["story_id"], {})
                 assert {name: kept.get(name) for name in row} == row, body
         if ending == "jsonl":
             written = sum(bool(line.strip()) for line in body.split(b"\n"))
-            assert stories.num_rows + len(set_aside.rows) == written, body
+            assert stories.num_rows + len(rejected_rows.rows) == written, body
 
 
 def test_random_damage_to_parquet_is_an_error_or_rows_set_aside(

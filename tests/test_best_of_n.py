@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import read_manifest
 from litbench.metrics.best_of_n import (
     PromptStories,
     beats_others,
@@ -28,8 +28,8 @@ from litbench.metrics.best_of_n import (
     sizes,
     with_comparisons,
 )
-from litbench.reading import read_table
 from litbench.records import PAIRS, STORIES, write_table
+from litbench.tables import read_table
 
 WORDS = [
     "lantern",

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from litbench.artifact import file_digest
 from litbench.cli import main
 from litbench.errors import DataError
-from litbench.manifest import file_digest
 from litbench.models.features import FeatureModel, FeatureOptions, fit_features
 
 
@@ -55,7 +55,7 @@ def test_every_row_comes_back_with_its_reward_and_rank(
     assert [row["rank_within_prompt"] for row in scored] == [1, 2, 1]
     manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
     assert manifest["counts"]["stories"] == 3
-    assert manifest["counts"]["set_aside"] == {}
+    assert manifest["counts"]["rejected_rows"] == {}
     assert manifest["output"]["sha256"] == file_digest(out)
 
 
@@ -119,7 +119,7 @@ def test_rows_that_cannot_be_scored_are_set_aside_and_counted(
     assert "1 stories scored" in printed.out
     assert "set aside: 2 rows" in printed.err
     assert "compared within a prompt only" in printed.err
-    reasons = (tmp_path / "out.parquet.set_aside.jsonl").read_text()
+    reasons = (tmp_path / "out.parquet.rejected.jsonl").read_text()
     assert "null" in reasons
     assert "not JSON" in reasons
 

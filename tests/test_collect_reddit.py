@@ -31,10 +31,10 @@ from fake_reddit import (
 )
 
 from litbench.errors import ConfigError, LitBenchError
-from litbench.reading import read_table
 from litbench.records import STORIES
 from litbench.sources.posts import hash_author
 from litbench.sources.reddit import Patience, RedditError
+from litbench.tables import read_table
 from litbench.text import count_words_of
 
 PROGRAM = "data_prep/collect_reddit.py"
@@ -152,7 +152,7 @@ def test_skipped_posts_are_counted_with_their_reason(
     }  # fmt: skip
     assert counts["found"] == len(world.posts) + 1
     assert counts["kept"] + sum(counts["skipped"].values()) == counts["found"]
-    lines = (tmp_path / "out" / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (tmp_path / "out" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     assert Counter(json.loads(line)["reason"] for line in lines) == counts["skipped"]
 
 
@@ -241,7 +241,7 @@ def test_rows_that_name_nothing_do_not_end_a_collection(
         for wrong in ({"prompts": ["[IP] 🏰"]}, {"posts": ["not/a/post"]}):
             with pytest.raises(ConfigError):
                 collect(server, **wrong)
-    noted = (tmp_path / "out" / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    noted = (tmp_path / "out" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     found = {(row["file"], row["row"], row["column"]) for row in map(json.loads, noted)}
     assert {(str(prompts), 1, "prompt"), (str(posts), 3, "post")} <= found
 
@@ -260,7 +260,7 @@ def test_a_broken_comment_is_set_aside_and_the_others_stay(
     assert [row["text"] for row in rows] == ["good"]
     counts = manifest(tmp_path / "out")
     assert counts["comments"]["broken"] == 2
-    reasons = " ".join(counts["set_aside"])
+    reasons = " ".join(counts["rejected_rows"])
     assert "created_utc is missing" in reasons
     assert "body is a int" in reasons
 
@@ -544,7 +544,7 @@ def kill_at_random_requests(
         most = 1 + max(len(world.top_level(post)) for post in world.posts)
         assert 0 <= repeated <= kills * (most + 1)
     assert not list((tmp_path / "killed").rglob(".part-*"))
-    for name in ("stories.parquet", "set_aside.jsonl"):
+    for name in ("stories.parquet", "rejected.jsonl"):
         calm_bytes = (tmp_path / "calm" / name).read_bytes()
         assert (tmp_path / "killed" / name).read_bytes() == calm_bytes, out
 

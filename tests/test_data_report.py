@@ -16,11 +16,11 @@ import pytest
 from test_push_to_hub import list_outputs
 from test_report import ATTACK, Page
 
+from litbench.artifact import file_digest
 from litbench.curation.funnel import Examples
 from litbench.curation.leakage import by_split, leakage_report
 from litbench.curation.pairing import breaks_symmetry
 from litbench.errors import DataError
-from litbench.manifest import file_digest
 from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, judge_pairs
 from litbench.records import write_table
@@ -334,7 +334,7 @@ def test_the_funnel_its_counts_and_examples_are_shown(
 ) -> None:
     manifest = funnel_manifest(
         stories={
-            "stories": 90, "not_selected": 12_345, "set_aside": {"text: null": 7},
+            "stories": 90, "not_selected": 12_345, "rejected_rows": {"text: null": 7},
             "cleaning": {"cut_vote_talk": 3, "cut_quoted_prompt": 0},
         },
         leakage={"train and test": {"prompts": 0, "near_duplicates": 1_017}},
@@ -458,7 +458,7 @@ def test_the_page_runs_nothing_and_shows_every_text_as_it_is(
     path = tmp_path / "examples.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     manifest = funnel_manifest(
-        stories={"set_aside": {ATTACK: 3}, ATTACK: ATTACK},
+        stories={"rejected_rows": {ATTACK: 3}, ATTACK: ATTACK},
         leakage={ATTACK: {ATTACK: ATTACK}},
         digest=ATTACK,
         note=ATTACK,
@@ -537,7 +537,7 @@ def test_a_row_that_is_no_example_is_named(tmp_path: Path) -> None:
 
 def test_counts_of_any_program_become_rows() -> None:
     counts = {
-        "pairs": 3, "set_aside": {"a_b: c": 1, "deep": {"x": 2}}, "rows": [1], "lengths": {},
+        "pairs": 3, "rejected_rows": {"a_b: c": 1, "deep": {"x": 2}}, "rows": [1], "lengths": {},
         "read_from_utc": 1_600_000_000,
     }  # fmt: skip
     assert flatten(counts, skip=("lengths",)) == [
@@ -576,7 +576,7 @@ def test_the_counts_of_a_leakage_report_become_tables(pair_table: Callable[..., 
 
 
 @pytest.fixture
-def product(
+def artifact(
     random_pairs: Callable[..., pa.Table], tmp_path: Path
 ) -> Callable[..., tuple[Path, Path]]:
     """Folders of pairs and of the stories they were made of."""
@@ -609,13 +609,13 @@ def product(
 
 
 def test_the_program_writes_the_same_page_twice(
-    product: Callable[..., tuple[Path, Path]],
+    artifact: Callable[..., tuple[Path, Path]],
     load_program: Callable[[str], Any],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, _ = product()
+    pairs, _ = artifact()
     for name in ("a", "b"):
         program.main(program.Config(pairs=pairs, out=tmp_path / name))
     pages = [(tmp_path / name / "data_report.html").read_bytes() for name in ("a", "b")]
@@ -645,10 +645,10 @@ def test_the_program_writes_the_same_page_twice(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_page_to_share_holds_no_story(
-    product: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+    artifact: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, _ = product()
+    pairs, _ = artifact()
     program.main(program.Config(pairs=pairs, out=tmp_path / "out", examples=False))
     page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
     assert "secret" not in page.lower()
@@ -659,10 +659,10 @@ def test_a_page_to_share_holds_no_story(
 
 @pytest.mark.usefixtures("undrawn")
 def test_cuts_of_other_stories_are_not_shown(
-    product: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+    artifact: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, stories = product()
+    pairs, stories = artifact()
     (stories / "manifest.json").write_text(
         json.dumps({"outputs": {"stories.parquet": {"sha256": "second"}}}), encoding="utf-8"
     )
@@ -674,10 +674,10 @@ def test_cuts_of_other_stories_are_not_shown(
 
 @pytest.mark.usefixtures("undrawn")
 def test_files_of_another_run_are_refused_or_left_out(
-    product: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+    artifact: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, _ = product()
+    pairs, _ = artifact()
     config = program.Config(pairs=pairs, out=tmp_path / "out")
     with (pairs / "examples.jsonl").open("a", encoding="utf-8") as file:
         file.write("\n")
@@ -706,10 +706,10 @@ def test_what_older_manifests_hold_of_how_the_work_was_done_is_not_shown(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_pairs_alone_is_enough(
-    product: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+    artifact: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, _ = product()
+    pairs, _ = artifact()
     for path in pairs.iterdir():
         if path.name != "pairs.parquet":
             path.unlink()

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from litbench import manifest
+from litbench import artifact
+from litbench.artifact import Artifact
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     EvaluationPairs,
@@ -15,11 +16,10 @@ from litbench.evaluation import (
     read_held_out,
     read_pairs,
 )
-from litbench.manifest import Product
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import LengthRater, RaterSpec, judge_pairs
-from litbench.reading import read_table
 from litbench.records import VERDICTS, write_table
+from litbench.tables import read_table
 from litbench.text import prompt_key
 
 
@@ -215,9 +215,9 @@ def test_the_files_of_an_evaluation_agree_with_each_other(pair_table, tmp_path, 
     pairs = pair_table([row(i, prompt=f"[WP] Door {i % 4}") for i in range(12)])
     raters = [LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
     verdicts = [judge_pairs(rater, pairs) for rater in raters]
-    product = Product(tmp_path, program=__file__, config={}, inputs={})
+    artifact = Artifact(tmp_path, program=__file__, config={}, inputs={})
     records = {"longer": [{"notes": {}}], "shorter": [{"notes": {}, "trained_on": 2}]}
-    finish_evaluation(product, verdicts, records, EvaluationPairs(pairs, None), "longer")
+    finish_evaluation(artifact, verdicts, records, EvaluationPairs(pairs, None), "longer")
     # Chosen has 6 (place + 1) words and rejected 15: longer from place 2 on, 10 of 12 pairs.
     expected = {"longer": 10 / 12, "shorter": 2 / 12}
     written = json.loads((tmp_path / "leaderboard.json").read_text())
@@ -240,11 +240,11 @@ def test_a_template_of_the_package_counts_as_code(tmp_path, monkeypatch):
     template = tmp_path / "templates" / "verdict.yaml"
     program = tmp_path / "program.py"
     program.touch()
-    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "manifest.py"))
+    monkeypatch.setattr(artifact, "__file__", str(tmp_path / "manifest.py"))
     found = []
     for text in ("text: a", "text: b"):
         template.write_text(text)
-        manifest.code_digest.cache_clear()
-        found.append(manifest.code_digest(str(program), "templates"))
-    manifest.code_digest.cache_clear()
+        artifact.code_digest.cache_clear()
+        found.append(artifact.code_digest(str(program), "templates"))
+    artifact.code_digest.cache_clear()
     assert found[0] != found[1]

@@ -666,7 +666,7 @@ def test_the_program_reads_an_evaluation_and_tells_namesakes_apart(
     folder = tmp_path / "evaluation"
     folder.mkdir()
     write_table(talkative[0], folder / "verdicts.parquet")
-    from litbench.manifest import source_digest  # noqa: PLC0415
+    from litbench.artifact import source_digest  # noqa: PLC0415
 
     judged = {"path": str(files["pairs"]), "sha256": source_digest(files["pairs"])}
     manifest = {

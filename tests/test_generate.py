@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from fake_openai import KEY, FakeOpenAI, drawn_faults
 
+from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.manifest import read_manifest
-from litbench.reading import read_table
 from litbench.records import STORIES, write_table
+from litbench.tables import read_table
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
@@ -196,10 +196,10 @@ def test_what_is_no_story_is_set_aside_with_its_reason(
     with FakeOpenAI(Writer(), manners=lambda q: manner if "lighthouse" in q else None) as server:
         bring(server, monkeypatch)
         counts = generate()
-        assert counts["set_aside"] == {f"text: {reason}": 3}
+        assert counts["rejected_rows"] == {f"text: {reason}": 3}
         assert counts["stories"] + 3 == 9
         assert counts["answers"] == {"answered": 6, reason: 3}
-        noted = [json.loads(x) for x in (tmp_path / "out/set_aside.jsonl").read_text().splitlines()]
+        noted = [json.loads(x) for x in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
         assert {one["row"] for one in noted} == {1}
         if reason == "cut":
             assert generate(keep_cut=True)["stories"] == 9

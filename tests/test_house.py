@@ -111,10 +111,3 @@ def test_the_wheel_ships_the_package_and_its_data_alone() -> None:
     from litbench import __version__  # noqa: PLC0415
 
     assert project["project"]["version"] == __version__
-
-
-def test_every_kind_of_rater_can_be_loaded() -> None:
-    for group in ("litbench.raters", "litbench.trainers"):
-        points = importlib.metadata.entry_points(group=group)
-        assert points
-        assert all(callable(point.load()) for point in points)

@@ -17,9 +17,9 @@ import pytest
 import zstandard
 
 from litbench.errors import ConfigError, DataError
-from litbench.reading import read_table
 from litbench.records import STORIES, check_parquet
 from litbench.sources.archive import Dump
+from litbench.tables import read_table
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEN = 1_600_000_000
@@ -169,7 +169,7 @@ def test_both_forms_of_dump_become_one_table(
     assert [one["lines"] for one in counts["files"]] == [5, 1, 10, 3]
     assert counts["files"][0]["blank"] == 1
     aside = [
-        json.loads(line) for line in (tmp_path / "out" / "set_aside.jsonl").read_text().splitlines()
+        json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
     ]
     noted = [(Path(row["file"]).name, row["row"], row["column"], row["reason"]) for row in aside]
     assert noted == [
@@ -268,8 +268,8 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_pat
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
     found, counts = run(importing, tmp_path, [posts], [write_dump(tmp_path / "RC", rows)])
     assert set(found) == {f"t1_c{n}" for n in range(2_000)}
-    assert counts["set_aside"] == bad
-    lines = (tmp_path / "out" / "set_aside.jsonl").read_text().splitlines()
+    assert counts["rejected_rows"] == bad
+    lines = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
     noted = {(row["row"], f"{row['column']}: {row['reason']}") for row in map(json.loads, lines)}
     assert len(noted) == sum(bad.values())
     broken = {
@@ -328,7 +328,7 @@ def test_a_run_that_failed_reads_only_what_it_had_not_read(
     read.clear()
     run(importing, tmp_path, submissions, comments)
     assert read == ["RC_1.zst", "RC_2.zst"], "nothing that was read whole is read again"
-    for name in ("stories.parquet", "set_aside.jsonl"):
+    for name in ("stories.parquet", "rejected.jsonl"):
         written = [(folder / "out" / name).read_bytes() for folder in (tmp_path, tmp_path / "once")]
         assert written[0] == written[1], name
     read.clear()
@@ -428,10 +428,10 @@ def test_runs_killed_at_any_moment_end_in_the_same_files(tmp_path: Path) -> None
     )
     assert kills >= 1
     assert last.returncode == once.returncode == 0
-    for name in ("stories.parquet", "set_aside.jsonl"):
+    for name in ("stories.parquet", "rejected.jsonl"):
         assert (out / name).read_bytes() == (tmp_path / "once" / name).read_bytes(), name
     assert sorted(path.name for path in out.iterdir()) == [
-        "manifest.json", "set_aside.jsonl", "stories.parquet",
+        "manifest.json", "rejected.jsonl", "stories.parquet",
     ]  # fmt: skip
     assert pq.ParquetFile(out / "stories.parquet").metadata.num_rows == 18_000
 
@@ -472,10 +472,10 @@ def test_secrets_and_names_are_written_nowhere(
     # A run that fails leaves its parts behind.
     with pytest.raises(DataError, match="cut off") as told:
         run(importing, tmp_path, [submissions], [comments, damaged])
-    assert list((tmp_path / "out" / "parts").glob("comments-*.set_aside.jsonl"))
+    assert list((tmp_path / "out" / "parts").glob("comments-*.rejected.jsonl"))
     left_behind = all_written(str(told.value))
     _, counts = run(importing, tmp_path, [submissions], [comments])
-    assert sum(counts["set_aside"].values()) == 9
+    assert sum(counts["rejected_rows"].values()) == 9
     for written in (left_behind, all_written()):
         assert " bytes'" in written
         assert "RealName" not in written

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from fake_hub import FakeHub, parquet_bytes
 
+from litbench.artifact import read_manifest
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import read_manifest
-from litbench.reading import read_table
 from litbench.records import PAIRS, pair_id
+from litbench.tables import read_table
 from litbench.text import count_words_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +61,7 @@ def test_pairs_of_ids_find_their_stories(tmp_path: Path, program: Callable[..., 
     assert pair["chosen_score"] is None, "what the source does not have stays null"
     assert pair["chosen_created_utc"] is None
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["counts"]["set_aside"] == {
+    assert manifest["counts"]["rejected_rows"] == {
         "rejected: the same text on both sides": 1,
         "prompt_id: stories of two prompts": 1,
         "rejected_story_id: no such story": 1,
@@ -96,7 +96,7 @@ def test_pairs_that_hold_their_texts_need_no_stories(
     }  # fmt: skip
     assert {pair["split"] for pair in pairs} == {"train"}
     assert len({pair["prompt_id"] for pair in pairs}) == 2
-    assert json.loads((out / "manifest.json").read_text())["counts"]["set_aside"] == {
+    assert json.loads((out / "manifest.json").read_text())["counts"]["rejected_rows"] == {
         "chosen: null": 1
     }
 
@@ -194,8 +194,8 @@ def test_a_label_that_names_neither_text_is_set_aside_and_never_guessed(
     rows = [labelled(n, label) for n, label in enumerate(["A", "tie", None, "a", "B", "A "])]
     pairs, counts = importing(rows, **LABELLED)
     assert {pair["prompt"] for pair in pairs} == {"p0", "p4"}
-    assert counts["set_aside"] == {"label: prefers neither text": 3, "label: null": 1}
-    lines = (tmp_path / "out" / "set_aside.jsonl").read_text().splitlines()
+    assert counts["rejected_rows"] == {"label: prefers neither text": 3, "label: null": 1}
+    lines = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
     shown = {json.loads(line)["value"] for line in lines}
     assert {repr("tie"), repr("a"), repr("A ")} <= shown
 
@@ -337,7 +337,7 @@ def test_texts_stay_as_published_unless_cleaning_is_asked_for(
     assert pair["chosen_n_words"] == count_words_of(pair["chosen"]) == 4
     assert pair["prompt"] == "[WP] A door"
     assert counts["cleaning"]["cut_vote_talk"] == 2
-    assert counts["set_aside"] == {"rejected: the same text on both sides": 1}
+    assert counts["rejected_rows"] == {"rejected: the same text on both sides": 1}
     assert "gold" in (tmp_path / "out" / "examples.jsonl").read_text()
 
     (cleaned,), _ = importing(rows, cleaning={"strip_prompt_tags": True})
@@ -362,7 +362,7 @@ def test_pairs_that_stand_there_twice_are_one_and_those_that_disagree_none(
         row |= {f"{side}_story_id": row[side] for side in ("chosen", "rejected")}
     rows[1]["chosen"] = "one, mended"
     pairs, counts = importing(rows[::order])
-    assert counts["set_aside"] == {
+    assert counts["rejected_rows"] == {
         "pair_id: preferred both ways": 2,
         "pair_id: the two stories are a pair already": 1,
     }
@@ -421,7 +421,7 @@ def test_rows_set_aside_are_named_by_their_number_in_the_file(
     with pytest.raises(DataError, match=r"no column '\(row\)' to keep"):
         importing(rows, **keys, keep=["(row)"])
     importing(rows, **keys)
-    lines = (tmp_path / "out" / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (tmp_path / "out" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     noted = {one["row"]: f"{one['column']}: {one['reason']}" for one in map(json.loads, lines)}
     assert noted == expected
 
@@ -433,7 +433,7 @@ def test_every_row_is_a_pair_or_set_aside_or_left_out(importing: Callable[..., A
     ] + [labelled(n, "A") for n in range(0, 60, 5)]
     pairs, counts = importing(rows, where="prompt != 'p11'", **LABELLED)
     assert counts["not_selected"] == 1
-    assert len(pairs) + sum(counts["set_aside"].values()) + 1 == len(rows)
+    assert len(pairs) + sum(counts["rejected_rows"].values()) + 1 == len(rows)
     assert counts["pairs"] == len(pairs)
 
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from litbench.artifact import source_digest
 from litbench.config import build, load_config
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.manifest import source_digest
 from litbench.records import PAIRS, check_parquet, pair_id, write_table
 from litbench.sources.sample import read_sample
 from litbench.text import prompt_key

@@ -15,12 +15,12 @@ import pytest
 from fake_openai import KEY, FakeOpenAI, drawn_manners, longer_story, shown_story
 from fake_reddit import Killer, drawn_faults
 
+from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.store import AnswerStore, Sampling, identity, keys_of
-from litbench.manifest import read_manifest
-from litbench.reading import read_table
 from litbench.records import PAIRS, write_table
+from litbench.tables import read_table
 from litbench.templates import load_template
 
 pytest.importorskip("inspect_ai")
@@ -95,11 +95,11 @@ def test_what_agrees_is_kept_and_says_which_side_was_a(
     assert {row["rationale_first"] for row in kept} == {"chosen", "rejected"}
     assert all(row["rationale_first"] is None for row in rows if row["rationale"] is None)
     assert counts["agreement"] == {"n": 24, "agrees": 18, "share": 0.75}
-    assert counts["set_aside"] == {"rationale: disagrees": 6}
+    assert counts["rejected_rows"] == {"rationale: disagrees": 6}
     assert counts["preferred"]["A"] + counts["preferred"]["B"] == 24
     assert counts["tokens"]["cached_tokens"] == 24 * 7
     assert counts["models"] == ["judge-1"]
-    noted = [json.loads(x) for x in (tmp_path / "out/set_aside.jsonl").read_text().splitlines()]
+    noted = [json.loads(x) for x in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
     short = [k for k, row in enumerate(rows, 1) if row["chosen_n_words"] < row["rejected_n_words"]]
     assert [one["row"] for one in noted] == short
 
@@ -152,7 +152,7 @@ def test_what_is_no_verdict_is_set_aside_with_its_reason(
         expected = Counter(manners(question) for question in server.asked)
     assert min(expected.values()) > 0
     assert len(expected) == 6, "every manner and the plain answer are drawn"
-    aside = counts["set_aside"]
+    aside = counts["rejected_rows"]
     assert aside["rationale: refused"] == expected["refusal"] + expected["filter"]
     assert aside["rationale: cut"] == expected["length"]
     assert aside["rationale: unparsed"] == expected["rambling"]
@@ -166,7 +166,7 @@ def test_a_verdict_before_its_explanation_explains_nothing(
 ) -> None:
     with FakeOpenAI(lambda q: "\n".join(longer_story(q).split("\n")[::-1])) as server:
         bring(server, monkeypatch)
-        assert distil()["set_aside"] == {"rationale: unparsed": 24}
+        assert distil()["rejected_rows"] == {"rationale: unparsed": 24}
 
 
 def test_an_explanation_that_takes_a_verdict_back_is_no_explanation(
@@ -175,7 +175,7 @@ def test_an_explanation_that_takes_a_verdict_back_is_no_explanation(
     with FakeOpenAI(lambda q: f"Hm.\nPreferred: A\nNo, wait.\n{longer_story(q)}") as server:
         bring(server, monkeypatch)
         counts = distil()
-    assert (counts["rationales"], counts["set_aside"]) == (0, {"rationale: unparsed": 24})
+    assert (counts["rationales"], counts["rejected_rows"]) == (0, {"rationale: unparsed": 24})
     assert counts["agreement"]["n"] == 0
 
 
@@ -188,7 +188,7 @@ def test_a_cut_answer_is_set_aside_although_it_quotes_a_verdict(
 
     with FakeOpenAI(quoting, manners=lambda _: "length") as server:
         bring(server, monkeypatch)
-        assert distil()["set_aside"] == {"rationale: cut": 24}
+        assert distil()["rejected_rows"] == {"rationale: cut": 24}
 
 
 def test_another_template_makes_the_product_anew(
@@ -256,13 +256,13 @@ def test_with_a_hint_those_that_disagree_are_asked_again(
         assert distil()["rationales"] == 18
         counts = distil(hint=True)
         assert server.requests == 24 + 6, "the blind answers are there already"
-        assert (counts["rationales"], counts["set_aside"]) == (24, {})
+        assert (counts["rationales"], counts["rejected_rows"]) == (24, {})
         assert counts["answers_with_hint"] == {"agrees": 6}
         assert counts["agreement"]["share"] == 0.75, "agreement is that of the blind answers"
         again = [row for row in rows_of(tmp_path) if row["rationale"] == "On second thoughts."]
         assert len(again) == 6
         counts = distil(keep="all")
-        assert (counts["rationales"], counts["set_aside"]) == (24, {})
+        assert (counts["rationales"], counts["rejected_rows"]) == (24, {})
         assert server.requests == 30
         with pytest.raises(ConfigError, match="give one of them"):
             distil(hint=True, keep="all")
@@ -372,7 +372,7 @@ def test_killed_at_random_it_ends_in_the_same_files(
                 break
             assert code == -9
     assert killer.killed == 7
-    for name in ("pairs.parquet", "set_aside.jsonl"):
+    for name in ("pairs.parquet", "rejected.jsonl"):
         assert (out / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
     counts, calm = (read_manifest(tmp_path / name)["counts"] for name in ("killed", "calm"))
     assert counts == calm

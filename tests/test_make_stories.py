@@ -27,8 +27,8 @@ from litbench import formats, large_table, reading
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.large_table import read_large_table
-from litbench.reading import read_table, stream_table
-from litbench.records import STORIES, SetAside
+from litbench.records import STORIES, RejectedRows
+from litbench.tables import read_table, stream_table
 from litbench.text import count_words_of, digest
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -63,30 +63,30 @@ def module(load_program: Callable[[str], ModuleType]) -> ModuleType:
 
 
 @dataclass
-class Product:
+class Artifact:
     """What a run wrote."""
 
     rows: list[dict[str, Any]]
-    set_aside: list[dict[str, Any]]
+    rejected_rows: list[dict[str, Any]]
     counts: dict[str, Any]
 
 
-def read_product(out: Path) -> Product:
-    noted = (out / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+def read_product(out: Path) -> Artifact:
+    noted = (out / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     rows = pq.read_table(out / "stories.parquet").to_pylist()
-    assert sum(manifest["counts"]["set_aside"].values()) == len(noted)
+    assert sum(manifest["counts"]["rejected_rows"].values()) == len(noted)
     assert manifest["counts"]["stories"] == len(rows)
     assert not list(out.glob(".part-*"))
-    return Product(rows, [json.loads(line) for line in noted], manifest["counts"])
+    return Artifact(rows, [json.loads(line) for line in noted], manifest["counts"])
 
 
 @pytest.fixture
-def made(module: ModuleType, tmp_path: Path) -> Callable[..., Product]:
+def made(module: ModuleType, tmp_path: Path) -> Callable[..., Artifact]:
     """Run the program on keys of its config, and read what it wrote."""
     numbers = iter(range(1_000))
 
-    def make(**keys: Any) -> Product:
+    def make(**keys: Any) -> Artifact:
         out = tmp_path / f"out{next(numbers)}"
         module.main(build(module.Config, {"out": str(out), **keys}))
         return read_product(out)
@@ -147,14 +147,14 @@ def test_a_large_table_is_what_a_table_read_whole_is(
 ) -> None:
     folder = tmp_path_factory.mktemp("large")
     path = write_lines(folder / "raw.jsonl", rows)
-    whole, parts = SetAside(), SetAside()
+    whole, parts = RejectedRows(), RejectedRows()
     found: list[Any] = []
     for one in (whole, parts):
         try:
             if one is whole:
-                found.append(read_table(path, STORIES, columns=MAP, set_aside=one))
+                found.append(read_table(path, STORIES, columns=MAP, rejected_rows=one))
             else:
-                large = read_large_table([path], STORIES, folder, columns=MAP, set_aside=one)
+                large = read_large_table([path], STORIES, folder, columns=MAP, rejected_rows=one)
                 chunks = list(large.chunks())
                 assert {chunk.schema for chunk in chunks} == {large.schema}
                 found.append(pa.concat_tables(chunks))
@@ -207,9 +207,9 @@ def test_a_broken_row_is_known_by_its_number_whatever_its_chunk(tmp_path: Path, 
         datasets.Dataset(pa.Table.from_pylist(rows)).save_to_disk(str(path))
     # Of 5, 10, 15 and 20; in the order of text s19 comes before s4.
     for where, expected in (("true", [5, 10, 15, 20]), ("story_id > 's2'", [5, 10])):
-        set_aside = SetAside()
-        list(stream_table(path, STORIES, columns=MAP, set_aside=set_aside, where=where))
-        assert [row["row"] for row in set_aside.rows] == expected
+        rejected_rows = RejectedRows()
+        list(stream_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows, where=where))
+        assert [row["row"] for row in rejected_rows.rows] == expected
 
 
 def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,12 +245,14 @@ def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
     table = pa.concat_tables(large.chunks())
     assert table["score"].to_pylist() == [None] * 7 + [k % 7 for k in range(7, 12)]
     assert table["flair"].to_pylist() == [None] * 5 + ["seen"] * 7
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     where = "flag = 'seen' AND score > 1"
-    chunks = list(stream_table(path, STORIES, columns=MAP, set_aside=set_aside, where=where))
+    chunks = list(
+        stream_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows, where=where)
+    )
     expected = [f"s{k}" for k in range(7, 12) if k % 7 > 1]
     assert pa.concat_tables(chunks)["story_id"].to_pylist() == expected
-    assert set_aside.not_selected == 12 - len(expected)
+    assert rejected_rows.not_selected == 12 - len(expected)
     with pytest.raises(DataError, match=r"no column 'flagg' .mapped to flair.: did you mean"):
         list(stream_table(path, STORIES, columns={**MAP, "flair": "flagg"}))
     with pytest.raises(DataError, match=r"flagg = 1.*cannot be evaluated"):
@@ -262,8 +264,12 @@ def test_a_condition_that_leaves_no_row_of_any_chunk_says_so(tmp_path: Path) -> 
     rows = [story(k) for k in range(10)]
     path = write_lines(tmp_path / "raw.jsonl", [*rows, "not JSON"])
     with pytest.raises(DataError, match="is true of none of 10 rows"):
-        list(stream_table(path, STORIES, columns=MAP, set_aside=SetAside(), where="score > 99"))
-    kept = stream_table(path, STORIES, columns=MAP, set_aside=SetAside(), where="score = 6")
+        list(
+            stream_table(
+                path, STORIES, columns=MAP, rejected_rows=RejectedRows(), where="score > 99"
+            )
+        )
+    kept = stream_table(path, STORIES, columns=MAP, rejected_rows=RejectedRows(), where="score = 6")
     assert [chunk.num_rows for chunk in kept] == [1]
 
 
@@ -284,7 +290,7 @@ def posts() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["posts.parquet", "posts.jsonl", "posts.csv", "posts"])
 def test_each_element_of_the_lists_of_a_post_is_a_story(
-    tmp_path: Path, made: Callable[..., Product], name: str
+    tmp_path: Path, made: Callable[..., Artifact], name: str
 ) -> None:
     path = tmp_path / name
     table = pa.Table.from_pylist(posts())
@@ -299,24 +305,24 @@ def test_each_element_of_the_lists_of_a_post_is_a_story(
     else:
         datasets = pytest.importorskip("datasets")
         datasets.Dataset(table).save_to_disk(str(path))
-    product = made(input=str(path), explode=EXPLODE, columns=POSTS_MAP)
-    assert [(row["prompt"], row["text"], row["score"]) for row in product.rows] == [
+    artifact = made(input=str(path), explode=EXPLODE, columns=POSTS_MAP)
+    assert [(row["prompt"], row["text"], row["score"]) for row in artifact.rows] == [
         ("A lamp", "one", 3),
         ("A lamp", "two words", -1),
         ("A gate", "four", 1),
         ("A gate", "six", 3),
     ]
-    assert [row["created_utc"] - 1_500_000_000 for row in product.rows] == [0, 1, 2, 4]
-    assert [row["n_words"] for row in product.rows] == [1, 2, 1, 1]
-    assert [str(row["votes"]) for row in product.rows] == ["9", "9", "5", "5"]
-    assert product.rows[0]["story_id"] == digest("A lamp", "1500000000", "one")
-    assert product.rows[0]["prompt_id"] == product.rows[1]["prompt_id"] == digest("A lamp")
-    assert product.counts["empty_lists"] == 2
-    assert product.counts["set_aside"] == {
+    assert [row["created_utc"] - 1_500_000_000 for row in artifact.rows] == [0, 1, 2, 4]
+    assert [row["n_words"] for row in artifact.rows] == [1, 2, 1, 1]
+    assert [str(row["votes"]) for row in artifact.rows] == ["9", "9", "5", "5"]
+    assert artifact.rows[0]["story_id"] == digest("A lamp", "1500000000", "one")
+    assert artifact.rows[0]["prompt_id"] == artifact.rows[1]["prompt_id"] == digest("A lamp")
+    assert artifact.counts["empty_lists"] == 2
+    assert artifact.counts["rejected_rows"] == {
         "text: null": 1,
         "texts: lists of unequal length": 1,
     }
-    assert [row["row"] for row in product.set_aside] == [3, 5]
+    assert [row["row"] for row in artifact.rejected_rows] == [3, 5]
     # A condition sees the elements.
     where = "CAST(scores AS INT) > 1"
     chosen = made(input=str(path), explode=EXPLODE, columns=POSTS_MAP, where=where)
@@ -370,11 +376,11 @@ def test_no_element_of_any_lists_is_lost(
                     bad += 1
     columns = {**POSTS_MAP, "story_id": "=x", "prompt_id": "=p", "source": "=s"}
     del columns["created_utc"]
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     found = Counter[str]()
     try:
         for table in stream_table(
-            path, STORIES, columns=columns, set_aside=set_aside, explode=["texts", "scores"]
+            path, STORIES, columns=columns, rejected_rows=rejected_rows, explode=["texts", "scores"]
         ):
             assert table.num_rows <= 3
             found.update(table["text"].to_pylist())
@@ -382,8 +388,8 @@ def test_no_element_of_any_lists_is_lost(
         # No row is left, as the counts below must say too.
         found.clear()
     assert found == elements
-    assert set_aside.empty_lists == empty
-    assert set_aside.total == unequal + bad
+    assert rejected_rows.empty_lists == empty
+    assert rejected_rows.total == unequal + bad
 
 
 def test_the_published_preferences_are_streamed_by_their_config(tmp_path: Path) -> None:
@@ -407,15 +413,15 @@ def test_the_published_preferences_are_streamed_by_their_config(tmp_path: Path) 
         arguments = ["--config", config, "--out", tmp_path / "out", "--tokenizer", "null"]
         done = hub.run(tmp_path, "data_prep/make_stories.py", *arguments)
     assert done.returncode == 0, done.stderr
-    product = read_product(tmp_path / "out")
-    assert [row["text"] for row in product.rows] == [
+    artifact = read_product(tmp_path / "out")
+    assert [row["text"] for row in artifact.rows] == [
         text for row in rows for text in row["comment_texts"]
     ]
-    assert [row["created_utc"] - 1_500_000_000 for row in product.rows] == [0, 1, 2] * 450
-    assert product.rows[5]["score"] == 1
+    assert [row["created_utc"] - 1_500_000_000 for row in artifact.rows] == [0, 1, 2] * 450
+    assert artifact.rows[5]["score"] == 1
     # Two posts of one title are two, and so are two deleted stories of one post.
-    assert len({row["prompt_id"] for row in product.rows}) == 450
-    assert product.counts["set_aside"] == {}
+    assert len({row["prompt_id"] for row in artifact.rows}) == 450
+    assert artifact.counts["rejected_rows"] == {}
     assert commit in (tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")
 
 
@@ -432,7 +438,7 @@ def test_a_post_with_many_comments_takes_no_more_memory_than_its_comments(
     # The most that was ever held is counted per process.
     code = (
         "import sys, json, pyarrow as pa\n"
-        "from litbench.reading import stream_table\n"
+        "from litbench.tables import stream_table\n"
         "from litbench.records import STORIES\n"
         "tables = stream_table(sys.argv[1], STORIES, columns=json.loads(sys.argv[2]),"
         " explode=['texts'])\n"
@@ -465,7 +471,7 @@ def test_what_stands_beside_the_comments_of_a_post_is_bounded_too(
 
 
 def test_a_set_of_empty_lists_or_without_them_is_a_clear_error(
-    tmp_path: Path, made: Callable[..., Product]
+    tmp_path: Path, made: Callable[..., Artifact]
 ) -> None:
     path = write_lines(tmp_path / "posts.jsonl", [posts()[1], posts()[3]])
     with pytest.raises(DataError, match="lists under explode: are empty in all 2 rows"):
@@ -485,11 +491,11 @@ def test_a_hash_names_rows_by_what_they_hold(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "raw.jsonl", rows)
     columns = {"story_id": "hash(title,  body)", "prompt_id": "hash(n)", "prompt": "=p"}
     columns |= {"text": "=words of it", "source": "=s"}
-    set_aside = SetAside()
-    table = read_table(path, STORIES, columns=columns, set_aside=set_aside)
+    rejected_rows = RejectedRows()
+    table = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
     assert table["story_id"].to_pylist() == [digest("t", "b")]
     assert table["prompt_id"].to_pylist() == [digest(1)]
-    assert set_aside.counts() == {"prompt_id: null": 1, "story_id: null": 1}
+    assert rejected_rows.counts() == {"prompt_id: null": 1, "story_id: null": 1}
     # Used columns stay: unlike a renamed one they are nowhere else.
     assert table["title"].to_pylist() == ["t"]
     with pytest.raises(DataError, match=r"no column 'titel' for 'hash\(titel\)': did you mean"):
@@ -505,7 +511,7 @@ def test_a_name_made_of_a_number_does_not_depend_on_the_rows_beside_it(
     path = write_lines(tmp_path / "raw.jsonl", rows)
     columns = {"story_id": "=s", "prompt_id": "hash(n)", "prompt": "n. {n}", "source": "=s"}
     columns["text"] = "=words"
-    tables = list(stream_table(path, STORIES, columns=columns, set_aside=SetAside()))
+    tables = list(stream_table(path, STORIES, columns=columns, rejected_rows=RejectedRows()))
     found = [row for table in tables for row in table.to_pylist()]
     expected = [5 if row["n"] == 5 else row["n"] for row in rows if row["n"] is not None]
     assert [row["prompt_id"] for row in found] == [digest(value) for value in expected]
@@ -516,7 +522,7 @@ def test_a_name_made_of_a_number_does_not_depend_on_the_rows_beside_it(
 
 
 def test_words_are_counted_after_cleaning_and_what_was_cut_is_shown(
-    tmp_path: Path, made: Callable[..., Product]
+    tmp_path: Path, made: Callable[..., Artifact]
 ) -> None:
     body = "The moth came in. " * 10
     rows = [
@@ -525,22 +531,22 @@ def test_words_are_counted_after_cleaning_and_what_was_cut_is_shown(
         story(2, title="[EU] A lamp.", body=body),
     ]
     path = str(write_lines(tmp_path / "raw.jsonl", rows))
-    product = made(input=path, columns=MAP)
-    assert [row["prompt"] for row in product.rows] == ["A moth.", "A lamp.", "A lamp."]
-    assert "gold" not in product.rows[0]["text"]
-    for row in product.rows:
+    artifact = made(input=path, columns=MAP)
+    assert [row["prompt"] for row in artifact.rows] == ["A moth.", "A lamp.", "A lamp."]
+    assert "gold" not in artifact.rows[0]["text"]
+    for row in artifact.rows:
         assert row["n_words"] == count_words_of(row["text"]) == 40
-    assert product.counts["cleaning"]["strip_prompt_tags"] == 2
-    assert product.counts["cleaning"]["cut_vote_talk"] == 1
-    off = dict.fromkeys(product.counts["cleaning"], False)
-    product = made(input=path, columns=MAP, cleaning=off)
-    assert product.rows[0]["text"] == rows[0]["body"]
-    assert product.rows[0]["prompt"] == "[WP] A moth."
-    assert product.counts["cleaning"] == {}
+    assert artifact.counts["cleaning"]["strip_prompt_tags"] == 2
+    assert artifact.counts["cleaning"]["cut_vote_talk"] == 1
+    off = dict.fromkeys(artifact.counts["cleaning"], False)
+    artifact = made(input=path, columns=MAP, cleaning=off)
+    assert artifact.rows[0]["text"] == rows[0]["body"]
+    assert artifact.rows[0]["prompt"] == "[WP] A moth."
+    assert artifact.counts["cleaning"] == {}
 
 
 def test_tokens_are_counted_after_cleaning_and_once(
-    tmp_path: Path, made: Callable[..., Product], tiny_model: Callable[..., Path]
+    tmp_path: Path, made: Callable[..., Artifact], tiny_model: Callable[..., Path]
 ) -> None:
     folder = tiny_model("bert")
     body = "The moth came in. " * 10
@@ -565,7 +571,7 @@ def test_tokens_are_counted_after_cleaning_and_once(
 
 @pytest.mark.usefixtures("small_chunks")
 def test_several_files_are_one_table_in_the_order_of_their_names(
-    tmp_path: Path, made: Callable[..., Product]
+    tmp_path: Path, made: Callable[..., Artifact]
 ) -> None:
     for name, rows in {
         "b/stories.jsonl": [story(4), story(5, body="a second version"), story(6, mark=[1])],
@@ -575,22 +581,22 @@ def test_several_files_are_one_table_in_the_order_of_their_names(
         (tmp_path / name).parent.mkdir()
         write_lines(tmp_path / name, rows)
     pattern = str(tmp_path / "*" / "stories.jsonl")
-    product = made(input=pattern, columns=MAP)
-    names = [row["story_id"] for row in product.rows]
+    artifact = made(input=pattern, columns=MAP)
+    names = [row["story_id"] for row in artifact.rows]
     assert [name for name in names if name != "s5"] == ["s9", "s0", "s1", "s2", "s3", "s4", "s6"]
-    assert product.counts["set_aside"] == {
+    assert artifact.counts["rejected_rows"] == {
         "score: not a whole number": 1,
         "story_id: duplicate id": 1,
         "story_id: repeated row": 1,
     }
-    files = [Path(row["file"]).parent.name for row in product.set_aside]
+    files = [Path(row["file"]).parent.name for row in artifact.rejected_rows]
     assert files == sorted(files)
-    repeated = next(row for row in product.set_aside if row["reason"] == "repeated row")
+    repeated = next(row for row in artifact.rejected_rows if row["reason"] == "repeated row")
     assert (Path(repeated["file"]).parent.name, repeated["row"]) == ("c", 1)
     # No type holds 9 and [1]: the column is JSON.
-    assert [row["mark"] for row in product.rows if row["story_id"] in ("s9", "s6")] == ["9", "[1]"]
+    assert [row["mark"] for row in artifact.rows if row["story_id"] in ("s9", "s6")] == ["9", "[1]"]
     # Which of two versions stays does not depend on the order of the files.
-    kept = {row["story_id"]: row["text"] for row in product.rows}
+    kept = {row["story_id"]: row["text"] for row in artifact.rows}
     (tmp_path / "a").rename(tmp_path / "z")
     again = made(input=pattern, columns=MAP)
     assert {row["story_id"]: row["text"] for row in again.rows} == kept
@@ -616,17 +622,17 @@ def test_a_change_in_any_of_several_files_makes_the_product_anew(
 
 
 def test_rows_and_bytes_stay_the_same_whatever_the_chunks(
-    tmp_path: Path, made: Callable[..., Product], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: Callable[..., Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [story(k % 950, extra=[k], body=f"{k} words " * (k % 50)) for k in range(1_000)]
     path = str(write_lines(tmp_path / "raw.jsonl", rows))
     files = []
     for number, size in enumerate((8_192, 7, 100)):
         monkeypatch.setattr(formats, "CHUNK_ROWS", size)
-        product = made(input=path, columns=MAP)
-        assert len(product.rows) == 950
+        artifact = made(input=path, columns=MAP)
+        assert len(artifact.rows) == 950
         out = tmp_path / f"out{number}"
-        files.append([(out / name).read_bytes() for name in ("stories.parquet", "set_aside.jsonl")])
+        files.append([(out / name).read_bytes() for name in ("stories.parquet", "rejected.jsonl")])
     assert files[0] == files[1] == files[2]
 
 
@@ -684,7 +690,7 @@ def test_a_tokenizer_of_a_package_is_known_by_its_content(
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_one_story_in_several_sources_the_latest_stays(
-    tmp_path: Path, made: Callable[..., Product], order: int
+    tmp_path: Path, made: Callable[..., Artifact], order: int
 ) -> None:
     # By content alone either would stay, for about half of the stories.
     for name, version in {
@@ -696,10 +702,10 @@ def test_of_one_story_in_several_sources_the_latest_stays(
         rows = [story(k, body=version[0], score_utc=version[1]) for k in range(12)]
         write_lines(tmp_path / name / "stories.jsonl", [*rows, *rows[:3]][::order])
     (tmp_path / "a").rename(tmp_path / ("a" if order == 1 else "z"))
-    product = made(input=str(tmp_path / "*" / "stories.jsonl"), columns=MAP)
-    assert len(product.rows) == 12
-    assert {row["text"] for row in product.rows} == {"[deleted]"}
-    assert product.counts["set_aside"] == {
+    artifact = made(input=str(tmp_path / "*" / "stories.jsonl"), columns=MAP)
+    assert len(artifact.rows) == 12
+    assert {row["text"] for row in artifact.rows} == {"[deleted]"}
+    assert artifact.counts["rejected_rows"] == {
         # Three rows of each source stand there twice; only the latest version is repeated.
         "story_id: duplicate id": 2 * 15,
         "story_id: repeated row": 3,
@@ -712,7 +718,7 @@ def test_of_one_story_in_several_sources_the_latest_stays(
         for text in ("one", "two")
     ]
     path = write_lines(tmp_path / "raw.jsonl", both[::order])
-    kept = read_table(path, STORIES, columns=MAP, set_aside=SetAside()).to_pylist()
+    kept = read_table(path, STORIES, columns=MAP, rejected_rows=RejectedRows()).to_pylist()
     assert [row["score_utc"] for row in kept] == [5] * 12
     assert {row["text"] for row in kept} == {"one", "two"}
     assert kept == made(input=str(path), columns=MAP).rows
@@ -721,7 +727,7 @@ def test_of_one_story_in_several_sources_the_latest_stays(
 @pytest.mark.parametrize("counted", [True, False])
 def test_a_bar_shows_how_far_the_work_is_with_and_without_a_tokenizer(
     tmp_path: Path,
-    made: Callable[..., Product],
+    made: Callable[..., Artifact],
     module: ModuleType,
     tiny_model: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -751,7 +757,7 @@ def test_a_bar_shows_how_far_the_work_is_with_and_without_a_tokenizer(
         "stories": [1_000, 1_000, 500],
     }
     shown.clear()
-    read_table(path, STORIES, columns=MAP, set_aside=SetAside())
+    read_table(path, STORIES, columns=MAP, rejected_rows=RejectedRows())
     assert shown == {"reading": [path.stat().st_size]}
 
 
@@ -778,7 +784,7 @@ def test_a_killed_run_starts_again_and_ends_in_the_same_file(
     assert not (out / "manifest.json").exists()
     assert program("data_prep/make_stories.py", "--out", str(out), *arguments).returncode == 0
     assert len(read_product(out).rows) == 30_000
-    for name in ("stories.parquet", "set_aside.jsonl", "examples.jsonl"):
+    for name in ("stories.parquet", "rejected.jsonl", "examples.jsonl"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
@@ -868,16 +874,16 @@ def test_every_broken_row_is_counted_and_every_good_one_survives(
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
     print(f"{count:,} rows in {time.monotonic() - started:.0f} s, at most {peak:,} MiB")
     assert peak < 4_096
-    product = read_product(out)
-    assert product.counts["set_aside"] == Counter(KINDS[kind] for kind in planned.values())
-    noted = {row["row"]: f"{row['column']}: {row['reason']}" for row in product.set_aside}
+    artifact = read_product(out)
+    assert artifact.counts["rejected_rows"] == Counter(KINDS[kind] for kind in planned.values())
+    noted = {row["row"]: f"{row['column']}: {row['reason']}" for row in artifact.rejected_rows}
     assert len(noted) == broken
     for row in repeats:
         # Of equal rows the first one stays.
         assert noted.pop(row) == "story_id: repeated row"
     assert noted == expected
-    assert [row["story_id"] for row in product.rows] == [f"s{row}" for row in good]
-    for row, number in zip(product.rows, good, strict=True):
+    assert [row["story_id"] for row in artifact.rows] == [f"s{row}" for row in good]
+    for row, number in zip(artifact.rows, good, strict=True):
         wanted = story(number)
         assert row["text"] == wanted["body"]
         assert row["score"] == wanted["score"]
@@ -886,7 +892,7 @@ def test_every_broken_row_is_counted_and_every_good_one_survives(
 
 
 def test_of_many_versions_of_a_row_the_same_one_stays_whatever_the_order(
-    tmp_path: Path, made: Callable[..., Product]
+    tmp_path: Path, made: Callable[..., Artifact]
 ) -> None:
     rng = random.Random(8)
     rows = [story(k, body=f"version {rng.randrange(3)}") for k in range(300) for _ in range(4)]
@@ -894,11 +900,11 @@ def test_of_many_versions_of_a_row_the_same_one_stays_whatever_the_order(
     for _ in range(3):
         rng.shuffle(rows)
         path = str(write_lines(tmp_path / "raw.jsonl", rows))
-        product = made(input=path, columns=MAP)
-        assert len(product.rows) == 300
-        assert sum(product.counts["set_aside"].values()) == 900
-        kept.append({row["story_id"]: row["text"] for row in product.rows})
-        whole = read_table(path, STORIES, columns=MAP, set_aside=SetAside())
+        artifact = made(input=path, columns=MAP)
+        assert len(artifact.rows) == 300
+        assert sum(artifact.counts["rejected_rows"].values()) == 900
+        kept.append({row["story_id"]: row["text"] for row in artifact.rows})
+        whole = read_table(path, STORIES, columns=MAP, rejected_rows=RejectedRows())
         texts = dict(zip(whole["story_id"].to_pylist(), whole["text"].to_pylist(), strict=True))
         assert texts == kept[-1]
     assert kept[0] == kept[1] == kept[2]

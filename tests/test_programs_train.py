@@ -16,8 +16,8 @@ from litbench.errors import ConfigError
 from litbench.models.generative import GenerativeModel
 from litbench.models.reward import RewardModel
 from litbench.raters import judge_pairs
-from litbench.reading import read_table
 from litbench.records import PAIRS, prompt_keys, write_table
+from litbench.tables import read_table
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -124,7 +124,7 @@ def test_what_a_training_leaves(kind, train, pairs_file, capsys):
 
 def test_every_pair_that_training_did_not_use_is_listed_with_its_reason(train, pairs_file):
     folder = train(validation=0.2)
-    rows = [json.loads(line) for line in (folder / "set_aside.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "rejected.jsonl").read_text().splitlines()]
     reasons = {row["pair_id"]: row["reason"] for row in rows}
     assert len(reasons) == len(rows)
     counts = run_of(folder)["training"]["counts"]
@@ -180,7 +180,7 @@ def test_an_evaluation_named_later_does_not_train_again(
 ):
     folder = train(kind, **options)
     weights = {path.name: path.read_bytes() for path in (folder / "model").glob("*.safetensors")}
-    aside, before = (folder / "set_aside.jsonl").read_bytes(), run_of(folder)
+    aside, before = (folder / "rejected.jsonl").read_bytes(), run_of(folder)
     name = {"reward": "bradley_terry", "generative": "generative"}[kind]
     module = load_program(f"train/{name}.py")
 
@@ -198,7 +198,7 @@ def test_an_evaluation_named_later_does_not_train_again(
     assert weights == {
         path.name: path.read_bytes() for path in (folder / "model").glob("*.safetensors")
     }
-    assert (folder / "set_aside.jsonl").read_bytes() == aside
+    assert (folder / "rejected.jsonl").read_bytes() == aside
     for changed in ({"learning_rate": 1e-4}, {"split": None}):
         with pytest.raises(AssertionError, match="trained again"):
             train(kind, **{**options, **changed})

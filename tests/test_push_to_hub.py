@@ -14,9 +14,9 @@ import pytest
 import yaml
 from fake_hub import TOKEN, FakeHub
 
+from litbench.artifact import file_digest, read_manifest, write_json
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
-from litbench.manifest import file_digest, read_manifest, write_json
 from litbench.records import write_table
 
 COUNTS = {
@@ -25,7 +25,7 @@ COUNTS = {
         {"step": "min_score", "about": "score | at least 10", "unit": "stories", "kept": 765,
          "removed": 222},
     ],
-    "stories": {"stories": 987, "set_aside": {"text: null": 13}},
+    "stories": {"stories": 987, "rejected_rows": {"text: null": 13}},
     "lengths": {"after": {}},
 }  # fmt: skip
 
@@ -37,17 +37,17 @@ def list_outputs(folder: Path) -> None:
     write_json({**read_manifest(folder), "outputs": outputs}, folder / "manifest.json")
 
 
-def rewrite(product: Path, column: str, values: list[str]) -> None:
+def rewrite(artifact: Path, column: str, values: list[str]) -> None:
     """Make the pairs again with another column."""
-    pairs = pq.read_table(product / "pairs.parquet")
+    pairs = pq.read_table(artifact / "pairs.parquet")
     place = pairs.column_names.index(column)
     pairs = pairs.set_column(place, column, pa.array(values, pa.large_string()))
-    write_table(pairs, product / "pairs.parquet")
-    list_outputs(product)
+    write_table(pairs, artifact / "pairs.parquet")
+    list_outputs(artifact)
 
 
 @pytest.fixture
-def product(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
+def artifact(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
     """The folder of a program that makes pairs: 40 in train, 12 in test."""
     rows = [
         {
@@ -70,7 +70,7 @@ def product(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
     ]
     pairs = pair_table(rows)
     pairs = pairs.append_column("rationale", pa.array([f"Secret reason {n}" for n in range(52)]))
-    folder = tmp_path / "product"
+    folder = tmp_path / "artifact"
     folder.mkdir()
     write_table(pairs, folder / "pairs.parquet")
     manifest = {
@@ -96,13 +96,13 @@ def product(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def publish(
-    load_program: Callable[[str], ModuleType], product: Path, tmp_path: Path
+    load_program: Callable[[str], ModuleType], artifact: Path, tmp_path: Path
 ) -> Callable[..., tuple[Path, str]]:
     """Write the folder to publish with some config keys; returns it and its card."""
     module = load_program("data_prep/push_to_hub.py")
 
     def run(**keys: Any) -> tuple[Path, str]:
-        values = {"product": product, "repository": "me/pairs", "contact": "mail@example.org",
+        values = {"artifact": artifact, "repository": "me/pairs", "contact": "mail@example.org",
                   "out": tmp_path / "push", **keys}  # fmt: skip
         arguments = [f"--{key}={json.dumps(value, default=str)}" for key, value in values.items()]
         module.main(load_config(module.Config, arguments))
@@ -116,7 +116,7 @@ def published(folder: Path) -> pa.Table:
 
 
 def test_every_pair_is_published_once_in_files_of_its_split(
-    publish: Callable[..., tuple[Path, str]], product: Path
+    publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     folder, _ = publish(rows_per_file=15)
     assert sorted(path.name for path in (folder / "data").iterdir()) == [
@@ -129,7 +129,7 @@ def test_every_pair_is_published_once_in_files_of_its_split(
         table = pq.read_table(file)
         assert set(table["split"].to_pylist()) == {file.name.split("-")[0]}
         assert table.num_rows <= 15
-    given = pq.read_table(product / "pairs.parquet")
+    given = pq.read_table(artifact / "pairs.parquet")
     names = [name for name in given.column_names if not name.endswith("_author")]
     key = [("pair_id", "ascending")]
     assert published(folder).sort_by(key).equals(given.select(names).sort_by(key))
@@ -149,9 +149,9 @@ def test_authors_are_published_only_when_asked_for(
 
 @pytest.mark.parametrize("name", ["Secret_Pen", "f" * 15, "F" * 16, "f" * 17, "f" * 16 + "\n", ""])
 def test_plain_names_of_authors_are_not_published(
-    name: str, publish: Callable[..., tuple[Path, str]], product: Path
+    name: str, publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
-    rewrite(product, "rejected_author", ["0" * 16] * 40 + [name] * 12)
+    rewrite(artifact, "rejected_author", ["0" * 16] * 40 + [name] * 12)
     with pytest.raises(
         DataError, match=r"rejected_author: 12 values, the first in row 41,"
     ) as told:
@@ -162,16 +162,16 @@ def test_plain_names_of_authors_are_not_published(
 
 
 def test_pairs_that_the_manifest_does_not_tell_of_are_not_published(
-    publish: Callable[..., tuple[Path, str]], product: Path
+    publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
-    pairs = pq.read_table(product / "pairs.parquet")
+    pairs = pq.read_table(artifact / "pairs.parquet")
     # As when make_pairs.py ends over a leak: new pairs beside the manifest of older ones.
-    write_table(pairs.slice(1), product / "pairs.parquet")
+    write_table(pairs.slice(1), artifact / "pairs.parquet")
     with pytest.raises(DataError, match=r"pairs.parquet is not the file .*make the product again"):
         publish()
-    write_table(pairs, product / "pairs.parquet")
+    write_table(pairs, artifact / "pairs.parquet")
     publish()
-    write_table(pairs.slice(1), product / "pairs.parquet")
+    write_table(pairs.slice(1), artifact / "pairs.parquet")
     with pytest.raises(DataError, match=r"pairs.parquet is not the file"):
         publish(dry_run=False)
 
@@ -254,18 +254,18 @@ def test_text_from_a_config_cannot_break_the_card(
 
 
 def test_simulated_votes_are_called_so(
-    publish: Callable[..., tuple[Path, str]], product: Path
+    publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     _, card = publish()
     assert "simulated" not in card
-    rewrite(product, "label_source", ["planted"] * 52)
+    rewrite(artifact, "label_source", ["planted"] * 52)
     _, card = publish()
     assert "The votes behind these labels are simulated" in card
 
 
 def test_ids_without_texts(
     publish: Callable[..., tuple[Path, str]],
-    product: Path,
+    artifact: Path,
     load_program: Callable[[str], ModuleType],
 ) -> None:
     folder, card = publish(ids_only=True, authors=True)
@@ -274,7 +274,7 @@ def test_ids_without_texts(
         assert b"Secret" not in file.read_bytes()
     assert not [name for name in table.column_names if "author" in name]
     assert not {"prompt", "chosen", "rejected", "rationale"} & set(table.column_names)
-    given = {row["pair_id"]: row for row in pq.read_table(product / "pairs.parquet").to_pylist()}
+    given = {row["pair_id"]: row for row in pq.read_table(artifact / "pairs.parquet").to_pylist()}
     assert table.num_rows == len(given)
     for row in table.to_pylist():
         pair = given[row["pair_id"]]
@@ -293,10 +293,10 @@ def test_ids_without_texts(
     ("column", "value"), [("chosen_story_id", "s0001"), ("prompt_id", "[WP] a whole prompt")]
 )
 def test_ids_that_reddit_does_not_know_are_not_published_as_such(
-    column: str, value: str, publish: Callable[..., tuple[Path, str]], product: Path
+    column: str, value: str, publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
-    given = pq.read_table(product / "pairs.parquet")[column].to_pylist()
-    rewrite(product, column, [value, *given[1:]])
+    given = pq.read_table(artifact / "pairs.parquet")[column].to_pylist()
+    rewrite(artifact, column, [value, *given[1:]])
     message = rf"column {column}: '{re.escape(value)}' and 0 more are no ids of Reddit"
     with pytest.raises(DataError, match=message):
         publish(ids_only=True)
@@ -304,12 +304,12 @@ def test_ids_that_reddit_does_not_know_are_not_published_as_such(
 
 
 def test_the_split_that_means_all_is_called_train(
-    publish: Callable[..., tuple[Path, str]], product: Path
+    publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
-    rewrite(product, "split", ["all"] * 52)
+    rewrite(artifact, "split", ["all"] * 52)
     folder, _ = publish()
     assert [path.name for path in (folder / "data").iterdir()] == ["train-00000-of-00001.parquet"]
-    rewrite(product, "split", ["all", *["train"] * 51])
+    rewrite(artifact, "split", ["all", *["train"] * 51])
     with pytest.raises(DataError, match="would both be called 'train'"):
         publish()
 
@@ -359,11 +359,11 @@ print(json.dumps([row for batch in hub.open_stream(sys.argv[1]) for row in batch
 
 
 def test_what_is_pushed_arrives_in_one_commit_and_can_be_read_back(
-    server: FakeHub, product: Path, tmp_path: Path
+    server: FakeHub, artifact: Path, tmp_path: Path
 ) -> None:
     def push(*more: object, token: str | None = TOKEN) -> str:
         done = server.run(
-            tmp_path, "data_prep/push_to_hub.py", "--product", product, "--repository", "me/pairs",
+            tmp_path, "data_prep/push_to_hub.py", "--product", artifact, "--repository", "me/pairs",
             "--contact", "mail@example.org", "--out", tmp_path / "push", *more, token=token,
         )  # fmt: skip
         assert "Traceback" not in done.stderr
@@ -405,11 +405,11 @@ def test_what_is_pushed_arrives_in_one_commit_and_can_be_read_back(
 
 
 def test_texts_meant_to_be_private_do_not_go_into_a_public_set(
-    server: FakeHub, product: Path, tmp_path: Path
+    server: FakeHub, artifact: Path, tmp_path: Path
 ) -> None:
     server.publish("me/pairs", {".gitattributes": b""})
     arguments = [
-        "--product", product, "--repository", "me/pairs", "--contact", "mail@example.org", "--out",
+        "--product", artifact, "--repository", "me/pairs", "--contact", "mail@example.org", "--out",
         tmp_path / "push", "--dry_run", "false",
     ]  # fmt: skip
     done = server.run(tmp_path, "data_prep/push_to_hub.py", *arguments, token=TOKEN)
@@ -423,8 +423,8 @@ def test_texts_meant_to_be_private_do_not_go_into_a_public_set(
 
 
 def test_a_product_without_a_manifest_is_refused(
-    publish: Callable[..., tuple[Path, str]], product: Path
+    publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
-    shutil.move(product / "manifest.json", product / "elsewhere.json")
+    shutil.move(artifact / "manifest.json", artifact / "elsewhere.json")
     with pytest.raises(DataError, match=r"no manifest.json in .*make the product again"):
         publish()

@@ -1,6 +1,5 @@
 """Raters are blind: what they see, what they say, and how it is written down."""
 
-import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from random import Random
@@ -14,6 +13,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.raters import (
+    KINDS,
     BlindPair,
     Judgement,
     LengthRater,
@@ -24,14 +24,15 @@ from litbench.raters import (
     blind,
     checked_trainer,
     judge_pairs,
+    load_object,
     load_rater,
     load_trainer,
     parse_raters,
     prompts_seen,
     training_prompts_of,
 )
-from litbench.reading import read_table
 from litbench.records import VERDICTS, write_table
+from litbench.tables import read_table
 from litbench.text import prompt_key
 
 Build = Callable[..., pa.Table]
@@ -448,11 +449,11 @@ def test_a_wrong_option_is_an_error(kind: str, options: dict[str, Any], message:
         load_rater(RaterSpec("r", kind, options))
 
 
-def test_every_kind_and_trainer_can_be_imported() -> None:
-    for group in ("litbench.raters", "litbench.trainers"):
-        points = importlib.metadata.entry_points(group=group)
-        assert len(points) > 0
-        assert all(callable(point.load()) for point in points)
+def test_every_kind_can_be_imported() -> None:
+    for kind in KINDS.values():
+        paths = [kind.load, kind.options, kind.train, kind.training]
+        assert all(callable(load_object(path)) for path in paths if path is not None)
+        assert (kind.train is None) == (kind.training is None)
 
 
 def test_only_a_trainable_kind_without_a_path_has_a_trainer() -> None:

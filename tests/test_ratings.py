@@ -8,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from litbench.artifact import read_manifest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.judges.recorded import RecordedRater, recorded_verdicts
-from litbench.manifest import read_manifest
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.raters import judge_pairs
-from litbench.reading import read_table
-from litbench.records import PAIRS, VERDICTS, SetAside, write_table
+from litbench.records import PAIRS, VERDICTS, RejectedRows, write_table
 from litbench.sources.ratings import (
     RATINGS,
     RatingTable,
@@ -26,6 +25,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
+from litbench.tables import read_table
 
 
 def write_rows(path, rows):
@@ -39,14 +39,17 @@ def read(tmp_path):
 
     def run(rows, kind="person", stories=("s", "t"), **how):
         file = write_rows(tmp_path / "ratings.jsonl", rows)
-        set_aside = SetAside()
+        rejected_rows = RejectedRows()
         how = {"rater": "who", "values": ["plot"]} | how
         table = read_ratings(
-            RatingTable(file, **how), kind, {name: f"digest {name}" for name in stories}, set_aside
+            RatingTable(file, **how),
+            kind,
+            {name: f"digest {name}" for name in stories},
+            rejected_rows,
         )
         assert table.schema.names == [column.name for column in RATINGS.columns]
         found = {(row["rater"], row["story_id"]): row for row in table.to_pylist()}
-        return found, set_aside
+        return found, rejected_rows
 
     return run
 
@@ -63,12 +66,12 @@ def test_a_rating_is_the_mean_of_its_scales_and_of_its_items(read):
         {"story_id": "t", "who": 2, "round": 1, "plot": 3, "style": 4},
     ]
     how = {"values": ["plot", "style"], "item": "round", "explanation": "why"}
-    found, set_aside = read(rows, **how)
+    found, rejected_rows = read(rows, **how)
     assert rating_of(found) == {("1", "s"): 3.0, ("2", "t"): 3.5}
     assert found["1", "s"]["explanation"] == "late\n\nearly\n\nlast"
     assert found["1", "s"]["story_digest"] == "digest s"
     assert found["2", "t"]["explanation"] is None
-    assert set_aside.total == 0
+    assert rejected_rows.total == 0
     again, _ = read(rows[::-1], **how)
     assert again == found
     alone, _ = read(rows, rater="{who}, round {round}", values=["plot"])
@@ -100,9 +103,9 @@ def test_rows_that_cannot_be_used_are_set_aside_and_counted(read):
         {"story_id": "s", "who": "a", "plot": 4},
         {"story_id": None, "who": "a", "plot": 4},
     ]
-    found, set_aside = read(rows)
+    found, rejected_rows = read(rows)
     assert rating_of(found) == {("a", "s"): 4.0}
-    assert set_aside.counts() == {
+    assert rejected_rows.counts() == {
         "plot: not a rating": 2,
         "plot: null": 1,
         "story_id: no such story": 1,
@@ -125,9 +128,9 @@ def test_answers_of_a_judge_that_cannot_be_read_leave_a_null_rating(read):
         for s, values in {"s": [1, None, 0], "t": [None, None, 1]}.items()
         for t, p in enumerate(values)
     ]
-    strict, set_aside = read(rows, kind="recorded", item="test")
+    strict, rejected_rows = read(rows, kind="recorded", item="test")
     assert rating_of(strict) == {("m", "s"): None, ("m", "t"): None}
-    assert set_aside.total == 0
+    assert rejected_rows.total == 0
     most, _ = read(rows, kind="recorded", item="test", least_share=0.6)
     assert rating_of(most) == {("m", "s"): 0.5, ("m", "t"): None}
     # A test that was not even asked is missing, too.
@@ -412,7 +415,7 @@ def test_a_condition_on_the_stories_leaves_their_ratings_out_too(study, load_pro
     importing = load_program("data_prep/import_ratings.py")
     importing.main(importing.Config(**study, where="machine"))
     counts = read_manifest(study["out"])["counts"]
-    assert counts["set_aside"] == {}
+    assert counts["rejected_rows"] == {}
     # 12 stories, 36 ratings of people and 23 of judges.
     assert counts["not_selected"] == 12 + 36 + 23
     assert counts["funnel"][0]["kept"] == 48

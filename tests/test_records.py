@@ -23,12 +23,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.errors import DataError
-from litbench.reading import ROW, read_table
 from litbench.records import (
     PAIRS,
     STORIES,
     VERDICTS,
-    SetAside,
+    RejectedRows,
     check_parquet,
     cut_rows,
     empty_columns,
@@ -40,6 +39,7 @@ from litbench.records import (
     write_sorted_batches,
     write_table,
 )
+from litbench.tables import ROW, read_table
 from litbench.text import count_words_of
 
 Table = Callable[..., pa.Table]
@@ -323,11 +323,11 @@ def test_columns_that_change_their_type_late_are_read_as_if_they_had_not(tmp_pat
     ]
     rows[-2]["score"] = 4.0
     rows[-3]["score"] = 4.5
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     path = write_rows(tmp_path / "raw.jsonl", rows)
-    stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside)
+    stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
     assert stories.num_rows == count - 1
-    assert [(row["row"], row["column"]) for row in set_aside.rows] == [(count - 2, "score")]
+    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(count - 2, "score")]
     assert stories["story_id"][-1].as_py() == "last"
     assert stories["story_id"][5].as_py() == "5"
     assert stories["late"][-1].as_py() == f"[{count - 1}]"
@@ -340,11 +340,11 @@ def test_a_fraction_among_whole_numbers_costs_no_other_row(
     monkeypatch.setattr("litbench.formats.CHUNK_ROWS", size)
     rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
     rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 7.0, 2.5
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     path = write_rows(tmp_path / "raw.jsonl", rows)
-    stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside)
+    stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
     assert stories["story_id"].to_pylist() == ["0", "1", "3", "4", "7"]
-    assert set_aside.counts() == {"story_id: not text": 2, "score: not a whole number": 1}
+    assert rejected_rows.counts() == {"story_id: not text": 2, "score: not a whole number": 1}
 
 
 # Column maps ---------------------------------------------------------------------------------
@@ -385,20 +385,23 @@ def test_a_column_that_was_mapped_is_renamed_and_the_others_stay(
 
 def test_a_template_over_a_null_is_null_and_so_missing(tmp_path: Path) -> None:
     path = raw(tmp_path / "raw.jsonl", subreddit=["x", None, "y"])
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     columns = {**MAP, "prompt_id": "{subreddit}/{id}", "flair": "{subreddit}"}
-    stories = read_table(path, STORIES, columns=columns, set_aside=set_aside)
+    stories = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
     assert stories["prompt_id"].to_pylist() == ["x/a", "y/c"]
-    assert set_aside.counts() == {"prompt_id: null": 1}
+    assert rejected_rows.counts() == {"prompt_id: null": 1}
 
 
 def test_a_value_that_does_not_fit_its_template_sets_the_row_aside(tmp_path: Path) -> None:
     path = raw(tmp_path / "raw.jsonl", created_utc=[1e30, "soon", 1_580_000_000.0])
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     columns = {**MAP, "flair": "{created_utc:%Y}"}
-    assert read_table(path, STORIES, columns=columns, set_aside=set_aside).num_rows == 1
-    assert [(row["row"], row["column"]) for row in set_aside.rows] == [(1, "flair"), (2, "flair")]
-    assert set_aside.rows[0]["reason"] == "does not fit the template {created_utc:%Y}"
+    assert read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows).num_rows == 1
+    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [
+        (1, "flair"),
+        (2, "flair"),
+    ]
+    assert rejected_rows.rows[0]["reason"] == "does not fit the template {created_utc:%Y}"
 
 
 @pytest.mark.parametrize(
@@ -454,21 +457,25 @@ def test_a_condition_selects_rows_and_counts_the_others(
 ) -> None:
     if ending == "csv":
         where = where.replace("score", "TRY_CAST(score AS INT)")
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     stories = read_table(
-        raw(tmp_path / f"raw.{ending}"), STORIES, columns=MAP, set_aside=set_aside, where=where
+        raw(tmp_path / f"raw.{ending}"),
+        STORIES,
+        columns=MAP,
+        rejected_rows=rejected_rows,
+        where=where,
     )
     assert stories["story_id"].to_pylist() == kept
-    assert set_aside.not_selected == 3 - len(kept)
-    assert not set_aside.rows
+    assert rejected_rows.not_selected == 3 - len(kept)
+    assert not rejected_rows.rows
 
 
 def test_a_row_left_out_is_not_checked_and_numbers_stay_those_of_the_file(tmp_path: Path) -> None:
     path = raw(tmp_path / "raw.jsonl", score=["many", 1, 1.5], body=["x", "y", None])
-    set_aside = SetAside()
-    stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside, where="id <> 'a'")
+    rejected_rows = RejectedRows()
+    stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows, where="id <> 'a'")
     assert stories["story_id"].to_pylist() == ["b"]
-    assert [row["row"] for row in set_aside.rows] == [3]
+    assert [row["row"] for row in rejected_rows.rows] == [3]
 
 
 def test_a_condition_on_numbers_of_a_csv_file_says_how_to_write_it(tmp_path: Path) -> None:
@@ -539,13 +546,13 @@ def test_a_broken_value_is_named_by_row_column_and_reason(
     path = write_rows(tmp_path / "raw.jsonl", rows)
     with pytest.raises(DataError, match=f"raw.jsonl: row .*, column {column}: .*mend or remove"):
         read_table(path, STORIES)
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     if alone and column in ("story_id", "text"):
         with pytest.raises(DataError, match="no usable row is left"):
-            read_table(path, STORIES, set_aside=set_aside)
+            read_table(path, STORIES, rejected_rows=rejected_rows)
     else:
-        assert read_table(path, STORIES, set_aside=set_aside).num_rows == 2
-    found = next(row for row in set_aside.rows if row["row"] == 2)
+        assert read_table(path, STORIES, rejected_rows=rejected_rows).num_rows == 2
+    found = next(row for row in rejected_rows.rows if row["row"] == 2)
     assert found["file"] == str(path)
     assert found["column"] == column
     assert found["reason"].startswith(reason)
@@ -626,10 +633,10 @@ def test_numbers_that_do_not_fit_are_set_aside_and_never_bent(
         changed = pa.array([type(value)(1), value, None], kind)
         place = table.column_names.index(column)
         pq.write_table(table.set_column(place, column, changed), path)
-        set_aside = SetAside()
-        stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside)
+        rejected_rows = RejectedRows()
+        stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
         assert stories[column].to_pylist() == [1, None]
-        assert [(row["row"], row["column"]) for row in set_aside.rows] == [(2, column)]
+        assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(2, column)]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "1e400", "nan", True])
@@ -638,10 +645,10 @@ def test_a_number_is_finite(tmp_path: Path, pair_table: Table, value: Any) -> No
     rows[1]["margin"] = value
     for mixed in (False, True):
         rows[0]["margin"] = 1.0 if mixed else None
-        set_aside = SetAside()
+        rejected_rows = RejectedRows()
         path = write_rows(tmp_path / "pairs.jsonl", rows)
-        assert read_table(path, PAIRS, set_aside=set_aside).num_rows == 1
-        assert [(row["row"], row["column"]) for row in set_aside.rows] == [(2, "margin")]
+        assert read_table(path, PAIRS, rejected_rows=rejected_rows).num_rows == 1
+        assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(2, "margin")]
 
 
 def test_a_word_that_is_no_choice_is_named(tmp_path: Path, verdict_table: Table) -> None:
@@ -667,11 +674,11 @@ def test_the_same_key_twice_keeps_one_row_whatever_the_order(
     ).to_pylist()
     kept = set()
     for turn in range(6):
-        set_aside = SetAside()
+        rejected_rows = RejectedRows()
         path = write_rows(tmp_path / "verdicts.jsonl", rows[turn:] + rows[:turn])
-        table = read_table(path, VERDICTS, set_aside=set_aside)
+        table = read_table(path, VERDICTS, rejected_rows=rejected_rows)
         assert table.num_rows == 4
-        assert sum(set_aside.counts().values()) == 2
+        assert sum(rejected_rows.counts().values()) == 2
         kept.add(tuple(sorted(str(row) for row in table.to_pylist())))
     assert len(kept) == 1
 
@@ -685,26 +692,26 @@ def test_rows_carry_their_number_in_the_file_where_it_is_asked_for(tmp_path: Pat
     lines = [json.dumps(row) + "\n" for row in stories]
     path.write_text("".join([*lines[:2], "{\n", *lines[2:]]), encoding="utf-8")
     keys: dict[str, Any] = {"columns": {}, "where": "story_id <> 'd'"}
-    table = read_table(path, STORIES, set_aside=SetAside(), numbered=True, **keys)
+    table = read_table(path, STORIES, rejected_rows=RejectedRows(), numbered=True, **keys)
     found = dict(zip(table["story_id"].to_pylist(), table[ROW].to_pylist(), strict=True))
     assert found == {"a": 1, "c": 4, "e": 7}
-    plain = read_table(path, STORIES, set_aside=SetAside(), **keys)
+    plain = read_table(path, STORIES, rejected_rows=RejectedRows(), **keys)
     assert plain.drop_columns([ROW]).equals(table.drop_columns([ROW]))
 
 
 def test_a_broken_row_never_takes_the_place_of_a_good_one(tmp_path: Path) -> None:
     path = raw(tmp_path / "raw.jsonl", id=["a", "a", "a"], body=[None, "good", None])
-    set_aside = SetAside()
-    stories = read_table(path, STORIES, columns=MAP, set_aside=set_aside)
+    rejected_rows = RejectedRows()
+    stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
     assert stories["text"].to_pylist() == ["good"]
-    assert set_aside.counts() == {"text: null": 2}
+    assert rejected_rows.counts() == {"text: null": 2}
 
 
 def test_a_row_with_two_faults_is_set_aside_once(tmp_path: Path) -> None:
     path = raw(tmp_path / "raw.jsonl", score=["x", 1, 1], body=[None, "b", "c"])
-    set_aside = SetAside()
-    assert read_table(path, STORIES, columns=MAP, set_aside=set_aside).num_rows == 2
-    assert len(set_aside.rows) == 1
+    rejected_rows = RejectedRows()
+    assert read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows).num_rows == 2
+    assert len(rejected_rows.rows) == 1
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -851,12 +858,12 @@ def test_reposts_of_a_prompt_have_one_key(story_table: Table) -> None:
 
 
 def test_rows_set_aside_are_counted_and_written_in_the_order_of_the_file(tmp_path: Path) -> None:
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     for row, reason in [(9, "null"), (2, "half \ud800"), (10, "null")]:
-        set_aside.add("f", row, "text", reason, "x" * 500)
-    assert list(set_aside.counts().items()) == [("text: null", 2), ("text: half \ud800", 1)]
-    set_aside.write(tmp_path / "set_aside.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "set_aside.jsonl").read_text().splitlines()]
+        rejected_rows.add("f", row, "text", reason, "x" * 500)
+    assert list(rejected_rows.counts().items()) == [("text: null", 2), ("text: half \ud800", 1)]
+    rejected_rows.write(tmp_path / "rejected.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
     assert [row["row"] for row in rows] == [2, 9, 10]
     assert all(len(row["value"]) == 120 for row in rows)
 
@@ -865,7 +872,7 @@ def test_rows_set_aside_are_counted_and_written_in_the_order_of_the_file(tmp_pat
 def test_many_rows_set_aside_are_what_few_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(SetAside, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(RejectedRows, "_MOST_IN_MEMORY", most)
     rng = random.Random(3)
     rows = [
         (
@@ -877,12 +884,12 @@ def test_many_rows_set_aside_are_what_few_are(
         )
         for k in range(200)
     ]
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     for row in rows:
-        set_aside.add(*row)
-    assert set_aside.total == 200
-    assert len(set_aside.rows) == 200
-    assert set_aside.counts() == Counter(f"{column}: {why}" for _, _, column, why, _ in rows)
+        rejected_rows.add(*row)
+    assert rejected_rows.total == 200
+    assert len(rejected_rows.rows) == 200
+    assert rejected_rows.counts() == Counter(f"{column}: {why}" for _, _, column, why, _ in rows)
     names = ("file", "row", "column", "reason", "value")
     expected = [
         dict(zip(names, (*row[:4], repr(row[4])), strict=True))
@@ -890,21 +897,21 @@ def test_many_rows_set_aside_are_what_few_are(
     ]
     for _ in range(2):
         # Writing takes nothing away.
-        set_aside.write(tmp_path / "set_aside.jsonl")
-        lines = (tmp_path / "set_aside.jsonl").read_text().splitlines()
+        rejected_rows.write(tmp_path / "rejected.jsonl")
+        lines = (tmp_path / "rejected.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == expected
 
 
 def test_rows_set_aside_need_no_more_memory_than_some_of_them() -> None:
-    set_aside = SetAside()
+    rejected_rows = RejectedRows()
     for number in range(3):
-        set_aside.add("f", number, "text", "null", "x" * 100)
+        rejected_rows.add("f", number, "text", "null", "x" * 100)
     tracemalloc.start()
     for number in range(200_000):
-        set_aside.add("f", number, "text", "null", "x" * 100)
+        rejected_rows.add("f", number, "text", "null", "x" * 100)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert set_aside.total == 200_003
+    assert rejected_rows.total == 200_003
     # All of them take about 90 MB.
     assert used < 20e6
 
@@ -916,11 +923,11 @@ def test_a_disk_that_is_full_while_rows_are_set_aside_is_a_clear_error(
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    monkeypatch.setattr(SetAside, "_MOST_IN_MEMORY", 2)
-    set_aside = SetAside()
-    set_aside.add("f", 1, "text", "null")
+    monkeypatch.setattr(RejectedRows, "_MOST_IN_MEMORY", 2)
+    rejected_rows = RejectedRows()
+    rejected_rows.add("f", 1, "text", "null")
     with pytest.raises(DataError, match=r"No space left.*TMPDIR"):
-        set_aside.add("f", 2, "text", "null")
+        rejected_rows.add("f", 2, "text", "null")
 
 
 @given(

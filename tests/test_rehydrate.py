@@ -31,10 +31,10 @@ from fake_reddit import (
 )
 
 from litbench.errors import ConfigError, DataError
-from litbench.reading import read_table
 from litbench.records import PAIRS, pair_id
 from litbench.sources.posts import hash_author
 from litbench.sources.reddit import Patience, RedditError
+from litbench.tables import read_table
 from litbench.text import count_words_of
 
 PROGRAM = "data_prep/rehydrate.py"
@@ -75,7 +75,7 @@ def counts_of(folder: Path) -> dict[str, Any]:
 
 
 def reasons_of(folder: Path) -> Counter[str]:
-    lines = (folder / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return Counter(f"{row['column']}: {row['reason']}" for row in rows)
 
@@ -213,7 +213,7 @@ def test_labels_that_were_published_come_back(
         push = load_program("data_prep/push_to_hub.py")
         push.main(
             push.Config(
-                product=tmp_path / "out", repository="me/pairs", contact="me@example.org",
+                artifact=tmp_path / "out", repository="me/pairs", contact="me@example.org",
                 out=tmp_path / "published", ids_only=True,
             )
         )  # fmt: skip
@@ -259,7 +259,7 @@ def test_pairs_that_contradict_or_repeat_are_set_aside(
         "rejected_comment_id: null": 1,
     }
     # By their places in the file, whatever was left out before.
-    noted = (tmp_path / "out" / "set_aside.jsonl").read_text(encoding="utf-8").splitlines()
+    noted = (tmp_path / "out" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     assert sorted(json.loads(line)["row"] for line in noted) == [1, 3, 4, 5, 6, 7, 8]
 
 
@@ -410,7 +410,7 @@ def test_faults_change_neither_the_files_nor_the_useful_requests(
         assert wild.answered == calm.answered
         assert wild.requests == 17 + wild.faults.total()
     assert counts_of(tmp_path / "wild")["requests_of_this_run"]["requests"] == wild.requests
-    for name in ("pairs.parquet", "comments.parquet", "set_aside.jsonl"):
+    for name in ("pairs.parquet", "comments.parquet", "rejected.jsonl"):
         assert (tmp_path / "calm" / name).read_bytes() == (tmp_path / "wild" / name).read_bytes()
 
 
@@ -582,7 +582,7 @@ def kill_at_random_requests(
         repeated = server.answered["info"] - calm.answered["info"]
         assert 0 <= repeated <= kills
     assert not list((tmp_path / "killed").rglob(".part-*"))
-    for name in ("pairs.parquet", "comments.parquet", "set_aside.jsonl"):
+    for name in ("pairs.parquet", "comments.parquet", "rejected.jsonl"):
         calm_bytes = (tmp_path / "calm" / name).read_bytes()
         assert (tmp_path / "killed" / name).read_bytes() == calm_bytes, out
 

@@ -20,9 +20,9 @@ import pytest
 from litbench import scoring
 from litbench.errors import ConfigError, DataError
 from litbench.raters import LengthRater
-from litbench.reading import read_table
 from litbench.records import write_table
 from litbench.scoring import PromptPart, ScoringJob, score_files, scorer_entry, scorer_spec
+from litbench.tables import read_table
 from litbench.text import prompt_key
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -227,8 +227,8 @@ def test_text_files_are_stories(job, tmp_path):
     ]
     assert {row["prompt"] for row in found} == {"[WP] A door."}
     counts = json.loads(made.manifest.read_text())["counts"]
-    assert counts["set_aside"] == {"(file): bytes that are not UTF-8": 1, "(file): no text": 1}
-    assert "latin.txt" in made.set_aside.read_text()
+    assert counts["rejected_rows"] == {"(file): bytes that are not UTF-8": 1, "(file): no text": 1}
+    assert "latin.txt" in made.rejected_rows.read_text()
 
 
 def test_other_files_beside_the_texts_do_not_matter(job, tmp_path, dying):
@@ -257,12 +257,12 @@ def test_broken_rows_are_set_aside_with_their_reasons_and_an_old_list_goes(job, 
     humans = write_jsonl([{"prompt": "p"}, *story_rows(2)], tmp_path / "humans.jsonl")
     made = job(None, source=source, reference=str(humans))
     assert len(scored(made)) == 3
-    noted = [json.loads(line) for line in made.set_aside.read_text().splitlines()]
+    noted = [json.loads(line) for line in made.rejected_rows.read_text().splitlines()]
     assert [(Path(row["file"]).name, row["row"], row["reason"]) for row in noted] == [
         ("broken.jsonl", 4, "null"), ("broken.jsonl", 5, "not JSON"), ("humans.jsonl", 1, "null"),
     ]  # fmt: skip
     scored(job(rows, source=write_jsonl(rows, source)))
-    assert not made.set_aside.exists()
+    assert not made.rejected_rows.exists()
 
 
 def test_where_leaves_rows_out(job):
@@ -299,7 +299,7 @@ def test_sources_and_output_are_told_apart(job):
     made = job(story_rows(1))
     with pytest.raises(ConfigError, match="is input and output"):
         replace(made, out=Path(made.inputs[0]))
-    for written in (made.set_aside, made.manifest):
+    for written in (made.rejected_rows, made.manifest):
         with pytest.raises(ConfigError, match="is input and output"):
             replace(made, inputs=(str(written),))
     with pytest.raises(ConfigError, match="name an input"):
@@ -315,13 +315,13 @@ def test_files_beside_the_output_are_its_own(job, tmp_path):
     source.write_text(source.read_text() + "not json\n")
     ours = ("out.csv", "out.jsonl", "out.parquet")
     jobs = [job(None, source=source, out=name) for name in ours]
-    assert len({path for one in jobs for path in (one.set_aside, one.manifest, one.parts)}) == 9
-    mended = write_jsonl(story_rows(1), tmp_path / "out.set_aside.jsonl")
+    assert len({path for one in jobs for path in (one.rejected_rows, one.manifest, one.parts)}) == 9
+    mended = write_jsonl(story_rows(1), tmp_path / "out.rejected.jsonl")
     for one in jobs:
         scored(one)
     scored(job(None, source=mended))
     assert mended.exists()
-    assert jobs[0].set_aside.exists()
+    assert jobs[0].rejected_rows.exists()
 
 
 @pytest.mark.parametrize(

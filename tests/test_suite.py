@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from litbench.artifact import read_manifest
 from litbench.config import build, load_config
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Judged
-from litbench.manifest import read_manifest
-from litbench.reading import read_table
 from litbench.records import PAIRS, write_table
+from litbench.tables import read_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -177,7 +177,7 @@ def test_a_broken_set_is_set_aside_and_the_others_go_on(
         found = json.loads((tmp_path / "out/suite.json").read_text())
         assert found["rows"] == whole["rows"]
         assert found["absent"] == []
-        assert "gone.parquet is not a Parquet file" in found["set_aside"]["gone"]
+        assert "gone.parquet is not a Parquet file" in found["rejected_rows"]["gone"]
         text = (tmp_path / "out/suite.md").read_text()
         assert "- gone: set aside: gone.parquet is not a Parquet file" in text
         assert str(tmp_path) not in text
@@ -351,7 +351,7 @@ def test_several_rejected_texts_make_several_pairs(
         ("right 3", "wrong"), ("right too", "wrong"),
     }  # fmt: skip
     assert {pair["subset"] for pair in pairs} == {"Focus", "Math"}
-    noted = [json.loads(x) for x in (tmp_path / "imported/set_aside.jsonl").read_text().split("\n")
+    noted = [json.loads(x) for x in (tmp_path / "imported/rejected.jsonl").read_text().split("\n")
              if x]  # fmt: skip
     assert [(one["row"], one["column"]) for one in noted] == [
         (4, "rejected"), (5, "chosen"), (5, "rejected")

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from litbench.artifact import Artifact
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import EvaluationPairs, finish_evaluation
-from litbench.manifest import Product
 from litbench.metrics.explanations import (
     ExplanationStudy,
     FeatureDifference,
@@ -64,12 +64,12 @@ def evaluated(pair_table, verdict_table, tmp_path):
             rows += judged(rater, kind, n, (right or {}).get(rater, 8 + 3 * place))
         verdicts = verdict_table(rows)
         reference = next(iter(kinds))
-        product = Product(
+        artifact = Artifact(
             tmp_path / name, program=__file__, config={"reference": reference, "split": None},
             inputs={"pairs": path},
         )  # fmt: skip
         records = {rater: [{"notes": (notes or {}).get(rater, {})}] for rater in kinds}
-        finish_evaluation(product, [verdicts], records, EvaluationPairs(pairs, None), reference)
+        finish_evaluation(artifact, [verdicts], records, EvaluationPairs(pairs, None), reference)
         rows = leaderboard(verdicts, pairs, reference)
         return tmp_path / name, {row.rater: row for row in rows}
 
@@ -339,10 +339,10 @@ def test_other_pairs_and_other_texts_are_never_put_together(evaluated, tables):
 
 def explained(folder, study):
     """What eval/explanations.py leaves."""
-    product = Product(folder, program=__file__, config={}, inputs={})
+    artifact = Artifact(folder, program=__file__, config={}, inputs={})
     content = json.dumps(explanations_json(study))
-    product.write("explanations.json", lambda path: path.write_text(content))
-    product.finish()
+    artifact.write("explanations.json", lambda path: path.write_text(content))
+    artifact.finish()
     return folder
 
 

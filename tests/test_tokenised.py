@@ -52,7 +52,7 @@ def test_what_is_cached_is_what_was_made(sides):
             assert all(ids.dtype == np.int32 for ids in found.sequences(place))
         assert found.column("weight").tolist() == [1, 2, 3, 4, 5]
         assert found.counts == first.counts
-        assert found.set_aside == [{"pair_id": "other", "reason": "longer than max_length"}]
+        assert found.rejected_rows == [{"pair_id": "other", "reason": "longer than max_length"}]
     assert first.counts["pairs_given"] == 6
     assert first.counts["pairs"] == 5
     assert first.counts["pairs_cut"] == 2

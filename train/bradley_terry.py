@@ -6,7 +6,7 @@ r"""Train a Bradley-Terry reward model (paper 4.1, A.9).
 
 Reads `pairs`. Writes `model/` (weights as safetensors, tokenizer, `litbench.json` with the joined
 form of prompt and story and the hashes of the training prompts, `run.json` with all that was done
-and came out, and a model card), `set_aside.jsonl` (pairs that training did not use, with the
+and came out, and a model card), `rejected.jsonl` (pairs that training did not use, with the
 reason) and `manifest.json` into `out`. With `evaluation_split` or `evaluation_pairs` the trained
 model judges pairs it has not seen at the end; they choose nothing. With `save_steps`, a killed run
 goes on from its last checkpoint, on another number of processes too (under ZeRO-3 on the same).
@@ -16,9 +16,9 @@ Pairs to evaluate on that are named later are judged by the model that is there.
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.evaluation import read_held_out, read_pairs
-from litbench.manifest import Product
 from litbench.models.card import run_text, write_trained_model
 from litbench.models.folder import prompts_of
 from litbench.models.reward import RewardModel
@@ -62,7 +62,7 @@ def main(config: Config) -> None:
     inputs = {"pairs": config.pairs}
     if config.evaluation_pairs is not None:
         inputs["evaluation_pairs"] = config.evaluation_pairs
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
@@ -70,7 +70,7 @@ def main(config: Config) -> None:
         models={"backbone": config.backbone},
         runtime_keys=(*RUNTIME_KEYS, "prepare_only"),
     )
-    if product.is_current():
+    if artifact.is_current():
         return
     pairs = read_pairs(config.pairs, None, config.split).headline
     held_out = read_held_out(
@@ -78,7 +78,7 @@ def main(config: Config) -> None:
         prompts_of(config.backbone),
     )  # fmt: skip
     options = RewardTraining(**{f.name: getattr(config, f.name) for f in fields(RewardTraining)})
-    fingerprint = training_fingerprint(product, options, config.split)
+    fingerprint = training_fingerprint(artifact, options, config.split)
     checkpoints = checkpoint_folder(config.out, fingerprint)
     if config.prepare_only or not is_trained(config.out, fingerprint):
         model = train_reward_model(pairs, options, checkpoints, prepare_only=config.prepare_only)
@@ -90,7 +90,7 @@ def main(config: Config) -> None:
     # Every process but the first ends here.
     if model is None:
         return
-    run = write_trained_model(product, model, pairs, held_out, checkpoints, fingerprint)
+    run = write_trained_model(artifact, model, pairs, held_out, checkpoints, fingerprint)
     print(f"{config.out / 'model'}: {run_text(run)}")
 
 

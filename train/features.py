@@ -9,9 +9,9 @@ Reads `pairs`. Writes `model/features.json` (coefficients one can read) and `man
 from dataclasses import dataclass
 from pathlib import Path
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.evaluation import read_pairs
-from litbench.manifest import Product
 from litbench.models.features import FeatureOptions, fit_features
 
 
@@ -35,14 +35,14 @@ class Config(FeatureOptions):
 
 def main(config: Config) -> None:
     """Fit and write."""
-    product = Product(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
-    if product.is_current():
+    artifact = Artifact(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
+    if artifact.is_current():
         return
     pairs = read_pairs(config.pairs, None, config.split).headline
     model = fit_features(pairs, config)
-    folder = product.write_folder("model", model.save)
-    product.counts = {"pairs": pairs.num_rows, "prompts": len(model.prompts), **model.notes()}
-    product.finish()
+    folder = artifact.write_folder("model", model.save)
+    artifact.counts = {"pairs": pairs.num_rows, "prompts": len(model.prompts), **model.notes()}
+    artifact.finish()
     print(f"{folder}: {pairs.num_rows:,} pairs, {len(model.prompts)} prompts, C = {model.c}")
     for name, coefficient in list(model.notes()["coefficients"].items())[:10]:
         print(f"  {name:<22} {coefficient:+.3f}")

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from litbench.artifact import Artifact, write_atomically, write_json
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.evaluation import named_models
-from litbench.manifest import Product, write_atomically, write_json
 from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import jackknife_interval, mean_interval
@@ -43,10 +43,10 @@ from litbench.models.features import FEATURES, FeatureModel, feature_matrix
 from litbench.models.training import checkpoint_folder, last_whole_checkpoint
 from litbench.policy_reward import PolicyReward, RewardShaping
 from litbench.raters import RaterSpec, check_options, parse_raters
-from litbench.reading import read_table
 from litbench.records import STORIES
 from litbench.report.figures import policy_curves
 from litbench.scoring import finite_rewards, load_scorer
+from litbench.tables import read_table
 from litbench.text import count_words_of, digest, prompt_key
 
 # What the tiny policy reads between a prompt and its story.
@@ -512,14 +512,14 @@ def main(config: Config) -> None:
     for spec in specs:
         check_options(spec, "raters")
     models = named_models(specs) | ({} if config.policy is None else {"policy": config.policy})
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs={"stories": config.stories},
         models=models,
     )
-    if product.is_current():
+    if artifact.is_current():
         return
     raters: dict[str, Any] = {spec.name: load_scorer(spec) for spec in specs}
     rest, held_out = divide(config, raters)
@@ -529,7 +529,7 @@ def main(config: Config) -> None:
         references=(rest.prompts, rest.texts),
         prompt_column="writing_prompt",
     )
-    checkpoints = checkpoint_folder(config.out, product.fingerprint)
+    checkpoints = checkpoint_folder(config.out, artifact.fingerprint)
     policy: str | Path = config.policy or checkpoints / "policy"
     if config.policy is None and not (checkpoints / "policy.done").exists():
         make_policy(config, rest, checkpoints / "policy")
@@ -563,9 +563,9 @@ def main(config: Config) -> None:
         "training": steps,
         "held_out": [{key: value for key, value in one.items() if key != "texts"} for one in found],
     }
-    product.write("results.json", lambda path: write_json(results, path))
-    product.write("curve.json", lambda path: write_json(curve, path))
-    product.write("curve.csv", lambda path: write_csv(steps, found, path))
+    artifact.write("results.json", lambda path: write_json(results, path))
+    artifact.write("curve.json", lambda path: write_json(curve, path))
+    artifact.write("curve.csv", lambda path: write_csv(steps, found, path))
     panels = [
         (
             label,
@@ -584,22 +584,22 @@ def main(config: Config) -> None:
         )
     ]  # fmt: skip
     for file, write in policy_curves(panels).files("curve").items():
-        product.write(file, write)
+        artifact.write(file, write)
     rows = [
         {"prompt": prompt, "step": one["step"], "text": text, "reward": value}
         for one in (first, last)
         for prompt, text, value in zip(asked, one["texts"], one["rewards"]["reward"], strict=True)
     ]
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    product.write("samples.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
+    artifact.write("samples.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
 
     def save(folder: Path) -> None:
         with quiet():
             model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    product.write_folder("policy", save)
-    product.counts = {
+    artifact.write_folder("policy", save)
+    artifact.counts = {
         "training_prompts": len(set(rest.prompts)),
         "reference_stories": len(rest.texts),
         "held_out_prompts": len(people),
@@ -608,7 +608,7 @@ def main(config: Config) -> None:
         "results": results,
         "raters": {name: rater.notes() for name, rater in raters.items()},
     }
-    product.finish()
+    artifact.finish()
     shutil.rmtree(checkpoints, ignore_errors=True)
     for name, one in results["raters"].items():
         gain = one["gain"]

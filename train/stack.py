@@ -12,9 +12,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.evaluation import named_models, read_pairs
-from litbench.manifest import Product
 from litbench.models.mixture import StackTraining, fit_stack
 from litbench.raters import RaterSpec
 
@@ -38,24 +38,24 @@ class Config(StackTraining):
 
 def main(config: Config) -> None:
     """Train and write."""
-    product = Product(
+    artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs={"pairs": config.pairs},
         models=named_models([RaterSpec("stack", "stack", {"members": config.members})]),
     )
-    if product.is_current():
+    if artifact.is_current():
         return
     pairs = read_pairs(config.pairs, None, config.split).headline
     # What another config or other pairs left there is not gone on with.
-    folder = config.out / f"training-{product.fingerprint[:12]}"
+    folder = config.out / f"training-{artifact.fingerprint[:12]}"
     options = StackTraining(config.members, config.folds, config.c)
     stack = fit_stack(pairs, options, folder, config.seed)
-    place = product.write_folder("model", stack.save)
-    product.counts = {"pairs": pairs.num_rows, "prompts": len(stack.prompts), **stack.notes()}
-    product.counts["training"] = stack.training_record
-    product.finish()
+    place = artifact.write_folder("model", stack.save)
+    artifact.counts = {"pairs": pairs.num_rows, "prompts": len(stack.prompts), **stack.notes()}
+    artifact.counts["training"] = stack.training_record
+    artifact.finish()
     shutil.rmtree(folder, ignore_errors=True)
     print(f"{place}: {pairs.num_rows:,} pairs, {len(stack.prompts)} prompts")
     for member in stack.members:

@@ -24,15 +24,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from litbench.artifact import Artifact
 from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.funnel import Examples, Funnel
 from litbench.curation.near_duplicates import check_options, near_duplicate_groups
 from litbench.curation.splits import Straddling
 from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.manifest import Product
-from litbench.reading import read_table
 from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches
+from litbench.tables import read_table
 from litbench.text import prompt_key
 
 # Examples of removed pairs are drawn from the pairs of so many prompts.
@@ -136,7 +136,7 @@ class PairsConfig(PairRules):
     memory_limit: str | None = None
     spark: dict[str, str] = field(default_factory=dict)
 
-    def product(self, program: str) -> Product:
+    def artifact(self, program: str) -> Artifact:
         """The folder of pairs, once all that can be checked before any work is checked.
 
         Args:
@@ -148,7 +148,7 @@ class PairsConfig(PairRules):
         """
         self.check()
         check_stories_file(self.stories)
-        return Product(
+        return Artifact(
             self.out,
             program=program,
             config=self,

@@ -13,10 +13,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from litbench.artifact import fingerprint, write_json
 from litbench.config import build, nearest
 from litbench.curation.simulation import World, changed_world
 from litbench.errors import ConfigError
-from litbench.manifest import fingerprint, write_json
 from litbench.metrics.pairing_rules import TRUTH, LoneWorld, Place, Prediction, Row
 
 

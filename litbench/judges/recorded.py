@@ -15,9 +15,9 @@ import pyarrow as pa
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
 from litbench.raters import BlindPair, Judgement, Preference
-from litbench.reading import read_table
 from litbench.records import VERDICTS, empty_columns
 from litbench.sources.ratings import RATINGS, ROUNDING, story_digest
+from litbench.tables import read_table
 
 KIND = "recorded"
 

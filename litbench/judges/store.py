@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
 
+from litbench.artifact import file_digest
 from litbench.config import as_plain
 from litbench.errors import DataError
-from litbench.manifest import file_digest
 from litbench.text import digest
 
 Outcome = Literal["answered", "refused", "cut", "error"]

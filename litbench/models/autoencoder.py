@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from litbench.artifact import write_atomically, write_json
 from litbench.config import as_plain, build
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
-from litbench.manifest import write_atomically, write_json
 
 _WEIGHTS, _OPTIONS = "autoencoder.safetensors", "autoencoder.json"
 # The share of the loss that dead units may take (Gao et al., 2024).

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import yaml
 
+from litbench.artifact import Artifact, write_json
 from litbench.errors import DataError
-from litbench.manifest import Product, write_json
 from litbench.markdown import as_text, escape, make_rows, without_folders
 from litbench.metrics.leaderboard import leaderboard, leaderboard_json
 from litbench.models.training import SET_ASIDE
@@ -108,17 +108,17 @@ def judge_held_out(rater: Rater, pairs: pa.Table) -> dict[str, Any]:
 
 
 def write_trained_model(
-    product: Product,
+    artifact: Artifact,
     model: TrainedModel,
     pairs: pa.Table,
     held_out: pa.Table | None,
     checkpoints: Path,
     fingerprint: str,
 ) -> dict[str, Any]:
-    """Judge, then write the model's folder, `set_aside.jsonl` and the manifest.
+    """Judge, then write the model's folder, `rejected.jsonl` and the manifest.
 
     Args:
-        product: of the program.
+        artifact: of the program.
         model: as its trainer returned it.
         pairs: the pairs it was given to train on.
         held_out: pairs to judge at the end; they choose nothing.
@@ -130,8 +130,8 @@ def write_trained_model(
         What stands in `run.json`.
     """
     record = model.training_record
-    made = product.as_manifest()
-    product.counts = {
+    made = artifact.as_manifest()
+    artifact.counts = {
         "prompts": len(model.prompts),
         **record["counts"],
         "training": record,
@@ -154,13 +154,13 @@ def write_trained_model(
         write_json(run, folder / "run.json")
         (folder / "README.md").write_text(model_card(run), encoding="utf-8")
 
-    product.write_folder("model", write)
+    artifact.write_folder("model", write)
     fresh = checkpoints / SET_ASIDE
-    set_aside = fresh if fresh.exists() else product.folder / SET_ASIDE
-    product.write(SET_ASIDE, lambda path: shutil.copyfile(set_aside, path))
+    rejected_rows = fresh if fresh.exists() else artifact.folder / SET_ASIDE
+    artifact.write(SET_ASIDE, lambda path: shutil.copyfile(rejected_rows, path))
     if run["evaluation"] is not None:
-        product.counts["evaluation"] = run["evaluation"]
-    product.finish()
+        artifact.counts["evaluation"] = run["evaluation"]
+    artifact.finish()
     shutil.rmtree(checkpoints, ignore_errors=True)
     return run
 

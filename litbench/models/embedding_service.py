@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from litbench.artifact import fingerprint
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.asking import Budget, Traffic, estimate_tokens, without_secrets
 from litbench.judges.prices import Price
 from litbench.judges.store import Answer, Sampling
-from litbench.manifest import fingerprint
 from litbench.models.embeddings import (
     SERVICE,
     Embedded,

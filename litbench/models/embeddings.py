@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from litbench.artifact import fingerprint, source_digest, write_atomically
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.locations import locate
-from litbench.manifest import fingerprint, source_digest, write_atomically
 from litbench.metrics.preferences import distinct_words
 from litbench.models.backbone import collate, quiet, to_device
 from litbench.text import digest

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from litbench.artifact import code_digest, fingerprint, versions, write_atomically, write_json
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.manifest import code_digest, fingerprint, versions, write_atomically, write_json
 from litbench.models.linear_preference import choose_strength, logistic
 from litbench.raters import ScoreRater, blind, training_prompts_of
 from litbench.records import pair_weights, prompt_keys

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from litbench.artifact import versions, write_json
 from litbench.errors import ModelError
 from litbench.hub import fetch_model
 from litbench.locations import locate, resolve
-from litbench.manifest import versions, write_json
 from litbench.markdown import without_folders
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, quiet
 

@@ -136,7 +136,7 @@ def tokenise(
     as_b = [r if is_a else c for is_a, (c, r) in zip(chosen_is_a, stories, strict=True)]
     asked = question.ask(tokenizer, pairs["prompt"].to_pylist(), as_a, as_b)
     rows: list[dict[str, Any]] = []
-    set_aside: list[dict[str, str]] = []
+    rejected_rows: list[dict[str, str]] = []
     shortened = 0
     for place, pair_id in enumerate(ids):
         is_a, rationale, cut = chosen_is_a[place], rationales[place], asked.cut[place]
@@ -156,7 +156,7 @@ def tokenise(
         if cut:
             reason = options.reason_to_drop(pair_id, question.max_length) or reason
         if reason:
-            set_aside.append({"pair_id": pair_id, "reason": reason})
+            rejected_rows.append({"pair_id": pair_id, "reason": reason})
             continue
         shortened += cut
         rows.append(
@@ -170,7 +170,7 @@ def tokenise(
                 "label_at": label_at,
             }
         )
-    return make_tokenised(rows, set_aside, shortened)
+    return make_tokenised(rows, rejected_rows, shortened)
 
 
 def train_generative_model(

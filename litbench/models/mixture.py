@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from litbench.artifact import versions, write_json
 from litbench.config import build
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.manifest import versions, write_json
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
@@ -43,8 +43,8 @@ from litbench.raters import (
     prompts_seen,
     training_prompts_of,
 )
-from litbench.reading import read_table
 from litbench.records import PAIRS, pair_weights, prompt_keys
+from litbench.tables import read_table
 from litbench.text import digest
 
 _FILE = "mixture.json"

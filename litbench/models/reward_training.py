@@ -158,7 +158,7 @@ def tokenise(
         for side in ("chosen", "rejected")
     ]
     rows: list[dict[str, Any]] = []
-    set_aside: list[dict[str, str]] = []
+    rejected_rows: list[dict[str, str]] = []
     shortened = 0
     for place, pair_id in enumerate(pairs["pair_id"].to_pylist()):
         cut = any(side.cut[place] for side in sides)
@@ -168,7 +168,7 @@ def tokenise(
             # They would get equal rewards whatever is learned.
             reason = "both stories are the same tokens" + (" once cut" if cut else "")
         if reason:
-            set_aside.append({"pair_id": pair_id, "reason": reason})
+            rejected_rows.append({"pair_id": pair_id, "reason": reason})
             continue
         shortened += cut
         rows.append(
@@ -183,7 +183,7 @@ def tokenise(
                 "label_at": 0,
             }
         )
-    return make_tokenised(rows, set_aside, shortened)
+    return make_tokenised(rows, rejected_rows, shortened)
 
 
 def train_reward_model(

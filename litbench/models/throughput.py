@@ -31,7 +31,7 @@ _PEAKS: Mapping[str, float] = {
 }
 # Bytes of activations that a layer keeps for each token and unit of width with 16-bit activations
 # and fused attention: Korthikanti et al. (2022), Eq. 2 without its attention scores, has 34 with a
-# feed-forward part four times as wide; the gate of today's decoders adds one more such product.
+# feed-forward part four times as wide; the gate of today's decoders adds one more such artifact.
 _ACTIVATION_BYTES = 34 + 8
 # Logits, their logarithms after the softmax, and the gradients of both.
 _LOGIT_BYTES = 4 * 4

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from litbench.artifact import code_digest, fingerprint, versions, write_atomically
 from litbench.curation.tokens import cache_folder
-from litbench.manifest import code_digest, fingerprint, versions, write_atomically
 
 _POLL_SECONDS = 0.5
 # What turns pairs into ids.
@@ -36,12 +36,12 @@ class TokenisedPairs:
             `answer`, how many of the last tokens are taught (0 where none are), and `label_at`,
             which of these is the label.
         counts: pairs given, kept and cut, and tokens.
-        set_aside: for each pair that is not used, its id and the reason.
+        rejected_rows: for each pair that is not used, its id and the reason.
     """
 
     table: pa.Table
     counts: dict[str, int]
-    set_aside: list[dict[str, str]]
+    rejected_rows: list[dict[str, str]]
 
     def __post_init__(self) -> None:
         sides = [name for name in ("ids_0", "ids_1") if name in self.table.column_names]
@@ -78,7 +78,7 @@ class TokenisedPairs:
 
 
 def make_tokenised(
-    rows: list[dict[str, Any]], set_aside: list[dict[str, str]], cut: int
+    rows: list[dict[str, Any]], rejected_rows: list[dict[str, str]], cut: int
 ) -> TokenisedPairs:
     """Put tokenised pairs into a table; `cut` of them lost tokens."""
     sides = [name for name in ("ids_0", "ids_1") if rows and name in rows[0]] or ["ids_0"]
@@ -89,15 +89,15 @@ def make_tokenised(
         columns[name] = pa.array([row[name] for row in rows], pa.float64())
     for name in ("answer", "label_at"):
         columns[name] = pa.array([row[name] for row in rows], pa.int32())
-    reasons = Counter(entry["reason"] for entry in set_aside)
+    reasons = Counter(entry["reason"] for entry in rejected_rows)
     counts = {
-        "pairs_given": len(rows) + len(set_aside),
+        "pairs_given": len(rows) + len(rejected_rows),
         "pairs": len(rows),
         "pairs_cut": cut,
         "tokens": sum(len(row[name]) for row in rows for name in sides),
         **{f"set aside: {reason}": count for reason, count in sorted(reasons.items())},
     }
-    return TokenisedPairs(pa.table(columns), counts, set_aside)
+    return TokenisedPairs(pa.table(columns), counts, rejected_rows)
 
 
 def cached(depends_on: Any, make: Callable[[], TokenisedPairs]) -> TokenisedPairs:
@@ -124,7 +124,7 @@ def cached(depends_on: Any, make: Callable[[], TokenisedPairs]) -> TokenisedPair
 
 
 def _write(made: TokenisedPairs, path: Path) -> None:
-    about = {"counts": made.counts, "set_aside": made.set_aside}
+    about = {"counts": made.counts, "rejected_rows": made.rejected_rows}
     table = made.table.combine_chunks().replace_schema_metadata({"about": json.dumps(about)})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         # One batch, so that a side is one array without copying.
@@ -134,4 +134,4 @@ def _write(made: TokenisedPairs, path: Path) -> None:
 def _read(path: Path) -> TokenisedPairs:
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     about = json.loads(table.schema.metadata[b"about"])
-    return TokenisedPairs(table, about["counts"], about["set_aside"])
+    return TokenisedPairs(table, about["counts"], about["rejected_rows"])

@@ -25,15 +25,15 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
-from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
-from litbench.manifest import (
-    Product,
+from litbench.artifact import (
+    Artifact,
     code_digest,
     fingerprint,
     is_output,
     read_manifest_of,
     write_atomically,
 )
+from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import (
     Head,
     Lora,
@@ -52,7 +52,7 @@ from litbench.records import prompt_keys
 from litbench.text import digest
 
 # Pairs that training did not use, beside the checkpoints: one id and reason a line.
-SET_ASIDE = "set_aside.jsonl"
+SET_ASIDE = "rejected.jsonl"
 _CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 4_096, 32_768
 # What the logits of all answers in a forward pass may take, gradients and their logarithms too.
 _LOGIT_BYTES = 4 * 2**30
@@ -360,17 +360,17 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def training_fingerprint(product: Product, options: TrainingOptions, split: str | None) -> str:
+def training_fingerprint(artifact: Artifact, options: TrainingOptions, split: str | None) -> str:
     """Digest of all that trained weights depend on, and of nothing that is done with them later.
 
     Args:
-        product: of the program; all that it reads counts, but pairs to evaluate on.
+        artifact: of the program; all that it reads counts, but pairs to evaluate on.
         options: of the training.
         split: of the pairs.
     """
     inputs = {
         name: item["sha256"]
-        for name, item in product.as_manifest()["inputs"].items()
+        for name, item in artifact.as_manifest()["inputs"].items()
         if name != "evaluation_pairs"
     }
     keys = {
@@ -1014,7 +1014,7 @@ def _write_set_aside(path: Path, data: TokenisedPairs, validation: TokenisedPair
         {"pair_id": pair_id, "reason": "kept back for validation"}
         for pair_id in validation.table["pair_id"].to_pylist()
     ]
-    rows = [*data.set_aside, *validation.set_aside, *kept_back]
+    rows = [*data.rejected_rows, *validation.rejected_rows, *kept_back]
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_atomically(path, lambda part: part.write_text(lines, encoding="utf-8"))
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from litbench.artifact import without_runtime_keys
 from litbench.errors import DataError
-from litbench.manifest import without_runtime_keys
 from litbench.metrics.intervals import Interval
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, render

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
+from litbench.artifact import Artifact
 from litbench.errors import MissingExtraError
-from litbench.manifest import Product
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import write_dollars
 from litbench.report.figures import Drawing
@@ -67,11 +67,11 @@ class Panel:
         return Figure(self.title, self.caption, self.drawing.svg)
 
 
-def write_panels(product: Product, name: str, panels: Mapping[str, Panel]) -> None:
+def write_panels(artifact: Artifact, name: str, panels: Mapping[str, Panel]) -> None:
     """Write the plots of a page as files of their own, `name`_PANEL.svg and `name`_PANEL.png."""
     for key, panel in panels.items():
         for file, write in panel.drawing.files(f"{name}_{key}").items():
-            product.write(file, write)
+            artifact.write(file, write)
 
 
 def short_name(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.manifest import without_runtime_keys
+from litbench.artifact import without_runtime_keys
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.leaderboard import LeaderboardRow, noise_note, strata_note
 from litbench.records import OUTCOMES

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from litbench.manifest import Product, write_json
+from litbench.artifact import Artifact, write_json
 from litbench.metrics.pairing_rules import (
     AMOUNTS,
     OUTCOMES,
@@ -96,7 +96,7 @@ def render_study(
 
 
 def write_study(
-    product: Product,
+    artifact: Artifact,
     name: str,
     *,
     study: Study,
@@ -108,7 +108,7 @@ def write_study(
     """Write what a study gives: `name`.parquet, .json, .csv, .txt, .html and its plots.
 
     Args:
-        product: takes the files.
+        artifact: takes the files.
         name: of the files.
         study: its figures.
         rows: what they are made of, one for every world, seed, variant and amount.
@@ -117,9 +117,9 @@ def write_study(
         panels: from `draw_study`; their plots are `name`_PANEL.svg and .png.
     """
     table = pa.Table.from_pylist([row.plain() for row in rows])
-    product.write(f"{name}.parquet", lambda path: pq.write_table(table, path))
-    product.write(f"{name}.json", lambda path: write_json(study_json(study), path))
-    product.write(f"{name}.csv", lambda path: write_study_csv(study, path))
-    product.write(f"{name}.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    write_panels(product, name, panels)
-    product.write(f"{name}.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.write(f"{name}.parquet", lambda path: pq.write_table(table, path))
+    artifact.write(f"{name}.json", lambda path: write_json(study_json(study), path))
+    artifact.write(f"{name}.csv", lambda path: write_study_csv(study, path))
+    artifact.write(f"{name}.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    write_panels(artifact, name, panels)
+    artifact.write(f"{name}.html", lambda path: path.write_text(page, encoding="utf-8"))

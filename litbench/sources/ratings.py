@@ -20,15 +20,15 @@ import pyarrow as pa
 from litbench.config import nearest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.reading import ROW, read_table
 from litbench.records import (
     PAIRS,
     Column,
+    RejectedRows,
     Schema,
-    SetAside,
     empty_columns,
     pair_id,
 )
+from litbench.tables import ROW, read_table
 from litbench.text import count_words, digest
 
 RaterKind = Literal["person", "recorded"]
@@ -134,7 +134,7 @@ def read_ratings(
     how: RatingTable,
     kind: RaterKind,
     digests: Mapping[str, str | None],
-    set_aside: SetAside,
+    rejected_rows: RejectedRows,
     *,
     are_selected: bool = False,
 ) -> pa.Table:
@@ -148,7 +148,7 @@ def read_ratings(
         how: the file and its columns.
         kind: who rated.
         digests: `story_digest` of every story, None of one without text.
-        set_aside: takes the rows that cannot be used.
+        rejected_rows: takes the rows that cannot be used.
         are_selected: the caller left stories out, so that rows about others are not selected; else
             they are set aside.
 
@@ -168,7 +168,12 @@ def read_ratings(
     columns |= {} if how.explanation is None else {"explanation": how.explanation}
     file = str(how.table)
     rows = read_table(
-        how.table, _ROWS, columns=columns, set_aside=set_aside, where=how.where, numbered=True
+        how.table,
+        _ROWS,
+        columns=columns,
+        rejected_rows=rejected_rows,
+        where=how.where,
+        numbered=True,
     )
     for name in how.values:
         if name not in rows.column_names:
@@ -178,18 +183,20 @@ def read_ratings(
     for row in rows.to_pylist():
         if row["story_id"] not in digests:
             if are_selected:
-                set_aside.not_selected += 1
+                rejected_rows.not_selected += 1
                 continue
-            set_aside.add(file, row[ROW], "story_id", "no such story", row["story_id"])
+            rejected_rows.add(file, row[ROW], "story_id", "no such story", row["story_id"])
             continue
-        value = _value_of(row, how.values, file, kind, set_aside)
+        value = _value_of(row, how.values, file, kind, rejected_rows)
         if value is None and kind == "person":
             continue
         item = row["item"] or ""
         items[row["rater"]].add(item)
         given[row["rater"], row["story_id"]][item] = (value, row["explanation"])
     if not given:
-        raise DataError(f"{file}: no rating of these stories: {set_aside.counts()}: check values")
+        raise DataError(
+            f"{file}: no rating of these stories: {rejected_rows.counts()}: check values"
+        )
     sign = -1.0 if how.lowest_is_best else 1.0
     found = []
     for (rater, story), by_item in sorted(given.items()):
@@ -212,19 +219,23 @@ def read_ratings(
 
 
 def _value_of(
-    row: Mapping[str, Any], names: Sequence[str], file: str, kind: RaterKind, set_aside: SetAside
+    row: Mapping[str, Any],
+    names: Sequence[str],
+    file: str,
+    kind: RaterKind,
+    rejected_rows: RejectedRows,
 ) -> float | None:
     """Mean of a row's values; None where one is missing or, once noted, no number."""
     numbers = []
     for name in names:
         if row[name] is None:
             if kind == "person":
-                set_aside.add(file, row[ROW], name, "null")
+                rejected_rows.add(file, row[ROW], name, "null")
             return None
         try:
             numbers.append(_as_number(row[name]))
         except ValueError:
-            set_aside.add(file, row[ROW], name, "not a rating", row[name])
+            rejected_rows.add(file, row[ROW], name, "not a rating", row[name])
             return None
     return sum(numbers) / len(numbers)
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from litbench.artifact import fingerprint, write_atomically
 from litbench.curation.gone import GONE
 from litbench.errors import ConfigError, LitBenchError, MissingExtraError
-from litbench.manifest import fingerprint, write_atomically
 from litbench.sources.posts import THING_ID, fullname, salt_name
 
 # The most that Reddit hands out at once: things by id or of a listing, and comments of a post.

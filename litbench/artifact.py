@@ -1,13 +1,13 @@
 """What made a file: config, inputs, counts per step, versions.
 
-A program owns one folder. It opens a `Product` on it, leaves at once when the product is
+A program owns one folder. It opens a `Artifact` on it, leaves at once when the product is
 current, writes its files through it and finishes it, which writes `manifest.json`:
 
-    product = Product(folder, program=__file__, config=config, inputs={"stories": path})
-    if product.is_current():
+    artifact = Artifact(folder, program=__file__, config=config, inputs={"stories": path})
+    if artifact.is_current():
         return
-    product.write("pairs.parquet", lambda path: write_table(table, path))
-    product.finish()
+    artifact.write("pairs.parquet", lambda path: write_table(table, path))
+    artifact.finish()
 
 Files appear under their names only when whole, so a killed program leaves the old product or
 the new one, never half of either.
@@ -40,7 +40,7 @@ _LIBRARIES = (
     "trl", "zstandard",
 )
 # fmt: on
-# What older manifests have of the keys that are left out today (see `Product`, runtime_keys).
+# What older manifests have of the keys that are left out today (see `Artifact`, runtime_keys).
 _RUNTIME_KEYS = ("engine", "memory_limit", "patience", "spark", "threads", "user_agent")
 
 
@@ -235,7 +235,7 @@ def without_runtime_keys(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {**manifest, "config": kept} if "config" in manifest else dict(manifest)
 
 
-class Product:
+class Artifact:
     """One program's output folder and what made it.
 
     Attributes:
@@ -246,7 +246,7 @@ class Product:
     Args:
         folder: where the files lie.
         program: path of the program.
-        config: its config; `out` and the inputs' own keys say nothing about the product.
+        config: its config; `out` and the inputs' own keys say nothing about the artifact.
         inputs: the files, folders and data sets it reads, by their key in the config.
         models: the models it uses, likewise; see `source_digest`.
         runtime_keys: keys of the config that say how the work is done and not what comes out,
@@ -287,7 +287,7 @@ class Product:
         self.fingerprint = fingerprint(keys, self.digests, code_digest(program))
 
     def is_current(self) -> bool:
-        """Whether the folder holds this product, whole and unchanged; says so if it does."""
+        """Whether the folder holds this artifact, whole and unchanged; says so if it does."""
         try:
             manifest = read_manifest(self.folder)
         except DataError:

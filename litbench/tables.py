@@ -3,7 +3,7 @@
 Programs read what fits into memory through `read_table`, and raw input of any size through
 `stream_table` or, where repeated ids must be found and all chunks have the same columns,
 `litbench.large_table`. A row that breaks its schema is set aside with its reason when the caller
-brings a `SetAside`, and is an error that names file, row and column when not.
+brings a `RejectedRows`, and is an error that names file, row and column when not.
 """
 
 import json
@@ -39,8 +39,8 @@ from litbench.records import (
     ARROW_TYPES,
     STORIES,
     Kind,
+    RejectedRows,
     Schema,
-    SetAside,
     cut_rows,
     iterate_rows,
     row_sizes,
@@ -214,7 +214,11 @@ def _as_list(value: Any) -> list[Any] | None:
 
 
 def _explode(
-    raw: RawRows, names: Sequence[str], source: str, problem: Problem, set_aside: SetAside | None
+    raw: RawRows,
+    names: Sequence[str],
+    source: str,
+    problem: Problem,
+    rejected_rows: RejectedRows | None,
 ) -> Iterator[RawRows]:
     """One row for each element of the named lists, which belong together place by place."""
     for name in names:
@@ -233,8 +237,8 @@ def _explode(
         else:
             problem(raw.rows[row], names[0], "lists of unequal length", found)
         lengths[0, row] = -1
-    if set_aside is not None:
-        set_aside.empty_lists += int((lengths[0] == 0).sum())
+    if rejected_rows is not None:
+        rejected_rows.empty_lists += int((lengths[0] == 0).sum())
     used = np.flatnonzero(lengths[0] > 0)
     flat = {name: one.flatten(used) for name, one in lists.items()}
     parents = np.repeat(used, lengths[0, used])
@@ -496,7 +500,7 @@ class Reader:
         source: str | Path,
         schema: Schema,
         columns: Mapping[str, str] | None,
-        set_aside: SetAside | None,
+        rejected_rows: RejectedRows | None,
         where: str | None,
         explode: Sequence[str] | None = None,
     ) -> None:
@@ -505,10 +509,10 @@ class Reader:
         self.found = self.selected = self.left_out = self.kept = 0
         self._schema = schema
         self._columns = columns
-        self._set_aside = set_aside
+        self._set_aside = rejected_rows
         self._where = where
         self._explode = explode
-        self._noted_before = 0 if set_aside is None else set_aside.total
+        self._noted_before = 0 if rejected_rows is None else rejected_rows.total
         # The columns seen so far. JSON need not write a column out where it is null, so that a
         # chunk may lack what the next one has; a file of any other kind has them in all chunks.
         self._known: dict[str, None] = {}
@@ -575,19 +579,19 @@ class Reader:
         name = ", ".join(reader.source for reader in readers[:3]) + ", ..." * (len(readers) > 3)
         found = sum(reader.found for reader in readers)
         left_out = sum(reader.left_out for reader in readers)
-        set_aside = self._set_aside or SetAside()
-        noted = set_aside.total - self._noted_before
+        rejected_rows = self._set_aside or RejectedRows()
+        noted = rejected_rows.total - self._noted_before
         if not found and not noted:
             raise DataError(f"{name} holds no rows: make it again")
         if left_out and not sum(reader.selected for reader in readers):
             raise DataError(
                 f"{name}: where: {self._where!r} is true of none of {left_out} rows: widen it"
             )
-        if set_aside.empty_lists and not noted:
+        if rejected_rows.empty_lists and not noted:
             raise DataError(
                 f"{name}: the lists under explode: are empty in all {found} rows: name others"
             )
-        reasons = "; ".join(f"{why} ({n})" for why, n in set_aside.counts().items())
+        reasons = "; ".join(f"{why} ({n})" for why, n in rejected_rows.counts().items())
         raise DataError(f"{name}: no usable row is left, all were set aside: {reasons}")
 
     def _wanted(self) -> set[str]:
@@ -649,7 +653,7 @@ def read_table(
     schema: Schema,
     *,
     columns: Mapping[str, str] | None = None,
-    set_aside: SetAside | None = None,
+    rejected_rows: RejectedRows | None = None,
     where: str | None = None,
     numbered: bool = False,
 ) -> pa.Table:
@@ -663,7 +667,7 @@ def read_table(
             `litbench.text.digest` of these columns' values (5.0 taken for 5, as in a template),
             for sets without ids, and null where all of them are; or "=constant". Given (even
             empty), the input counts as raw, and `n_words` is counted anew.
-        set_aside: collects broken rows. Without it the first broken row is an error.
+        rejected_rows: collects broken rows. Without it the first broken row is an error.
         where: SQL condition (DuckDB) on the file's own columns, which are all text in CSV; other
             rows are left out. It is a condition on one row: what it says must not depend on the
             rows beside it.
@@ -678,10 +682,10 @@ def read_table(
 
     Raises:
         DataError: no such file, not of its format, a required column missing, no usable row,
-            or (without `set_aside`) a broken row, named by file, row and column.
+            or (without `rejected_rows`) a broken row, named by file, row and column.
         MissingExtraError: a data set was named and `datasets` is not installed.
     """
-    reader = Reader(source, schema, columns, set_aside, where)
+    reader = Reader(source, schema, columns, rejected_rows, where)
     chunks = [chunk for _, chunk in stream_all([reader])]
     reader.refuse_nothing()
     table = _concatenate([chunk.table for chunk in chunks])
@@ -722,7 +726,7 @@ def stream_table(
     schema: Schema,
     *,
     columns: Mapping[str, str] | None = None,
-    set_aside: SetAside | None = None,
+    rejected_rows: RejectedRows | None = None,
     where: str | None = None,
     explode: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
@@ -736,12 +740,12 @@ def stream_table(
         source: see `read_table`.
         schema: see `read_table`.
         columns: see `read_table`.
-        set_aside: see `read_table`.
+        rejected_rows: see `read_table`.
         where: see `read_table`; on the columns as they are after `explode`.
         explode: columns that hold lists, or lists as JSON, of one length within a row. Each
             element becomes a row of its own, with the row's other columns beside it. A row whose
             lists differ in length is set aside, and one whose lists are empty or null is counted
-            in `set_aside.empty_lists`.
+            in `rejected_rows.empty_lists`.
 
     Yields:
         Tables of at least one row; at most some thousand rows and some hundred megabytes.
@@ -750,7 +754,7 @@ def stream_table(
         DataError: see `read_table`.
         MissingExtraError: see `read_table`.
     """
-    reader = Reader(source, schema, columns, set_aside, where, explode)
+    reader = Reader(source, schema, columns, rejected_rows, where, explode)
     for chunk in reader.stream():
         if chunk.table.num_rows:
             yield chunk.table

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import litbench.artifact
 import litbench.hub
-import litbench.manifest
-from litbench.errors import DataError
-from litbench.manifest import (
-    Product,
+from litbench.artifact import (
+    Artifact,
     code_digest,
     file_digest,
     fingerprint,
@@ -28,6 +27,7 @@ from litbench.manifest import (
     write_atomically,
     write_json,
 )
+from litbench.errors import DataError
 
 
 @dataclass
@@ -46,17 +46,17 @@ def config(tmp_path: Path) -> Config:
     return Config(out=tmp_path / "out", stories=tmp_path / "stories.txt")
 
 
-def product_of(config: Config) -> Product:
-    return Product(config.out, program=__file__, config=config, inputs={"stories": config.stories})
+def product_of(config: Config) -> Artifact:
+    return Artifact(config.out, program=__file__, config=config, inputs={"stories": config.stories})
 
 
-def make(config: Config, text: str = "pairs\n") -> Product:
-    product = product_of(config)
-    product.write("pairs.txt", lambda path: path.write_text(text))
-    product.write_folder("model", lambda path: (path / "weights").write_text(text))
-    product.counts = {"pairs": 1}
-    product.finish()
-    return product
+def make(config: Config, text: str = "pairs\n") -> Artifact:
+    artifact = product_of(config)
+    artifact.write("pairs.txt", lambda path: path.write_text(text))
+    artifact.write_folder("model", lambda path: (path / "weights").write_text(text))
+    artifact.counts = {"pairs": 1}
+    artifact.finish()
+    return artifact
 
 
 def test_a_finished_product_is_current_and_says_so(
@@ -158,15 +158,15 @@ def test_a_product_is_not_current_after(change: Callable[[Config], None], config
 PASSWORD = "key of the bucket"  # noqa: S105
 
 
-def secretive_product(out: Path, secret: str, seed: int = 0) -> Product:
+def secretive_product(out: Path, secret: str, seed: int = 0) -> Artifact:
     config = {"out": str(out), "seed": seed, "spark": {"spark.hadoop.fs.s3a.secret.key": secret}}
-    return Product(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
+    return Artifact(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
 
 
 def test_how_the_work_is_done_is_neither_written_nor_part_of_the_product(tmp_path: Path) -> None:
-    product = secretive_product(tmp_path / "out", PASSWORD)
-    product.write("pairs.txt", lambda path: path.write_text("pairs"))
-    product.finish()
+    artifact = secretive_product(tmp_path / "out", PASSWORD)
+    artifact.write("pairs.txt", lambda path: path.write_text("pairs"))
+    artifact.finish()
     assert read_manifest(tmp_path / "out")["config"] == {"out": str(tmp_path / "out"), "seed": 0}
     for path in (tmp_path / "out").iterdir():
         assert PASSWORD.encode() not in path.read_bytes()
@@ -181,7 +181,7 @@ def test_what_a_product_is_made_of_is_the_same_whenever_and_however_it_is_made(
     path.write_text("once")
     said = []
     for threads in (1, 2):
-        product = Product(
+        artifact = Artifact(
             tmp_path / "out",
             program=__file__,
             config={"stories": path, "seed": 0, "threads": threads},
@@ -189,19 +189,19 @@ def test_what_a_product_is_made_of_is_the_same_whenever_and_however_it_is_made(
             models={"backbone": "owner/model"},
             runtime_keys=("threads",),
         )
-        assert product.digests == {"stories": file_digest(path), "backbone": "name:owner/model"}
-        said.append(product.made_of())
-        product.write("a.txt", lambda file: file.write_text("a"))
+        assert artifact.digests == {"stories": file_digest(path), "backbone": "name:owner/model"}
+        said.append(artifact.made_of())
+        artifact.write("a.txt", lambda file: file.write_text("a"))
     assert said == [said[0]] * 2
     content = json.loads(said[0])
     assert content["config"] == {"stories": str(path), "seed": 0}
-    assert content["inputs"] == product.digests
+    assert content["inputs"] == artifact.digests
     assert "python" in content["versions"]
 
 
 def test_a_misspelt_runtime_key_is_a_fault_of_the_program(config: Config) -> None:
     with pytest.raises(AssertionError, match=r"not in the config: \['sparc'\]"):
-        Product(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))
+        Artifact(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))
 
 
 def test_of_older_manifests_no_runtime_key_is_shown() -> None:
@@ -232,7 +232,7 @@ def test_a_product_of_other_code_is_not_current(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(config)
-    monkeypatch.setattr(litbench.manifest, "code_digest", lambda _: "older")
+    monkeypatch.setattr(litbench.artifact, "code_digest", lambda _: "older")
     assert not product_of(config).is_current()
 
 
@@ -296,19 +296,19 @@ def test_a_model_on_the_hub_counts_with_its_name(head: dict[str, str]) -> None:
 def test_a_product_of_a_data_set_is_current_until_the_set_changes(
     config: Config, head: dict[str, str]
 ) -> None:
-    def product(name: str) -> Product:
+    def artifact(name: str) -> Artifact:
         inputs, models = {"stories": name}, {"backbone": "owner/model"}
-        return Product(config.out, program=__file__, config=config, inputs=inputs, models=models)
+        return Artifact(config.out, program=__file__, config=config, inputs=inputs, models=models)
 
-    product("owner/name").finish()
-    assert product("owner/name").is_current()
+    artifact("owner/name").finish()
+    assert artifact("owner/name").is_current()
     assert read_manifest(config.out)["inputs"] == {
         "stories": {"path": "owner/name", "sha256": f"name:owner/name@{FIRST}"},
         "backbone": {"path": "owner/model", "sha256": "name:owner/model"},
     }
     head["owner/name"] = SECOND
-    assert not product("owner/name").is_current()
-    assert product(f"owner/name@{FIRST}").is_current()
+    assert not artifact("owner/name").is_current()
+    assert artifact(f"owner/name@{FIRST}").is_current()
 
 
 def test_an_input_that_cannot_be_read_is_a_clear_error(
@@ -317,7 +317,7 @@ def test_an_input_that_cannot_be_read_is_a_clear_error(
     def refuse(path: Path) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(litbench.manifest, "file_digest", refuse)
+    monkeypatch.setattr(litbench.artifact, "file_digest", refuse)
     with pytest.raises(DataError, match=r"cannot read .*stories.txt.*Permission denied"):
         product_of(config)
 
@@ -378,10 +378,10 @@ def test_a_folder_that_fails_leaves_the_old_folder_and_no_other(config: Config) 
 KILLED = """
 import sys, time
 from pathlib import Path
-from litbench.manifest import Product
+from litbench.artifact import Artifact
 
 out = Path(sys.argv[1])
-product = Product(out, program=sys.argv[0], config={"out": str(out)}, inputs={})
+artifact = Artifact(out, program=sys.argv[0], config={"out": str(out)}, inputs={})
 
 def half(path):
     with path.open("w") as file:
@@ -390,9 +390,9 @@ def half(path):
         print("writing", flush=True)
         time.sleep(60)
 
-product.write("whole.txt", lambda path: path.write_text("whole"))
-product.write("pairs.txt", half)
-product.finish()
+artifact.write("whole.txt", lambda path: path.write_text("whole"))
+artifact.write("pairs.txt", half)
+artifact.finish()
 """
 
 
@@ -425,9 +425,11 @@ def full_disk(path: Path) -> None:
 
 def test_a_full_disk_is_a_clear_error_and_leaves_the_old_product(config: Config) -> None:
     make(config, "old")
-    for write in (Product.write, Product.write_folder):
+    for write in (Artifact.write, Artifact.write_folder):
         with pytest.raises(DataError, match=r"cannot write .*No space left.*free space"):
-            write(product_of(config), "pairs.txt" if write is Product.write else "model", full_disk)
+            write(
+                product_of(config), "pairs.txt" if write is Artifact.write else "model", full_disk
+            )
     assert (config.out / "pairs.txt").read_text() == "old"
     assert (config.out / "model" / "weights").read_text() == "old"
     assert not list(config.out.glob(".part-*"))
@@ -442,7 +444,7 @@ def test_a_disk_full_before_the_first_byte_is_a_clear_error_too(
 
     monkeypatch.setattr("tempfile.mkstemp", refuse)
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    for write in (Product.write, Product.write_folder):
+    for write in (Artifact.write, Artifact.write_folder):
         with pytest.raises(DataError, match=r"cannot write .*No space left.*free space"):
             write(product_of(config), "x.txt", full_disk)
     with pytest.raises(DataError, match=r"cannot write .*manifest.json"):
@@ -452,7 +454,7 @@ def test_a_disk_full_before_the_first_byte_is_a_clear_error_too(
 def test_a_file_where_the_folder_belongs_is_a_clear_error(config: Config) -> None:
     config.out.write_text("in the way")
     assert not product_of(config).is_current()
-    for write in (Product.write, Product.write_folder):
+    for write in (Artifact.write, Artifact.write_folder):
         with pytest.raises(DataError, match=r"cannot write .*choose another folder"):
             write(product_of(config), "x.txt", full_disk)
 
@@ -477,10 +479,10 @@ def test_json_is_written_readably_with_its_characters(tmp_path: Path) -> None:
 def test_the_seconds_of_a_run_are_in_the_manifest(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    product = product_of(config)
+    artifact = product_of(config)
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 90)
-    product.finish()
+    artifact.finish()
     assert 90 <= read_manifest(config.out)["seconds"] < 150
 
 
@@ -495,7 +497,7 @@ def test_code_counts_only_where_it_matters(tmp_path: Path, monkeypatch: pytest.M
     for name in ("manifest.py", "raters.py", "models/reward.py", "report.py"):
         (package / name).write_text(name)
     program.write_text("program")
-    monkeypatch.setattr(litbench.manifest, "__file__", str(package / "manifest.py"))
+    monkeypatch.setattr(litbench.artifact, "__file__", str(package / "manifest.py"))
 
     def digests() -> tuple[str, str]:
         code_digest.cache_clear()
