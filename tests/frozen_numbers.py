@@ -3,9 +3,9 @@
     python tests/frozen_numbers.py [--minilm] > numbers.json
 
 Runs the programs of this checkout in a temporary folder. `tests/frozen.json` holds what they gave
-at 82c26c3; `tests/test_frozen.py` compares. The sets of other people are included where STORYER and
-REDDIT_2013 name their folders, as in configs/data/storyer_pairs.yaml. `--minilm` adds the slow rater of
-the quickstart (5 minutes on two cores).
+at 82c26c3; `tests/test_frozen.py` compares. Published sets are included where STORYER and
+REDDIT_2013 name their folders, as in configs/data/storyer_pairs.yaml. `--minilm` adds the slow
+rater of the quickstart (5 minutes on two cores).
 """
 
 import argparse
@@ -135,10 +135,12 @@ def leaderboard(folder: Path) -> list[dict[str, Any]]:
 def rewards(folder: Path) -> list[float]:
     """Rewards of the saved feature model for invented stories."""
     source = random.Random(SEED)
-    words = "the rain fell on a door and nobody said what they had seen in that house".split()
+    sentence = "the rain fell on a door and nobody said what they had seen in that house"
+    words = sentence.split()
     stories = [" ".join(source.choices(words, k=source.randint(20, 200))) for _ in range(20)]
     code = (
-        "import json, sys\nfrom pathlib import Path\nfrom litbench.models.features import FeatureModel\n"
+        "import json, sys\nfrom pathlib import Path\n"
+        "from litbench.models.features import FeatureModel\n"
         "stories = json.load(sys.stdin)\n"
         "model = FeatureModel.load(Path(sys.argv[1]))\n"
         "print(json.dumps([float(x) for x in model.score(['A door.'] * len(stories), stories)]))"

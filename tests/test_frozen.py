@@ -1,4 +1,4 @@
-"""The pipeline's numbers are those of 82c26c3, before it was made smaller (see frozen_numbers.py)."""
+"""The pipeline's numbers are those of 82c26c3, before it was made smaller."""
 
 import json
 from pathlib import Path
