@@ -324,8 +324,8 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
 def named_models(specs: Iterable[RaterSpec]) -> dict[str, str]:
     """What raters and their members are loaded from or trained on, by their entry.
 
-    Models, and what else lies outside the config and the code: the pairs that give units, prices
-    and templates of the user's own.
+    Models, and what else lies outside the config and the code: prices and templates of the user's
+    own.
     """
     found: dict[str, str] = {}
     packaged = packaged_names()
@@ -336,9 +336,7 @@ def named_models(specs: Iterable[RaterSpec]) -> dict[str, str]:
                 continue
             if key in ("path", "backbone"):
                 found[where] = str(value)
-            elif key in ("unit_pairs", "prices") or (
-                key == "template" and str(value) not in packaged
-            ):
+            elif key == "prices" or (key == "template" and str(value) not in packaged):
                 found[f"{where}.{key}"] = str(value)
             elif key == "model" and (folder := local_folder(str(value))) is not None:
                 found[f"{where}.{key}"] = str(folder)

@@ -390,28 +390,7 @@ KINDS: dict[str, Kind] = {
         "litbench.judges.recorded:RecordedRater.from_options",
         "litbench.judges.recorded:RecordedOptions",
     ),
-    "jury": Kind("litbench.judges.mixes:jury_from_options", "litbench.judges.mixes:JuryOptions"),
-    "cascade": Kind(
-        "litbench.judges.mixes:cascade_from_options", "litbench.judges.mixes:CascadeOptions"
-    ),
-    "stack": Kind(
-        "litbench.models.mixture:stack_from_options",
-        "litbench.models.mixture:StackOptions",
-        "litbench.models.mixture:train_stack_rater",
-        "litbench.models.mixture:StackTraining",
-    ),
-    "ensemble": Kind(
-        "litbench.models.mixture:ensemble_from_options",
-        "litbench.models.mixture:EnsembleOptions",
-        "litbench.models.mixture:train_ensemble_rater",
-        "litbench.models.mixture:EnsembleTraining",
-    ),
-    "distilled": Kind(
-        "litbench.models.distillation:rater_from_options",
-        "litbench.raters:NoOptions",
-        "litbench.models.distillation:train_rater",
-        "litbench.models.distillation:DistilledTraining",
-    ),
+    "panel": Kind("litbench.judges.panel:rater_from_options", "litbench.judges.panel:PanelOptions"),
 }
 
 
@@ -448,17 +427,6 @@ def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
     return specs
 
 
-def parse_members(members: Mapping[str, Any], name: str) -> list[RaterSpec]:
-    """Read the members of a rater that is made of others.
-
-    They are named below it, so that messages and bars tell whose they are.
-
-    Raises:
-        ConfigError: see `parse_raters`.
-    """
-    return parse_raters({f"{name}.{key}": entry for key, entry in members.items()})
-
-
 def check_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> None:
     """Check an entry's options before any rater runs: the last one may be hours away.
 
@@ -478,12 +446,8 @@ def load_rater(spec: RaterSpec) -> Rater:
 
 
 def is_ready(spec: RaterSpec) -> bool:
-    """Whether an entry names what to load.
-
-    That is `path`, or a key that the class of the kind's options names in `READY_KEYS`.
-    """
-    keys = getattr(load_object(kinds()[spec.kind].options), "READY_KEYS", ())
-    return not spec.options.keys().isdisjoint({"path", *keys})
+    """Whether an entry names a model to load."""
+    return "path" in spec.options
 
 
 def load_trainer(spec: RaterSpec) -> Trainer | None:

@@ -197,25 +197,18 @@ def scorer_entry(
     """The entry of a config for a model folder, whose kind is told by its files.
 
     Args:
-        model: a folder of a feature model, a stack, an ensemble or a reward model, or the name of
-            a reward model on the Hub.
+        model: a folder of a feature model or a reward model, or the name of a reward model on the
+            Hub.
         device: such as cuda or cpu, for a reward model.
         batch_tokens: most tokens of one forward pass, for a reward model.
 
     Raises:
-        ConfigError: device or batch_tokens for another kind, or a mixture of an unknown kind.
+        ConfigError: device or batch_tokens for another kind.
     """
     folder = Path(model)
     kind = "reward"
     if (folder / "features.json").exists():
         kind = "features"
-    elif (folder / "mixture.json").exists():
-        try:
-            kind = json.loads((folder / "mixture.json").read_text(encoding="utf-8"))["kind"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{folder}/mixture.json does not tell its kind ({error}): train it again"
-            ) from error
     options = {"device": device, "batch_tokens": batch_tokens}
     given = {key: value for key, value in options.items() if value is not None}
     if given and kind != "reward":
@@ -249,8 +242,8 @@ def load_scorer(spec: RaterSpec) -> ScoreRater:
     if not isinstance(rater, ScoreRater):
         raise ConfigError(
             f"a rater of kind '{spec.kind}' gives verdicts on pairs and no rewards: take one with "
-            "rewards, such as reward, features, stack or ensemble, or compare stories in pairs "
-            "with eval/benchmark.py"
+            "rewards, such as reward or features, or compare stories in pairs with "
+            "eval/benchmark.py"
         )
     return rater
 

@@ -267,7 +267,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(before, after, options, run, tm
 def test_one_process_of_a_machine_tokenises_for_all(monkeypatch, tmp_path):
     monkeypatch.setenv("LITBENCH_CACHE", str(tmp_path))
     row = {"pair_id": "p", "ids_0": [1, 2], "ids_1": [3], "weight": 1.0, "margin": 0.0}
-    row |= {"target": 1.0, "answer": 0, "label_at": 0}
+    row |= {"answer": 0, "label_at": 0}
     found = []
 
     def must_not():

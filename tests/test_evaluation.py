@@ -130,12 +130,11 @@ def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):
         "two": {"kind": "generative", "backbone": "b", "template": own},
     }
     specs = [
-        RaterSpec("mix", "ensemble", {"members": members, "unit_pairs": "u.parquet"}),
+        RaterSpec("mix", "panel", {"members": members}),
         RaterSpec("plain", "generative", {"path": "p", "template": "verdict_label"}),
         RaterSpec("none", "generative", {"path": "q", "template": None}),
     ]
     assert named_models(specs) == {
-        "raters.mix.unit_pairs": "u.parquet",
         "raters.mix.members.one": "m",
         "raters.mix.members.two": "b",
         "raters.mix.members.two.template": own,

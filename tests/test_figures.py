@@ -22,9 +22,6 @@ DRAWN = {
         [("a", [(10, around(0.6), [0.5, 0.7]), (40, around(0.8), [0.8])])],
         [("coin", 0.5)], "pairs", str,
     ),
-    "frontier": lambda: figures.frontier(
-        [("a", LINE)], [("b", 3.0, around(0.4))], [("coin", 0.5)], "dollars"
-    ),
     "explanation_effects": lambda: figures.explanation_effects(
         [("plot", around(0.1), [around(0.2), None])], ["a", "b"], {"plot": 0.1}
     ),

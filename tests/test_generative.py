@@ -199,7 +199,7 @@ def test_the_loss_is_the_cross_entropy_of_the_answer_alone(
     weights = np.array([1.0, 2.0, 0.5, 1.0, 1.0, 3.0])
     pairs = pairs.set_column(pairs.column_names.index("weight"), "weight", [weights])
     data = tokenise(pairs, tokenizer, question, options)
-    objective = GenerativeObjective(question)
+    objective = GenerativeObjective(question, label_smoothing=options.label_smoothing)
     rows = np.arange(6)
     loss, right = objective.loss(model, objective.batch(data, rows))
     loss.backward()

@@ -184,17 +184,16 @@ def test_a_retrained_model_at_the_same_path_is_judged_anew(
 
 
 @pytest.mark.parametrize("name", ["eval/benchmark.py", "eval/crossvalidate.py"])
-def test_a_mixture_is_judged_anew_when_a_member_or_its_units_change(
+def test_a_panel_is_judged_anew_when_a_member_changes(
     watched, pairs_file, model_folder, tmp_path, name
 ):
     module, calls = watched(name)
     folder = model_folder(pairs_file(40, first=1, name="train.parquet"))
-    units = pairs_file(20, first=3, name="units.parquet")
     members = {"f": {"kind": "features", "path": str(folder)}, "l": {"kind": "longer"}}
     raters = {
         "longer": {"kind": "longer"},
         "fitted": {"kind": "features", "path": str(folder)},
-        "mix": {"kind": "ensemble", "members": members, "unit_pairs": str(units)},
+        "mix": {"kind": "panel", "members": members},
     }
     config = module.Config(pairs=pairs_file(20), out=tmp_path / "out", raters=raters)
 
@@ -207,8 +206,6 @@ def test_a_mixture_is_judged_anew_when_a_member_or_its_units_change(
     assert judged() == []
     model_folder(pairs_file(50, first=2, name="train.parquet"))
     assert judged() == ["fitted", "mix"]
-    pairs_file(30, first=4, name="units.parquet")
-    assert judged() == ["mix"]
 
 
 @pytest.mark.parametrize("name", ["eval/benchmark.py", "eval/crossvalidate.py"])
@@ -439,7 +436,7 @@ def test_a_fold_without_pairs_to_learn_from_is_found_before_any_work(by_authors,
 
 def test_members_models_are_inputs(tmp_path):
     member = {"kind": "features", "path": str(tmp_path)}
-    spec = RaterSpec("mix", "ensemble", {"members": {"one": member, "two": {"kind": "longer"}}})
+    spec = RaterSpec("mix", "panel", {"members": {"one": member, "two": {"kind": "longer"}}})
     assert named_models([spec]) == {"raters.mix.members.one": str(tmp_path)}
 
 

@@ -425,8 +425,8 @@ def test_a_reward_that_is_no_number_stops_the_run(job, monkeypatch):
 
 
 def test_a_model_folder_tells_its_kind(tmp_path):
-    (tmp_path / "mixture.json").write_text('{"kind": "stack"}')
-    assert scorer_entry(str(tmp_path)) == {"kind": "stack", "path": str(tmp_path)}
+    (tmp_path / "features.json").write_text("{}")
+    assert scorer_entry(str(tmp_path)) == {"kind": "features", "path": str(tmp_path)}
     with pytest.raises(ConfigError, match="device is for a reward model"):
         scorer_entry(str(tmp_path), device="cpu")
     assert scorer_entry("owner/name", batch_tokens=9)["kind"] == "reward"

@@ -230,19 +230,14 @@ def test_requests_share_batches_and_keep_their_own_rewards(model, texts, local):
 
 
 def test_batches_show_no_progress(tiny_model, monkeypatch):
-    from litbench.models.mixture import Member, ScoreMixture  # noqa: PLC0415
-    from litbench.raters import RaterSpec  # noqa: PLC0415
-
     inner = RewardModel.load(tiny_model("llama"))
-    spec = RaterSpec("one", "reward")
-    mixed = ScoreMixture([Member("one", spec, inner, 1.0, 1.0)], kind="ensemble", name="mixed")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     heard = []
     monkeypatch.setattr(sys.stderr, "write", heard.append)
     inner.score(["p"], ["a story"])
     assert any("stories" in piece for piece in heard)
     heard.clear()
-    with serving(lambda: mixed) as running:
+    with serving(lambda: inner) as running:
         running.rewards(["p"], ["a story"])
     assert not any("stories" in piece for piece in heard)
 

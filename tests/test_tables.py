@@ -287,7 +287,7 @@ def test_raters_are_grouped_by_kind_and_as_the_config_says(evaluated, tables):
     assert group_of(written, is_trained=False) == "zero-shot judges"
     assert group_of(written, is_trained=True) == "GenRM"
     assert group_of(explaining, is_trained=True) == "GenRM-CoT"
-    assert group_of(replace(written, kind="cascade"), is_trained=False) == "mixes"
+    assert group_of(replace(written, kind="panel"), is_trained=False) == "panels"
     assert group_of(replace(written, kind="of a plugin"), is_trained=False) == "others"
     svg = (out / "figure4.svg").read_text("utf-8")
     places = [svg.index(f">{name}<") for name in ("zero-shot judges", "baselines", "my own kind")]

@@ -20,7 +20,6 @@ def made(n=5, sides=2):
             **{f"ids_{side}": list(range(place + side + 1)) for side in range(sides)},
             "weight": 1.0 + place,
             "margin": 0.5 * place,
-            "target": 1.0,
             "answer": 0,
             "label_at": 0,
         }

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from litbench.errors import ConfigError, DataError, ModelError
@@ -21,7 +20,7 @@ from litbench.models.reward import RewardModel
 from litbench.models.reward_training import (
     RewardObjective,
     RewardTraining,
-    margins_and_targets,
+    margins,
     train_rater,
     train_reward_model,
 )
@@ -212,7 +211,7 @@ def shape_of(vocabulary):
 
 @pytest.mark.parametrize("answer", [0, 1, 500])
 def test_passes_with_long_answers_hold_fewer_of_them(answer):
-    row = {"weight": 1.0, "margin": 0.0, "target": 1.0, "answer": answer, "label_at": 0}
+    row = {"weight": 1.0, "margin": 0.0, "answer": answer, "label_at": 0}
     lengths = [1_000 + 37 * place for place in range(32)]
     rows = [{"pair_id": str(n), "ids_0": [0] * n, **row} for n in lengths]
     data, shape = make_tokenised(rows, [], 0), shape_of(152_064)
@@ -368,11 +367,10 @@ def test_training_and_scoring_read_the_same_reward(
     np.testing.assert_allclose(after, np.concatenate([chosen, rejected]), rtol=0, atol=SAME)
 
 
-def by_hand(lead, total, *, margin=0.0, target=1.0, smoothing=0.0, weight=1.0, center=0.0):
+def by_hand(lead, total, *, margin=0.0, smoothing=0.0, weight=1.0, center=0.0):
     """The loss as the docs have it; numbers or arrays of shape (n,)."""
-    target = target * (1 - smoothing) + (1 - target) * smoothing
     right, wrong = (1 / (1 + np.exp(-sign * (lead - margin))) for sign in (1, -1))
-    loss = -target * np.log(right) - (1 - target) * np.log(wrong) + center * total**2
+    loss = -(1 - smoothing) * np.log(right) - smoothing * np.log(wrong) + center * total**2
     return (loss * weight).sum() / np.broadcast_to(weight, lead.shape).sum()
 
 
@@ -387,16 +385,14 @@ COLUMN = np.linspace(0.1, 1.0, COUNT)
         ({}, {"margin": COLUMN}),
         ({"margin": "none"}, {}),
         ({"margin": "votes"}, {"margin": np.log(VOTES[:, 0] / VOTES[:, 1])}),
-        ({"margin": "none", "target": "votes"}, {"target": VOTES[:, 0] / VOTES.sum(axis=1)}),
-        ({"margin": "none", "target": "column"}, {"target": COLUMN[::-1]}),
         ({"margin": "none", "label_smoothing": 0.2}, {"smoothing": 0.2}),
         ({"margin": "none", "center_rewards_coefficient": 0.05}, {"center": 0.05}),
         (
-            {"target": "column", "label_smoothing": 0.1, "center_rewards_coefficient": 0.01},
-            {"margin": COLUMN, "target": COLUMN[::-1], "smoothing": 0.1, "center": 0.01},
+            {"label_smoothing": 0.1, "center_rewards_coefficient": 0.01},
+            {"margin": COLUMN, "smoothing": 0.1, "center": 0.01},
         ),
     ],
-    ids=["margin", "none", "votes", "soft votes", "soft column", "smoothing", "centring", "all"],
+    ids=["margin", "none", "votes", "smoothing", "centring", "all"],
 )
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_loss_is_the_one_written_down(
@@ -410,7 +406,7 @@ def test_the_loss_is_the_one_written_down(
         }
         for k, row in enumerate(marked_rows(COUNT))
     ]  # fmt: skip
-    pairs = pair_table(rows).append_column("p_chosen", pa.array(COLUMN[::-1]))
+    pairs = pair_table(rows)
     model = train_reward_model(pairs, still(tiny_model("llama"), **options), tmp_path)
     chosen, rejected = rewards_of(model, pairs)
     expected = by_hand(chosen - rejected, chosen + rejected, **terms, weight=weight)
@@ -419,9 +415,7 @@ def test_the_loss_is_the_one_written_down(
 
 def test_votes_below_one_count_as_one(marked_rows, pair_table):
     rows = [{**row, "chosen_score": 3, "rejected_score": -7} for row in marked_rows(1)]
-    options = quick("x", margin="votes", target="votes")
-    margin, target = margins_and_targets(pair_table(rows), options)
-    assert (margin[0], target[0]) == (pytest.approx(np.log(3)), pytest.approx(0.75))
+    assert margins(pair_table(rows), quick("x", margin="votes")) == pytest.approx([np.log(3)])
 
 
 @pytest.mark.parametrize(
@@ -430,8 +424,6 @@ def test_votes_below_one_count_as_one(marked_rows, pair_table):
         ("margin", {}, "column margin is null in 3 of 4 pairs"),
         ("weight", {}, "column weight is null in 3 of 4 pairs"),
         ("chosen_score", {"margin": "votes"}, "margin: votes needs the votes of both stories"),
-        ("chosen_score", {"target": "votes"}, "target: votes needs the votes of both stories"),
-        ("margin", {"margin": "none", "target": "column"}, "needs a column p_chosen without nulls"),
     ],
 )
 def test_columns_with_some_nulls_are_refused(
@@ -447,13 +439,6 @@ def test_values_out_of_range_are_refused(tiny_model, marked_rows, pair_table, tm
     rows = [{**row, "weight": float(place)} for place, row in enumerate(marked_rows(3))]
     with pytest.raises(DataError, match="column weight is not above 0 in 1 of 3 pairs"):
         train_reward_model(pair_table(rows), still(tiny_model("llama")), tmp_path)
-    pairs = pair_table(marked_rows(2))
-    for values, message in (([0.5, 1.5], "outside 0 to 1"), ([0.5, None], "without nulls")):
-        with pytest.raises(DataError, match=message):
-            train_reward_model(
-                pairs.append_column("p_chosen", pa.array(values, pa.float64())),
-                still(tiny_model("llama"), target="column"), tmp_path,
-            )  # fmt: skip
 
 
 # Pairs that do not fit -----------------------------------------------------------------------

@@ -11,6 +11,10 @@ reason) and `manifest.json` into `out`. With `evaluation_split` or `evaluation_p
 model judges pairs it has not seen at the end; they choose nothing. With `save_steps`, a killed run
 goes on from its last checkpoint, on another number of processes too (under ZeRO-3 on the same).
 Pairs to evaluate on that are named later are judged by the model that is there.
+
+With `push_to_hub` and `hub_model_id` the folder `model/` goes to the Hub, privately unless
+`hub_private_repo: false`; given later, they push the model that is there. The token comes from
+`hf auth login` or HF_TOKEN and from nowhere else.
 """
 
 from dataclasses import dataclass, fields
@@ -21,6 +25,7 @@ from litbench.config import run_program
 from litbench.evaluation import read_held_out, read_pairs
 from litbench.models.card import run_text, write_trained_model
 from litbench.models.folder import prompts_of
+from litbench.models.publishing import HUB_KEYS, HubOptions, check_push, push_model
 from litbench.models.reward import RewardModel
 from litbench.models.reward_training import RewardTraining, train_reward_model
 from litbench.models.training import (
@@ -33,11 +38,8 @@ from litbench.models.training import (
 
 
 @dataclass(kw_only=True)
-class Config(RewardTraining):
+class Config(RewardTraining, HubOptions):
     """Pairs, where to write, and how to train.
-
-    The options of training are described at litbench.models.training.TrainingOptions and
-    litbench.models.reward_training.RewardTraining.
 
     Attributes:
         pairs: pairs file.
@@ -58,7 +60,9 @@ class Config(RewardTraining):
 
 
 def main(config: Config) -> None:
-    """Train, judge and write."""
+    """Train, judge, write and push."""
+    keeps_adapter = config.lora is not None and not config.merge
+    check_push(config, config.backbone if keeps_adapter else None)
     inputs = {"pairs": config.pairs}
     if config.evaluation_pairs is not None:
         inputs["evaluation_pairs"] = config.evaluation_pairs
@@ -68,9 +72,11 @@ def main(config: Config) -> None:
         config=config,
         inputs=inputs,
         models={"backbone": config.backbone},
-        runtime_keys=(*RUNTIME_KEYS, "prepare_only"),
+        runtime_keys=(*RUNTIME_KEYS, *HUB_KEYS, "prepare_only"),
     )
     if artifact.is_current():
+        if is_main_process():
+            push_model(config.out / "model", config)
         return
     pairs = read_pairs(config.pairs, None, config.split).headline
     held_out = read_held_out(
@@ -92,6 +98,7 @@ def main(config: Config) -> None:
         return
     run = write_trained_model(artifact, model, pairs, held_out, checkpoints, fingerprint)
     print(f"{config.out / 'model'}: {run_text(run)}")
+    push_model(config.out / "model", config)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class RecordedOptions:
 
 @dataclass
 class RecordedRater:
-    """A recorded judge as a rater like any other: alone, in a jury or in a cascade.
+    """A recorded judge as a rater like any other: alone or in a panel.
 
     It knows a story again by prompt and text, so stories without text are none of its.
 

@@ -60,6 +60,7 @@ class GenerativeObjective:
 
     question: Question
     padded: bool = False
+    label_smoothing: float = 0.0
 
     def batch(self, data: TokenisedPairs, rows: np.ndarray) -> dict[str, Any]:
         """Questions with their answers; `places` are those that predict a token of an answer."""
@@ -80,7 +81,6 @@ class GenerativeObjective:
                 np.cumsum(answers) - answers + data.column("label_at")[rows]
             ),
             "weight": torch.from_numpy(data.column("weight")[rows].astype(np.float32)),
-            "smooth": torch.from_numpy(1 - data.column("target")[rows].astype(np.float32)),
         }
 
     def normaliser(self, data: TokenisedPairs, rows: np.ndarray) -> float:
@@ -100,8 +100,8 @@ class GenerativeObjective:
         other_token = torch.where(right_token == a, b, a)
         right_log = log[at].gather(1, right_token[:, None])[:, 0]
         other_log = log[at].gather(1, other_token[:, None])[:, 0]
-        # A soft label moves part of the weight of the label, and of no other token, to the other.
-        loss = loss.index_add(0, at, batch["smooth"] * (right_log - other_log))
+        # Smoothing moves part of the weight of the label, and of no other token, to the other.
+        loss = loss.index_add(0, at, self.label_smoothing * (right_log - other_log))
         right = ((right_log - other_log).detach().sign() + 1) / 2
         return (loss * batch["weight"][batch["pair"]]).sum(), right
 
@@ -165,7 +165,6 @@ def tokenise(
                 "ids_0": [*asked.ids[place], *answer],
                 "weight": weight[place],
                 "margin": 0.0,
-                "target": 1.0 - options.label_smoothing,
                 "answer": len(answer),
                 "label_at": label_at,
             }
@@ -213,7 +212,7 @@ def train_generative_model(
         tokenizer, model, template, options.max_length, options.max_prompt_tokens,
         options.max_answer_tokens,
     )  # fmt: skip
-    how = [options.overlong, options.seed, options.label_smoothing]
+    how = [options.overlong, options.seed]
     data, validation = tokenise_parts(
         pairs, tokenizer, options, ["generative", question, how],
         lambda part: tokenise(part, tokenizer, question, options),
@@ -223,7 +222,8 @@ def train_generative_model(
             print(f"cached: to train on {data}; to validate on {validation}")
         return None
     trained = train(
-        GenerativeObjective(question), model, tokenizer, options, data, validation, folder,
+        GenerativeObjective(question, label_smoothing=options.label_smoothing),
+        model, tokenizer, options, data, validation, folder,
         head="language", chance_loss=None,
     )  # fmt: skip
     if not is_main_process():

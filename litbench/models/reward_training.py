@@ -1,9 +1,8 @@
 """Training a Bradley-Terry reward model (paper 4.1, A.9).
 
-Loss of a pair: -log sigmoid(reward of chosen - reward of rejected - margin). With a soft label p,
-the probability that the chosen story is the better one, it is p times that and 1 - p times
--log sigmoid(-(reward of chosen - reward of rejected - margin)). A step's loss is the mean over its
-pairs, by their weights.
+Loss of a pair: -log sigmoid(x) with x = reward of chosen - reward of rejected - margin. With label
+smoothing s it is (1 - s) times that plus s times -log sigmoid(-x). A step's loss is the mean over
+its pairs, by their weights.
 """
 
 from collections.abc import Mapping
@@ -47,14 +46,11 @@ class RewardTraining(TrainingOptions):
             offset near zero (Eisenstein et al., 2023); null for none.
         margin: by how much the chosen story should lead: `column`, the pairs' own where they have
             it; `votes`, the logarithm of the ratio of their votes; or `none`.
-        target: probability that the chosen story is the better: `label`, 1; `votes`, its share of
-            both stories' votes; `column`, the pairs' column `p_chosen`, such as a teacher's.
     """
 
     form: Form = "plain"
     center_rewards_coefficient: float | None = None
     margin: Literal["column", "votes", "none"] = "column"
-    target: Literal["label", "votes", "column"] = "label"
 
 
 @dataclass
@@ -64,6 +60,7 @@ class RewardObjective:
     pooling: Pooling
     padded: bool
     center: float | None = None
+    label_smoothing: float = 0.0
 
     def batch(self, data: TokenisedPairs, rows: np.ndarray) -> dict[str, Any]:
         """The chosen stories of these pairs, then the rejected ones."""
@@ -73,7 +70,7 @@ class RewardObjective:
         sequences = [pair[0] for pair in both] + [pair[1] for pair in both]
         numbers = {
             name: torch.from_numpy(data.column(name)[rows].astype(np.float32))
-            for name in ("weight", "margin", "target")
+            for name in ("weight", "margin")
         }
         return {
             "inputs": collate(sequences, packed=not self.padded, pooling=self.pooling),
@@ -90,55 +87,39 @@ class RewardObjective:
 
         rewards = rewards_of(model, batch["inputs"], self.pooling)[:, 0]
         chosen, rejected = rewards.chunk(2)
-        lead, target = chosen - rejected, batch["target"]
+        lead, smooth = chosen - rejected, self.label_smoothing
         beyond = lead - batch["margin"]
-        loss = -(target * logsigmoid(beyond) + (1 - target) * logsigmoid(-beyond))
+        loss = -((1 - smooth) * logsigmoid(beyond) + smooth * logsigmoid(-beyond))
         if self.center is not None:
             loss = loss + self.center * (chosen + rejected) ** 2
         right = (lead.detach().sign() + 1) / 2
         return (loss * batch["weight"]).sum(), right
 
 
-def _vote_counts(pairs: pa.Table, key: str) -> tuple[np.ndarray, np.ndarray]:
+def _log_vote_ratio(pairs: pa.Table) -> np.ndarray:
     sides = [pairs["chosen_score"], pairs["rejected_score"]]
     if any(side.null_count for side in sides):
         raise DataError(
-            f"{key}: votes needs the votes of both stories, and columns chosen_score and "
+            "margin: votes needs the votes of both stories, and columns chosen_score and "
             "rejected_score have nulls: take pairs with votes, or another value"
         )
     # A story starts with its author's own vote; what fell below counts as that.
     chosen, rejected = (np.maximum(side.to_numpy().astype(np.float64), 1.0) for side in sides)
-    return chosen, rejected
+    ratio: np.ndarray = np.log(chosen / rejected)
+    return ratio
 
 
-def margins_and_targets(pairs: pa.Table, options: RewardTraining) -> tuple[np.ndarray, np.ndarray]:
-    """Margin and target probability of every pair.
-
-    Returns:
-        Two float64 arrays of shape (n,).
+def margins(pairs: pa.Table, options: RewardTraining) -> np.ndarray:
+    """Margin of every pair; float64, shape (n,).
 
     Raises:
-        DataError: a column that the options ask for has nulls, or values that are out of range or
-            not finite.
+        DataError: a column that the options ask for has nulls, or values that are not finite.
     """
-    margin = np.zeros(pairs.num_rows)
     if options.margin == "column":
-        margin = numbers_of_pairs(pairs, "margin", 0.0)
-    elif options.margin == "votes":
-        chosen, rejected = _vote_counts(pairs, "margin")
-        margin = np.log(chosen / rejected)
-    target = np.ones(pairs.num_rows)
-    if options.target == "votes":
-        chosen, rejected = _vote_counts(pairs, "target")
-        target = chosen / (chosen + rejected)
-    elif options.target == "column":
-        if "p_chosen" not in pairs.column_names or pairs["p_chosen"].null_count:
-            raise DataError("target: column needs a column p_chosen without nulls: add it")
-        target = numbers_of_pairs(pairs, "p_chosen", 1.0)
-        if ((target < 0) | (target > 1)).any():
-            raise DataError("column p_chosen holds values outside 0 to 1: it is a probability")
-    smooth = options.label_smoothing
-    return margin, target * (1 - smooth) + (1 - target) * smooth
+        return numbers_of_pairs(pairs, "margin", 0.0)
+    if options.margin == "votes":
+        return _log_vote_ratio(pairs)
+    return np.zeros(pairs.num_rows)
 
 
 def tokenise(
@@ -148,10 +129,10 @@ def tokenise(
 
     Raises:
         DataError: pairs that do not fit where `overlong` is error, or columns as
-            `margins_and_targets` says.
+            `margins` says.
     """
     weight = pair_weights(pairs)
-    margin, target = margins_and_targets(pairs, options)
+    margin = margins(pairs, options)
     prompts = pairs["prompt"].to_pylist()
     sides = [
         layout.encode(tokenizer, prompts, pairs[side].to_pylist())
@@ -178,7 +159,6 @@ def tokenise(
                 "ids_1": ids[1],
                 "weight": weight[place],
                 "margin": margin[place],
-                "target": target[place],
                 "answer": 0,
                 "label_at": 0,
             }
@@ -217,7 +197,7 @@ def train_reward_model(
     layout = Layout.infer(
         tokenizer, model, options.max_length, options.max_prompt_tokens, options.form
     )
-    how = [options.overlong, options.margin, options.target, options.label_smoothing]
+    how = [options.overlong, options.margin]
     data, validation = tokenise_parts(
         pairs, tokenizer, options, ["reward", layout, how],
         lambda part: tokenise(part, tokenizer, layout, options),
@@ -227,7 +207,10 @@ def train_reward_model(
             print(f"cached: to train on {data}; to validate on {validation}")
         return None
     trained = train(
-        RewardObjective(layout.pooling, not is_packed(model), options.center_rewards_coefficient),
+        RewardObjective(
+            layout.pooling, not is_packed(model), options.center_rewards_coefficient,
+            options.label_smoothing,
+        ),
         model, tokenizer, options, data, validation, folder,
         head="reward", chance_loss=_LN2,
     )  # fmt: skip

@@ -32,7 +32,7 @@ class TokenisedPairs:
 
     Attributes:
         table: one row per pair: `pair_id`; list<int32> columns `ids_0` and, where the objective
-            compares two sequences, `ids_1`; float64 columns `weight`, `margin` and `target`; int32
+            compares two sequences, `ids_1`; float64 columns `weight` and `margin`; int32
             `answer`, how many of the last tokens are taught (0 where none are), and `label_at`,
             which of these is the label.
         counts: pairs given, kept and cut, and tokens.
@@ -85,7 +85,7 @@ def make_tokenised(
     columns: dict[str, Any] = {"pair_id": pa.array([r["pair_id"] for r in rows], pa.large_string())}
     for side in sides:
         columns[side] = pa.array([row[side] for row in rows], pa.list_(pa.int32()))
-    for name in ("weight", "margin", "target"):
+    for name in ("weight", "margin"):
         columns[name] = pa.array([row[name] for row in rows], pa.float64())
     for name in ("answer", "label_at"):
         columns[name] = pa.array([row[name] for row in rows], pa.int32())

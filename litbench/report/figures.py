@@ -598,52 +598,6 @@ def scaling(
     return drawing(f"scaling {label}", draw, 2.7 + legend_height(names))
 
 
-def frontier(
-    curves: Sequence[tuple[str, Sequence[tuple[float, Interval]]]],
-    points: Sequence[tuple[str, float, Interval]],
-    references: Sequence[tuple[str, float]],
-    label: str,
-) -> Drawing:
-    """Agreement against cost, a line per cascade from its cheap rater to its expensive one.
-
-    A straight dotted line joins the ends: what asking about pairs drawn at random would reach.
-
-    Args:
-        curves: name and points by rising cost: cost, agreement with its interval (drawn as a
-            band).
-        points: name, cost and agreement of raters that judged all pairs.
-        references: name and agreement of raters without a place on the axis; horizontal lines.
-        label: the cost with its unit.
-    """
-
-    def draw(axes: Any) -> None:
-        handles: list[Any] = []
-        for place, (_, of) in enumerate(curves):
-            color = SERIES[place % len(SERIES)]
-            x = np.array([at for at, _ in of], dtype=float)
-            mean, low, high = bounds([interval for _, interval in of])
-            # Bands of many lines cover each other.
-            alpha = 0.16 if len(curves) < 4 else 0.09
-            axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
-            axes.plot(x[[0, -1]], mean[[0, -1]], color=color, linewidth=0.9, linestyle=":")
-            handles += axes.plot(x, mean, color=color, linewidth=1.5)
-        for place, (_, at, interval) in enumerate(points):
-            low, high = np.nan_to_num([interval.low, interval.high], nan=interval.mean)
-            axes.vlines(at, low, high, color=INK, alpha=0.35, linewidth=0.8)
-            handles += axes.plot(
-                at, interval.mean, marker="osD^vPX*<>"[place % 10], color=INK, markersize=4.5,
-                markerfacecolor="none", linestyle="none",
-            )  # fmt: skip
-        handles += level_lines(axes, [value for _, value in references])
-        axes.grid(axis="y")
-        axes.set_xlabel(label)
-        axes.set_ylabel("agreement")
-        legend(axes, handles, names)
-
-    names = [of[0] for of in curves] + [of[0] for of in points] + [of[0] for of in references]
-    return drawing(f"frontier {label}", draw, 2.7 + legend_height(names))
-
-
 def explanation_effects(
     rows: Sequence[tuple[str, Interval, Sequence[Interval | None]]],
     groups: Sequence[str],

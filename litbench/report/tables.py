@@ -31,17 +31,13 @@ from litbench.report.document import Panel, render, short_name, write_seconds
 from litbench.text import clean_name
 
 GROUPS = (
-    "zero-shot judges", "Bradley-Terry", "GenRM", "GenRM-CoT", "mixes", "baselines", "others",
+    "zero-shot judges", "Bradley-Terry", "GenRM", "GenRM-CoT", "panels", "baselines", "others",
 )  # fmt: skip
 _GROUP_OF_KIND = {
     "judge": "zero-shot judges",
     "recorded": "zero-shot judges",
     "reward": "Bradley-Terry",
-    "distilled": "Bradley-Terry",
-    "stack": "mixes",
-    "ensemble": "mixes",
-    "jury": "mixes",
-    "cascade": "mixes",
+    "panel": "panels",
     "longer": "baselines",
     "shorter": "baselines",
     "random": "baselines",

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from litbench import __version__
-from litbench.models.mixture import ScoreMixture
 from litbench.models.reward import RewardModel
 from litbench.raters import ScoreRater
 from litbench.serving import forms
@@ -195,12 +194,9 @@ class Server:
 
 
 def silence(rater: ScoreRater) -> None:
-    """Let a rater, and those that it is made of, show no progress: every batch would flicker."""
+    """Let a rater show no progress: every batch would flicker."""
     if isinstance(rater, RewardModel):
         rater.shows_progress = False
-    elif isinstance(rater, ScoreMixture):
-        for member in rater.members:
-            silence(member.rater)
 
 
 def explain(errors: Sequence[Any]) -> str:

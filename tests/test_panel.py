@@ -1,0 +1,206 @@
+"""Panels: what counts as a vote, who is left out, who pays."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from fake_openai import FakeOpenAI
+
+from litbench.errors import ConfigError, DataError
+from litbench.judges.judge import Judge, JudgeOptions
+from litbench.judges.panel import Panel
+from litbench.metrics.agreement import pair_scores
+from litbench.raters import (
+    Asks,
+    BlindPair,
+    Estimate,
+    Judgement,
+    LengthRater,
+    RandomRater,
+    Rater,
+    check_options,
+    judge_pairs,
+    load_rater,
+    parse_raters,
+)
+from litbench.text import prompt_key
+
+FIRST, SECOND, TIE = Judgement("first"), Judgement("second"), Judgement("tie")
+FAILED, REFUSED, UNREAD = Judgement("error"), Judgement("refused"), Judgement("unparsed")
+PAIR = BlindPair("a prompt", "one", "two")
+
+
+@dataclass
+class Scripted:
+    """Says the same of every pair."""
+
+    says: list
+    name: str = "scripted"
+    kind: str = "scripted"
+    prompts: frozenset = field(default_factory=frozenset)
+
+    def judge(self, pairs):
+        return [self.says for _ in pairs]
+
+    def training_prompts(self):
+        return self.prompts
+
+    def notes(self):
+        return {"says": len(self.says)}
+
+
+@dataclass
+class Paid(Scripted):
+    """One that sends requests."""
+
+    shard: int | None = None
+    folder: object = None
+
+    def work_in(self, folder):
+        self.folder = folder
+
+    def estimate(self, pairs):
+        return [Estimate(self.name, "m", 2 * len(pairs), 0, 10, 5, None, 0.5, 1.0, 3.0)]
+
+
+def panel_of(*said):
+    return Panel({str(place): Scripted(list(one)) for place, one in enumerate(said)})
+
+
+def verdict_of(*said):
+    ((one,),) = panel_of(*said).judge([PAIR])
+    return one
+
+
+@pytest.mark.parametrize(
+    ("said", "prefers"),
+    [
+        # The majority; a member that flips votes for neither.
+        ([[FIRST], [FIRST, FIRST], [SECOND]], "first"),
+        ([[FIRST], [FIRST, SECOND], [SECOND, TIE]], "first"),
+        ([[FIRST], [SECOND], [TIE]], "tie"),
+        # An order that was not judged counts 1/2, a member that judged none is left out.
+        ([[SECOND, UNREAD], [TIE]], "second"),
+        ([[FAILED], [UNREAD, REFUSED], [SECOND]], "second"),
+        # Three orders: thirds are no binary fractions.
+        ([[FIRST, FIRST, SECOND], [SECOND, SECOND, FIRST]], "tie"),
+        # Nobody judged.
+        ([[REFUSED], [REFUSED, REFUSED]], "refused"),
+        ([[REFUSED], [FAILED]], "unparsed"),
+    ],
+)
+def test_the_mean_vote_decides(said, prefers):
+    one = verdict_of(*said)
+    assert (one.prefers, one.first_shown) == (prefers, None)
+    assert verdict_of(*said[::-1]).prefers == prefers
+
+
+def test_what_a_member_could_not_judge_is_counted():
+    panel = panel_of([FIRST], [FAILED], [UNREAD, REFUSED])
+    panel.judge([PAIR, PAIR])
+    assert panel.notes()["pairs"] == 2
+    assert panel.notes()["not_judged"] == {"0": 0, "1": 2, "2": 2}
+
+
+def test_the_probability_is_the_mean_over_members_or_null():
+    sure, unsure = Judgement("first", p_first=0.9), Judgement("second", p_first=0.4)
+    # Of a member that reads both orders, the mean over both.
+    assert verdict_of([sure], [unsure, sure]).p_first == pytest.approx((0.9 + 0.65) / 2)
+    assert verdict_of([sure], [FIRST]).p_first is None
+    assert verdict_of([sure], [unsure, FIRST]).p_first is None
+    assert verdict_of([sure], [FAILED]).p_first == 0.9
+
+
+def test_renaming_the_sides_gives_one_minus_the_agreement(pair_table):
+    rows = [{"pair_id": f"pair{place}"} for place in range(40)]
+    pairs = pair_table(rows)
+    sides = zip(pairs["chosen"].to_pylist(), pairs["rejected"].to_pylist(), strict=True)
+    swapped = pair_table([
+        {
+            **row, "chosen": rejected, "rejected": chosen, "chosen_story_id": f"r{place}",
+            "rejected_story_id": f"c{place}",
+        }
+        for place, (row, (chosen, rejected)) in enumerate(zip(rows, sides, strict=True))
+    ])  # fmt: skip
+    panel = Panel({str(seed): RandomRater(seed=seed) for seed in range(4)})
+    assert isinstance(panel, Rater)
+    verdicts = judge_pairs(panel, pairs)
+    assert set(verdicts["kind"].to_pylist()) == {"panel"}
+    assert {"chosen", "rejected", "tie"} == set(verdicts["outcome"].to_pylist())
+    (one,), (other,) = (pair_scores(judge_pairs(panel, of), of) for of in (pairs, swapped))
+    assert np.array_equal(one.credit, 1 - other.credit)
+
+
+def test_tokens_price_and_time_are_sums():
+    priced = [
+        replace(FIRST, cost_usd=0.5, input_tokens=10, output_tokens=1, seconds=2.0),
+        replace(SECOND, cost_usd=0.25, input_tokens=11, seconds=3.0),
+    ]
+    one = verdict_of(priced, [FIRST])
+    assert (one.cost_usd, one.input_tokens, one.output_tokens) == (0.75, 21, 1)
+    assert one.seconds == pytest.approx(5, abs=0.5)
+    assert verdict_of([FIRST], [FIRST]).cost_usd is None
+
+
+def test_members_that_ask_share_a_folder_and_tell_their_estimates(tmp_path):
+    one, other = (Paid([FIRST], name=name, shard=shard) for name, shard in (("a", 5), ("b", 3)))
+    panel = Panel({"free": Scripted([FIRST]), "a": one, "b": other})
+    assert isinstance(panel, Asks)
+    panel.work_in(tmp_path)
+    assert one.folder == other.folder == tmp_path
+    assert panel.shard == 3
+    assert [(of.rater, of.calls) for of in panel.estimate([PAIR])] == [("a", 2), ("b", 2)]
+    free = panel_of([FIRST], [FIRST])
+    assert (free.estimate([PAIR]), free.shard) == ([], None)
+
+
+def test_members_pass_on_what_they_know_and_must_judge_every_pair():
+    keys = [frozenset({prompt_key(name)}) for name in "ab"]
+    members = {str(n): Scripted([FIRST], prompts=known) for n, known in enumerate(keys)}
+    panel = Panel(members)
+    assert panel.training_prompts() == keys[0] | keys[1]
+    assert panel.notes()["members"] == {"0": {"says": 1}, "1": {"says": 1}}
+    with pytest.raises(DataError, match="judged 0 of 1 pairs"):
+        verdict_of([FIRST], [])
+
+
+LONGER, COIN = {"kind": "longer"}, {"kind": "random", "seed": 4}
+
+
+def test_a_panel_is_named_in_a_config_and_nests():
+    inner = {"kind": "panel", "members": {"x": LONGER, "y": COIN}}
+    (spec,) = parse_raters({"all": {"kind": "panel", "members": {"a": inner, "b": COIN}}})
+    check_options(spec, "raters")
+    panel = load_rater(spec)
+    assert panel.members["a"].name == "all.a"
+    assert panel.members["a"].members["y"].name == "all.a.y"
+    assert panel.members["b"].seed == 4
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (None, "key 'members' is missing"),
+        ({"a": LONGER}, "names 1: a panel needs at least 2"),
+        ({"a": LONGER, "b": {}}, "needs a kind"),
+        ({"a": LONGER, "b": {"kind": "longr"}}, "members.b: unknown kind 'longr'.*'longer'"),
+        ({"a": LONGER, "b": {"kind": "random", "sed": 1}}, "members.b.*'sed'.*'seed'"),
+    ],
+)
+def test_what_does_not_fit_is_found_before_anyone_is_asked(members, message):
+    options = {} if members is None else {"members": members}
+    (spec,) = parse_raters({"panel": {"kind": "panel", **options}})
+    with pytest.raises(ConfigError, match=message):
+        check_options(spec, "raters")
+
+
+def test_the_same_question_is_asked_once(pair_table, monkeypatch, tmp_path):
+    pairs = pair_table([{} for _ in range(3)])
+    with FakeOpenAI() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        judges = {name: Judge(name, JudgeOptions(model=server.model)) for name in ("one", "two")}
+        panel = Panel({**judges, "longer": LengthRater("longer", "longer", 1)})
+        panel.work_in(tmp_path)
+        assert judge_pairs(panel, pairs).num_rows == 3
+        assert server.answered.total() == 6

@@ -1,0 +1,176 @@
+"""What of a model's folder is pushed, what is refused, and that it loads by its name."""
+
+import json
+
+import numpy as np
+import pytest
+from fake_hub import TOKEN, FakeHub
+
+from litbench.errors import ConfigError, DataError
+from litbench.models import publishing
+from litbench.models.publishing import HubOptions, check_push, push_model
+from litbench.models.reward import RewardModel
+from litbench.records import prompt_keys, write_table
+from litbench.text import prompt_key
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+PUSH = HubOptions(push_to_hub=True, hub_model_id="me/verifier")
+PROMPTS, STORIES = ["The gate", "The gate"], ["She carried salt.", "The river forgot."]
+
+
+@pytest.fixture
+def folder(tiny_model, tmp_path):
+    made = tmp_path / "model"
+    made.mkdir()
+    model = RewardModel.load(tiny_model("llama"), max_length=64)
+    model.prompts = frozenset({prompt_key("[WP] A gate")})
+    model.save(made)
+    (made / "README.md").write_text("# A card\n")
+    return made
+
+
+@pytest.fixture
+def pushed(monkeypatch):
+    """What was pushed, in place of pushing it."""
+    calls = []
+
+    def replace_files(name, files, noun, *, private, is_ours):
+        assert all(map(is_ours, files))
+        calls.append((name, sorted(files), noun, private))
+        return "address"
+
+    monkeypatch.setattr(publishing, "replace_files", replace_files)
+    return calls
+
+
+def test_nothing_is_pushed_unasked_and_privately_where_asked(folder, pushed):
+    push_model(folder, HubOptions(hub_model_id="me/verifier"))
+    assert pushed == []
+    push_model(folder, PUSH)
+    names = sorted(path.name for path in folder.iterdir())
+    assert pushed == [("me/verifier", names, "model", True)]
+
+
+def _write(name, text="x"):
+    def spoil(folder):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+    return spoil
+
+
+PROMPT = json.dumps({"training_prompts": ["[WP] A gate"]})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_write("pytorch_model.bin"), r"pytorch_model\.bin is no file"),
+        (_write("modeling.py"), r"modeling\.py is no file"),
+        (_write("deep/optimizer.pt"), r"optimizer\.pt is no file"),
+        (lambda f: (f / "link.json").symlink_to("/etc/hostname"), r"link\.json is no file"),
+        (lambda f: (f / "model.safetensors").unlink(), "holds no weights as safetensors"),
+        (_write("run.json", "{"), r"run\.json is broken"),
+        (_write("run.json", PROMPT), "1 of 1 training_prompts are no hashes"),
+        (_write("litbench.json", PROMPT), "1 of 1 training_prompts are no hashes"),
+    ],
+)
+def test_what_a_models_folder_should_not_hold_is_refused(folder, pushed, spoil, message):
+    spoil(folder)
+    with pytest.raises(DataError, match=message) as caught:
+        push_model(folder, PUSH)
+    assert "gate" not in str(caught.value)
+    assert pushed == []
+
+
+@pytest.mark.parametrize("where", ["home", "cwd"])
+def test_folders_of_this_machine_are_not_published(folder, where, tmp_path, monkeypatch, pushed):  # noqa: ARG001
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    here = tmp_path / where / "models" / "base"
+    config = json.loads((folder / "config.json").read_text())
+    for name, text, other in (
+        ("config.json", json.dumps({**config, "deep": [{"path": str(here)}]}), json.dumps(config)),
+        ("config.json", json.dumps({**config, "deep": {str(here): 1}}), json.dumps(config)),
+        ("README.md", f"| base | `{here}` |", "a card of /elsewhere/base"),
+    ):
+        (folder / name).write_text(text)
+        with pytest.raises(DataError, match=f"{name} names a folder of this machine"):
+            push_model(folder, PUSH)
+        (folder / name).write_text(other)
+    push_model(folder, PUSH)
+
+
+@pytest.mark.parametrize(
+    ("options", "base", "message"),
+    [
+        ({"hub_model_id": None}, None, "push_to_hub needs hub_model_id"),
+        ({"hub_model_id": "me/verifier@main"}, None, "give owner/name and no more"),
+        ({}, "/models/base", "which nobody else has"),
+        ({}, "./base", "which nobody else has"),
+        ({}, "~/base", "which nobody else has"),
+        ({}, "owner/base", "there is no token for the Hub"),
+        ({}, "package:one/base", "there is no token for the Hub"),
+    ],
+)
+def test_what_would_stop_a_push_stops_the_training(options, base, message, monkeypatch):
+    import huggingface_hub  # noqa: PLC0415
+
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(ConfigError, match=message):
+        check_push(HubOptions(**{"push_to_hub": True, "hub_model_id": "me/v", **options}), base)
+    check_push(HubOptions(), "/models/base")
+
+
+SCORE = """
+import json, sys
+from litbench.models.reward import RewardModel
+prompts, stories = json.loads(sys.argv[2])
+model = RewardModel.load(sys.argv[1])
+print(json.dumps([model.score(prompts, stories).tolist(), sorted(model.prompts)]))
+"""
+
+
+def test_a_trained_model_is_pushed_and_loads_by_its_name(tiny_model, pair_table, tmp_path):
+    pairs = pair_table([{"prompt_id": f"p{place}"} for place in range(8)])
+    write_table(pairs, tmp_path / "pairs.parquet")
+    keys = {
+        "pairs": tmp_path / "pairs.parquet", "out": tmp_path / "run", "batch_size": 4,
+        "backbone": tiny_model("llama"), "max_length": 64, "precision": "fp32",
+        "max_prompt_tokens": 16,
+    }  # fmt: skip
+    train = ["train/bradley_terry.py", *(f"--{key}={value}" for key, value in keys.items())]
+    push = ["--push_to_hub", "true", "--hub_model_id", "me/verifier"]
+    folder = tmp_path / "run" / "model"
+    with FakeHub() as hub:
+        bare = hub.run(tmp_path, *train, *push)
+        assert "there is no token for the Hub" in bare.stderr
+        assert not folder.exists()
+        trained = hub.run(tmp_path, *train, token=TOKEN)
+        assert trained.returncode == 0, trained.stderr
+        assert not hub.repositories
+        hub.publish("me/verifier", {"README.md": b"theirs"})
+        public = hub.run(tmp_path, *train, *push, token=TOKEN)
+        assert "me/verifier is public on the Hub" in public.stderr
+        hub.publish("me/verifier", {"model-00002-of-00002.safetensors": b"old"}, private=True)
+        # The model that is there is pushed, and not trained again.
+        done = hub.run(tmp_path, *train, *push, token=TOKEN)
+        assert done.returncode == 0, done.stderr
+        assert "unchanged: " in done.stdout
+        assert "pushed: " in done.stdout
+        assert not hub.strange
+        repository = hub.repositories["me/verifier"]
+        assert repository.private
+        assert repository.files() == {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert not [name for name, b in repository.files().items() if str(tmp_path).encode() in b]
+        question = json.dumps([PROMPTS, STORIES])
+        scored = hub.run(tmp_path, "-c", SCORE, "me/verifier", question, token=TOKEN)
+        assert scored.returncode == 0, scored.stderr
+        unknown = hub.run(tmp_path, "-c", SCORE, "me/nothing", question, token=TOKEN)
+    rewards, prompts = json.loads(scored.stdout)
+    expected = RewardModel.load(folder).score(PROMPTS, STORIES)
+    np.testing.assert_allclose(rewards, expected, rtol=0, atol=1e-6)
+    assert set(prompts) == set(prompt_keys(pairs))
+    assert "no model of that name on the Hub" in unknown.stderr
