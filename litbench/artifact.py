@@ -57,9 +57,7 @@ def file_digest(path: Path) -> str:
     if path.is_dir():
         hasher = hashlib.sha256()
         for inner in sorted(item for item in path.rglob("*") if item.is_file()):
-            # A name on disk is bytes, which need not be UTF-8.
-            line = f"{inner.relative_to(path)}\0{file_digest(inner)}\n"
-            hasher.update(line.encode(errors="surrogateescape"))
+            hasher.update(os.fsencode(f"{inner.relative_to(path)}\0{file_digest(inner)}\n"))
         return hasher.hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -95,11 +93,11 @@ def source_digest(source: str | Path, *, is_model: bool = False) -> str:
 
 @cache
 def code_digest(program: str, *parts: str) -> str:
-    """Digest of a program's file and the package: a product of older code is not current.
+    """Digest of a program's file and the package: what older code made is not current.
 
     Args:
         program: path of the program.
-        parts: files and folders of the package that the product depends on; all when not given.
+        parts: files and folders of the package that count; all when not given.
     """
     package = Path(__file__).parent
     places = [package / part for part in parts] or [package]
@@ -261,8 +259,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise DataError(f"{path} is not JSON: make the product again") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds no JSON object: make the product again")
+    if not isinstance(content, dict) or not isinstance(content.get("outputs"), dict):
+        raise DataError(f"{path} is no manifest: make the product again")
     return content
 
 
@@ -286,7 +284,7 @@ def read_manifest_of(path: Path) -> dict[str, Any]:
 def is_output(manifest: Mapping[str, Any], path: Path) -> bool:
     """Whether a manifest names a file of its folder, with the bytes that it has now."""
     output = manifest.get("outputs", {}).get(path.name)
-    return output is not None and output.get("sha256") == file_digest(path)
+    return isinstance(output, dict) and output.get("sha256") == file_digest(path)
 
 
 def without_runtime_keys(manifest: Mapping[str, Any]) -> dict[str, Any]:
