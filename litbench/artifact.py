@@ -1,6 +1,6 @@
-"""What made a file: config, inputs, counts per step, versions.
+"""What a program writes and what made it: config, inputs, counts per step, versions.
 
-A program owns one folder. It opens a `Artifact` on it, leaves at once when the product is
+A program owns one folder. It opens an `Artifact` on it, leaves at once when the artifact is
 current, writes its files through it and finishes it, which writes `manifest.json`:
 
     artifact = Artifact(folder, program=__file__, config=config, inputs={"stories": path})
@@ -9,10 +9,13 @@ current, writes its files through it and finishes it, which writes `manifest.jso
     artifact.write("pairs.parquet", lambda path: write_table(table, path))
     artifact.finish()
 
-Files appear under their names only when whole, so a killed program leaves the old product or
-the new one, never half of either.
+Files and folders appear under their names only when they are whole and on the disk: a killed
+program leaves the old one or the new one. Parts of unfinished work go through `write_part` and
+`read_part`, which makes a damaged one as good as none.
 """
 
+import contextlib
+import ctypes
 import hashlib
 import importlib.metadata
 import json
@@ -20,17 +23,19 @@ import math
 import os
 import platform
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from litbench import hub
 from litbench.config import as_plain
 from litbench.errors import DataError
+
+T = TypeVar("T")
 
 # fmt: off
 _LIBRARIES = (
@@ -44,14 +49,15 @@ _LIBRARIES = (
 _RUNTIME_KEYS = ("engine", "memory_limit", "patience", "spark", "threads", "user_agent")
 
 
+# Digests and versions -------------------------------------------------------------------------
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, or of every file below a folder with its name."""
     if path.is_dir():
         hasher = hashlib.sha256()
         for inner in sorted(item for item in path.rglob("*") if item.is_file()):
-            # A name on disk is bytes, which need not be UTF-8.
-            line = f"{inner.relative_to(path)}\0{file_digest(inner)}\n"
-            hasher.update(line.encode(errors="surrogateescape"))
+            hasher.update(os.fsencode(f"{inner.relative_to(path)}\0{file_digest(inner)}\n"))
         return hasher.hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -60,15 +66,13 @@ def file_digest(path: Path) -> str:
 def source_digest(source: str | Path, *, is_model: bool = False) -> str:
     """Digest of an input: its bytes where it is a local file, its name where it is not.
 
-    A data set on the Hub is named with the commit that its name stands for now, so that a product
-    made of it is not current any more once the set has changed.
-
     Args:
         source: a file, a folder, a data set's name on the Hub, or any other name.
         is_model: the source is a model, whose name on the Hub is taken as it is.
 
     Returns:
-        64 hexadecimal digits, "name:owner/name@COMMIT[:split]", or "name:" and the name.
+        64 hexadecimal digits, "name:owner/name@COMMIT[:split]" for a data set on the Hub, whose
+        commit tells when it has changed, or "name:" and the name.
 
     Raises:
         DataError: an empty name, which would stand for the whole working folder, a file that
@@ -84,16 +88,16 @@ def source_digest(source: str | Path, *, is_model: bool = False) -> str:
         raise DataError(f"cannot read {path} ({error}): check the disk and your access") from error
     if is_model or not hub.is_name(source):
         return f"name:{source}"
-    return f"name:{hub.pin(str(source))}"
+    return f"name:{hub.pin(source)}"
 
 
 @cache
 def code_digest(program: str, *parts: str) -> str:
-    """Digest of a program's file and the package: a product of older code is not current.
+    """Digest of a program's file and the package: what older code made is not current.
 
     Args:
         program: path of the program.
-        parts: files and folders of the package that the product depends on; all when not given.
+        parts: files and folders of the package that count; all when not given.
     """
     package = Path(__file__).parent
     places = [package / part for part in parts] or [package]
@@ -115,10 +119,8 @@ def versions() -> dict[str, str]:
     """Versions of Python and of every library that can change a result; absent ones left out."""
     found = {"python": platform.python_version()}
     for library in _LIBRARIES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -128,32 +130,93 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+# Writing --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary name beside `path`, and put what was written there in its place."""
+    # The suffix stays last, since writers choose the format by it.
+    temporary = path.with_name(f".part-{uuid.uuid4().hex}{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        for written in [*temporary.rglob("*"), temporary]:
+            handle = os.open(written, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+        _rename(temporary, path)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error}; free space or choose another folder"
+        ) from error
+    finally:
+        _remove(temporary)
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    """Put a file or a folder in the place of the older one, in one step where the system can."""
+    if not (temporary.is_dir() and path.is_dir()):
+        temporary.replace(path)
+    elif not _exchange(temporary, path):
+        # A kill between both renames leaves no folder, which is not half of one either.
+        old = temporary.with_name(f"{temporary.name}-old")
+        path.rename(old)
+        temporary.replace(path)
+        _remove(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders exchange their names at once; False where the system cannot."""
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, swap = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    names = os.fsencode(one), os.fsencode(other)
+    return exchange is not None and exchange(here, names[0], here, names[1], swap) == 0
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there and can be removed."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary neighbour of `path`, then rename it into place.
 
     Raises:
         DataError: the disk is full or the folder cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # The suffix stays last, since writers choose the format by it.
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-", suffix=path.suffix)
-        os.close(handle)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror}; free space or choose another folder"
-        ) from error
-    temporary = Path(name)
-    try:
+    with _replacing(path) as temporary:
+        temporary.touch(exist_ok=False)
         write(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error}; free space or choose another folder"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def write_part(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a part of unfinished work, like `write_atomically`, with its digest beside it."""
+
+    def with_digest(temporary: Path) -> None:
+        write(temporary)
+        digest = file_digest(temporary)
+        # Before the part, so that a part without its digest is a damaged one.
+        write_atomically(_digest_beside(path), lambda beside: beside.write_text(digest))
+
+    write_atomically(path, with_digest)
+
+
+def read_part(path: Path, read: Callable[[Path], T]) -> T | None:
+    """Read what `write_part` wrote; None where the part is absent or not as it was written."""
+    try:
+        is_whole = _digest_beside(path).read_bytes() == file_digest(path).encode()
+    except OSError:
+        return None
+    return read(path) if is_whole else None
+
+
+def _digest_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
 
 
 def as_json(value: Any) -> Any:
@@ -174,12 +237,11 @@ def as_json(value: Any) -> Any:
 
 def write_json(content: Any, path: Path) -> None:
     """Write JSON, indented, in place of what was there."""
-    text = json.dumps(as_plain(content), indent=2, ensure_ascii=False, sort_keys=False) + "\n"
+    text = json.dumps(as_plain(content), indent=2, ensure_ascii=False) + "\n"
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
-    def write(part: Path) -> None:
-        part.write_text(text, encoding="utf-8")
 
-    write_atomically(path, write)
+# Manifests ------------------------------------------------------------------------------------
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -197,8 +259,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise DataError(f"{path} is not JSON: make the product again") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds no JSON object: make the product again")
+    if not isinstance(content, dict) or not isinstance(content.get("outputs"), dict):
+        raise DataError(f"{path} is no manifest: make the product again")
     return content
 
 
@@ -222,7 +284,7 @@ def read_manifest_of(path: Path) -> dict[str, Any]:
 def is_output(manifest: Mapping[str, Any], path: Path) -> bool:
     """Whether a manifest names a file of its folder, with the bytes that it has now."""
     output = manifest.get("outputs", {}).get(path.name)
-    return output is not None and output.get("sha256") == file_digest(path)
+    return isinstance(output, dict) and output.get("sha256") == file_digest(path)
 
 
 def without_runtime_keys(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,20 +300,25 @@ def without_runtime_keys(manifest: Mapping[str, Any]) -> dict[str, Any]:
 class Artifact:
     """One program's output folder and what made it.
 
+    It depends on the config, on the bytes of its inputs and on the version number of its program;
+    not on where inputs and folder lie.
+
     Attributes:
         folder: where the files lie.
         counts: what the program counted, such as the funnel; goes into the manifest.
         digests: of inputs and models, by their key in the config; see `source_digest`.
+        fingerprint: of all that it depends on.
 
     Args:
         folder: where the files lie.
         program: path of the program.
-        config: its config; `out` and the inputs' own keys say nothing about the artifact.
+        config: its config.
         inputs: the files, folders and data sets it reads, by their key in the config.
         models: the models it uses, likewise; see `source_digest`.
         runtime_keys: keys of the config that say how the work is done and not what comes out,
             such as `engine` or `memory_limit`. They may hold passwords, so the manifest does not
-            have them, and a product stays current when they change.
+            have them, and an artifact stays current when they change.
+        version: of the program, raised by hand when the same config and inputs come out otherwise.
     """
 
     def __init__(
@@ -263,100 +330,114 @@ class Artifact:
         inputs: Mapping[str, str | Path],
         models: Mapping[str, str | Path] | None = None,
         runtime_keys: Collection[str] = (),
+        version: int = 1,
     ) -> None:
         self.folder = folder
         self.counts: dict[str, Any] = {}
-        self._program = program
         plain = as_plain(config)
         # A misspelt key would let its secret through.
         unknown = set(runtime_keys) - plain.keys()
         assert not unknown, f"runtime_keys are not in the config: {sorted(unknown)}"
+        self._program = {"program": Path(program).name, "version": version}
         self._config = {key: value for key, value in plain.items() if key not in runtime_keys}
+        self._outputs: dict[str, dict[str, Any]] = {}
+        self._started = time.time()
+        self._stamps = {name: _stamp(Path(source)) for name, source in inputs.items()}
         models = models or {}
         self._inputs = {
             name: {"path": str(source), "sha256": source_digest(source, is_model=name in models)}
             for name, source in {**inputs, **models}.items()
         }
-        self._outputs: dict[str, dict[str, Any]] = {}
-        self._started = time.time()
-        # Where an input lies says nothing about the product; what is in it does.
-        keys = {key: value for key, value in self._config.items() if key != "out"}
-        for name in self._inputs:
-            keys.pop(name, None)
         self.digests = {name: item["sha256"] for name, item in self._inputs.items()}
-        self.fingerprint = fingerprint(keys, self.digests, code_digest(program))
+        named = {"out", *self._inputs}
+        keys = {key: value for key, value in self._config.items() if key not in named}
+        self.fingerprint = fingerprint(keys, self.digests, self._program)
 
     def is_current(self) -> bool:
         """Whether the folder holds this artifact, whole and unchanged; says so if it does."""
         try:
             manifest = read_manifest(self.folder)
-        except DataError:
-            return False
-        if manifest.get("fingerprint") != self.fingerprint:
-            return False
-        for name, output in manifest.get("outputs", {}).items():
-            path = self.folder / name
-            if not path.exists() or file_digest(path) != output["sha256"]:
+            if manifest["fingerprint"] != self.fingerprint:
                 return False
+            for name, output in manifest["outputs"].items():
+                if file_digest(self.folder / name) != output["sha256"]:
+                    return False
+        except (DataError, OSError, KeyError, TypeError, AttributeError):
+            return False
         print(f"unchanged: {self.folder}")
         return True
 
     def write(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Write one file of the product through `write(path)`."""
+        """Write one file through `write(path)`.
+
+        Raises:
+            DataError: the disk is full or the folder cannot be written.
+        """
         path = self.folder / name
         write_atomically(path, write)
         self._outputs[name] = {"sha256": file_digest(path), "bytes": path.stat().st_size}
         return path
 
     def write_folder(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Write one folder of the product through `write(path)`; an older one is replaced."""
+        """Write one folder through `write(path)`; an older one is replaced as a whole.
+
+        Raises:
+            DataError: the disk is full or the folder cannot be written.
+        """
         path = self.folder / name
-        temporary = None
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(dir=self.folder, prefix=".part-"))
+        with _replacing(path) as temporary:
+            temporary.mkdir()
             write(temporary)
-            temporary.chmod(0o755)
-            if path.exists():
-                shutil.rmtree(path)
-            temporary.replace(path)
-        except OSError as error:
-            raise DataError(
-                f"cannot write {path}: {error}; free space or choose another folder"
-            ) from error
-        finally:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
         self._outputs[name] = {"sha256": file_digest(path)}
         return path
 
     def finish(self) -> None:
-        """Write the manifest, last: only now is the product current."""
+        """Write the manifest, last: only now is the artifact current.
+
+        Raises:
+            DataError: an input has changed since the program started, or the disk is full.
+        """
+        for name, stamp in self._stamps.items():
+            source = self._inputs[name]["path"]
+            if _stamp(Path(source)) != stamp and source_digest(source) != self.digests[name]:
+                raise DataError(
+                    f"{source} changed while it was read: run the same command again once it is "
+                    "complete"
+                )
+        # A killed run could not remove what it was writing.
         for leftover in self.folder.glob(".part-*"):
-            # A killed run could not remove what it was writing.
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink(missing_ok=True)
+            _remove(leftover)
         write_json(self.as_manifest(), self.folder / "manifest.json")
 
     def made_of(self) -> str:
-        """What the product is made of, as JSON for a page that the same config gives again."""
-        said = {"config": self._config, "inputs": self.digests, "versions": versions()}
-        return json.dumps(said, indent=2)
+        """What the artifact is made of, as JSON for a page that the same config gives again."""
+        made_of = {"config": self._config, "inputs": self.digests, "versions": versions()}
+        return json.dumps(made_of, indent=2)
 
     def as_manifest(self) -> dict[str, Any]:
-        """What the manifest says as things stand, as any reader of JSON can hold it."""
-        said = {
-            "program": Path(self._program).name,
-            "fingerprint": self.fingerprint,
-            "config": self._config,
-            "inputs": self._inputs,
-            "outputs": self._outputs,
-            "counts": self.counts,
-            "versions": versions(),
-            "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": round(time.time() - self._started, 2),
-        }
-        strict: dict[str, Any] = as_json(said)
-        return strict
+        """The manifest as things stand, as any reader of JSON can hold it."""
+        manifest: dict[str, Any] = as_json(
+            {
+                **self._program,
+                "fingerprint": self.fingerprint,
+                "config": self._config,
+                "inputs": self._inputs,
+                "outputs": self._outputs,
+                "counts": self.counts,
+                "versions": versions(),
+                "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+                "seconds": round(time.time() - self._started, 2),
+            }
+        )
+        return manifest
+
+
+def _stamp(source: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of the file, or of all files of the folder; empty for other names."""
+    try:
+        files = sorted(source.rglob("*")) if source.is_dir() else [source]
+        found = [(str(file), file.stat()) for file in files if file.is_file()]
+    except OSError:
+        # `source_digest` says what is wrong.
+        return []
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]

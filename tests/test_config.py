@@ -1,5 +1,7 @@
 """From YAML and the command line to a checked dataclass, and names to folders."""
 
+import errno
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,10 +87,35 @@ def test_a_key_like_no_other_gets_the_list_of_keys(tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_of_a_nested_config_is_an_error_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"inner: unknown key 'epoch'.*'epochs'"):
+    with pytest.raises(ConfigError, match=r"config.yaml: unknown key 'inner.epoch'.*inner.epochs'"):
         from_yaml(tmp_path, "out: x\ninner: {epoch: 1}\n")
-    with pytest.raises(ConfigError, match=r"inner: unknown key 'epoch'.*'epochs'"):
+    with pytest.raises(ConfigError, match=r"line: unknown key 'inner.epoch'.*'inner.epochs'"):
         load_config(Config, ["--out", "x", "--inner.epoch", "1"])
+
+
+@dataclass
+class Deep:
+    """Dataclasses wherever a config may hold them."""
+
+    spare: Inner | None = None
+    named: dict[str, Inner] = field(default_factory=dict)
+    listed: list[Inner] = field(default_factory=list)
+    either: Inner | str = ""
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"spare": {"epoch": 1}}, "spare"),
+        ({"named": {"a": {"epochs": 1}, "b": {"epoch": 1}}}, "named.b"),
+        ({"listed": [{"epoch": 1}]}, "listed.0"),
+        ({"either": {"epoch": 1}}, "either"),
+    ],
+)
+def test_an_unknown_key_at_any_depth_is_an_error(values: dict[str, Any], path: str) -> None:
+    message = rf"here: unknown key '{path}\.epoch': did you mean '{path}\.epochs'\?"
+    with pytest.raises(ConfigError, match=message):
+        build(Deep, values, "here")
 
 
 def test_a_missing_key_is_named() -> None:
@@ -186,6 +213,9 @@ def test_a_dotted_key_below_a_plain_value_is_an_error() -> None:
         "2024-13-45",
         "true",
         "a: b",
+        "run #2",
+        "2024 #2",
+        "#2",
         "flair LIKE '%: %'",
         "1e-5",
         "[WP]",
@@ -238,7 +268,7 @@ def test_an_unset_environment_variable_is_named_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     monkeypatch.delenv("LITBENCH_TEST_UNSET", raising=False)
-    with pytest.raises(ConfigError, match=r"config.yaml.raters.a.path.*LITBENCH_TEST_UNSET is not"):
+    with pytest.raises(ConfigError, match=r"config.yaml: raters.a.path: .*LITBENCH_TEST_UNSET is"):
         from_yaml(tmp_path, f"out: x\nraters: {{a: {{path: '{form}/x'}}}}\n")
 
 
@@ -266,6 +296,42 @@ def test_anchors_and_merges_are_plain_yaml(tmp_path: Path) -> None:
         "  b:\n    <<: *base\n    epochs: 2\n",
     )
     assert config.raters["b"] == {"kind": "reward", "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("out: x\nraters: &a {b: {c: *a}}\n", "line 2 is an alias of itself"),
+        (
+            "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
+            + "".join(
+                f"{after}: &{after} [{', '.join(9 * [f'*{before}'])}]\n"
+                for before, after in zip("abcdefgh", "bcdefghi", strict=True)
+            ),
+            "its aliases expand to more than",
+        ),
+    ],
+    ids=["cycle", "bomb"],
+)
+def test_aliases_that_never_end_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_yaml(tmp_path, text)
+
+
+def test_an_override_changes_no_other_value_of_an_alias(tmp_path: Path) -> None:
+    text = "out: x\nraters: {a: &a {kind: reward}, b: *a}\n"
+    config = from_yaml(tmp_path, text, "--raters.a.kind", "longer")
+    assert config.raters == {"a": {"kind": "longer"}, "b": {"kind": "reward"}}
+
+
+def test_a_wrong_value_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
+    file = "out: x\nseed: 1\ninner: {name: 5}\n"
+    with pytest.raises(ConfigError, match=r"^command line: key 'seed' is 'x'"):
+        from_yaml(tmp_path, file, "--inner.name=n", "--seed=x")
+    with pytest.raises(ConfigError, match=r"config.yaml: key 'inner\.name' is 5"):
+        from_yaml(tmp_path, file, "--inner.epochs", "3")
+    with pytest.raises(ConfigError, match=r"^command line: unknown key 'inner.epoch'"):
+        from_yaml(tmp_path, file, "--inner.name=n", "--inner.epoch", "3")
 
 
 @pytest.mark.parametrize(
@@ -353,17 +419,23 @@ def test_help_shows_every_key_its_default_and_the_docstrings(
     for name in Config.__dataclass_fields__:
         assert f"\n  {name}: " in shown
     assert "learning_rate: float = 0.1" in shown
-    assert "out: folder to write." in shown
+    assert "\n  out: Path (to be given)\n      folder to write.\n" in shown
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(DataError("first\n  second line"), 2), (KeyboardInterrupt(), 130)]
+    ("error", "code", "line"),
+    [
+        (DataError("first\n  second line"), 2, "error: first second line\n"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: [Errno 28] No space left"),
+        (KeyboardInterrupt(), 130, "stopped; run the same command again"),
+    ],
 )
 def test_a_program_ends_in_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: BaseException,
     code: int,
+    line: str,
 ) -> None:
     def main(_: Config) -> None:
         raise error
@@ -374,8 +446,23 @@ def test_a_program_ends_in_one_line_and_an_exit_code(
     assert stopped.value.code == code
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
-    if code == 2:
-        assert shown == "error: first second line\n"
+    assert shown.startswith(line)
+
+
+def test_output_that_nobody_reads_ends_a_program_quietly() -> None:
+    code = (
+        "from litbench.config import clear_exit\n"
+        "with clear_exit():\n"
+        "    while True: print('a line', flush=True)\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        running.stdout.close()
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+    assert running.returncode == 141
 
 
 def test_a_fault_of_the_code_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,8 +528,8 @@ def test_help_tells_the_keys_that_a_config_inherits(capsys):
     with pytest.raises(SystemExit):
         load_config(Derived, ["--help"], about="What the program does.")
     told = capsys.readouterr().out
-    assert "width: of the base." in told
-    assert "height: of its own." in told
+    assert "\n  width: int = 3\n      of the base.\n" in told
+    assert "\n  height: int = 4\n      of its own.\n" in told
 
 
 def test_help_tells_nested_keys_as_they_are_written_with_the_defaults_that_hold(capsys):
@@ -450,8 +537,6 @@ def test_help_tells_nested_keys_as_they_are_written_with_the_defaults_that_hold(
         load_config(Config, ["--help"])
     told = capsys.readouterr().out
     assert "\n  inner.epochs: int = 2\n" in told
-    assert "\ninner: A nested config." in told
-    assert "\n  out: Path (to be given)\n" in told
     assert "\n  splits: dict[str, float] = {'all': 1.0}\n" in told
 
 

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.metrics.agreement import pair_scores
@@ -179,11 +180,19 @@ def test_code_in_a_models_folder_is_not_run(tiny_model, pairs, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     config |= {
         "model_type": "coded",
+        # Only the caller may say so.
+        "trust_remote_code": True,
         "auto_map": {"AutoConfig": "coded.C", "AutoModelForSequenceClassification": "coded.M"},
     }
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="cannot load the model"):
-        outcomes(folder, pairs)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    about = {"base_model_name_or_path": str(folder), "peft_type": "LORA", "trust_remote_code": True}
+    (adapter / "adapter_config.json").write_text(json.dumps(about))
+    (adapter / "adapter_model.safetensors").write_bytes(safetensors.numpy.save({}))
+    for place in (folder, adapter):
+        with pytest.raises(ModelError, match="cannot load the model"):
+            outcomes(place, pairs)
     assert not (tmp_path / "ran").exists()
 
 
