@@ -1,33 +1,52 @@
 """An evaluation's files: verdicts in parts that survive a kill, then table, leaderboard, manifest.
 
-Each part is one rater's verdicts (of one fold, in cross-validation) and is kept under the
-fingerprint of all it depends on. A killed run loses the part under way; a run with one more
-rater does only that rater.
+A program lists its jobs, and `evaluate` yields the verdicts of each: read where an earlier run has
+judged them, else judged and kept. A killed run loses the part under way; a run with one more rater
+judges only that rater.
+
+    parts = VerdictParts(config.out / "parts")
+    jobs = [Job(spec, spec.name, lambda: pairs, artifact.digests["pairs"]) for spec in specs]
+    for job, verdicts, record in evaluate(jobs, parts):
+        ...
+    artifact.finish()
+    parts.discard_others()
 """
 
 import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tqdm import tqdm
 
 from litbench.artifact import (
     Artifact,
+    file_digest,
     fingerprint,
     is_output,
     read_manifest,
+    read_manifest_of,
     source_digest,
     write_atomically,
     write_json,
 )
 from litbench.errors import ConfigError, DataError
-from litbench.judges.store import local_folder
+from litbench.metrics.agreement import pair_scores
+from litbench.metrics.annotators import (
+    AnnotatorAgreement,
+    annotator_agreement,
+    annotators_json,
+    annotators_text,
+)
 from litbench.metrics.leaderboard import (
     LeaderboardRow,
     leaderboard,
@@ -35,38 +54,61 @@ from litbench.metrics.leaderboard import (
     leaderboard_text,
     write_leaderboard_csv,
 )
-from litbench.raters import Asks, Estimate, Rater, RaterSpec, Trainer, load_rater, prompts_seen
+from litbench.raters import (
+    Asks,
+    Estimate,
+    Rater,
+    RaterSpec,
+    Trainer,
+    blind,
+    files_of,
+    is_ready,
+    judge_pairs,
+    kinds,
+    load_rater,
+    load_trainer,
+    prompts_seen,
+)
 from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
+from litbench.sources.ratings import RATINGS, ROUNDING
+from litbench.sources.ratings import gaps as rating_gaps
 from litbench.tables import read_table
-from litbench.templates import packaged_names
+
+# Raise it when a change of the code gives other verdicts from the same options and data: kept parts
+# of every kind are then judged again. `Kind.version` does the same for one kind of rater.
+LOOP_VERSION = 1
 
 _TEXT = "leaderboard.txt"
 _MOST_LABEL_BYTES = 120
-# What a verdict depends on; a change to figures or pages does not ask the raters again.
-JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvaluationPairs:
     """The pairs of an evaluation.
 
     Attributes:
-        headline: the pairs the leaderboard stands on.
+        headline: the pairs of the leaderboard.
         before_symmetry: a superset without the last filter, or None.
+        within_prompts: a superset, all pairs within a prompt, on which annotators are compared; or
+            None.
+        unlabelled: pairs left out of `headline`, since the means of their ratings are equal.
     """
 
     headline: pa.Table
-    before_symmetry: pa.Table | None
+    before_symmetry: pa.Table | None = None
+    within_prompts: pa.Table | None = None
+    unlabelled: int = 0
 
     @property
     def all(self) -> pa.Table:
         """The pairs that raters judge."""
-        return self.headline if self.before_symmetry is None else self.before_symmetry
+        wider = (self.within_prompts, self.before_symmetry, self.headline)
+        return next(table for table in wider if table is not None)
 
     def without_texts(self) -> "EvaluationPairs":
-        """The same pairs with only the first letter of each story.
+        """The same pairs with only the first letter of each story, to save memory.
 
-        Figures ask whether there is a text and no more, and texts are most of the memory.
+        Figures need to know whether there is a text and no more.
         """
 
         def shorten(table: pa.Table) -> pa.Table:
@@ -75,37 +117,75 @@ class EvaluationPairs:
                 table = table.set_column(table.column_names.index(side), side, letters)
             return table
 
-        wider = self.before_symmetry
-        return EvaluationPairs(shorten(self.headline), None if wider is None else shorten(wider))
+        names = ("headline", "before_symmetry", "within_prompts")
+        tables = {name: getattr(self, name) for name in names}
+        short = {name: shorten(table) for name, table in tables.items() if table is not None}
+        return replace(self, **short)
 
 
-def read_pairs(pairs: Path, before_symmetry: Path | None, split: str | None) -> EvaluationPairs:
+def read_pairs(
+    pairs: Path, before_symmetry: Path | None, split: str | None, ratings: Path | None = None
+) -> EvaluationPairs:
     """Read the pairs of an evaluation.
 
+    Args:
+        pairs: the pairs file.
+        before_symmetry: the pairs before the last filter, or None.
+        split: only pairs of this split; None for all.
+        ratings: `ratings.parquet` of data_prep/import_ratings.py, for the pairs beside it.
+
     Raises:
-        DataError: no pair of that split, or `before_symmetry` lacks some of `pairs`.
+        ConfigError: both `before_symmetry` and `ratings` are given.
+        DataError: no pair of that split, or another file lacks some of `pairs`.
     """
 
     def one(path: Path) -> pa.Table:
         table = read_table(path, PAIRS)
         if split is None:
             return table
-        keep = [name == split for name in table["split"].to_pylist()]
-        if not any(keep):
+        of_split = table.filter(pc.equal(table["split"], split))
+        if not of_split.num_rows:
             there = sorted(set(table["split"].to_pylist()))
             raise DataError(f"{path}: no pair of split '{split}': it has {there}")
-        return table.filter(pa.array(keep))
+        return of_split
 
+    if before_symmetry is not None and ratings is not None:
+        raise ConfigError("before_symmetry and ratings are given: leave one of them out")
     headline = one(pairs)
-    wider = None if before_symmetry is None else one(before_symmetry)
-    if wider is not None:
-        lacking = set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist())
-        if lacking:
-            raise DataError(
-                f"{before_symmetry} lacks {len(lacking)} pairs of {pairs}, such as {min(lacking)}: "
-                "both files must come from one run of make_pairs.py"
-            )
-    return EvaluationPairs(headline, wider)
+    total = headline.num_rows
+    if {"chosen_rating", "rejected_rating"} <= set(headline.column_names):
+        headline = headline.filter(pa.array(np.abs(rating_gaps(headline)) > ROUNDING))
+    other = before_symmetry or (None if ratings is None else all_pairs_path(ratings))
+    if other is None:
+        return EvaluationPairs(headline, unlabelled=total - headline.num_rows)
+    wider = one(other)
+    lacking = set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist())
+    if lacking:
+        raise DataError(
+            f"{other} lacks {len(lacking)} pairs of {pairs}, such as {min(lacking)}: both files "
+            "must come from one run of one program"
+        )
+    unlabelled = total - headline.num_rows
+    if ratings is None:
+        return EvaluationPairs(headline, before_symmetry=wider, unlabelled=unlabelled)
+    return EvaluationPairs(headline, within_prompts=wider, unlabelled=unlabelled)
+
+
+def all_pairs_path(ratings: Path) -> Path:
+    """The file of all pairs within a prompt beside a file of ratings."""
+    return ratings.parent / "all_pairs.parquet"
+
+
+def input_files(
+    pairs: Path, before_symmetry: Path | None = None, ratings: Path | None = None
+) -> dict[str, Path]:
+    """The files that `read_pairs` reads, by the keys of a config."""
+    found = {"pairs": pairs}
+    if before_symmetry is not None:
+        found["before_symmetry"] = before_symmetry
+    if ratings is not None:
+        found |= {"ratings": ratings, "all_pairs": all_pairs_path(ratings)}
+    return found
 
 
 @dataclass(frozen=True)
@@ -113,7 +193,7 @@ class Judged:
     """A finished evaluation, on disk.
 
     Attributes:
-        folder: what eval/benchmark.py, eval/crossvalidate.py or eval/recorded.py wrote.
+        folder: what eval/benchmark.py or eval/crossvalidate.py wrote, of one set of pairs.
         manifest: of it.
         pairs_path: the pairs that were judged, unchanged since.
         before_symmetry_path: the pairs before the last filter, where they were judged too.
@@ -138,8 +218,8 @@ class Judged:
             manifest["config"]["reference"], manifest["counts"]["trained_on"]
         except (KeyError, TypeError) as error:
             raise DataError(
-                f"{folder}: its manifest is of no evaluation: give a folder of eval/benchmark.py, "
-                "eval/crossvalidate.py or eval/recorded.py"
+                f"{folder}: its manifest is of no evaluation: give a folder of eval/benchmark.py "
+                "or eval/crossvalidate.py, of several sets the folder of one"
             ) from error
         if source_digest(Path(path)) != judged:
             raise DataError(f"{path} has changed since {folder} judged it: evaluate it again")
@@ -189,13 +269,16 @@ class Judged:
             trained_on=self.manifest["counts"]["trained_on"],
         )
 
-    def humans(self) -> dict[str, Any] | None:
-        """What eval/recorded.py found about the people, where they rated one by one."""
-        path = self.folder / "humans.json"
+    def annotators(self) -> dict[str, Any] | None:
+        """The leave-one-out agreement of the annotators (`annotators_json`), where there is one."""
+        path = self.folder / "annotators.json"
         if not is_output(self.manifest, path):
             return None
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
+
+    # Until eval/report.py calls it by its new name.
+    humans = annotators
 
     def manifest_of_pairs(self) -> dict[str, Any] | None:
         """That of the program that wrote the pairs; None where they are from elsewhere."""
@@ -281,6 +364,32 @@ def ready_rater(spec: RaterSpec, folder: Path) -> Rater:
     return rater
 
 
+def print_estimates(
+    evaluations: Sequence[tuple[str, Sequence[RaterSpec], pa.Table]], folder: Path
+) -> None:
+    """Print what judging would take, without sending requests.
+
+    Args:
+        evaluations: for each set its name ("" for a single one), raters and pairs.
+        folder: of the evaluation, where stored answers are.
+    """
+    estimates: list[Estimate] = []
+    for name, specs, pairs in evaluations:
+        print(f"{name}{': ' if name else ''}{pairs.num_rows:,} pairs, both orders")
+        blinded, _ = blind(pairs)
+        for spec in specs:
+            # An entry that names what to load is a model on this machine, which takes long to load.
+            if is_ready(spec):
+                continue
+            rater = ready_rater(spec, folder)
+            if isinstance(rater, Asks):
+                estimates += [
+                    replace(one, rater=f"{name}: {one.rater}" if name else one.rater)
+                    for one in rater.estimate(blinded)
+                ]
+    print(estimates_text(estimates) if estimates else "dry run: no rater sends requests")
+
+
 def estimates_text(estimates: Sequence[Estimate]) -> str:
     """What asking would take, for a terminal: a row for each model, and the sum."""
 
@@ -308,7 +417,7 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
     if len(estimates) > 1:
         rows.append(row("all", estimates))
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = ["dry run: nothing is asked"]
+    lines = ["dry run: no request is sent"]
     for name, *numbers in rows:
         cells = [n.rjust(width) for n, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([name.ljust(widths[0]), *cells]))
@@ -321,64 +430,6 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
     return "\n".join(lines)
 
 
-def named_models(specs: Iterable[RaterSpec]) -> dict[str, str]:
-    """What raters and their members are loaded from or trained on, by their entry.
-
-    Models, and what else lies outside the config and the code: prices and templates of the user's
-    own.
-    """
-    found: dict[str, str] = {}
-    packaged = packaged_names()
-
-    def look(options: Mapping[str, Any], where: str) -> None:
-        for key, value in options.items():
-            if value is None:
-                continue
-            if key in ("path", "backbone"):
-                found[where] = str(value)
-            elif key == "prices" or (key == "template" and str(value) not in packaged):
-                found[f"{where}.{key}"] = str(value)
-            elif key == "model" and (folder := local_folder(str(value))) is not None:
-                found[f"{where}.{key}"] = str(folder)
-            elif isinstance(value, Mapping):
-                look(value, f"{where}.{key}")
-
-    for spec in specs:
-        look(spec.options, spec.where)
-    return found
-
-
-@contextlib.contextmanager
-def trained(
-    trainer: Trainer,
-    spec: RaterSpec,
-    train: pa.Table,
-    held_out: pa.Table,
-    folder: Path,
-    seed: int,
-    name: str | None = None,
-) -> Iterator[Rater]:
-    """Train a rater for as long as it judges; what it wrote is removed after that.
-
-    Args:
-        trainer: of the rater's kind.
-        spec: the rater's entry, with the options of training.
-        train: the pairs to train on.
-        held_out: the pairs it is to judge.
-        folder: for the trainer's files, named by all that the training depends on: what an
-            interrupted run of the same training left there is gone on with.
-        seed: of the training.
-        name: the rater's name, where it is not the entry's.
-
-    Raises:
-        ConfigError: it was trained on a prompt of `held_out`.
-    """
-    rater = trainer(name or spec.name, spec.options, train, folder, seed, spec.where)
-    check_training_prompts(rater, held_out, "refuse")
-    yield rater
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def errors_in(verdicts: pa.Table) -> int:
     """How many verdicts are errors."""
     count: int = pc.sum(pc.equal(verdicts["outcome"], "error")).as_py()
@@ -387,20 +438,22 @@ def errors_in(verdicts: pa.Table) -> int:
 
 @dataclass
 class VerdictParts:
-    """Verdict tables on disk, by fingerprint.
+    """Verdict tables in a folder, each named by the fingerprint of all that it depends on.
+
+    A part is a Parquet file and a JSON record of it, which holds a digest of both. A part that is
+    incomplete or damaged is made again.
 
     Attributes:
-        folder: where they lie; beside it, in `scratch`, what trainings leave for their next run.
-        used: names asked for in this run; `discard_others` removes the rest.
+        folder: where the parts lie.
+        used: names of the parts of this run; `discard_others` removes the rest.
     """
 
     folder: Path
     used: set[str] = field(default_factory=set)
 
-    @property
-    def scratch(self) -> Path:
-        """Where trainers write; `discard_others` removes it."""
-        return self.folder.parent / "scratch"
+    def scratch(self, depends_on: Any) -> Path:
+        """The folder of an unfinished training; an interrupted run finds its checkpoints there."""
+        return self.folder.parent / "scratch" / fingerprint(depends_on)
 
     def get_or_make(
         self,
@@ -414,27 +467,25 @@ class VerdictParts:
 
         Args:
             label: readable start of its name.
-            depends_on: plain values; another value makes another part.
+            depends_on: plain values; other values name another part.
             make: returns the verdicts and a JSON record about them.
-            errors_again: make a part anew in which some verdict is an error.
+            errors_again: make a part again that has errors among its verdicts.
         """
-        # A rater may be called by its model, as owner/model.
+        # A rater may be named after its model, as owner/model.
         readable = re.sub(r"[^-.+=@ \w]", "_", label)
-        # Names of files end at 255 bytes; a letter may take four, and the fingerprint tells them
-        # apart.
+        # File names end at 255 bytes, and the fingerprint tells equal starts apart.
         readable = readable.encode()[:_MOST_LABEL_BYTES].decode(errors="ignore")
         name = f"{readable}-{fingerprint(depends_on)[:16]}"
         self.used.add(name)
-        table_path, record_path = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
-        if table_path.exists() and record_path.exists():
-            record = json.loads(record_path.read_text(encoding="utf-8"))
-            table = read_table(table_path, VERDICTS)
-            if not (errors_again and errors_in(table)):
-                return table, record
+        found = self._read(name)
+        if found is not None and not (errors_again and errors_in(found[0])):
+            return found
         table, record = make()
-        # The table last: its presence says that the part is whole.
-        write_json(record, record_path)
+        table_path, record_path = self._paths(name)
         write_atomically(table_path, lambda path: write_table(table, path))
+        sha256 = fingerprint(file_digest(table_path), record)
+        # The record last: its digest says that the part is complete.
+        write_json({"sha256": sha256, "record": record}, record_path)
         return table, record
 
     def get_or_train(
@@ -445,24 +496,173 @@ class VerdictParts:
         *,
         errors_again: bool = False,
     ) -> tuple[pa.Table, dict[str, Any]]:
-        """Read a part, or make and keep it; see `get_or_make`.
-
-        Args:
-            label: readable start of its name.
-            depends_on: plain values; another value makes another part.
-            work: like `make`; gets a folder for a trainer's files, named by `depends_on`, so that
-                what an interrupted run of the same training left there is gone on with.
-            errors_again: make a part anew in which some verdict is an error.
-        """
-        folder = self.scratch / fingerprint(depends_on)
-        return self.get_or_make(label, depends_on, lambda: work(folder), errors_again=errors_again)
+        """Goes when every program has moved to `evaluate`."""
+        scratch = self.scratch(depends_on)
+        return self.get_or_make(label, depends_on, lambda: work(scratch), errors_again=errors_again)
 
     def discard_others(self) -> None:
-        """Remove the parts of earlier configs, and what interrupted trainings left."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        """Remove the parts of earlier configs and unfinished trainings."""
+        shutil.rmtree(self.folder.parent / "scratch", ignore_errors=True)
         for path in self.folder.glob("*"):
             if path.suffix in (".parquet", ".json") and path.stem not in self.used:
                 path.unlink()
+
+    def _paths(self, name: str) -> tuple[Path, Path]:
+        return self.folder / f"{name}.parquet", self.folder / f"{name}.json"
+
+    def _read(self, name: str) -> tuple[pa.Table, dict[str, Any]] | None:
+        table_path, record_path = self._paths(name)
+        if not (table_path.exists() and record_path.exists()):
+            return None
+        try:
+            content = json.loads(record_path.read_text(encoding="utf-8"))
+            record = content["record"]
+            is_whole = content["sha256"] == fingerprint(file_digest(table_path), record)
+        except (ValueError, KeyError, TypeError):
+            is_whole = False
+        if not is_whole:
+            tqdm.write(f"{table_path}: damaged, made again")
+            return None
+        return read_table(table_path, VERDICTS), record
+
+
+@dataclass(frozen=True)
+class Job:
+    """One part of an evaluation: one rater's verdicts on some pairs.
+
+    Attributes:
+        spec: the rater's entry in the config.
+        label: name of the part, for its file and the progress bar; unique in an evaluation.
+        pairs: returns the pairs to judge.
+        depends_on: plain values that differ when the pairs to judge or to train on differ, such as
+            digests of files, splits, folds and seeds that choose the rows.
+        train: returns the pairs to train the rater on first; None for a rater that is ready.
+        seed: of the training.
+        fold: written into the column of that name.
+        name: the rater's name in the verdicts, where it is not the entry's.
+        work: share of the progress bar, such as the number of pairs to train on and to judge.
+    """
+
+    spec: RaterSpec
+    label: str
+    pairs: Callable[[], pa.Table]
+    depends_on: Any
+    train: Callable[[], pa.Table] | None = None
+    seed: int = 0
+    fold: str | None = None
+    name: str | None = None
+    work: float = 1
+
+
+def evaluate(
+    jobs: Sequence[Job],
+    parts: VerdictParts,
+    *,
+    on_training_prompts: Literal["refuse", "flag"] = "refuse",
+    errors_again: bool = False,
+) -> Iterator[tuple[Job, pa.Table, dict[str, Any]]]:
+    """Judge pairs blind, job by job; what an earlier run has judged is read.
+
+    What a kept part depends on: the entry's options, the files that it names (see `files_of`), the
+    job's own `depends_on`, and two version numbers, `Kind.version` and `LOOP_VERSION`.
+
+    Args:
+        jobs: what to judge; jobs of one rater that is ready go one after the other, since only the
+            rater loaded last is kept in memory.
+        parts: where verdicts are kept; answers and logs of judges go beside it.
+        on_training_prompts: refuse a ready rater that was trained on prompts of the pairs, or flag
+            it in its record. A rater trained here is always refused.
+        errors_again: judge again what has errors among its verdicts.
+
+    Yields:
+        Each job, its verdicts (schema VERDICTS) and its record: `notes` of the rater, `trained_on`
+        (prompts of the pairs that it was trained on) and, where it was trained here, `pairs_used`,
+        `prompts_used` and `seed`.
+
+    Raises:
+        ConfigError: a rater was trained on prompts of the pairs.
+        DataError: a rater cannot read the pairs.
+    """
+    loaded: list[tuple[RaterSpec, Rater]] = []
+    digest_of = cache(partial(source_digest, is_model=True))
+
+    def judge(job: Job, scratch: Path) -> tuple[pa.Table, dict[str, Any]]:
+        pairs = job.pairs()
+        if job.train is None:
+            if not loaded or loaded[0][0] != job.spec:
+                loaded.clear()
+                loaded.append((job.spec, ready_rater(job.spec, parts.folder.parent)))
+            rater = loaded[0][1]
+            record = {"trained_on": check_training_prompts(rater, pairs, on_training_prompts)}
+        else:
+            trainer, train = load_trainer(job.spec), job.train()
+            assert trainer is not None, f"{job.spec.where} has nothing to train"
+            name, spec = job.name or job.spec.name, job.spec
+            rater = trainer(name, spec.options, train, scratch, job.seed, spec.where)
+            record = {
+                "trained_on": check_training_prompts(rater, pairs, "refuse"),
+                "pairs_used": train.num_rows,
+                "prompts_used": len(set(prompt_keys(train))),
+                "seed": job.seed,
+            }
+        verdicts = judge_pairs(rater, pairs, job.fold)
+        return verdicts, {"notes": rater.notes(), **record}
+
+    with tqdm(
+        total=sum(job.work for job in jobs),
+        desc="evaluation",
+        unit=" pairs",
+        unit_scale=True,
+        leave=False,
+        disable=None,
+    ) as bar:
+        for job in jobs:
+            bar.set_postfix_str(job.label)
+            depends_on = [
+                LOOP_VERSION, kinds()[job.spec.kind].version, job.spec, job.name, job.fold,
+                {name: digest_of(path) for name, path in files_of([job.spec]).items()},
+                job.depends_on,
+                on_training_prompts if job.train is None else [job.seed],
+            ]  # fmt: skip
+            scratch = parts.scratch(depends_on)
+            table, record = parts.get_or_make(
+                job.label, depends_on, partial(judge, job, scratch), errors_again=errors_again
+            )
+            shutil.rmtree(scratch, ignore_errors=True)
+            bar.update(job.work)
+            yield job, table, record
+
+
+def compare_annotators(
+    verdicts: pa.Table, ratings: Path, pairs: pa.Table
+) -> AnnotatorAgreement | None:
+    """One annotator, and each rater, against the other annotators.
+
+    Args:
+        verdicts: of all raters, on these pairs.
+        ratings: `ratings.parquet` of data_prep/import_ratings.py.
+        pairs: all pairs within a prompt.
+
+    Returns:
+        The figures; None where no annotator can be compared with others.
+
+    Raises:
+        DataError: the program's manifest is not beside the ratings.
+    """
+    made = read_manifest_of(ratings)["config"]
+    by_annotator: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in read_table(ratings, RATINGS).to_pylist():
+        if row["rater_kind"] == "person" and row["rating"] is not None:
+            by_annotator[row["rater"]][row["story_id"]] = row["rating"]
+    return annotator_agreement(
+        by_annotator,
+        pairs["chosen_story_id"].to_pylist(),
+        pairs["rejected_story_id"].to_pylist(),
+        prompt_keys(pairs),
+        {scores.rater: scores.credit for scores in pair_scores(verdicts, pairs)},
+        min_gap=made["min_gap"],
+        slots=made["people"].get("slots", False),
+    )
 
 
 def finish_evaluation(
@@ -471,6 +671,7 @@ def finish_evaluation(
     records: Mapping[str, list[dict[str, Any]]],
     pairs: EvaluationPairs,
     reference: str,
+    ratings: Path | None = None,
 ) -> list[LeaderboardRow]:
     """Write verdicts, the leaderboard as JSON, CSV and text, and the manifest; print.
 
@@ -480,6 +681,7 @@ def finish_evaluation(
         records: per rater, the record of each of its parts; keys `notes` and `trained_on`.
         pairs: what was judged.
         reference: rater that others are compared with.
+        ratings: see `compare_annotators`, whose figures are written as `annotators.json`.
     """
     table = pa.concat_tables(verdicts)
     trained_on = {
@@ -492,14 +694,21 @@ def finish_evaluation(
         before_symmetry=pairs.before_symmetry,
         trained_on=trained_on,
     )
+    text = leaderboard_text(rows) + "\n"
+    if ratings is not None:
+        found = compare_annotators(table, ratings, pairs.all)
+        if found is not None:
+            text += f"\n{annotators_text(found)}\n"
+            content = annotators_json(found)
+            artifact.write("annotators.json", lambda path: write_json(content, path))
     artifact.write("verdicts.parquet", lambda path: write_table(table, path))
     artifact.write("leaderboard.json", lambda path: write_json(leaderboard_json(rows), path))
     artifact.write("leaderboard.csv", lambda path: write_leaderboard_csv(rows, path))
-    text = leaderboard_text(rows) + "\n"
     artifact.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
     artifact.counts = {
         "pairs": pairs.headline.num_rows,
         "pairs_judged": pairs.all.num_rows,
+        "pairs_unlabelled": pairs.unlabelled,
         "verdicts": table.num_rows,
         "trained_on": trained_on,
         "raters": dict(records),
@@ -512,3 +721,35 @@ def finish_evaluation(
 def print_leaderboard(folder: Path) -> None:
     """Print the leaderboard of an evaluation that is current."""
     print((folder / _TEXT).read_text(encoding="utf-8"), end="")
+
+
+def print_errors(rater: str, verdicts: pa.Table) -> None:
+    """Say how many of a rater's verdicts are errors, and how to ask for them again."""
+    if errors := errors_in(verdicts):
+        print(
+            f"{rater}: {errors:,} of {verdicts.num_rows:,} verdicts are errors: run the same "
+            "command with --errors_again true to ask for these alone"
+        )
+
+
+# Until every program has moved to `evaluate` ---------------------------------------------------
+
+JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
+named_models = files_of
+
+
+@contextlib.contextmanager
+def trained(
+    trainer: Trainer,
+    spec: RaterSpec,
+    train: pa.Table,
+    held_out: pa.Table,
+    folder: Path,
+    seed: int,
+    name: str | None = None,
+) -> Iterator[Rater]:
+    """Train a rater for as long as it judges."""
+    rater = trainer(name or spec.name, spec.options, train, folder, seed, spec.where)
+    check_training_prompts(rater, held_out, "refuse")
+    yield rater
+    shutil.rmtree(folder, ignore_errors=True)

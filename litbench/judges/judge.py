@@ -39,9 +39,9 @@ from litbench.judges.asking import (
     without_secrets,
 )
 from litbench.judges.prices import Price, load_prices, price_of
-from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
+from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.raters import BlindPair, Estimate, Judgement, Preference
-from litbench.templates import AnswerForm, load_template, read_answer
+from litbench.templates import AnswerForm, load_template, read_answer, template_files
 from litbench.text import digest
 
 # What answers of each form usually come to, in tokens; explanations as in the paper's Table 3.
@@ -65,7 +65,7 @@ class JudgeOptions:
     Attributes:
         model: a name that inspect-ai knows, such as openai/gpt-4.1.
         template: a family, such as alternative or reddit_verbose, another packaged template, or
-            a file; see litbench.templates. eval/select_template.py tells which serves a model.
+            a file; see litbench.templates. `select` of eval/benchmark.py chooses it.
         answer: form of the answer, for a family: label, verdict, explanation, json_verdict or
             json_explanation; explanation when null.
         sampling: what an answer depends on.
@@ -103,6 +103,15 @@ class JudgeOptions:
             )
         # Refuses a limit in dollars without a price.
         Budget(self.traffic, self.price())
+
+    def files(self) -> dict[str, str]:
+        """What verdicts and their prices depend on: own template and prices, a local model."""
+        files = template_files(self.template)
+        if self.prices is not None:
+            files["prices"] = str(self.prices)
+        if (folder := local_folder(self.model)) is not None:
+            files["model"] = str(folder)
+        return files
 
     def price(self) -> Price | None:
         """What the model's tokens cost; None where that is not known."""

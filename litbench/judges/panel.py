@@ -23,8 +23,10 @@ from litbench.raters import (
     Judgement,
     Preference,
     Rater,
+    RaterSpec,
     ask,
     check_options,
+    files_of,
     load_rater,
     parse_raters,
 )
@@ -46,8 +48,16 @@ class PanelOptions:
     def __post_init__(self) -> None:
         if len(self.members) < 2:
             raise ConfigError(f"members names {len(self.members)}: a panel needs at least 2")
-        for spec in parse_raters({f"members.{key}": entry for key, entry in self.members.items()}):
+        for spec in self._specs():
             check_options(spec, "raters")
+
+    def files(self) -> dict[str, str]:
+        """The files that the members' verdicts depend on."""
+        named = files_of(self._specs())
+        return {where.removeprefix("raters."): file for where, file in named.items()}
+
+    def _specs(self) -> list[RaterSpec]:
+        return parse_raters({f"members.{key}": entry for key, entry in self.members.items()})
 
 
 @dataclass
