@@ -6,7 +6,7 @@ Reads `stories` and the models that the raters name. Some prompts are held out: 
 trained on them, and neither the policy nor the reward sees their stories. Without `policy`, a tiny
 one is made on the spot: a tokenizer and a small Llama, trained to continue the other prompts'
 stories until it writes words. GRPO then raises its reward, shaped by `shaping` with the other
-prompts' stories as references (litbench/policy_reward.py).
+prompts' stories as references (litbench.rewards.py).
 
 Every `evaluate_every` steps the policy writes for the held-out prompts, and its unshaped reward,
 length and diversity are kept. Writes into `out`:
@@ -41,7 +41,7 @@ from litbench.metrics.intervals import jackknife_interval, mean_interval
 from litbench.models.backbone import load_backbone, quiet
 from litbench.models.features import FEATURES, FeatureModel, feature_matrix
 from litbench.models.training import checkpoint_folder, last_whole_checkpoint
-from litbench.policy_reward import PolicyReward, RewardShaping
+from litbench.rewards import PolicyReward, RewardShaping
 from litbench.raters import RaterSpec, check_options, parse_raters
 from litbench.records import STORIES
 from litbench.report.figures import policy_curves
@@ -64,7 +64,7 @@ class Config:
         rater: entry of the rater that rewards, as {kind: features, path: ...}; any with rewards.
         out: folder to write.
         other_raters: named entries of raters that only look on.
-        shaping: see litbench.policy_reward.RewardShaping.
+        shaping: see litbench.rewards.RewardShaping.
         held_out: prompts that only evaluate; none that a rater was trained on is taken.
         min_words: shorter stories are left out.
         max_words: longer ones too.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.metrics.diversity import distinct_trigrams
-from litbench.policy_reward import (
+from litbench.rewards import (
     PolicyReward,
     RewardShaping,
     rubric_function,
@@ -90,7 +90,7 @@ def test_the_prompt_is_read_from_its_column() -> None:
     reward = PolicyReward(Keeps(), PLAIN, prompt_column="writing_prompt")
     reward(["Write about p"], ["a *"], completion_ids=[[1]], writing_prompt=["p"])
     assert prompts == ["p"]
-    with pytest.raises(ConfigError, match="no such column"):
+    with pytest.raises(ConfigError, match="no such key"):
         reward(["Write about p"], ["a *"], completion_ids=[[1]])
 
 
@@ -257,7 +257,7 @@ def test_verifiers_rubric_takes_it_for_a_groups_function() -> None:
     assert found == [0.0, -1.0, 1.0]
     with pytest.raises(ConfigError, match="no such key"):
         asyncio.run(function(prompts=asked, completions=said, infos=[{}] * 3))
-    with pytest.raises(ConfigError, match="have no info"):
+    with pytest.raises(ConfigError, match="no such key"):
         asyncio.run(function(prompts=asked, completions=said))
 
 
