@@ -290,10 +290,9 @@ class Middleware:
 
         try:
             self._authorize(scope)
-            body = b""
             if scope["method"] == "POST":
                 self._batcher.check_room()
-                body = await self._read(receive)
+            body = await self._read(receive)
             await self._respond(scope, body, receive, note_status)
         except ClientDisconnect:
             status = _CLIENT_LEFT
