@@ -401,7 +401,7 @@ class _Source:
         """Keys and rewards of all rows, dtype _PART, shape (n,)."""
         parts = [_read_part(self.part(number)) for number in range(len(self.sizes))]
         if any(part is None for part in parts):
-            raise DataError(f"a part in {self.folder} is damaged: run the same command again")
+            raise DataError(f"a part in {self.folder} is damaged or missing: run the command again")
         self.stories_cut = sum(cut for _, cut in filter(None, parts))
         return np.concatenate([stories for stories, _ in filter(None, parts)])
 
@@ -625,10 +625,12 @@ def _processes() -> Iterator[tuple[int, int, Callable[[], None]]]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield 0, 1, lambda: None
         return
+    import torch  # noqa: PLC0415
     from accelerate import PartialState  # noqa: PLC0415
 
-    # One process may wait for hours until the slowest has scored its share.
-    state = PartialState(timeout=timedelta(days=30))
+    # A process may wait for hours until the slowest has scored its share.
+    timeout = timedelta(days=30)
+    state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timeout)
     yield state.process_index, state.num_processes, state.wait_for_everyone
     state.destroy_process_group()
 
