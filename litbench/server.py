@@ -24,7 +24,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from heapq import heappop, heappush
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -109,17 +109,15 @@ class Metrics:
 # Batching -------------------------------------------------------------------------------------
 
 
-@dataclass(order=True)
+@dataclass(eq=False)
 class _Request:
-    priority: int
-    number: int
-    prompts: Sequence[str] = field(compare=False)
-    stories: Sequence[str] = field(compare=False)
-    sizes: list[int] = field(compare=False)
-    rewards: list[float] = field(compare=False)
-    answer: "asyncio.Future[list[float]]" = field(compare=False)
+    prompts: Sequence[str]
+    stories: Sequence[str]
+    sizes: list[int]
+    rewards: list[float]
+    answer: "asyncio.Future[list[float]]"
     # How many stories have left the queue.
-    taken: int = field(default=0, compare=False)
+    taken: int = 0
 
 
 class Batcher:
@@ -142,7 +140,8 @@ class Batcher:
         tokens_per_pass = getattr(rater, "batch_tokens", _BATCH_TOKENS // _PASSES_PER_BATCH)
         self._batch_tokens = _PASSES_PER_BATCH * tokens_per_pass
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="litbench-model")
-        self._queue: list[_Request] = []
+        # By priority, then by arrival.
+        self._queue: list[tuple[int, int, _Request]] = []
         self._numbers = itertools.count()
         self._tokens_taken = 0
         self._stories_per_s = math.inf
@@ -169,11 +168,10 @@ class Batcher:
         except UnicodeEncodeError as error:
             raise HTTPException(422, "a text has a lone surrogate: send valid Unicode") from error
         sizes = [min(size, self._longest) for size in sizes]
-        request = _Request(
-            self._tokens_taken + sum(sizes), next(self._numbers), prompts, stories, sizes,
-            [math.nan] * len(stories), asyncio.get_running_loop().create_future(),
-        )  # fmt: skip
-        heappush(self._queue, request)
+        answer = asyncio.get_running_loop().create_future()
+        request = _Request(prompts, stories, sizes, [math.nan] * len(stories), answer)
+        priority = self._tokens_taken + sum(sizes)
+        heappush(self._queue, (priority, next(self._numbers), request))
         self.waiting += len(stories)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
@@ -194,20 +192,26 @@ class Batcher:
 
     async def _run(self) -> None:
         while batch := self._take():
-            if not await self._score(batch) and len({request.number for request, _ in batch}) > 1:
+            requests = dict.fromkeys(request for request, _ in batch)
+            if not await self._score(batch) and len(requests) > 1:
                 # A request on which the model fails must not fail those beside it.
-                for _, part in itertools.groupby(batch, lambda taken: taken[0].number):
-                    await self._score(list(part))
-            for request, _ in batch:
-                if request.taken == len(request.stories) and not request.answer.done():
-                    self._answer(request)
+                for own in requests:
+                    await self._score([taken for taken in batch if taken[0] is own])
+            for request in requests:
+                if request.taken < len(request.stories) or request.answer.done():
+                    continue
+                if all(map(math.isfinite, request.rewards)):
+                    request.answer.set_result(request.rewards)
+                else:
+                    message = "the model failed, or a reward is not finite: see the server's log"
+                    request.answer.set_exception(HTTPException(500, message))
 
     def _take(self) -> list[tuple[_Request, int]]:
         """The next stories, each as its request and its row there."""
         batch: list[tuple[_Request, int]] = []
         tokens = 0
         while self._queue:
-            request = self._queue[0]
+            request = self._queue[0][2]
             if request.taken == len(request.stories):
                 heappop(self._queue)
                 continue
@@ -230,7 +234,7 @@ class Batcher:
         call = loop.run_in_executor(self._thread, self._rater.score, prompts, stories)
         await asyncio.wait({call})
         error = call.exception()
-        if error is not None or call.result().shape != (len(batch),):
+        if error is not None or np.shape(call.result()) != (len(batch),):
             self._metrics.failures.inc()
             log_error(f"the model failed on {len(batch)} stories", error)
             return False
@@ -242,14 +246,6 @@ class Batcher:
         self._metrics.batch_seconds.observe(seconds)
         return True
 
-    def _answer(self, request: _Request) -> None:
-        if np.isfinite(request.rewards).all():
-            request.answer.set_result(request.rewards)
-        else:
-            row = int(np.argmin(np.isfinite(request.rewards)))
-            message = f"story {row} got no finite reward: see the server's log"
-            request.answer.set_exception(HTTPException(500, message))
-
 
 def log_error(what: str, error: BaseException | None) -> None:
     """Log where an error happened, without its message, which may contain a story."""
@@ -260,22 +256,15 @@ def log_error(what: str, error: BaseException | None) -> None:
 # Middleware -----------------------------------------------------------------------------------
 
 
+@dataclass
 class Middleware:
     """Checks the token, limits queue, body and time, ends what a client left, counts requests."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        batcher: Batcher,
-        limits: ServerLimits,
-        metrics: Metrics,
-        token: str | None,
-    ) -> None:
-        self._app = app
-        self._batcher = batcher
-        self._limits = limits
-        self._metrics = metrics
-        self._token = None if token is None else token.encode()
+    app: ASGIApp
+    batcher: Batcher
+    limits: ServerLimits
+    metrics: Metrics
+    token: str | None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -291,7 +280,7 @@ class Middleware:
         try:
             self._authorize(scope)
             if scope["method"] == "POST":
-                self._batcher.check_room()
+                self.batcher.check_room()
             body = await self._read(receive)
             await self._respond(scope, body, receive, note_status)
         except ClientDisconnect:
@@ -301,15 +290,15 @@ class Middleware:
             if not status:
                 await error_response(scope, error)(scope, receive, note_status)
         finally:
-            self._metrics.requests.labels(path, str(status)).inc()
-            self._metrics.seconds.labels(path).observe(time.perf_counter() - started)
+            self.metrics.requests.labels(path, str(status)).inc()
+            self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
             logger.debug("%s %d", path, status)
 
     def _authorize(self, scope: Scope) -> None:
-        if self._token is None or scope["path"] == "/health":
+        if self.token is None or scope["path"] == "/health":
             return
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        valid = hmac.compare_digest(given.strip().encode(), self._token)
+        valid = hmac.compare_digest(given.strip().encode(), self.token.encode())
         if scheme.lower() != "bearer" or not valid:
             raise HTTPException(
                 401, "no valid token: send the header Authorization: Bearer TOKEN",
@@ -321,32 +310,32 @@ class Middleware:
         close = {"connection": "close"}
         body = bytearray()
         try:
-            async with asyncio.timeout(self._limits.read_s):
+            async with asyncio.timeout(self.limits.read_s):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientDisconnect
                     body += message.get("body", b"")
-                    if len(body) > self._limits.body_bytes:
-                        most = f"{self._limits.body_bytes:,} bytes"
+                    if len(body) > self.limits.body_bytes:
+                        most = f"{self.limits.body_bytes:,} bytes"
                         raise HTTPException(413, f"the body is over {most}: send less", close)
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            late = f"no whole body within {self._limits.read_s:g} s: send it faster"
+            late = f"no whole body within {self.limits.read_s:g} s: send it faster"
             raise HTTPException(408, late, close) from None
 
     async def _respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         async def replay() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        response = asyncio.ensure_future(self._app(scope, replay, send))
+        response = asyncio.ensure_future(self.app(scope, replay, send))
         # With the body read, the only message left is that the client has left.
         left = asyncio.ensure_future(receive())
         tasks: set[asyncio.Future[Any]] = {response, left}
         try:
             done, _ = await asyncio.wait(
-                tasks, timeout=self._limits.timeout_s, return_when=asyncio.FIRST_COMPLETED
+                tasks, timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             for task in tasks:
@@ -358,7 +347,7 @@ class Middleware:
         elif left in done:
             raise ClientDisconnect
         else:
-            message = f"no rewards within {self._limits.timeout_s:g} s: send less, or try later"
+            message = f"no rewards within {self.limits.timeout_s:g} s: send less, or try later"
             raise HTTPException(504, message)
 
 

@@ -10,7 +10,6 @@ import random
 import re
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -248,16 +247,16 @@ def test_under_overload_the_first_requests_are_answered_in_time():
             assert status != 200 or response["rewards"] == [24_000.0] * 8
 
 
-def test_a_response_on_a_kept_connection_does_not_wait_for_an_acknowledgement(plain):
+def test_connections_send_without_delay(plain):
+    """Without TCP_NODELAY each response on a kept connection takes 40 ms more."""
     connection = http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)
-    seconds = []
-    for _ in range(30):
-        started = time.perf_counter()
-        connection.request("POST", "/score", '{"prompt": "p", "stories": ["a b"]}', JSON)
-        assert json.loads(connection.getresponse().read())["rewards"] == [2.0]
-        seconds.append(time.perf_counter() - started)
+    connection.request("GET", "/health")
+    assert connection.getresponse().read()
+    for one in plain.uvicorn.server_state.connections:
+        own = one.transport.get_extra_info("socket")
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert plain.uvicorn.server_state.connections
     connection.close()
-    assert statistics.median(seconds) < 0.03
 
 
 # Clear errors for the rest ------------------------------------------------------------------
