@@ -10,7 +10,8 @@ from litbench.errors import ConfigError, DataError
 from litbench.models import publishing
 from litbench.models.publishing import HubOptions, check_push, push_model
 from litbench.models.reward import RewardModel
-from litbench.records import prompt_keys, write_table
+from litbench.records import prompt_keys
+from litbench.tables import write_table
 from litbench.text import prompt_key
 
 pytest.importorskip("torch")

@@ -15,9 +15,9 @@ from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.raters import Estimate, Judgement, Kind
-from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys
 from litbench.selection import Selection, choose_anew, subsample
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.templates import family_names, template_files
 from litbench.text import digest
 
