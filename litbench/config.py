@@ -346,10 +346,12 @@ def clear_exit() -> Iterator[None]:
         # Python would complain once more when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        # Libraries raise it under many types.
+        if os.strerror(errno.ENOSPC) not in str(error):
             raise
-        print(f"error: {error}: free space, then run the same command again", file=sys.stderr)
+        line = " ".join(str(error).split())
+        print(f"error: {line}: free space, then run the same command again", file=sys.stderr)
         raise SystemExit(2) from None
 
 
