@@ -147,7 +147,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         _rename(temporary, path)
     except OSError as error:
         advice = "free space or choose another folder"
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) and not temporary.exists():
             # `finish` of another run has removed it.
             advice = "let only one run at a time write into a folder"
         raise DataError(f"cannot write {path}: {error}; {advice}") from error
