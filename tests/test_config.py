@@ -389,6 +389,7 @@ def test_help_shows_every_key_with_its_default_and_meaning(
     spare = "Inner | None = None\n      one that need not be there,\n      told in two lines.\n"
     assert f"\n  spare: {spare}  spare.epochs: int = 2\n" in shown
     assert "\n  given.epochs: int = 7\n" in shown, "the default that the outer config gives"
+    assert load_config(Derived, ["--given.name=x"]).given == Inner(7, "x"), "as help says"
 
 
 @pytest.mark.parametrize(
