@@ -253,7 +253,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise DataError(f"{path} is not JSON: make the product again") from error
-    if not isinstance(content, dict) or not isinstance(content.get("outputs"), dict):
+    if not isinstance(content, dict):
         raise DataError(f"{path} is no manifest: make the product again")
     return content
 
