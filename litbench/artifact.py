@@ -19,7 +19,6 @@ import ctypes
 import hashlib
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import shutil
@@ -147,9 +146,11 @@ def _replacing(path: Path) -> Iterator[Path]:
             os.close(handle)
         _rename(temporary, path)
     except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error}; free space or choose another folder"
-        ) from error
+        advice = "free space or choose another folder"
+        if isinstance(error, FileNotFoundError) and not temporary.exists():
+            # `finish` of another run has removed it.
+            advice = "let only one run at a time write into a folder"
+        raise DataError(f"cannot write {path}: {error}; {advice}") from error
     finally:
         _remove(temporary)
 
@@ -224,15 +225,8 @@ def as_json(value: Any) -> Any:
 
     JSON knows no infinity. `litbench.config.build` reads "inf" as the number again.
     """
-
-    def named(part: Any) -> Any:
-        if isinstance(part, float) and not math.isfinite(part):
-            return str(part)
-        if isinstance(part, dict):
-            return {key: named(item) for key, item in part.items()}
-        return [named(item) for item in part] if isinstance(part, list) else part
-
-    return named(as_plain(value))
+    text = json.dumps(as_plain(value))
+    return json.loads(text, parse_constant=lambda name: str(float(name)))
 
 
 def write_json(content: Any, path: Path) -> None:
@@ -259,7 +253,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise DataError(f"{path} is not JSON: make the product again") from error
-    if not isinstance(content, dict) or not isinstance(content.get("outputs"), dict):
+    if not isinstance(content, dict):
         raise DataError(f"{path} is no manifest: make the product again")
     return content
 

@@ -135,7 +135,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 def _build(cls: type[C], values: Mapping[str, Any], where: Callable[[Sequence[str]], str]) -> C:
     hint: Any = cls
     try:
-        built: C = _adapter(hint).validate_python((dict(values),))[0]
+        built: C = _adapter(hint).validate_python((_with_defaults(cls, values),))[0]
         return built
     except ValidationError as error:
         unknown = ("unexpected_keyword_argument", "invalid_key")
@@ -155,6 +155,18 @@ def _build(cls: type[C], values: Mapping[str, Any], where: Callable[[Sequence[st
         else:
             message = f"key '{'.'.join(path)}' is {problem['input']!r:.120}: {problem['msg']}"
         raise ConfigError(f"{where(path)}: {message}") from error
+
+
+def _with_defaults(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Add what a dataclass has as defaults for the keys of one inside it."""
+    filled = dict(values)
+    for field in dataclasses.fields(cls):
+        inner, factory = filled.get(field.name), field.default_factory
+        # A class as the factory gives no other defaults than its own.
+        if isinstance(inner, dict) and callable(factory) and not isinstance(factory, type):
+            default = factory()
+            filled[field.name] = {**(as_plain(default) if _fields(default) else {}), **inner}
+    return filled
 
 
 def _parts(hint: Any) -> list[Any]:
@@ -346,10 +358,12 @@ def clear_exit() -> Iterator[None]:
         # Python would complain once more when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        # Libraries raise it under many types.
+        if os.strerror(errno.ENOSPC) not in str(error):
             raise
-        print(f"error: {error}: free space, then run the same command again", file=sys.stderr)
+        line = " ".join(str(error).split())
+        print(f"error: {line}: free space, then run the same command again", file=sys.stderr)
         raise SystemExit(2) from None
 
 

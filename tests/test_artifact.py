@@ -63,7 +63,7 @@ def make(config: Config, text: str = "pairs\n") -> Artifact:
     return artifact
 
 
-def test_a_finished_product_is_current_and_says_so(
+def test_a_finished_artifact_is_current_and_says_so(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not artifact_of(config).is_current()
@@ -89,74 +89,38 @@ def test_the_manifest_says_what_made_the_files(config: Config) -> None:
     assert manifest["finished_utc"].endswith("+00:00")
 
 
-def other_input(config: Config) -> None:
-    config.stories.write_text("once upon a crime")
+def spoil_manifest(change: Callable[[str], str]) -> Callable[[Config], object]:
+    def spoil(config: Config) -> None:
+        path = config.out / "manifest.json"
+        path.write_text(change(path.read_text()))
+
+    return spoil
 
 
-def other_config(config: Config) -> None:
-    config.splits = {"train": 0.5, "test": 0.5}
+def with_other_outputs(text: str) -> str:
+    return json.dumps({**json.loads(text), "outputs": {"pairs.txt": 3}})
 
 
-def changed_file(config: Config) -> None:
-    (config.out / "pairs.txt").write_text("pears\n")
+CHANGES: dict[str, Callable[[Config], object]] = {
+    "another input": lambda config: config.stories.write_text("once upon a crime"),
+    "another config": lambda config: config.splits.update(test=0.5),
+    "a changed file": lambda config: (config.out / "pairs.txt").write_text("pears\n"),
+    "a lost file": lambda config: (config.out / "pairs.txt").unlink(),
+    "a changed folder": lambda config: (config.out / "model/weights").write_text("other"),
+    "one more in a folder": lambda config: (config.out / "model/more").write_text(""),
+    "a renamed file": lambda config: (config.out / "model/weights").rename(config.out / "model/w"),
+    "a lost manifest": lambda config: (config.out / "manifest.json").unlink(),
+    "half a manifest": spoil_manifest(lambda text: text[: len(text) // 2]),
+    "a list": spoil_manifest(lambda _: "[1, 2]"),
+    "other outputs": spoil_manifest(with_other_outputs),
+    "no text": lambda config: (config.out / "manifest.json").write_bytes(b"\xff\xfe"),
+}
 
 
-def lost_file(config: Config) -> None:
-    (config.out / "pairs.txt").unlink()
-
-
-def changed_folder(config: Config) -> None:
-    (config.out / "model" / "weights").write_text("other")
-
-
-def one_more_in_folder(config: Config) -> None:
-    (config.out / "model" / "more").write_text("")
-
-
-def renamed_in_folder(config: Config) -> None:
-    (config.out / "model" / "weights").rename(config.out / "model" / "heights")
-
-
-def lost_manifest(config: Config) -> None:
-    (config.out / "manifest.json").unlink()
-
-
-def half_manifest(config: Config) -> None:
-    path = config.out / "manifest.json"
-    path.write_text(path.read_text()[: path.stat().st_size // 2])
-
-
-def manifest_of_something_else(config: Config) -> None:
-    (config.out / "manifest.json").write_text("[1, 2]")
-
-
-def outputs_of_another_kind(config: Config) -> None:
-    path = config.out / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "outputs": {"pairs.txt": 3}}))
-
-
-def manifest_not_text(config: Config) -> None:
-    (config.out / "manifest.json").write_bytes(b"\xff\xfe")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        other_input,
-        other_config,
-        changed_file,
-        lost_file,
-        changed_folder,
-        one_more_in_folder,
-        renamed_in_folder,
-        lost_manifest,
-        half_manifest,
-        manifest_of_something_else,
-        manifest_not_text,
-        outputs_of_another_kind,
-    ],
-)
-def test_a_product_is_not_current_after(change: Callable[[Config], None], config: Config) -> None:
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_an_artifact_is_not_current_after(
+    change: Callable[[Config], object], config: Config
+) -> None:
     make(config)
     assert artifact_of(config).is_current()
     change(config)
@@ -168,23 +132,21 @@ def test_a_product_is_not_current_after(change: Callable[[Config], None], config
 PASSWORD = "key of the bucket"  # noqa: S105
 
 
-def secretive_artifact(out: Path, secret: str, seed: int = 0) -> Artifact:
-    config = {"out": str(out), "seed": seed, "spark": {"spark.hadoop.fs.s3a.secret.key": secret}}
-    return Artifact(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
+def test_how_the_work_is_done_is_neither_written_nor_part_of_the_artifact(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def artifact(secret: str, seed: int = 0) -> Artifact:
+        config = {"out": str(out), "seed": seed, "spark": {"secret.key": secret}}
+        return Artifact(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
+
+    artifact(PASSWORD).finish()
+    assert read_manifest(out)["config"] == {"out": str(out), "seed": 0}
+    assert PASSWORD not in (out / "manifest.json").read_text()
+    assert artifact("another").is_current()
+    assert not artifact(PASSWORD, seed=1).is_current()
 
 
-def test_how_the_work_is_done_is_neither_written_nor_part_of_the_product(tmp_path: Path) -> None:
-    artifact = secretive_artifact(tmp_path / "out", PASSWORD)
-    artifact.write("pairs.txt", lambda path: path.write_text("pairs"))
-    artifact.finish()
-    assert read_manifest(tmp_path / "out")["config"] == {"out": str(tmp_path / "out"), "seed": 0}
-    for path in (tmp_path / "out").iterdir():
-        assert PASSWORD.encode() not in path.read_bytes()
-    assert secretive_artifact(tmp_path / "out", "another").is_current()
-    assert not secretive_artifact(tmp_path / "out", PASSWORD, seed=1).is_current()
-
-
-def test_what_a_product_is_made_of_is_the_same_whenever_and_however_it_is_made(
+def test_what_an_artifact_is_made_of_is_the_same_whenever_and_however_it_is_made(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "stories.txt"
@@ -327,7 +289,7 @@ def test_a_model_on_the_hub_counts_with_its_name(head: dict[str, str]) -> None:
     assert source_digest("owner/model", is_model=True) == "name:owner/model"
 
 
-def test_a_product_of_a_data_set_is_current_until_the_set_changes(
+def test_an_artifact_of_a_data_set_is_current_until_the_set_changes(
     config: Config, head: dict[str, str]
 ) -> None:
     def artifact(name: str) -> Artifact:
@@ -363,28 +325,6 @@ def test_a_fingerprint_depends_on_values_and_not_on_their_order() -> None:
     assert fingerprint({"out": Path("x")}) == fingerprint({"out": "x"})
 
 
-def test_products_made_twice_have_the_same_bytes(config: Config, tmp_path: Path) -> None:
-    first = make(config)
-    config.out = tmp_path / "again"
-    make(config)
-    for name in ("pairs.txt", "model/weights"):
-        assert (config.out / name).read_bytes() == (first.folder / name).read_bytes()
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.txt"
-    path.write_text("old")
-
-    def fail(part: Path) -> None:
-        part.write_text("half of the ne")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, fail)
-    assert [item.name for item in tmp_path.iterdir()] == ["pairs.txt"]
-    assert path.read_text() == "old"
-
-
 def test_who_reads_the_old_file_while_it_is_replaced_reads_it_whole(tmp_path: Path) -> None:
     path = tmp_path / "pairs.txt"
     path.write_text("old " * 10_000)
@@ -395,18 +335,30 @@ def test_who_reads_the_old_file_while_it_is_replaced_reads_it_whole(tmp_path: Pa
     assert path.read_text() == "new"
 
 
-def test_a_folder_that_fails_leaves_the_old_folder_and_no_other(config: Config) -> None:
+def stop(path: Path) -> None:
+    (path / "weights" if path.is_dir() else path).write_text("half of the ne")
+    raise KeyboardInterrupt
+
+
+def full_disk(path: Path) -> None:
+    (path / "weights" if path.is_dir() else path).write_text("as far as it goes")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+@pytest.mark.parametrize(
+    ("write", "name"), [(Artifact.write, "pairs.txt"), (Artifact.write_folder, "model")]
+)
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(
+    config: Config, write: Callable[..., Path], name: str
+) -> None:
     make(config, "old")
-
-    def fail(part: Path) -> None:
-        (part / "weights").write_text("half of the ne")
-        raise KeyboardInterrupt
-
     before = sorted(item.name for item in config.out.iterdir())
     with pytest.raises(KeyboardInterrupt):
-        artifact_of(config).write_folder("model", fail)
+        write(artifact_of(config), name, stop)
+    with pytest.raises(DataError, match=r"cannot write .*No space left.*free space"):
+        write(artifact_of(config), name, full_disk)
     assert sorted(item.name for item in config.out.iterdir()) == before
-    assert (config.out / "model" / "weights").read_text() == "old"
+    assert artifact_of(config).is_current()
 
 
 KILLED = """
@@ -452,24 +404,6 @@ def test_a_killed_run_leaves_no_half_file_and_the_next_run_clears_its_rest(
     assert not list(config.out.glob(".part-*"))
 
 
-def full_disk(path: Path) -> None:
-    path.write_text("as far as it goes") if path.is_file() else None
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-
-def test_a_full_disk_is_a_clear_error_and_leaves_the_old_product(config: Config) -> None:
-    make(config, "old")
-    for write in (Artifact.write, Artifact.write_folder):
-        with pytest.raises(DataError, match=r"cannot write .*No space left.*free space"):
-            write(
-                artifact_of(config), "pairs.txt" if write is Artifact.write else "model", full_disk
-            )
-    assert (config.out / "pairs.txt").read_text() == "old"
-    assert (config.out / "model" / "weights").read_text() == "old"
-    assert not list(config.out.glob(".part-*"))
-    assert artifact_of(config).is_current()
-
-
 def test_a_disk_full_before_the_first_byte_is_a_clear_error_too(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,6 +417,16 @@ def test_a_disk_full_before_the_first_byte_is_a_clear_error_too(
             write(artifact_of(config), "x.txt", full_disk)
     with pytest.raises(DataError, match=r"cannot write .*manifest.json"):
         artifact_of(config).finish()
+
+
+def test_two_runs_on_one_folder_do_not_blame_the_disk(config: Config) -> None:
+    def meet_another_run(part: Path) -> None:
+        part.write_text("ours")
+        make(config)
+
+    with pytest.raises(DataError, match=r"cannot write .*; let only one run"):
+        artifact_of(config).write("pairs.txt", meet_another_run)
+    assert artifact_of(config).is_current()
 
 
 def test_a_file_where_the_folder_belongs_is_a_clear_error(config: Config) -> None:

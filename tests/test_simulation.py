@@ -348,9 +348,9 @@ def test_changes_leave_the_rest_of_the_world(changes):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"readers.rankin": 1}, "here: readers: .*'ranking'"),
+        ({"readers.rankin": 1}, "here: .*'readers.ranking'"),
         ({"reader.ranking": 1}, "here: .*'readers'"),
-        ({"readers": {"rankin": 1}}, "here: readers: .*'ranking'"),
+        ({"readers": {"rankin": 1}}, "here: .*'readers.ranking'"),
         ({"prompts": 0}, "here: prompts is 0"),
         ({"readers": 3}, "here: "),
     ],

@@ -119,3 +119,12 @@ def test_other_pairs_another_tokenizer_or_layout_are_another_file(tiny_model, pa
         cached(variant, refuse)
         assert len(list(cache.glob("*.arrow"))) == count
     assert content_digest(pair_table(rows), tokenizer) == variants[0][0]
+
+
+def test_a_damaged_file_is_made_again(cache):
+    cached("key", made)
+    (path,) = cache.glob("*.arrow")
+    for damaged in (path.read_bytes()[:-9], b"", path.read_bytes().replace(b"pair 3", b"pair 8")):
+        path.write_bytes(damaged)
+        assert cached("key", made).table["pair_id"].to_pylist()[3] == "pair 3"
+        cached("key", refuse)

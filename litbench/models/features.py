@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import fingerprint, versions, write_atomically, write_json
+from litbench.artifact import fingerprint, read_part, versions, write_json, write_part
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
@@ -347,25 +347,26 @@ class FeatureStore:
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                 writer.write_table(table)
 
-        write_atomically(self.folder / f"{name}.arrow", write)
+        write_part(self.folder / f"{name}.arrow", write)
 
     def _read_files(self) -> None:
-        """Map the files that have come since."""
+        """Map the files that have come since; a damaged one is as good as none."""
         for path in sorted(self.folder.glob("[!.]*.arrow")):
             if path.name in self._read:
                 continue
-            try:
-                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-            except (pa.ArrowInvalid, OSError) as error:
-                raise DataError(f"cannot read {path} ({error}): delete it") from error
-            if table.schema != _STORED:
-                raise DataError(f"{path} holds no features: delete it, or name another folder")
+            table = read_part(path, _map_table)
+            if table is None:
+                continue
             self._read.add(path.name)
             for batch in table.to_batches():
                 values = batch["features"].flatten().to_numpy(zero_copy_only=True)
                 self._values.append(values.reshape(-1, len(FEATURES)))
                 for row, key in enumerate(batch["key"].to_pylist()):
                     self._places.setdefault(key, (len(self._values) - 1, row))
+
+
+def _map_table(path: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 @functools.cache

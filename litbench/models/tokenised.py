@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import fingerprint, versions, write_atomically
+from litbench.artifact import fingerprint, read_part, versions, write_part
 from litbench.curation.tokens import cache_folder
 
 _POLL_SECONDS = 0.5
@@ -113,14 +113,14 @@ def cached(depends_on: Any, make: Callable[[], TokenisedPairs]) -> TokenisedPair
     """
     made_by = [_VERSION, versions().get("tokenizers")]
     path = cache_folder() / "pairs" / f"{fingerprint(depends_on, made_by)}.arrow"
-    if not path.exists():
-        if int(os.environ.get("LOCAL_RANK", "0")) == 0:
-            write_atomically(path, lambda part: _write(make(), part))
+    is_first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+    while (found := read_part(path, _read)) is None:
+        if is_first:
+            write_part(path, lambda part: _write(make(), part))
         else:
             # A launcher stops all processes when the one that works fails.
-            while not path.exists():
-                time.sleep(_POLL_SECONDS)
-    return _read(path)
+            time.sleep(_POLL_SECONDS)
+    return found
 
 
 def _write(made: TokenisedPairs, path: Path) -> None:
