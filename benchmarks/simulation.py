@@ -116,8 +116,8 @@ def main(given: Config) -> dict[str, Any]:
         start = time.perf_counter()
         simulated = simulate_world(world)
         seconds["ours"].append(time.perf_counter() - start)
-    check_means(readers, simulated.readers, per_prompt, "readers")
-    check_means(scores, simulated.score, per_prompt, "score")
+    check_means(readers, simulated.votes.readers, per_prompt, "readers")
+    check_means(scores, simulated.votes.score, per_prompt, "score")
     compared = len(simulated.prompt)
     rates = {name: compared / statistics.median(took) for name, took in seconds.items()}
     large = replace(world, prompts=given.n_stories // per_prompt)
