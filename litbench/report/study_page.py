@@ -96,7 +96,7 @@ def draw_group(group: str, worlds: Mapping[str, Figures]) -> Panel:
                     [w[name, amount, measure].interval for w in worlds.values()]
                 )
                 color = INK if name == TRUTH else SERIES[place % len(SERIES)]
-                x = at if is_sweep else at + 0.6 * (place / len(names) - 0.5)
+                x = at + (0.1 if is_sweep else 0.6) * (place / len(names) - 0.5)
                 own.vlines(x, low, high, color=color, alpha=0.4, linewidth=2)
                 own.plot(x, mean, color=color, linestyle="-" if is_sweep else "none",
                          marker=MARKERS[place // len(SERIES) % 5], markersize=3.5)  # fmt: skip
