@@ -158,7 +158,7 @@ def as_csv(results: list[ProbeResult]) -> pa.Table:
     for one in plain(results):
         for key in ("prefers_changed", "shift"):
             interval = one.pop(key) or {}
-            one |= {f"{key}{end}": interval.get(end or "mean") for end in ("", "low", "high")}
+            one |= {f"{key}_{end}": interval.get(end) for end in ("mean", "low", "high")}
         rows.append(one)
     return pa.Table.from_pylist(rows)
 

@@ -1,8 +1,8 @@
 """Probes: changes of a story that readers should not care about, or that spoil it.
 
-A rater should be undecided about a label-preserving change (italics) and prefer the unchanged story
-to a label-breaking one (filler, a missing ending, shuffled sentences, a note to the judge). No reader
-compared these stories: which changes spoil a story is an assumption.
+A rater should be undecided about a label-preserving change (italics) and prefer the unchanged
+story to a label-breaking one (filler, a missing ending, shuffled sentences, a fake verdict). No
+reader compared these stories: which changes spoil a story is an assumption.
 
 A change depends on seed, probe and story alone (`other_story` also on the other stories), and grows
 with its strength: what a lower strength changes, a higher one changes too. A probe with nothing to
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 from tqdm import tqdm
@@ -34,7 +34,7 @@ Effect = Literal["breaking", "preserving"]
 _HAN = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff70\U00020000-\U0003ffff"
 _UNSPACED = re.compile(f"[{_HAN}]")
 _CLOSERS = r"[\"'”’»」』）)\]*_]*"
-# Lookbehinds: matching starts at the first of a run of stops or blanks only, else time is quadratic.
+# Lookbehinds: a match starts at the first of a run of stops or blanks, else time is quadratic.
 _ENDS = (
     rf"[。！？｡]+{_CLOSERS}[^\S\n]*\n*\s*"
     rf"|(?<![.!?…])[.!?…]+{_CLOSERS}\s+(?=[^a-z\s])"
@@ -51,32 +51,19 @@ _NOTES = 4
 _CANDIDATES = 8
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A piece of a text and the blanks behind it.
-
-    Attributes:
-        text: without the blanks around it, but for those before a text's first one.
-        gap: what stands before the next.
-    """
+class Sentence(NamedTuple):
+    """A sentence and the blanks after it; a text's first one has the blanks before it, too."""
 
     text: str
     gap: str
 
 
 def split_sentences(text: str) -> list[Sentence]:
-    """Divide a text into sentences: text and gap of all of them, in turn, are the text again.
+    """Divide a text into sentences; joined, they are the text again.
 
-    A sentence ends at a full stop, question or exclamation mark or dots, with the quotation marks
-    and brackets that close behind it, where blanks and no small letter follow; at the full-width
-    marks of Chinese and Japanese, where anything follows; and at every line break. A stop after
-    some titles and after a single capital ends none.
-
-    Args:
-        text: any text.
-
-    Returns:
-        No sentence for a text without anything but blanks.
+    A sentence ends at stops, question or exclamation marks (with closing quotes and brackets)
+    before blanks and no small letter, at the full-width marks of Chinese and Japanese, and at every
+    line break; not after some titles and single capitals. A blank text has none.
     """
     found: list[Sentence] = []
     start = 0
@@ -99,17 +86,12 @@ def split_sentences(text: str) -> list[Sentence]:
 
 
 def join_sentences(sentences: Iterable[Sentence]) -> str:
-    """Text and gap of each, in turn."""
-    return "".join(sentence.text + sentence.gap for sentence in sentences)
+    """The text of some sentences with their gaps."""
+    return "".join(text + gap for text, gap in sentences)
 
 
 def language_of(text: str, words: int) -> Language:
-    """`zh` where most words are characters of a script without spaces, else `en`.
-
-    Args:
-        text: a story.
-        words: how many it has, see `litbench.text.count_words`.
-    """
+    """`zh` where most of a story's `words` are characters of a script without spaces, else `en`."""
     return "zh" if 2 * len(_UNSPACED.findall(text)) > words else "en"
 
 
@@ -158,16 +140,10 @@ def originals_of_stories(stories: pa.Table) -> list[Original]:
 def draw_originals(
     originals: Sequence[Original], per_prompt: int, prompts: int | None, seed: int
 ) -> list[Original]:
-    """Draw stories of every prompt, or of some prompts.
-
-    Args:
-        originals: to draw from; their order says nothing.
-        per_prompt: most stories of one prompt.
-        prompts: most prompts; None for all.
-        seed: another seed, other stories.
+    """Draw at most `per_prompt` stories of at most `prompts` prompts (None: all), by a hash.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no story.
     """
     by_prompt: dict[str, list[Original]] = {}
     for one in originals:
@@ -185,14 +161,10 @@ def draw_originals(
 class Subject:
     """A story as the probes see it.
 
-    Attributes:
-        text: the story.
-        other: gives a story of another prompt, or None where there is none.
-
     Args:
         text: the story.
         seed: seeds all draws, with the story and the probe.
-        other: see above; takes the draws to make.
+        other: gives a story of another prompt, or None where there is none.
     """
 
     def __init__(
@@ -329,10 +301,8 @@ def _cut_ending(subject: Subject, strength: float) -> str | None:
     sentences = subject.sentences
     if len(sentences) < 2:
         return None
-    kept = sentences[
-        : len(sentences) - min(len(sentences) - 1, _part(len(sentences), strength * _MOST_CUT))
-    ]
-    return join_sentences(kept).rstrip()
+    cut = min(len(sentences) - 1, _part(len(sentences), strength * _MOST_CUT))
+    return join_sentences(sentences[:-cut]).rstrip()
 
 
 def _shuffle(subject: Subject, strength: float) -> str | None:
@@ -407,10 +377,6 @@ PROBES = {
     )
 }  # fmt: skip
 
-# Columns of a table of probes beside those of PAIRS; `chosen` is the story and `rejected` its
-# changed copy, whatever the effect.
-PROBE_COLUMNS = ("probe", "effect", "strength")
-
 
 def select_probes(names: Sequence[str]) -> list[Probe]:
     """Probes by name; all for none.
@@ -425,19 +391,12 @@ def select_probes(names: Sequence[str]) -> list[Probe]:
 
 
 def change(probe: Probe, subject: Subject, strength: float) -> str | None:
-    """The changed story; None where the probe is not applicable.
-
-    Args:
-        probe: which change.
-        subject: the story.
-        strength: above 0, at most 1.
-    """
+    """The changed story; None where the probe is not applicable. 0 < strength <= 1."""
     changed = probe.change(subject, strength)
     return None if changed is None or not changed.strip() or changed == subject.text else changed
 
 
-@dataclass(frozen=True, order=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     digest: str
     prompt: str
     text: str
@@ -449,20 +408,18 @@ class _Others:
     """The stories of other prompts, by language."""
 
     def __init__(self, originals: Sequence[Original], fold_of: Mapping[str, int] | None) -> None:
-        counts = _count([one.text for one in originals])
-        keys = [prompt_key(one.prompt) for one in originals]
-        found = [
-            _Candidate(digest(one.text), key, one.text, words, fold_of[key] if fold_of else 0)
-            for one, key, words in zip(originals, keys, counts, strict=True)
-        ]
-        self._own = {one.story_id: mine for one, mine in zip(originals, found, strict=True)}
+        self._own: dict[str, _Candidate] = {}
+        for one, words in zip(originals, _count([one.text for one in originals]), strict=True):
+            key = prompt_key(one.prompt)
+            fold = fold_of[key] if fold_of else 0
+            self._own[one.story_id] = _Candidate(digest(one.text), key, one.text, words, fold)
         # Sorted by content: the order in the file has no effect.
         self._of: dict[Language, list[_Candidate]] = {"en": [], "zh": []}
-        for one in sorted(set(found)):
-            self._of[language_of(one.text, one.words)].append(one)
+        for candidate in sorted(set(self._own.values())):
+            self._of[language_of(candidate.text, candidate.words)].append(candidate)
 
     def of(self, original: Original) -> Callable[[random.Random], str | None]:
-        """What draws a story of another prompt that is about as long."""
+        """A function that draws a story of another prompt of similar length."""
         own = self._own[original.story_id]
 
         def draw(draws: random.Random) -> str | None:
@@ -493,9 +450,9 @@ def probe_pairs(
             that it saw as chosen in training.
 
     Returns:
-        A table by the schema PAIRS with `PROBE_COLUMNS`, in which `chosen` is the story and
-        `rejected` the changed copy; and, by probe, how many stories it has no change for, by
-        strength (with more than nothing only).
+        A table by the schema PAIRS with the columns `probe`, `effect` and `strength`, in which
+        `chosen` is the story and `rejected` its changed copy, whatever the effect; and, by probe
+        and strength, how many stories it has no change for, where there are some.
 
     Raises:
         ConfigError: a strength is not above 0 and at most 1.
@@ -505,52 +462,31 @@ def probe_pairs(
         if not 0 < strength <= 1:
             raise ConfigError(f"strengths: {strength} is not above 0 and at most 1")
     others = _Others(originals, fold_of)
-    rows: dict[str, list[Any]] = {name: [] for name in ("original", "changed", *PROBE_COLUMNS)}
+    rows: list[dict[str, Any]] = []
     missing: dict[str, Counter[str]] = {}
     for original in tqdm(originals, desc="changing", unit=" stories", leave=False, disable=None):
         subject = Subject(original.text, seed, others.of(original))
-        for probe in probes:
-            for strength in strengths:
-                changed = change(probe, subject, strength)
-                if changed is None:
-                    missing.setdefault(probe.name, Counter())[f"{strength:g}"] += 1
-                    continue
-                values = (original, changed, probe.name, probe.effect, strength)
-                for column, value in zip(rows.values(), values, strict=True):
-                    column.append(value)
-    if not rows["original"]:
+        for probe, strength in itertools.product(probes, strengths):
+            changed = change(probe, subject, strength)
+            if changed is None:
+                missing.setdefault(probe.name, Counter())[f"{strength:g}"] += 1
+                continue
+            name = f"{original.story_id}~{probe.name}~{strength:g}~{seed}"
+            rows.append({
+                "pair_id": pair_id(original.story_id, name), "prompt_id": original.prompt_id,
+                "prompt": original.prompt, "chosen": original.text, "rejected": changed,
+                "label_source": "planted", "split": "all", "chosen_story_id": original.story_id,
+                "rejected_story_id": name, "probe": probe.name, "effect": probe.effect,
+                "strength": strength,
+            })  # fmt: skip
+    if not rows:
         raise DataError(
             f"none of {len(probes)} probes is applicable to any of {len(originals)} stories: take "
             "longer stories or more probes"
         )
-    return _as_pairs(rows, seed), {name: dict(counts) for name, counts in missing.items()}
-
-
-def _as_pairs(rows: Mapping[str, list[Any]], seed: int) -> pa.Table:
-    given: list[Original] = rows["original"]
-    changed = pa.array(rows["changed"], pa.large_string())
-    names = [
-        f"{one.story_id}~{probe}~{strength:g}~{seed}"
-        for one, probe, strength in zip(given, rows["probe"], rows["strength"], strict=True)
-    ]
-    texts = pa.array([one.text for one in given], pa.large_string())
-    columns = empty_columns(PAIRS, len(given)) | {
-        "pair_id": pa.array(
-            [pair_id(one.story_id, name) for one, name in zip(given, names, strict=True)],
-            pa.large_string(),
-        ),
-        "prompt_id": pa.array([one.prompt_id for one in given], pa.large_string()),
-        "prompt": pa.array([one.prompt for one in given], pa.large_string()),
-        "chosen": texts,
-        "rejected": changed,
-        "label_source": pa.array(["planted"] * len(given), pa.large_string()),
-        "split": pa.array(["all"] * len(given), pa.large_string()),
-        "chosen_story_id": pa.array([one.story_id for one in given], pa.large_string()),
-        "rejected_story_id": pa.array(names, pa.large_string()),
-        "chosen_n_words": count_words(texts),
-        "rejected_n_words": count_words(changed),
-        "probe": pa.array(rows["probe"], pa.large_string()),
-        "effect": pa.array(rows["effect"], pa.large_string()),
-        "strength": pa.array(rows["strength"], pa.float64()),
-    }
-    return pa.table(columns)
+    types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
+    types |= {"probe": pa.large_string(), "effect": pa.large_string(), "strength": pa.float64()}
+    columns = {name: pa.array([row.get(name) for row in rows], of) for name, of in types.items()}
+    for side in ("chosen", "rejected"):
+        columns[f"{side}_n_words"] = count_words(columns[side])
+    return pa.table(columns), {name: dict(counts) for name, counts in missing.items()}

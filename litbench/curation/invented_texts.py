@@ -1,8 +1,8 @@
 """Invented texts: words of no language, in a style that partly shows how good a story is.
 
 A text has exactly the given number of words (`litbench.text.count_words`). Length of sentences and
-paragraphs, commas, quoted speech and vocabulary follow the story's style, so a rater of style learns
-something of quality and can never learn all of it.
+paragraphs, commas, quoted speech and vocabulary follow the story's style: a rater of style learns
+something of quality, never all of it.
 """
 
 import math

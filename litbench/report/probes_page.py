@@ -77,8 +77,8 @@ def draw_probes(results: Sequence[ProbeResult]) -> dict[Effect, Panel]:
         ]
         right = 0.0 if effect == "breaking" else 0.5
         caption = (
-            "Share of pairs in which the changed story is preferred; a tie is one half. Large mark: "
-            "the greatest strength, with its 95 % interval by prompt; small: lower ones."
+            "Share of pairs in which the changed story is preferred; a tie is one half. Large "
+            "mark: the greatest strength, with its 95 % interval by prompt; small: lower ones."
         )
         drawn = figures.probe_rates(rows, [short_name(name) for name in raters], right)
         panels[effect] = Panel(f"Label-{effect} changes", caption, drawn)
