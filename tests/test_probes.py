@@ -531,6 +531,34 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
         assert fold_of[prompt_of[" ".join(row["rejected"].split())]] == fold_of[row["prompt"]]
 
 
+def test_prompts_that_share_stories_share_a_fold(
+    load_program: Callable[[str], ModuleType],
+    pair_table: Callable[..., pa.Table],
+    invented: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    # Each prompt has two texts, as where one import has damaged letters, and one prompt_id.
+    rows = [
+        {"prompt_id": f"p{k // 2}", "prompt": f"Prompt {k // 2}" + " caf\u00e9" * (k % 2),
+         "chosen": prose(invented, k, 60), "rejected": prose(invented, 100 + k, 40)}
+        for k in range(24)
+    ]  # fmt: skip
+    write_table(pair_table(rows), tmp_path / "pairs.parquet")
+    program = load_program("eval/probe.py")
+    program.main(config_of(
+        program, tmp_path / "pairs.parquet", tmp_path / "out", folds=3, probes=["padding"],
+        strengths=[1.0], raters={"features": {"kind": "features"}},
+    ))  # fmt: skip
+    pairs = pq.read_table(tmp_path / "out" / "probe_pairs.parquet").to_pylist()
+    verdicts = pq.read_table(tmp_path / "out" / "verdicts.parquet").to_pylist()
+    fold_of_pair = {row["pair_id"]: row["fold"] for row in verdicts}
+    folds: dict[str, set[str]] = {}
+    for row in pairs:
+        folds.setdefault(row["prompt_id"], set()).add(fold_of_pair[row["pair_id"]])
+    assert len(pairs) == 24
+    assert {len(of) for of in folds.values()} == {1}
+
+
 def test_the_program_names_what_is_missing(
     load_program: Callable[[str], ModuleType], pairs_file: Path, tmp_path: Path
 ) -> None:

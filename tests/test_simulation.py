@@ -55,16 +55,11 @@ def agreement(score, value):
 
 def test_the_same_seed_gives_the_same_votes():
     first, second = votes(), votes()
+    assert first.score.tolist() != votes(seed=4).score.tolist()
     for name in ("created_utc", "score_utc", "score"):
         assert getattr(first, name).tolist() == getattr(second, name).tolist()
         assert getattr(first, name).dtype == np.int64
         assert getattr(first, name).shape == (COUNT,)
-
-
-def test_another_seed_gives_other_votes():
-    first, second = votes(), votes(seed=4)
-    assert first.score.tolist() != second.score.tolist()
-    assert first.created_utc.tolist() != second.created_utc.tolist()
 
 
 def test_the_more_quality_weighs_the_more_votes_agree_with_it():
@@ -73,10 +68,6 @@ def test_the_more_quality_weighs_the_more_votes_agree_with_it():
     assert 0.46 < shares[0] < 0.54
     assert shares == sorted(shares)
     assert shares[-1] > shares[0] + 0.15
-
-
-def test_a_negative_weight_turns_the_agreement_round():
-    assert agreement(votes(quality_weight=-1.6).score, QUALITY) < 0.4
 
 
 def test_without_a_taste_for_length_the_longer_story_wins_half():
@@ -91,17 +82,6 @@ def test_without_a_taste_for_length_the_longer_story_wins_half():
     # 10 seeds leave 9 degrees of freedom: a t of 4.3 is exceeded by chance in 1 of 500.
     assert abs(np.mean(without) - 0.5) < 4.3 * error
     assert error < 0.01
-
-
-def test_a_taste_for_length_makes_the_longer_story_win():
-    assert agreement(votes(length_weight=0.7).score, N_WORDS) > 0.58
-
-
-def test_later_stories_meet_fewer_readers():
-    drawn = votes(quality_weight=0.0, length_weight=0.0, noise=0.0, down=0.0)
-    assert agreement(drawn.score, -drawn.created_utc) > 0.6
-    lasting = votes(quality_weight=0.0, length_weight=0.0, noise=0.0, down=0.0, decay_hours=1e6)
-    assert 0.46 < agreement(lasting.score, -lasting.created_utc) < 0.54
 
 
 def test_scores_are_read_at_one_time_per_prompt_a_week_after_its_last_story():
@@ -303,18 +283,9 @@ def test_busy_prompts_have_more_stories_and_means_are_kept():
 
 WRONG = [
     ({"prompts": 0}, "prompts"), ({"median_words": 0.2}, "median_words"),
-    ({"words_spread": -1.0}, "words_spread"), ({"quality_length": 1.2}, "quality_length"),
-    ({"quality_delay": math.nan}, "quality_delay"), ({"authors": 0}, "authors"),
-    ({"author_quality": 1.1}, "author_quality"), ({"fame_quality": -2.0}, "fame_quality"),
-    ({"style": 1.0}, "style"), ({"stories_per_prompt": 0.0}, "stories_per_prompt"),
-    ({"stories_audience": 3.0}, "stories_audience"), ({"seed": -1}, "seed"),
-    ({"readers": {"audience": 0.0}}, "audience"), ({"readers": {"down": 2.0}}, "down"),
-    ({"readers": {"decay_hours": 0.0}}, "decay_hours"), ({"readers": {"steps": 0}}, "steps"),
-    ({"readers": {"ranking": -0.1}}, "ranking"), ({"readers": {"base": math.inf}}, "base"),
-    ({"readers": {"fade_hours": -1.0}}, "fade_hours"), ({"readers": {"luck": -1.0}}, "luck"),
-    ({"readers": {"fame_weight": math.nan}}, "fame_weight"),
-    ({"readers": {"end_utc": 5}}, "end_utc"), ({"readers": {"noise": -1.0}}, "noise"),
-    ({"readers": {"audience_spread": math.nan}}, "audience_spread"),
+    ({"quality_delay": math.nan}, "quality_delay"), ({"style": 1.0}, "style"),
+    ({"readers": {"down": 2.0}}, "down"), ({"readers": {"decay_hours": 0.0}}, "decay_hours"),
+    ({"readers": {"base": math.inf}}, "base"), ({"readers": {"end_utc": 5}}, "end_utc"),
 ]  # fmt: skip
 
 
@@ -322,14 +293,6 @@ WRONG = [
 def test_a_bad_value_is_named(values, named):
     with pytest.raises(ConfigError, match=rf"{named} is .*: give"):
         build(World, values)
-
-
-@pytest.mark.parametrize("ranking", [0.0, 1.0])
-def test_no_story_has_more_readers_than_there_are_people(ranking):
-    readers = ReaderSimulation(audience=1e9, audience_spread=10.0, luck=10.0, ranking=ranking)
-    found = simulate_world(World(prompts=40, readers=readers))
-    assert 1e9 < found.votes.readers.max() < 1.1e10
-    assert (found.votes.score <= found.votes.readers).all()
 
 
 def test_changes_leave_the_rest_of_the_world():

@@ -216,6 +216,9 @@ def needed(
             changes["pairs"] = math.ceil(number * each - 1e-9)
         return power(replace(case, **changes), alpha) >= wanted
 
+    # First the least: one pair in each prompt is even, a few more are not.
+    if reaches(least):
+        return least
     found = least + bisect.bisect_left(range(least, _MOST), True, key=reaches)
     return None if found >= _MOST else found
 
