@@ -272,11 +272,6 @@ def compare(
     ]
 
 
-def seen_prompts(rater: Rater | None, stories: pa.Table) -> int:
-    """How many prompts of the stories a rater was trained on."""
-    return 0 if rater is None else len(prompts_seen(rater, stories))
-
-
 def main(config: Config) -> None:
     """Score, rank, choose, ask the second rater, write."""
     spec, second_spec = read_entry(config.rater, "rater"), read_entry(config.second, "second")
@@ -360,7 +355,7 @@ def main(config: Config) -> None:
         "most_of_a_prompt": max(map(len, groups)),
         "comparisons": len(draws),
         "trained_on": {
-            key: seen_prompts(rater, stories)
+            key: 0 if rater is None else len(prompts_seen(rater, stories))
             for key, rater in zip(("rater", "second"), raters, strict=True)
         },
     }

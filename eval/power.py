@@ -28,7 +28,7 @@ from litbench.errors import ConfigError
 from litbench.evaluation import Judged
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.power import Case, Measured, Plan, corrected_alpha, measure, plan
-from litbench.text import clean_name
+from litbench.text import aligned, clean_name
 
 
 @dataclass
@@ -85,15 +85,6 @@ def plan_measured(config: Config, judged: Judged) -> tuple[list[Measured], list[
     return found, plans
 
 
-def table_text(rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, the first one to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() + "\n"
-        for row in rows
-    )
-
-
 def cell(value: float | None, form: str = ".3f") -> str:
     """A number, or a dash where there is none."""
     return "-" if value is None or math.isnan(value) else format(value, form)
@@ -123,7 +114,7 @@ def plans_text(plans: Sequence[Plan], found: Sequence[Measured], wanted: float) 
             cell(one.half_width), cell(one.detectable), cell(one.prompts_needed, ","),
             cell(one.pairs_needed, ","), cell(one.annotators_needed, ","),
         ])  # fmt: skip
-    return table_text(rows) + (
+    return aligned(rows) + (
         f"\nDetectable and needed: with a power of {wanted:g}. Detectable: a difference of two "
         "raters that disagree as often,\nor an agreement of one. Needs: prompts with as many pairs "
         "each, pairs of these prompts, or annotators per pair.\n"

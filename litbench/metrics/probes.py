@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
 from litbench.probes import PROBES, Effect
 from litbench.records import prompt_keys
-from litbench.text import clean_name
+from litbench.text import aligned, clean_name
 
 _JUDGED = ("chosen", "rejected", "tie")
 
@@ -202,7 +201,7 @@ def probes_text(results: Sequence[ProbeResult]) -> str:
     """The rates for a terminal."""
     raters = by_rater(results)
     head = ["probe", "strength", "right", "stories", "n/a", "words", *map(clean_name, raters)]
-    rows: list[list[Any]] = [head]
+    rows = [head]
     for same in zip(*raters.values(), strict=True):
         one = same[0]
         rates = [
@@ -214,8 +213,7 @@ def probes_text(results: Sequence[ProbeResult]) -> str:
             one.probe, f"{one.strength:g}", right, f"{one.stories:,}", f"{one.not_applicable:,}",
             f"x{one.words_ratio:.2f}", *rates,
         ])  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["Share of pairs in which the changed story is preferred; a tie is 1/2."]
-    lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    lines += ["* differs significantly from 1/2 (Benjamini and Hochberg)", "", fooled_text(results)]
-    return "\n".join(lines) + "\n"
+    return (
+        f"Share of pairs in which the changed story is preferred; a tie is 1/2.\n{aligned(rows)}"
+        f"* differs significantly from 1/2 (Benjamini and Hochberg)\n\n{fooled_text(results)}\n"
+    )

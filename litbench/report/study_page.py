@@ -12,6 +12,7 @@ from litbench.metrics.intervals import Interval
 from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.report.document import Panel, render, write_panels
 from litbench.report.figures import INK, MARKERS, SERIES, bounds, drawing
+from litbench.text import aligned
 
 _PLOTTED = (
     ("agreement", "equal", "agreement, equal n"),
@@ -68,17 +69,14 @@ def table_rows(of: Figures, reference: str) -> list[list[str]]:
 
 def study_text(summaries: Sequence[Summary], reference: str) -> str:
     """The figures for a terminal."""
-    lines = ["Agreement is with true quality on random pairs; means and 95 % intervals over seeds."]
+    text = "Agreement is with true quality on random pairs; means and 95 % intervals over seeds.\n"
     for worlds in group_worlds(summaries).values():
         for label, of in worlds.items():
             equal = of[reference, "equal", "pairs"].interval.mean
             longer = of[reference, "equal", "random_longer"].interval
-            lines += ["", f"{label}: equal n is {equal:,.0f} pairs; the better story is the longer "
-                          f"in {longer}"]  # fmt: skip
-            rows = table_rows(of, reference)
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join(lines) + "\n"
+            text += f"\n{label}: equal n is {equal:,.0f} pairs; the better story is the longer in "
+            text += f"{longer}\n{aligned(table_rows(of, reference))}"
+    return text
 
 
 def draw_group(group: str, worlds: Mapping[str, Figures]) -> Panel:
