@@ -387,7 +387,7 @@ def print_estimates(
                     replace(one, rater=f"{name}: {one.rater}" if name else one.rater)
                     for one in rater.estimate(blinded)
                 ]
-    print(estimates_text(estimates) if estimates else "dry run: no rater sends requests")
+    print(estimates_text(estimates) if estimates else "dry run: no rater asks others")
 
 
 def estimates_text(estimates: Sequence[Estimate]) -> str:
@@ -417,7 +417,7 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
     if len(estimates) > 1:
         rows.append(row("all", estimates))
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = ["dry run: no request is sent"]
+    lines = ["dry run: nothing is asked"]
     for name, *numbers in rows:
         cells = [n.rjust(width) for n, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([name.ljust(widths[0]), *cells]))
