@@ -638,7 +638,7 @@ def test_the_program_writes_its_files_and_says_unchanged(load_program, files, tm
     module.main(config)
     assert {path.name for path in config.out.iterdir()} == {
         "explanations.json", "explanations.csv", "explanations.txt", "explanations.html",
-        "figure8.svg", "figure8.png", "manifest.json",
+        "figure8.csv", "figure8.tex", "figure8.svg", "figure8.png", "manifest.json",
     }  # fmt: skip
     first = capsys.readouterr().out
     content = json.loads((config.out / "explanations.json").read_text(encoding="utf-8"))

@@ -209,6 +209,21 @@ class Gain:
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """One rater trained on every variant, on every test set.
+
+    Attributes:
+        rater: entry of the config.
+        natural: whether it was trained on all pairs of each variant, or on as many of each.
+        rows: each arm with its cells, in the order of the test sets.
+    """
+
+    rater: str
+    natural: bool
+    rows: list[tuple[Arm, list[Cell]]]
+
+
+@dataclass(frozen=True)
 class AblationStudy:
     """The figures of an ablation.
 
@@ -236,10 +251,6 @@ class AblationStudy:
         """The cell of an arm and a test set."""
         return next(cell for cell in self.cells if (cell.arm, cell.test) == (arm, test))
 
-    def trained(self, rater: str) -> list[Arm]:
-        """The arms of a rater that was trained here."""
-        return [arm for arm in self.arms if arm.rater == rater and arm.variant is not None]
-
     @property
     def trained_raters(self) -> list[str]:
         """The raters that were trained here."""
@@ -255,12 +266,18 @@ class AblationStudy:
         """The largest number of pairs that every variant was trained on."""
         return most_equal(self.arms)
 
-    def matrix(self, rater: str, *, natural: bool) -> list[tuple[Arm, list[Cell]]]:
-        """A rater's rows of the matrix: at natural size, or at the largest equal one."""
-        return [
-            (arm, [self.cell(arm.name, test.name) for test in self.tests])
-            for arm in of_size(self.trained(rater), self.most_equal, natural=natural)
-        ]
+    def matrices(self) -> list[Matrix]:
+        """The cells of each trained rater at equal size, and at natural size where it differs."""
+        found = []
+        for rater in self.trained_raters:
+            own = [arm for arm in self.arms if arm.rater == rater and arm.variant is not None]
+            equal = of_size(own, self.most_equal, natural=False)
+            natural = of_size(own, self.most_equal, natural=True)
+            for is_natural, arms in ((False, equal), (True, [] if natural == equal else natural)):
+                rows = [(arm, [self.cell(arm.name, t.name) for t in self.tests]) for arm in arms]
+                if rows:
+                    found.append(Matrix(rater, is_natural, rows))
+        return found
 
 
 def most_equal(arms: Sequence[Arm]) -> int:
@@ -479,26 +496,30 @@ def ablation_text(study: AblationStudy) -> str:
         f"{test.longer}"
         for test in study.tests
     ]
+    test = study.headline[0]
     for rater in study.trained_raters:
-        for natural in (False, True):
-            rows = study.matrix(rater, natural=natural)
-            if not rows:
-                continue
-            size = "all pairs of each" if natural else f"{study.most_equal:,} pairs of each"
-            about = "agreement, and how often it prefers the longer story"
-            lines += ["", f"{clean_name(rater)}, {size}: {about}"]
-            for test in study.headline:
-                lines.append(f"  on {clean_name(test)}:")
-                for arm, _ in rows:
-                    cell = study.cell(arm.name, test)
-                    lines.append(
-                        f"    {clean_name(str(arm.variant)):<{width}}  {arm.pairs_used:>9,}  "
-                        f"{cell.agreement}  longer {cell.prefers_longer}"
-                    )
+        lines += ["", f"{clean_name(rater)} on {clean_name(study.reference)}, by training pairs:"]
+        for arm in study.arms:
+            if (arm.rater, arm.variant) == (rater, study.reference):
+                cell = study.cell(arm.name, test)
+                seeds = f"{min(cell.seeds):.3f} to {max(cell.seeds):.3f}"
+                lines.append(f"  {arm.pairs_used:>9,}  {cell.agreement}  seeds {seeds}")
+    for matrix in study.matrices():
+        size = "all pairs of each" if matrix.natural else f"{study.most_equal:,} pairs of each"
+        about = "agreement, and how often it prefers the longer story"
+        lines += ["", f"{clean_name(matrix.rater)}, {size}: {about}"]
+        for name in study.headline:
+            lines.append(f"  on {clean_name(name)}:")
+            for arm, _ in matrix.rows:
+                cell = study.cell(arm.name, name)
+                lines.append(
+                    f"    {clean_name(str(arm.variant)):<{width}}  {arm.pairs_used:>9,}  "
+                    f"{cell.agreement}  longer {cell.prefers_longer}"
+                )
     if study.ready:
-        lines += ["", f"not trained here, on {clean_name(study.headline[0])}:"]
+        lines += ["", f"not trained here, on {clean_name(test)}:"]
         lines += [
-            f"  {clean_name(arm.name):<{width}}  {study.cell(arm.name, study.headline[0]).agreement}"
+            f"  {clean_name(arm.name):<{width}}  {study.cell(arm.name, test).agreement}"
             for arm in study.ready
         ]
     if study.contrasts:
@@ -516,7 +537,7 @@ def ablation_text(study: AblationStudy) -> str:
             f"{clean_name(contrast.test)}: {_difference(contrast.comparison)}{spread}"
         )
     if study.gains:
-        lines += ["", f"what more brings, on {clean_name(study.headline[0])}:"]
+        lines += ["", f"what more brings, on {clean_name(test)}:"]
     for gain in study.gains:
         write = write_size if gain.axis == "parameters" else "{:,}".format
         lines.append(

@@ -3,14 +3,12 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from litbench.metrics.ablation import (
     TRUTH,
     AblationStudy,
     Arm,
-    Cell,
     by_family,
     write_size,
 )
@@ -129,8 +127,8 @@ def _short_count(value: float) -> str:
 def _summary(study: AblationStudy) -> str:
     """The reference first: the best of several variants is the best in part by luck."""
     rater, test = study.trained_raters[0], study.headline[0]
-    rows = study.matrix(rater, natural=False)
-    arm = next(arm for arm, _ in rows if arm.variant == study.reference)
+    matrix = study.matrices()[0]
+    arm = next(arm for arm, _ in matrix.rows if arm.variant == study.reference)
     cell = study.cell(arm.name, test)
     text = (
         f"Trained on {arm.pairs_used:,} pairs of {clean_name(study.reference)}, "
@@ -159,15 +157,6 @@ def _summary(study: AblationStudy) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """A table of the page: a rater's rows at one size."""
-
-    rater: str
-    natural: bool
-    rows: list[tuple[Arm, list[Cell]]]
-
-
 def render_ablation(
     *,
     title: str,
@@ -194,12 +183,6 @@ def render_ablation(
     Raises:
         MissingExtraError: jinja2 is not installed.
     """
-    matrices = [
-        _Matrix(rater, natural, rows)
-        for rater in study.trained_raters
-        for natural in (False, True)
-        if (rows := study.matrix(rater, natural=natural))
-    ]
     return render(
         "ablation_page.html",
         title=title,
@@ -208,7 +191,7 @@ def render_ablation(
         study=study,
         has_truth=TRUTH in study.headline,
         panels=[panel.figure for panel in panels.values()],
-        matrices=matrices,
+        matrices=study.matrices(),
         size=write_size,
         variants={
             name: ", ".join(f"{key}: {value}" for key, value in keys.items()) or "the shared rules"
