@@ -430,11 +430,17 @@ def _gains(
                 test.credit(np.mean(credits[arm.name], axis=0)) for arm in (line[-1], line[0])
             )
             paired = paired_difference(most, least, clusters[test.rows])
-            found.append((of, axis, sizes[0], sizes[-1], line[-1].name, line[0].name, *paired))
+            found.append((of, axis, sizes, line, *paired))
     adjusted = holm([p_value for *_, p_value in found])
     return [
-        Gain(of, axis, least, most, Comparison(*names, difference, p_value, p_holm))
-        for (of, axis, least, most, *names, difference, p_value), p_holm in zip(
+        Gain(
+            of,
+            axis,
+            sizes[0],
+            sizes[-1],
+            Comparison(line[-1].name, line[0].name, difference, p_value, p_holm),
+        )
+        for (of, axis, sizes, line, difference, p_value), p_holm in zip(
             found, adjusted, strict=True
         )
     ]
@@ -502,8 +508,10 @@ def ablation_text(study: AblationStudy) -> str:
         for arm in study.arms:
             if (arm.rater, arm.variant) == (rater, study.reference):
                 cell = study.cell(arm.name, test)
-                seeds = f"{min(cell.seeds):.3f} to {max(cell.seeds):.3f}"
-                lines.append(f"  {arm.pairs_used:>9,}  {cell.agreement}  seeds {seeds}")
+                lines.append(
+                    f"  {arm.pairs_used:>9,}  {cell.agreement}  seeds {min(cell.seeds):.3f} to "
+                    f"{max(cell.seeds):.3f}"
+                )
     for matrix in study.matrices():
         size = "all pairs of each" if matrix.natural else f"{study.most_equal:,} pairs of each"
         about = "agreement, and how often it prefers the longer story"

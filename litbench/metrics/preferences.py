@@ -380,7 +380,7 @@ def write_units_csv(study: PreferenceStudy, path: Path) -> None:
             cells = [
                 row.unit, row.label, *values(row.coefficient), row.p_bh, row.prevalence,
                 row.preferred.n, *values(row.preferred),
-                *values(row.fidelity and row.fidelity.agreement), surface_label(row.surface),
+                *values(row.fidelity.agreement if row.fidelity else None), surface_label(row.surface),
             ]  # fmt: skip
             writer.writerow([csv_cell(cell) for cell in cells])
 

@@ -91,8 +91,8 @@ class ServiceEmbeddings:
             input_tokens=tokens,
             output_tokens=0,
             most_output_tokens=0,
-            cost_usd=price and price.of(tokens, 0),
-            most_cost_usd=price and price.of(2 * tokens, 0),
+            cost_usd=None if price is None else price.of(tokens, 0),
+            most_cost_usd=None if price is None else price.of(2 * tokens, 0),
             seconds=len(batches) * _SECONDS_PER_CALL,
         )
 
