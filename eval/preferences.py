@@ -342,34 +342,23 @@ def embedding_of(texts: Sequence[str], config: Config) -> Embedding | Estimate:
 # Describing the units -------------------------------------------------------------------------
 
 
-def estimate_descriptions(
-    config: Config, model: str, pairs: Pairs, chosen: Mapping[int, UnitPairs]
-) -> Estimate:
+def estimate_descriptions(config: Config, model: str, chosen: Mapping[int, UnitPairs]) -> Estimate:
     """An upper bound of what describing and testing takes, were no answer stored."""
-    questions, options = load_questions(), config.interpreting
-    nothing = np.ones(len(pairs.keys))
-    texts = []
-    for of in chosen.values():
-        if of.examples:
-            texts.append(
-                describe_question(
-                    questions, pairs.sides, nothing, of.examples, options.shown_letters
-                )
-            )
-        texts += [
-            verify_question(
-                questions, "x" * 4 * _USUAL_TOKENS, pairs.sides[row], options.shown_letters
-            )
-            for row in of.tests
-        ]
+    described = [of for of in chosen.values() if of.examples]
+    calls = len(described) + sum(len(of.tests) for of in described)
+    stories = 2 * sum(len(of.examples) + len(of.tests) for of in described)
+    instructions = sum(map(estimate_tokens, vars(load_questions()).values()))
+    # One token for four letters.
+    read = stories * config.interpreting.shown_letters // 4 + calls * instructions
+    written = calls * _USUAL_TOKENS
+    most = config.sampling.max_tokens and calls * config.sampling.max_tokens
     price = price_of(model, load_prices(config.prices))
-    read, written = sum(map(estimate_tokens, texts)), len(texts) * _USUAL_TOKENS
-    most = config.sampling.max_tokens and len(texts) * config.sampling.max_tokens
     return Estimate(
-        rater="units", model=model, calls=len(texts), known=0, input_tokens=read,
-        output_tokens=written, most_output_tokens=most, cost_usd=price and price.of(read, written),
+        rater="units", model=model, calls=calls, known=0, input_tokens=read,
+        output_tokens=written, most_output_tokens=most,
+        cost_usd=None if price is None else price.of(read, written),
         most_cost_usd=None if price is None or most is None else price.of(read, most),
-        seconds=len(texts) * _USUAL_SECONDS / config.traffic.connections, is_bound=True,
+        seconds=calls * _USUAL_SECONDS / config.traffic.connections, is_bound=True,
     )  # fmt: skip
 
 
@@ -475,8 +464,7 @@ def main(config: Config) -> None:
     }
     if config.dry_run:
         if config.model is not None:
-            estimate = estimate_descriptions(config, config.model, fitted_on, chosen)
-            print(estimates_text([estimate]))
+            print(estimates_text([estimate_descriptions(config, config.model, chosen)]))
         return
     linear = fit_linear_preference(units, first, keys, config.c, weights)
     scaled = units / linear.scale

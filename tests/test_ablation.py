@@ -340,14 +340,17 @@ def test_one_variant_is_a_study_of_amounts_and_sizes(ablation, trainings, ready)
     found = read(config.out)
     total = json.loads((config.out / "manifest.json").read_text())["counts"]["training_pairs"]
     amounts = sorted([round(0.2 * total["ready"]), 21, round(0.5 * total["ready"]), total["ready"]])
-    gains = {gain["of"]: (gain["axis"], gain["least"], gain["most"]) for gain in found["gains"]}
-    assert gains == {
-        "small": ("pairs", amounts[0], amounts[-1]),
-        "large": ("pairs", amounts[0], amounts[-1]),
-        "f": ("parameters", 1_000, 2_000_000),
-    }
+    most, least = amounts[-1], amounts[0]
+    compared = [
+        (one["axis"], one["comparison"]["rater"], one["comparison"]["reference"])
+        for one in found["contrasts"]
+    ]
+    assert compared == [
+        ("pairs", f"small on ready@{most}", f"small on ready@{least}"),
+        ("pairs", f"large on ready@{most}", f"large on ready@{least}"),
+        ("parameters", f"large on ready@{most}", f"small on ready@{most}"),
+    ]
     assert [test["name"] for test in found["tests"]] == ["ready"], "no stories, no truth"
-    assert found["contrasts"] == []
     # A smaller amount is contained in a larger one, and one prompt at most is cut.
     for seed in (0, 1):
         sets = [trainings["ready", amount, seed] for amount in amounts]
@@ -546,15 +549,17 @@ def test_only_the_same_amounts_are_compared_and_holm_counts_them_all(pair_table)
             credit[name] = [random.random(6), random.random(6)]
     kinds = {arm.name: "test" for arm in arms}
     study = ablation_study(arms, credit, kinds, pairs, tests, "full", ["full"])
-    compared = [(c.comparison.rater, c.comparison.reference, c.natural) for c in study.contrasts]
+    compared = [(c.axis, c.comparison.rater, c.comparison.reference) for c in study.contrasts]
     assert compared == [
-        ("r on naive@6", "r on full@6", False),
-        ("r on naive@9", "r on full@6", True),
+        ("variant", "r on naive@6", "r on full@6"),
+        ("variant", "r on naive@9", "r on full@6"),
+        ("pairs", "r on full@6", "r on full@3"),
     ]
-    raw = sorted(contrast.comparison.p_value for contrast in study.contrasts)
-    adjusted = sorted(contrast.comparison.p_holm for contrast in study.contrasts)
-    assert adjusted[0] == pytest.approx(min(1, 2 * raw[0]))
-    assert "against full, p by Holm over 2" in ablation_text(study)
+    of_variants = [contrast.comparison for contrast in study.contrasts[:2]]
+    raw = [comparison.p_value for comparison in of_variants]
+    assert min(c.p_holm for c in of_variants) == pytest.approx(min(1, 2 * min(raw)))
+    assert study.contrasts[2].comparison.p_holm == study.contrasts[2].comparison.p_value
+    assert "r on naive@9 against r on full@6, test full" in ablation_text(study)
 
 
 def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):

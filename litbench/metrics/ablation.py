@@ -7,6 +7,7 @@ in the other.
 """
 
 import csv
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import csv_cell, plain
 from litbench.records import prompt_keys
 from litbench.text import clean_name
+
+Axis = Literal["variant", "pairs", "parameters"]
 
 # The test set of random pairs labelled by true quality.
 TRUTH = "truth"
@@ -168,44 +171,22 @@ class TestFacts:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A variant against the reference: the same rater on as many pairs, or on all of each.
+    """An arm against another one, paired on the same pairs.
 
     Attributes:
-        rater: entry of the config.
-        variant: what it was trained on.
+        axis: what differs: the variant (on as many pairs, or on all of each), the number of pairs
+            of the reference variant (the most against the least), or the size of the model (the
+            largest member of a family against the smallest).
         test: the test set on which both are judged.
-        pairs_used: pairs of the variant.
-        natural: whether both are trained on all of their pairs.
-        comparison: paired on the same pairs; Holm-corrected over all contrasts.
-        seeds: the difference of each seed.
+        comparison: names both arms; Holm-corrected over all contrasts of variants, or over all
+            others.
+        seeds: the difference of each seed, where both arms have the same seeds.
     """
 
-    rater: str
-    variant: str
+    axis: Axis
     test: str
-    pairs_used: int
-    natural: bool
     comparison: Comparison
     seeds: list[float]
-
-
-@dataclass(frozen=True)
-class Gain:
-    """What the step from the least to the most brings, on the first headline test.
-
-    Attributes:
-        of: the rater (more pairs of the reference variant) or the family (more parameters).
-        axis: what grows.
-        least: the least number of pairs or parameters.
-        most: the most.
-        comparison: paired on the same pairs; Holm-corrected over all gains.
-    """
-
-    of: str
-    axis: Literal["pairs", "parameters"]
-    least: int
-    most: int
-    comparison: Comparison
 
 
 @dataclass(frozen=True)
@@ -234,8 +215,7 @@ class AblationStudy:
         tests: the test sets, in their order.
         headline: names of the test sets on which variants are compared.
         cells: one for each arm and test set.
-        contrasts: at the largest equal number of pairs, and at natural size.
-        gains: one per rater with several amounts and per family with several sizes.
+        contrasts: of variants on the headline tests, then of amounts and sizes on the first.
     """
 
     reference: str
@@ -245,7 +225,6 @@ class AblationStudy:
     headline: list[str]
     cells: list[Cell]
     contrasts: list[Contrast]
-    gains: list[Gain]
 
     def cell(self, arm: str, test: str) -> Cell:
         """The cell of an arm and a test set."""
@@ -353,94 +332,55 @@ def ablation_study(
                 )
             )
     against = [test for test in tests if test.name in headline]
-    return AblationStudy(
-        reference,
-        list(arms),
-        dict(kinds),
-        facts,
-        [test.name for test in against],
-        cells,
-        _contrasts(arms, credits, clusters, against, reference),
-        _gains(arms, credits, clusters, against[0], reference),
-    )
+    contrasts = [
+        *_contrasts(_variants(arms, reference), against, credits, clusters),
+        *_contrasts(_sizes(arms, reference), against[:1], credits, clusters),
+    ]
+    names = [test.name for test in against]
+    return AblationStudy(reference, list(arms), dict(kinds), facts, names, cells, contrasts)
 
 
-def _contrasts(
-    arms: Sequence[Arm],
-    credits: Mapping[str, Sequence[np.ndarray]],
-    clusters: np.ndarray,
-    tests: Sequence[TestSet],
-    reference: str,
-) -> list[Contrast]:
+def _variants(arms: Sequence[Arm], reference: str) -> list[tuple[Axis, Arm, Arm]]:
+    """Each arm with the reference's arm of the same rater and size; every two once."""
     most = most_equal(arms)
-    # By both arms, so that two variants with as many pairs are compared once.
-    matched: dict[tuple[Arm, Arm], bool] = {}
+    found: list[tuple[Axis, Arm, Arm]] = []
     for rater in dict.fromkeys(arm.rater for arm in arms):
         own = [arm for arm in arms if arm.rater == rater and arm.variant is not None]
         for natural in (False, True):
             at = of_size(own, most, natural=natural)
-            for base in [arm for arm in at if arm.variant == reference]:
-                for arm in at:
-                    if arm is not base:
-                        matched.setdefault((arm, base), natural)
-    found = []
-    for (arm, base), natural in matched.items():
-        for test in tests:
-            ours, theirs = (
-                np.stack([test.credit(credit) for credit in credits[one.name]])
-                for one in (arm, base)
-            )
-            paired = paired_difference(ours.mean(0), theirs.mean(0), clusters[test.rows])
-            seeds = (ours - theirs).mean(1).tolist()
-            found.append((arm, base, natural, test.name, *paired, seeds))
-    adjusted = holm([p_value for *_, p_value, _ in found])
-    return [
-        Contrast(
-            arm.rater,
-            str(arm.variant),
-            test_name,
-            arm.pairs_used or 0,
-            natural,
-            Comparison(arm.name, base.name, difference, p_value, p_holm),
-            seeds,
-        )
-        for (arm, base, natural, test_name, difference, p_value, seeds), p_holm in zip(
-            found, adjusted, strict=True
-        )
-    ]
+            bases = [arm for arm in at if arm.variant == reference]
+            found += [("variant", arm, base) for base in bases for arm in at if arm is not base]
+    return list(dict.fromkeys(found))
 
 
-def _gains(
-    arms: Sequence[Arm],
-    credits: Mapping[str, Sequence[np.ndarray]],
-    clusters: np.ndarray,
-    test: TestSet,
-    reference: str,
-) -> list[Gain]:
-    lines: list[tuple[str, Literal["pairs", "parameters"], list[Arm]]] = []
+def _sizes(arms: Sequence[Arm], reference: str) -> list[tuple[Axis, Arm, Arm]]:
+    """The arm with the most and that with the least pairs of each rater, or weights of a family."""
+    lines: list[tuple[Axis, list[Arm]]] = []
     for rater in dict.fromkeys(arm.rater for arm in arms):
         own = [arm for arm in arms if (arm.rater, arm.variant) == (rater, reference) and arm.equal]
-        lines.append((rater, "pairs", sorted(own, key=lambda arm: arm.pairs_used or 0)))
-    lines += [(family, "parameters", of) for family, of in by_family(arms, reference).items()]
+        lines.append(("pairs", sorted(own, key=lambda arm: arm.pairs_used or 0)))
+    lines += [("parameters", of) for of in by_family(arms, reference).values()]
+    return [(axis, line[-1], line[0]) for axis, line in lines if len(line) > 1]
+
+
+def _contrasts(
+    matched: Sequence[tuple[Axis, Arm, Arm]],
+    tests: Sequence[TestSet],
+    credits: Mapping[str, Sequence[np.ndarray]],
+    clusters: np.ndarray,
+) -> list[Contrast]:
     found = []
-    for of, axis, line in lines:
-        sizes = [(arm.pairs_used if axis == "pairs" else arm.parameters) or 0 for arm in line]
-        if len(set(sizes)) > 1:
-            most, least = (
-                test.credit(np.mean(credits[arm.name], axis=0)) for arm in (line[-1], line[0])
-            )
-            paired = paired_difference(most, least, clusters[test.rows])
-            found.append((of, axis, sizes, line, *paired))
-    adjusted = holm([p_value for *_, p_value in found])
-    return [
-        Gain(
-            of,
-            axis,
-            sizes[0],
-            sizes[-1],
-            Comparison(line[-1].name, line[0].name, difference, p_value, p_holm),
+    for (axis, arm, base), test in itertools.product(matched, tests):
+        ours, theirs = (
+            np.stack([test.credit(credit) for credit in credits[one.name]]) for one in (arm, base)
         )
-        for (of, axis, sizes, line, difference, p_value), p_holm in zip(
+        paired = paired_difference(ours.mean(0), theirs.mean(0), clusters[test.rows])
+        seeds = (ours - theirs).mean(1).tolist() if len(ours) == len(theirs) else []
+        found.append((axis, arm.name, base.name, test.name, *paired, seeds))
+    adjusted = holm([p_value for *_, p_value, _ in found])
+    return [
+        Contrast(axis, test, Comparison(arm, base, difference, p_value, p_holm), seeds)
+        for (axis, arm, base, test, difference, p_value, seeds), p_holm in zip(
             found, adjusted, strict=True
         )
     ]
@@ -455,7 +395,6 @@ def ablation_json(study: AblationStudy) -> dict[str, Any]:
         "tests": plain(study.tests),
         "cells": plain(study.cells),
         "contrasts": plain(study.contrasts),
-        "gains": plain(study.gains),
     }
 
 
@@ -486,10 +425,6 @@ def write_size(parameters: float) -> str:
         if parameters >= size * 0.9995:
             return f"{parameters / size:.3g}{unit}"
     return f"{parameters:.0f}"
-
-
-def _difference(found: Comparison) -> str:
-    return f"{found.difference.mean:+.3f}{'' if found.is_clear else ' (not significant)'}"
 
 
 def ablation_text(study: AblationStudy) -> str:
@@ -531,25 +466,13 @@ def ablation_text(study: AblationStudy) -> str:
             for arm in study.ready
         ]
     if study.contrasts:
-        lines += [
-            "",
-            f"against {clean_name(study.reference)}, p by Holm over {len(study.contrasts)}; least "
-            "and most of single seeds:",
-        ]
+        lines += ["", "differences, significant (*) after Holm; least and most of single seeds:"]
     for contrast in study.contrasts:
-        seeds = contrast.seeds
-        size = "all pairs" if contrast.natural else f"{contrast.pairs_used:,} pairs"
+        found, seeds = contrast.comparison, contrast.seeds
         spread = f"; {min(seeds):+.3f} to {max(seeds):+.3f}" if len(seeds) > 1 else ""
         lines.append(
-            f"  {clean_name(contrast.rater)} on {clean_name(contrast.variant)}, {size}, test "
-            f"{clean_name(contrast.test)}: {_difference(contrast.comparison)}{spread}"
-        )
-    if study.gains:
-        lines += ["", f"what more brings, on {clean_name(test)}:"]
-    for gain in study.gains:
-        write = write_size if gain.axis == "parameters" else "{:,}".format
-        lines.append(
-            f"  {clean_name(gain.of)}, {write(gain.least)} to {write(gain.most)} {gain.axis}: "
-            f"{_difference(gain.comparison)}"
+            f"  {clean_name(found.rater)} against {clean_name(found.reference)}, test "
+            f"{clean_name(contrast.test)}: {found.difference.mean:+.3f}"
+            f"{'*' if found.is_clear else ''}{spread}"
         )
     return "\n".join(lines)

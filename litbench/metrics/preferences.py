@@ -377,10 +377,11 @@ def write_units_csv(study: PreferenceStudy, path: Path) -> None:
         writer = csv.writer(file)
         writer.writerow(_CSV_COLUMNS)
         for row in study.units:
+            fidelity = None if row.fidelity is None else row.fidelity.agreement
             cells = [
                 row.unit, row.label, *values(row.coefficient), row.p_bh, row.prevalence,
-                row.preferred.n, *values(row.preferred),
-                *values(row.fidelity.agreement if row.fidelity else None), surface_label(row.surface),
+                row.preferred.n, *values(row.preferred), *values(fidelity),
+                surface_label(row.surface),
             ]  # fmt: skip
             writer.writerow([csv_cell(cell) for cell in cells])
 

@@ -139,16 +139,17 @@ def _summary(study: AblationStudy) -> str:
         text += f" (95 % interval {cell.agreement.low:.1%} to {cell.agreement.high:.1%})"
     text += f" and prefers the longer story in {cell.prefers_longer.mean:.1%}."
     others = [
-        one for one in study.contrasts if (one.rater, one.test, one.natural) == (rater, test, False)
+        one.comparison
+        for one in study.contrasts
+        if (one.axis, one.test, one.comparison.reference) == ("variant", test, arm.name)
+        and one.comparison.rater in [other.name for other, _ in matrix.rows]
     ]
-    significant = sorted(
-        (one for one in others if one.comparison.is_clear),
-        key=lambda one: one.comparison.difference.mean,
-    )
     if others:
+        significant = sorted(
+            (one for one in others if one.is_clear), key=lambda one: one.difference.mean
+        )
         found = ", ".join(
-            f"{clean_name(one.variant)} ({one.comparison.difference.mean:+.1%})"
-            for one in significant
+            f"{clean_name(one.rater)} ({one.difference.mean:+.1%})" for one in significant
         )
         text += (
             f" With as many pairs {len(significant)} of {len(others)} other variants differ from "
@@ -192,7 +193,6 @@ def render_ablation(
         has_truth=TRUTH in study.headline,
         panels=[panel.figure for panel in panels.values()],
         matrices=study.matrices(),
-        size=write_size,
         variants={
             name: ", ".join(f"{key}: {value}" for key, value in keys.items()) or "the shared rules"
             for name, keys in variants.items()
