@@ -288,9 +288,6 @@ class Judged:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
-    # Until eval/report.py calls it by its new name.
-    humans = annotators
-
     def manifest_of_pairs(self) -> dict[str, Any] | None:
         """That of the program that wrote the pairs; None where they are from elsewhere."""
         if not (self.pairs_path.parent / "manifest.json").is_file():
@@ -729,7 +726,3 @@ def print_errors(rater: str, verdicts: pa.Table) -> None:
             f"{rater}: {errors:,} of {verdicts.num_rows:,} verdicts are errors: run the same "
             "command with --errors_again true to ask for these alone"
         )
-
-
-# Until litbench/scoring.py and train/grpo.py call it by its new name.
-named_models = files_of
