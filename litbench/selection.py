@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.artifact import Artifact, write_json
+from litbench.config import nearest
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Job, VerdictParts, evaluate, read_pairs
 from litbench.metrics.agreement import PairFacts, pair_scores
@@ -31,11 +32,12 @@ _ENOUGH_COVERAGE = 0.95
 
 @dataclass
 class Selection:
-    """Choose the template of every judge that names none.
+    """Choose the template of judges.
 
     Attributes:
         pairs: pairs file to draw validation pairs from.
         split: draw from this split; never test.
+        raters: names of the judges; when empty all whose kind takes a template and that name none.
         templates: names or paths; all families of templates that come with LitBench when empty.
         sample: number of pairs to draw; all where there are fewer.
         seed: draws them.
@@ -43,6 +45,7 @@ class Selection:
 
     pairs: Path
     split: str = "train"
+    raters: list[str] = field(default_factory=list)
     templates: list[str] = field(default_factory=list)
     sample: int = 500
     seed: int = 0
@@ -204,7 +207,7 @@ def choice_text(choice: TemplateChoice) -> str:
 
 
 def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, list[RaterSpec]]:
-    """Every judge that names no template, with each template.
+    """Every judge whose template is to be chosen, with each template.
 
     Returns:
         By judge, entries named "judge@template".
@@ -215,10 +218,15 @@ def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, 
     templates = select.templates or family_names()
     if len(set(templates)) < max(2, len(templates)):
         raise ConfigError(f"select.templates is {templates}: give two or more, each once")
+    names = [spec.name for spec in specs]
+    for name in select.raters:
+        if name not in names:
+            raise ConfigError(f"select.raters: no rater '{name}': {nearest(name, names)}")
     found: dict[str, list[RaterSpec]] = {}
     for spec in specs:
         options = {one.name for one in fields(load_object(kinds()[spec.kind].options))}
-        if "template" not in options or "template" in spec.options:
+        is_tried = spec.name in (select.raters or names)
+        if not is_tried or "template" not in options or "template" in spec.options:
             continue
         for template in templates:
             options_with = {**spec.options, "template": template}
@@ -227,8 +235,8 @@ def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, 
             found.setdefault(spec.name, []).append(candidate)
     if not found:
         raise ConfigError(
-            "select: every rater has a template, or its kind takes none: leave out `template` of a "
-            "judge, or leave out select"
+            "select: every rater has a template, or its kind takes none: leave out `template` of "
+            "a judge, or leave out select"
         )
     return found
 
