@@ -28,9 +28,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
-from litbench.artifact import Artifact, fingerprint, without_runtime_keys, write_atomically
+from litbench.artifact import (
+    Artifact,
+    fingerprint,
+    read_part,
+    without_runtime_keys,
+    write_part,
+)
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Job, VerdictParts, estimates_text, evaluate, ready_rater
@@ -147,12 +152,13 @@ def rewards_by_rater(
         some = distinct[start : start + _PART]
         name = f"rewards-{fingerprint(depends_on, some)[:16]}"
         parts.used.add(name)
-        path = parts.folder / f"{name}.parquet"
-        if not path.exists():
-            rewards = finite_rewards(rater, [prompt for prompt, _ in some], [t for _, t in some])
-            table = pa.table({"reward": pa.array(rewards, pa.float64())})
-            write_atomically(path, lambda part, table=table: pq.write_table(table, part))
-        found.update(zip(some, pq.read_table(path)["reward"].to_pylist(), strict=True))
+        path = parts.folder / f"{name}.json"
+        rewards = read_part(path)
+        if rewards is None:
+            prompts, texts = zip(*some, strict=True)
+            rewards = finite_rewards(rater, prompts, texts).tolist()
+            write_part(rewards, path)
+        found.update(zip(some, rewards, strict=True))
     return np.array([found[row] for row in rows])
 
 

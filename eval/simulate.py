@@ -14,7 +14,6 @@ plots as SVG and PNG, and `manifest.json` into `out`. Worlds are kept in `out`/p
 or with a seed, a value, a world or another reference added, only what is missing is run.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import Artifact, fingerprint, write_json
+from litbench.artifact import Artifact, fingerprint, read_part, write_part
 from litbench.config import build, nearest, run_program
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import PairRules, make_keys
@@ -214,9 +213,10 @@ def run_all(
         part = config.out / "parts" / f"{key[:24]}.json"
         parts.add(part)
         where = f"{name}, seed {seed}" if value is None else f"{name} {value:g}, seed {seed}"
-        if not part.exists():
-            write_json(run_world(world, rules, config, where), part)
-        own = json.loads(part.read_text(encoding="utf-8"))
+        own = read_part(part)
+        if own is None:
+            own = run_world(world, rules, config, where)
+            write_part(own, part)
         rows += [{"world": name, "value": value, "seed": seed, **row} for row in own]
     for path in set((config.out / "parts").glob("*.json")) - parts:
         path.unlink()

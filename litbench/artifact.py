@@ -182,6 +182,21 @@ def write_json(content: Any, path: Path) -> None:
     write_atomically(path, write)
 
 
+def write_part(content: Any, path: Path) -> None:
+    """Keep a piece of long work as JSON with a digest; see `read_part`."""
+    write_json({"sha256": fingerprint(content), "content": content}, path)
+
+
+def read_part(path: Path) -> Any:
+    """What `write_part` kept; None where there is nothing, or where it is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        is_whole = found["sha256"] == fingerprint(found["content"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found["content"] if is_whole else None
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read a folder's manifest.
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -22,10 +23,12 @@ from litbench.artifact import (
     fingerprint,
     read_manifest,
     read_manifest_of,
+    read_part,
     source_digest,
     without_runtime_keys,
     write_atomically,
     write_json,
+    write_part,
 )
 from litbench.errors import DataError
 
@@ -510,3 +513,18 @@ def test_code_counts_only_where_it_matters(tmp_path: Path, monkeypatch: pytest.M
     (package / "models" / "reward.py").write_text("changed")
     assert digests()[1] != judging
     code_digest.cache_clear()
+
+
+def test_a_damaged_part_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "part.json"
+    assert read_part(path) is None
+    content = [0.1 + 0.2, math.nan, {"a": None}]
+    write_part(content, path)
+    assert repr(read_part(path)) == repr(content)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        for damaged in (whole[:place], whole[:place] + b"7" + whole[place + 1 :]):
+            path.write_bytes(damaged)
+            assert repr(read_part(path)) in (repr(None), repr(content))
+    path.write_bytes(b"\xff")
+    assert read_part(path) is None

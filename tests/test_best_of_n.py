@@ -341,7 +341,7 @@ def test_a_killed_run_keeps_rewards_and_verdicts_and_ends_in_the_same_bytes(
             choose(**keys)
     room[0] = 10**9
     # What another config has left, and what a kill leaves of a half-written part.
-    for name in ("rewards-0123.parquet", ".part-half.parquet"):
+    for name in ("rewards-0123.json", ".part-half.parquet"):
         (tmp_path / "out/parts" / name).touch()
     choose(**keys)
     assert given == all_given, "nothing is asked twice"

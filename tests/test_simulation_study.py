@@ -292,9 +292,11 @@ def test_the_study_from_worlds_to_page(program, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(program, "run_world", killed)
     with pytest.raises(DataError, match="killed"):
         program.main(small(program, tmp_path, **keys))
+    damaged = next((tmp_path / "parts").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-40])
     program.main(small(program, tmp_path, **keys))
-    # The base world is in the sweep as well, and no world is run twice.
-    assert len(ran) == 6 + 1
+    # The base world is in the sweep as well, and no world is run twice but the damaged one.
+    assert len(ran) == 6 + 1 + 1
     rows = pq.read_table(tmp_path / "study.parquet").to_pylist()
     # Worlds, seeds, variants with the truth, amounts.
     assert len(rows) == 3 * 3 * 3 * 2
@@ -325,9 +327,9 @@ def test_the_study_from_worlds_to_page(program, tmp_path, capsys, monkeypatch):
     assert "unchanged" in capsys.readouterr().out
     # A seed more is all there is to run; another reference needs no world at all.
     program.main(small(program, tmp_path, **{**keys, "seeds": [1, 2, 3, 4]}))
-    assert len(ran) == 9
+    assert len(ran) == 10
     program.main(small(program, tmp_path, **keys, reference=TRUTH))
-    assert len(ran) == 9
+    assert len(ran) == 10
     assert (tmp_path / "study.parquet").read_bytes() == first
     assert "minus truth" in (tmp_path / "study.txt").read_text(encoding="utf-8")
     assert len(list((tmp_path / "parts").iterdir())) == 6
