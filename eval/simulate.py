@@ -68,7 +68,7 @@ class Config:
         reference: the variant that differences are to; `truth` is possible.
         learner: what the rater sees, see litbench.metrics.pairing_rules.Learner.
         test_share: share of prompts held out for the random pairs.
-        draws: how often the equal number of pairs is drawn; figures are means over draws.
+        subsamples: how often the equal number of pairs is drawn; figures are means over them.
         title: heading of the page.
     """
 
@@ -81,7 +81,7 @@ class Config:
     reference: str = "full"
     learner: Learner = field(default_factory=Learner)
     test_share: float = 0.3
-    draws: int = 4
+    subsamples: int = 4
     title: str = "LitBench simulation study"
 
 
@@ -93,8 +93,8 @@ def read_rules(config: Config) -> dict[str, PairRules]:
         )
     if not 0 < config.test_share < 1:
         raise ConfigError(f"test_share is {config.test_share}: give a share between 0 and 1")
-    if config.draws < 1:
-        raise ConfigError(f"draws is {config.draws}: give at least 1")
+    if config.subsamples < 1:
+        raise ConfigError(f"subsamples is {config.subsamples}: give at least 1")
     if TRUTH in config.variants:
         raise ConfigError(f"variants: '{TRUTH}' is taken by pairs labelled by quality: rename it")
     names = [*config.variants, TRUTH]
@@ -194,7 +194,7 @@ def run_world(
     rows = []
     for name, of in pairs.items():
         own = {**pair_figures(quality, n_words, of), "kept": len(of) / len(possible)}
-        drawn = [learn(of[random.permutation(len(of))[:equal]]) for _ in range(config.draws)]
+        drawn = [learn(of[random.permutation(len(of))[:equal]]) for _ in range(config.subsamples)]
         mean = {key: float(np.mean([one[key] for one in drawn])) for key in drawn[0]}
         rows.append({"variant": name, "amount": "equal", **mean, **own, "pairs": equal})
         rows.append({"variant": name, "amount": "all", **learn(of), **own, "pairs": len(of)})
@@ -209,7 +209,9 @@ def run_all(
     jobs = [(place, seed) for place in worlds for seed in config.seeds]
     for (name, value), seed in tqdm(jobs, desc="worlds", unit="", leave=False, disable=None):
         world = replace(worlds[name, value], seed=seed)
-        key = fingerprint(VERSION, world, rules, config.learner, config.test_share, config.draws)
+        key = fingerprint(
+            VERSION, world, rules, config.learner, config.test_share, config.subsamples
+        )
         part = config.out / "parts" / f"{key[:24]}.json"
         parts.add(part)
         where = f"{name}, seed {seed}" if value is None else f"{name} {value:g}, seed {seed}"

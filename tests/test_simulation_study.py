@@ -47,7 +47,7 @@ def small(program, out, **changes):
         "worlds": {"plain": {}},
         "seeds": [1, 2],
         "reference": "naive",
-        "draws": 1,
+        "subsamples": 1,
     }
     return build(program.Config, {**keys, **changes})
 
