@@ -21,7 +21,6 @@ killed run continues where it was.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +259,8 @@ def compare(
     for start in range(0, table.num_rows, _PART):
         some = table.slice(start, _PART)
         data = fingerprint(some.select(["prompt", "chosen", "rejected", "pair_id"]).to_pylist())
-        judged = partial(pa.Table.slice, some)
-        jobs.append(Job(spec, f"{spec.name}-{start}", judged, data, work=some.num_rows))
+        label = f"{spec.name}-{start}"
+        jobs.append(Job(spec, label, lambda table=some: table, data, work=some.num_rows))
     # Prompts that the rater was trained on are counted for the page.
     found = evaluate(jobs, parts, on_training_prompts="flag", errors_again=True)
     (scores,) = pair_scores(pa.concat_tables([verdicts for _, verdicts, _ in found]), table)

@@ -14,7 +14,6 @@ estimates calls, tokens and cost of the judges without asking.
 
 import json
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,9 +140,9 @@ def list_jobs(
                 Job(
                     spec,
                     f"{spec.name}-fold{fold}",
-                    partial(pa.Table.slice, held_out),
+                    lambda table=held_out: table,
                     [data, learned, config.folds, fold],
-                    train=partial(pa.Table.slice, others),
+                    train=lambda table=others: table,
                     seed=config.seed,
                     fold=f"0/{fold}",
                     work=others.num_rows + held_out.num_rows,
