@@ -235,6 +235,21 @@ def write_json(content: Any, path: Path) -> None:
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
+def write_json_part(content: Any, path: Path) -> None:
+    """Write a part of unfinished work as JSON, with its digest inside."""
+    write_json({"sha256": fingerprint(content), "content": content}, path)
+
+
+def read_json_part(path: Path) -> Any:
+    """Read what `write_json_part` wrote; None where it is absent or damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        is_whole = found["sha256"] == fingerprint(found["content"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found["content"] if is_whole else None
+
+
 # Manifests ------------------------------------------------------------------------------------
 
 

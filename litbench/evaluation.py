@@ -12,7 +12,6 @@ judges only that rater.
     parts.discard_others()
 """
 
-import contextlib
 import json
 import re
 import shutil
@@ -59,7 +58,6 @@ from litbench.raters import (
     Estimate,
     Rater,
     RaterSpec,
-    Trainer,
     blind,
     files_of,
     is_ready,
@@ -71,7 +69,6 @@ from litbench.raters import (
 )
 from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
 from litbench.sources.ratings import RATINGS, ROUNDING
-from litbench.sources.ratings import gaps as rating_gaps
 from litbench.tables import read_table
 
 # Raise it when a change of the code gives other verdicts from the same options and data: kept parts
@@ -151,13 +148,12 @@ def read_pairs(
 
     if before_symmetry is not None and ratings is not None:
         raise ConfigError("before_symmetry and ratings are given: leave one of them out")
-    headline = one(pairs)
-    total = headline.num_rows
-    if {"chosen_rating", "rejected_rating"} <= set(headline.column_names):
-        headline = headline.filter(pa.array(np.abs(rating_gaps(headline)) > ROUNDING))
+    given = one(pairs)
+    headline = given.filter(pa.array(~equal_ratings(given)))
+    unlabelled = given.num_rows - headline.num_rows
     other = before_symmetry or (None if ratings is None else all_pairs_path(ratings))
     if other is None:
-        return EvaluationPairs(headline, unlabelled=total - headline.num_rows)
+        return EvaluationPairs(headline, unlabelled=unlabelled)
     wider = one(other)
     lacking = set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist())
     if lacking:
@@ -165,10 +161,25 @@ def read_pairs(
             f"{other} lacks {len(lacking)} pairs of {pairs}, such as {min(lacking)}: both files "
             "must come from one run of one program"
         )
-    unlabelled = total - headline.num_rows
     if ratings is None:
         return EvaluationPairs(headline, before_symmetry=wider, unlabelled=unlabelled)
     return EvaluationPairs(headline, within_prompts=wider, unlabelled=unlabelled)
+
+
+def equal_ratings(pairs: pa.Table) -> np.ndarray:
+    """Whether the mean ratings of both stories are known and equal, so that the pair has no label.
+
+    Returns:
+        bool, shape (n,).
+    """
+    columns = [
+        pairs[name] for name in ("chosen_rating", "rejected_rating") if name in pairs.column_names
+    ]
+    if len(columns) < 2 or not all(pa.types.is_floating(column.type) for column in columns):
+        return np.zeros(pairs.num_rows, dtype=bool)
+    gaps = columns[0].to_numpy() - columns[1].to_numpy()
+    equal: np.ndarray = np.abs(gaps) <= ROUNDING
+    return equal
 
 
 def all_pairs_path(ratings: Path) -> Path:
@@ -277,9 +288,6 @@ class Judged:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
-    # Until eval/report.py calls it by its new name.
-    humans = annotators
-
     def manifest_of_pairs(self) -> dict[str, Any] | None:
         """That of the program that wrote the pairs; None where they are from elsewhere."""
         if not (self.pairs_path.parent / "manifest.json").is_file():
@@ -387,7 +395,7 @@ def print_estimates(
                     replace(one, rater=f"{name}: {one.rater}" if name else one.rater)
                     for one in rater.estimate(blinded)
                 ]
-    print(estimates_text(estimates) if estimates else "dry run: no rater sends requests")
+    print(estimates_text(estimates) if estimates else "dry run: no rater asks others")
 
 
 def estimates_text(estimates: Sequence[Estimate]) -> str:
@@ -417,7 +425,7 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
     if len(estimates) > 1:
         rows.append(row("all", estimates))
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = ["dry run: no request is sent"]
+    lines = ["dry run: nothing is asked"]
     for name, *numbers in rows:
         cells = [n.rjust(width) for n, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([name.ljust(widths[0]), *cells]))
@@ -487,18 +495,6 @@ class VerdictParts:
         # The record last: its digest says that the part is complete.
         write_json({"sha256": sha256, "record": record}, record_path)
         return table, record
-
-    def get_or_train(
-        self,
-        label: str,
-        depends_on: Any,
-        work: Callable[[Path], tuple[pa.Table, dict[str, Any]]],
-        *,
-        errors_again: bool = False,
-    ) -> tuple[pa.Table, dict[str, Any]]:
-        """Goes when every program has moved to `evaluate`."""
-        scratch = self.scratch(depends_on)
-        return self.get_or_make(label, depends_on, lambda: work(scratch), errors_again=errors_again)
 
     def discard_others(self) -> None:
         """Remove the parts of earlier configs and unfinished trainings."""
@@ -730,26 +726,3 @@ def print_errors(rater: str, verdicts: pa.Table) -> None:
             f"{rater}: {errors:,} of {verdicts.num_rows:,} verdicts are errors: run the same "
             "command with --errors_again true to ask for these alone"
         )
-
-
-# Until every program has moved to `evaluate` ---------------------------------------------------
-
-JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
-named_models = files_of
-
-
-@contextlib.contextmanager
-def trained(
-    trainer: Trainer,
-    spec: RaterSpec,
-    train: pa.Table,
-    held_out: pa.Table,
-    folder: Path,
-    seed: int,
-    name: str | None = None,
-) -> Iterator[Rater]:
-    """Train a rater for as long as it judges."""
-    rater = trainer(name or spec.name, spec.options, train, folder, seed, spec.where)
-    check_training_prompts(rater, held_out, "refuse")
-    yield rater
-    shutil.rmtree(folder, ignore_errors=True)

@@ -42,9 +42,15 @@ from litbench.artifact import (
 )
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import named_models
 from litbench.large_table import read_large_table
-from litbench.raters import RaterSpec, ScoreRater, check_options, load_rater, parse_raters
+from litbench.raters import (
+    RaterSpec,
+    ScoreRater,
+    check_options,
+    files_of,
+    load_rater,
+    parse_raters,
+)
 from litbench.records import Column, RejectedRows, Schema, cut_rows, row_sizes, write_sorted_batches
 from litbench.text import digest, prompt_key
 
@@ -245,7 +251,7 @@ def finite_rewards(rater: ScoreRater, prompts: Sequence[str], stories: Sequence[
 
 def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
     """What a rater's rewards depend on beside prompts and stories; plain values."""
-    models = named_models([spec])
+    models = files_of([spec])
     return {
         "rater": as_plain(spec),
         "models": {key: source_digest(path, is_model=True) for key, path in models.items()},

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ from litbench.artifact import (
     code_digest,
     file_digest,
     fingerprint,
+    read_json_part,
     read_manifest,
     read_manifest_of,
     read_part,
@@ -29,6 +31,7 @@ from litbench.artifact import (
     without_runtime_keys,
     write_atomically,
     write_json,
+    write_json_part,
     write_part,
 )
 from litbench.errors import DataError
@@ -584,3 +587,18 @@ def test_code_counts_only_where_it_matters(tmp_path: Path, monkeypatch: pytest.M
     (package / "models" / "reward.py").write_text("changed")
     assert digests()[1] != judging
     code_digest.cache_clear()
+
+
+def test_a_damaged_part_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "part.json"
+    assert read_json_part(path) is None
+    content = [0.1 + 0.2, math.nan, {"a": None}]
+    write_json_part(content, path)
+    assert repr(read_json_part(path)) == repr(content)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        for damaged in (whole[:place], whole[:place] + b"7" + whole[place + 1 :]):
+            path.write_bytes(damaged)
+            assert repr(read_json_part(path)) in (repr(None), repr(content))
+    path.write_bytes(b"\xff")
+    assert read_json_part(path) is None

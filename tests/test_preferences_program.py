@@ -243,7 +243,7 @@ def test_a_test_split_is_judged_and_never_fitted_on(
     preferences.main(make(split="train", test_split="test", repeats=2))
     found = json.loads((tmp_path / "out" / "preferences.json").read_text(encoding="utf-8"))
     assert (found["pairs"], found["prompts"], found["fitted_on"]) == (20, 4, 50)
-    assert found["held_out"] == "of a split that nothing was fitted on, by 2 fits"
+    assert found["held_out"] == "of a split that nothing was fitted on, 2 times"
     tables = preferences.read_tables(make(split="train", test_split="test"))
     judged = set(preferences.prompt_keys(tables[1]))
     assert len(judged) == 4
