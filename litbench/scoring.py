@@ -77,7 +77,7 @@ class ScoringJob:
         chunk_stories: most stories of a chunk.
 
     Raises:
-        ConfigError: the job cannot be done; see the messages.
+        ConfigError: the job cannot be done.
     """
 
     rater: RaterSpec
@@ -685,17 +685,16 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
                 for source in sources if is_main else ():
                     source.read(job)
                 wait_for_all()
-                missing = [source.missing() for source in sources]
+                work = [(source, source.missing()) for source in sources]
                 # No process scores before all have seen what is missing.
                 wait_for_all()
                 scoring_started = time.time()
-                for source, numbers in zip(sources, missing, strict=True):
+                for source, numbers in work:
                     mine = [number for number in numbers if number % count == index]
                     _score(job, rater, source, mine, is_main=is_main)
                 wait_for_all()
                 if not is_main:
                     return None
-                pairs = list(zip(sources, missing, strict=True))
                 manifest = {
                     "command": "litbench score",
                     "fingerprint": mark,
@@ -711,7 +710,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
                     },
                     "processes": count,
                     # Of this run alone, which may have gone on from another.
-                    "stories_scored": sum(one.sizes[n] for one, numbers in pairs for n in numbers),
+                    "stories_scored": sum(one.sizes[n] for one, numbers in work for n in numbers),
                     "scoring_seconds": round(time.time() - scoring_started, 2),
                     **_finish(job, *sources),
                     "notes": {k: v for k, v in rater.notes().items() if k != "stories_cut"},
