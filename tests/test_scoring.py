@@ -219,7 +219,7 @@ def test_other_files_beside_the_texts_do_not_matter(job, tmp_path, dying):
     assert [row["text"] for row in scored(made)][3] == "changed"
 
 
-def test_broken_rows_are_set_aside_with_their_reasons_and_an_old_list_goes(job, tmp_path):
+def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, tmp_path):
     rows = story_rows(3)
     source = write_jsonl(rows, tmp_path / "broken.jsonl")
     with source.open("a") as file:
