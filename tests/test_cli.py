@@ -106,7 +106,7 @@ def test_one_story_can_be_scored_from_the_command_line(
     assert float(capsys.readouterr().out) == pytest.approx(expected, abs=1e-6)
 
 
-def test_rows_that_cannot_be_scored_are_set_aside_and_counted(
+def test_rows_that_cannot_be_scored_are_rejected_and_counted(
     tmp_path: Path,
     model_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
