@@ -36,8 +36,8 @@ from litbench.metrics.leaderboard import (
     write_leaderboard_csv,
 )
 from litbench.raters import Asks, Estimate, Rater, RaterSpec, Trainer, load_rater, prompts_seen
-from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys
+from litbench.tables import read_table, write_table
 from litbench.templates import packaged_names
 
 _TEXT = "leaderboard.txt"
