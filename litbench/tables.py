@@ -55,7 +55,7 @@ _JSON = pa.json_(pa.large_string())
 # Types of a JSON file's columns that are made of their JSON, and SQL for their values.
 _OF_JSON = {
     "JSON": "nullif({}::VARCHAR, 'null')::JSON",
-    **{f"{kind}[]": f"from_json({{}}, '[\"{kind}\"]')" for kind in ("JSON", "VARCHAR", "DOUBLE")},
+    **{f"{kind}[]": f"from_json({{}}, '[\"{kind}\"]')" for kind in ("VARCHAR", "DOUBLE")},
 }
 
 # Called with each broken row: its number, the column, the reason and the value.
@@ -354,42 +354,25 @@ def _read_json(source: _Source) -> Iterator[_Chunk]:
         nested = [name for name, kind in types.items() if kind in _OF_JSON]
         values = [f"TRY_CAST(s[{k + 1}] AS {types[name]})" for k, name in enumerate(texts)]
         values += [_OF_JSON[types[name]].format(f"j[{k + 1}]") for k, name in enumerate(nested)]
-        too_large = [
-            f"s[{place + 1}] IS NOT NULL AND TRY_CAST(s[{place + 1}] AS BIGINT) IS NULL AS o{place}"
-            for place, name in enumerate(texts)
-            if types[name] == "BIGINT"
-        ]
-        columns = [f"{value} AS c{place}" for place, value in enumerate(values)]
+        columns = [f"{value} AS c{k}" for k, value in enumerate(values)]
         query = (
-            f"SELECT {', '.join(columns + too_large)} FROM (SELECT "  # noqa: S608
+            f"SELECT {', '.join(columns)} FROM (SELECT "  # noqa: S608
             f"json_extract_string(line, {_pointers(texts)}) AS s, "
             f"json_extract(line, {_pointers(nested)}) AS j FROM raw)"
         )
-        names = [*texts, *nested]
         for chunk in read(quiet):
             low, high = np.searchsorted(broken, [chunk.rows[0], chunk.rows[-1] + 1])
-            if high > low:
-                keep = np.flatnonzero(~np.isin(chunk.rows, broken[low:high]))
-                chunk = chunk.take(keep)  # noqa: PLW2901
-            if not len(chunk.rows):
-                continue
-            found = _query(connection, query, chunk.table)
-            table = found.select(range(len(names))).rename_columns(names).select(list(types))
-            fit = np.ones(len(chunk.rows), dtype=bool)
-            for flag in found.column_names[len(names) :]:
-                for row in pc.indices_nonzero(found[flag]).to_pylist():
-                    name = texts[int(flag[1:])]
-                    if fit[row]:
-                        source.problem(chunk.rows[row], name, "a number too large for 64 bits")
-                    fit[row] = False
-            whole = _Chunk(table, chunk.rows, chunk.read)
-            yield whole if fit.all() else whole.take(np.flatnonzero(fit))
+            keep = np.flatnonzero(~np.isin(chunk.rows, broken[low:high]))
+            if len(keep):
+                whole = chunk if low == high else chunk.take(keep)
+                table = _query(connection, query, whole.table).rename_columns([*texts, *nested])
+                yield _Chunk(table.select(list(types)), whole.rows, whole.read)
 
 
 def _pointers(names: Iterable[str]) -> str:
     """JSON pointers to keys, as a list in SQL."""
     pointers = ("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
-    return "[" + ", ".join("'" + one.replace("'", "''") + "'" for one in pointers) + "]::VARCHAR[]"
+    return "([" + ", ".join("'" + p.replace("'", "''") + "'" for p in pointers) + "]::VARCHAR[])"
 
 
 def _json_columns(
@@ -423,6 +406,14 @@ def _json_columns(
                 for types in _query(connection, query, good)["t"].to_pylist():
                     for name, one in zip(names, types, strict=True):
                         found[name].add(one)
+                whole = [name for name in names if found[name] & {"BIGINT", "UBIGINT"}]
+                fits = "lambda v: v IS NULL OR TRY_CAST(v AS BIGINT) IS NOT NULL"
+                values = f"list_transform(json_extract_string(line, {_pointers(whole)}), {fits})"
+                query = f"SELECT DISTINCT {values} AS t FROM raw"  # noqa: S608
+                for fitting in _query(connection, query, good)["t"].to_pylist():
+                    for name, fits_in in zip(whole, fitting, strict=True):
+                        if not fits_in:
+                            found[name].add("HUGEINT")
                 for name in source.lists.intersection(names):
                     values = f"json_type(json_extract(line, {_pointers([name])}[1]), '$[*]')"
                     query = f"SELECT DISTINCT unnest({values}) AS t FROM raw"  # noqa: S608
@@ -432,7 +423,7 @@ def _json_columns(
     for name in source.lists & columns.keys():
         if found[name] <= {"ARRAY", "NULL", None}:
             one = _sql_type(elements[name], name in source.texts)
-            columns[name] = f"{one}[]" if f"{one}[]" in _OF_JSON else "JSON[]"
+            columns[name] = f"{one}[]" if f"{one}[]" in _OF_JSON else "JSON"
     return columns, np.array(broken, dtype=np.int64)
 
 
@@ -696,6 +687,8 @@ def _read_chunks(source: _Source) -> Iterator[_Chunk]:
         raise DataError(
             f"{path} is not {source.encoding.upper()} ({error}): name its encoding under encoding:"
         ) from error
+    except duckdb.Error as error:
+        raise DataError(f"{path} cannot be read ({_first_line(error)}): make it again") from error
     except OSError as error:
         raise DataError(f"cannot read {path} ({error}): check the disk and your access") from error
     if _state(path) != before:
@@ -713,6 +706,8 @@ def _to_integer(value: Any) -> int:
     number = int(value)
     if number != value:
         raise ValueError("a fraction where a whole number belongs")
+    if isinstance(value, float) and abs(value) >= 1 << 63:
+        raise ValueError("a number too large for 64 bits")
     return _in_64_bits(number)
 
 
@@ -804,8 +799,8 @@ def _python_values(column: pa.ChunkedArray) -> list[Any]:
     for text in _plain_texts(column).to_pylist():
         try:
             values.append(None if text is None else json.loads(text))
-        except RecursionError:
-            # Too deep for Python; a list is no value of any schema.
+        except (ValueError, RecursionError):
+            # Too deep or too many digits for Python; a list is no value of any schema.
             values.append([])
     return values
 
@@ -828,6 +823,7 @@ class _Reader:
     Attributes:
         found: rows of the source.
         left_out: rows that `where` is not true of.
+        selected: the others.
         kept: rows that fit the schema.
     """
 
@@ -842,7 +838,7 @@ class _Reader:
         encoding: str = "utf-8",
     ) -> None:
         self.source = str(source)
-        self.found = self.left_out = self.kept = 0
+        self.found = self.left_out = self.selected = self.kept = 0
         self._schema = schema
         self._is_raw = columns is not None
         self._columns = dict(columns or {})
@@ -912,6 +908,7 @@ class _Reader:
         """Select rows, map columns, and check and convert values."""
         broken: set[int] = set()
         chunk, computed = self._computed(chunk, connection)
+        self.selected += len(chunk.rows)
 
         def flag(column: str, position: int, reason: str, value: Any = None) -> None:
             if position not in broken:
@@ -1141,9 +1138,9 @@ class LargeTable:
         self._ends = [0]
         self._schemas: dict[pa.Schema, None] = {}
         self._dropped = np.zeros(0, dtype=np.int64)
-        config = {} if folder is None else {"memory_limit": "1GB"}
+        memory_limit = "80%" if folder is None else "1GB"
         path = ":memory:" if folder is None else str(folder / "keys.duckdb")
-        self._keys = duckdb.connect(path, config=config)
+        self._keys = duckdb.connect(path, config={"memory_limit": memory_limit})
 
     def chunks(self) -> Iterator[pa.Table]:
         """Read the rows, in the order of the sources; may be called again."""
@@ -1304,7 +1301,7 @@ def _refuse_nothing(readers: Sequence[_Reader]) -> None:
     rejected = rejected_rows.total - readers[0]._rejected_before
     if not found and not rejected:
         raise DataError(f"{name} holds no rows: make it again")
-    if left_out and not rejected:
+    if left_out and not sum(reader.selected for reader in readers):
         raise DataError(
             f"{name}: where: {readers[0]._where!r} is true of none of {left_out} rows: widen it"
         )

@@ -243,7 +243,7 @@ def test_nested_extra_columns_are_kept_and_csv_says_that_it_cannot(
     stories = story_table([{}, {}]).append_column("tags", pa.array([["a", "b"], []]))
     for name in ("s.parquet", "s.jsonl"):
         write_table(stories, tmp_path / name)
-        assert read_table(tmp_path / name, STORIES)["tags"].to_pylist() == [["a", "b"], []]
+        assert read_table(tmp_path / name, STORIES)["tags"].to_pylist() == ['["a","b"]', "[]"]
     with pytest.raises(DataError, match=r"s.csv: CSV cannot hold column 'tags'.*use Parquet"):
         write_table(stories, tmp_path / "s.csv")
 
@@ -361,13 +361,13 @@ def test_a_fraction_among_whole_numbers_costs_no_other_row(
 
 @pytest.mark.usefixtures("_in_tokyo")
 @raw_format
-def test_a_map_names_columns_templates_and_constants(tmp_path: Path, ending: str) -> None:
+def test_a_map_names_columns_or_computes_them(tmp_path: Path, ending: str) -> None:
     columns = {
         **MAP,
-        "prompt_id": "{subreddit} {created_utc:%Y-%m}",
-        "source": "=archive {2020}",
-        "flair": "{title!r:.5}…",
-        "author": "{{{id}}}",
+        "prompt_id": "subreddit || strftime(to_timestamp(created_utc::BIGINT), ' %Y-%m')",
+        "source": "'archive {2020}'",
+        "flair": "title[:4] -- a remark",
+        "author": "md5(concat_ws('|', id, score))",
     }
     stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=columns)
     # 1,580,000,000 is 26 January 2020, 1,583,000,000 is 29 February, 1,590,000,000 is 20 May.
@@ -377,55 +377,47 @@ def test_a_map_names_columns_templates_and_constants(tmp_path: Path, ending: str
         "poems 2020-05",
     ]
     assert stories["source"].to_pylist() == ["archive {2020}"] * 3
-    assert stories["flair"].to_pylist() == ["'[WP]…", "'[WP]…", "'[EU]…"]
-    assert stories["author"].to_pylist() == ["{a}", "{b}", "{c}"]
+    assert stories["flair"].to_pylist() == ["[WP]", "[WP]", "[EU]"]
+    digests = [hashlib.md5(one, usedforsecurity=False).hexdigest() for one in (b"a|5", b"b|-2")]
+    assert stories["author"].to_pylist()[:2] == digests
     assert stories["score"].to_pylist() == [5, -2, 0]
     assert stories["created_utc"].to_pylist() == [1_580_000_000, 1_583_000_000, 1_590_000_000]
-
-
-@raw_format
-def test_a_column_that_was_mapped_is_renamed_and_the_others_stay(
-    tmp_path: Path, ending: str
-) -> None:
-    stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=MAP)
+    # Columns that were renamed are gone, those of an expression stay.
     assert not {"id", "title", "body"} & set(stories.column_names)
     assert stories["subreddit"].to_pylist() == ["stories", "stories", "poems"]
 
 
-def test_a_template_over_a_null_is_null_and_so_missing(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", subreddit=["x", None, "y"])
+@raw_format
+def test_the_name_of_a_column_is_taken_before_sql(tmp_path: Path, ending: str) -> None:
+    rows = [{"id": "a", "1 + 1": "p", 'say "it"': "a title", "Body": "b", "body": "c"}]
+    path = write_rows(tmp_path / f"raw.{ending}", rows)
+    columns = {"story_id": "id", "prompt_id": "1 + 1", "prompt": 'say "it"', "text": "body"}
+    (row,) = read_table(path, STORIES, columns={**columns, "source": "Body"}).to_pylist()
+    assert (row["prompt_id"], row["prompt"], row["text"]) == ("p", "a title", "c")
+    assert row["source"] == "b"
+
+
+def test_an_expression_that_is_null_or_fails_is_told_apart(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", subreddit=["12", None, "y"], score=[1, 2, 3])
     rejected_rows = RejectedRows()
-    columns = {**MAP, "prompt_id": "{subreddit}/{id}", "flair": "{subreddit}"}
+    columns = {**MAP, "score": "CAST(subreddit AS INT)", "flair": "subreddit || id"}
     stories = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
-    assert stories["prompt_id"].to_pylist() == ["x/a", "y/c"]
-    assert rejected_rows.counts() == {"prompt_id: null": 1}
-
-
-def test_a_value_that_does_not_fit_its_template_sets_the_row_aside(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", created_utc=[1e30, "soon", 1_580_000_000.0])
-    rejected_rows = RejectedRows()
-    columns = {**MAP, "flair": "{created_utc:%Y}"}
-    assert read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows).num_rows == 1
-    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [
-        (1, "flair"),
-        (2, "flair"),
-    ]
-    assert rejected_rows.rows[0]["reason"] == "does not fit the template {created_utc:%Y}"
+    assert stories["score"].to_pylist() == [12, None]
+    assert stories["flair"].to_pylist() == ["12a", None]
+    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(3, "score")]
+    assert rejected_rows.rows[0]["reason"] == "cannot be computed: CAST(subreddit AS INT)"
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"story_id": "idd"}, "no column 'idd' .mapped to story_id.: did you mean 'id'"),
+        ({"story_id": "idd"}, r"no column 'idd' \(mapped to story_id\).*: did you mean 'id'"),
         ({"story": "id"}, "'story' is no column of stories: did you mean"),
-        ({"prompt": "{titel}"}, "no column 'titel' for '{titel}': did you mean 'title'"),
-        ({"prompt": "{title.upper}"}, "no column 'title.upper'"),
-        ({"prompt": "{title[0]}"}, "no column"),
-        ({"prompt": "{}"}, "no column ''"),
-        ({"prompt": "{title"}, "is no template"),
-        ({"prompt": "title}{"}, "is no template"),
-        ({"prompt": "{{title}}"}, "names no column: a constant begins with ="),
-        ({"prompt": "{title:{id}}"}, "braces within braces"),
+        ({"prompt": "title ||"}, r"no column 'title \|\|'.*nor is it SQL \(Parser Error"),
+        ({"prompt": "title) FROM raw; SELECT (1"}, "nor is it SQL"),
+        ({"prompt": "getenv('HOME')"}, "nor is it SQL"),
+        ({"prompt": "(SELECT content FROM read_text('/etc/hosts'))"}, "nor is it SQL"),
+        ({"prompt": "(SELECT secret FROM columns)"}, "nor is it SQL"),
     ],
 )
 def test_a_map_that_does_not_fit_is_one_clear_error(
@@ -498,7 +490,7 @@ def test_a_condition_on_numbers_of_a_csv_file_says_how_to_write_it(tmp_path: Pat
         ("score >", "cannot be evaluated"),
         ("votes > 3", "cannot be evaluated.*votes"),
         ("title", "cannot be evaluated"),
-        ("max(score) > 3", "gives 1 answers for 3 rows"),
+        ("max(score) > 3", "cannot be evaluated"),
         ("score > 1000", "is true of none of 3 rows"),
         ("score > 1, true", "cannot be evaluated"),
     ],
@@ -602,7 +594,7 @@ def test_timestamps_of_parquet_are_read_as_seconds_in_utc(tmp_path: Path, moment
     place = table.column_names.index("created_utc")
     pq.write_table(table.set_column(place, "created_utc", pa.array([moment] * 3)), path)
     assert read_table(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [1_580_000_000] * 3
-    columns = {**MAP, "flair": "{created_utc:%Y-%m-%d}"}
+    columns = {**MAP, "flair": "strftime(created_utc, '%Y-%m-%d')"}
     assert read_table(path, STORIES, columns=columns)["flair"][0].as_py() == "2020-01-26"
 
 
