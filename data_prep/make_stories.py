@@ -137,6 +137,8 @@ def main(config: Config) -> None:
     if is_sample and (config.columns or config.where is not None or config.explode):
         raise ConfigError("the sample takes no columns: and no where: name a file as input")
     files = [str(sample_path())] if is_sample else find_inputs(config.input)
+    if any(Path(file).resolve() == (config.out / "stories.parquet").resolve() for file in files):
+        raise ConfigError(f"out: {config.out}/stories.parquet is the input: name another folder")
     # Named by the file, since what is in it decides about the counts.
     tokenizer = None if config.tokenizer is None else locate_tokenizer(config.tokenizer)
     artifact = Artifact(

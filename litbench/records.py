@@ -155,6 +155,24 @@ def prompt_keys(table: pa.Table) -> list[str]:
     return [keys[prompt] for prompt in prompts]
 
 
+def check_prompt_ids(table: pa.Table, source: str) -> None:
+    """Refuse two different prompts under one `prompt_id`: their stories would be compared.
+
+    Raises:
+        DataError: so many ids stand for several prompts, told apart by their normalised text.
+    """
+    keys: dict[str, set[str]] = {}
+    for name, key in zip(table["prompt_id"].to_pylist(), prompt_keys(table), strict=True):
+        keys.setdefault(name, set()).add(key)
+    several = [name for name, found in keys.items() if len(found) > 1]
+    if several:
+        raise DataError(
+            f"{source}: {len(several)} of {len(keys)} prompt_ids stand for several prompts, such "
+            f"as {several[0]!r:.60}: map prompt_id to a column that tells them apart, or to "
+            "md5(prompt)"
+        )
+
+
 def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:
     """A column of numbers that is there for all pairs or for none.
 

@@ -1103,10 +1103,10 @@ def _plain_columns(
     """Extra columns: lists and objects as the text of their JSON, others as they are."""
     plain = {}
     for name, values in columns.items():
-        if values.type == _JSON:
-            plain[name] = _plain_texts(values)
-        elif pa.types.is_nested(values.type):
-            query = "SELECT to_json(c)::VARCHAR AS c FROM raw"
+        if values.type == _JSON or pa.types.is_nested(values.type):
+            # A text among other values stands without quotes.
+            value = "c->>'$'" if values.type == _JSON else "to_json(c)::VARCHAR"
+            query = f"SELECT {value} AS c FROM raw"  # noqa: S608
             texts = _query(connection, query, pa.table({"c": values}))["c"]
             plain[name] = texts.cast(pa.large_string())
         elif pa.types.is_string(values.type):

@@ -206,9 +206,9 @@ def test_when_no_label_fits_those_found_are_named(importing: Callable[..., Any])
 
 
 def test_true_and_false_are_labels_by_a_template(importing: Callable[..., Any]) -> None:
-    columns = {**LABELLED["pair_columns"], "label": "{better}"}
+    columns = {**LABELLED["pair_columns"], "label": "CAST(better AS TEXT)"}
     rows = [labelled(1, True), labelled(2, False)]
-    pairs, _ = importing(rows, pair_columns=columns, label_first=["True"], label_second=["False"])
+    pairs, _ = importing(rows, pair_columns=columns, label_first=["true"], label_second=["false"])
     assert {pair["chosen"] for pair in pairs} == {"text a 1", "text b 2"}
 
 

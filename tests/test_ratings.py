@@ -74,7 +74,7 @@ def test_a_rating_is_the_mean_of_its_scales_and_of_its_items(read):
     assert rejected_rows.total == 0
     again, _ = read(rows[::-1], **how)
     assert again == found
-    alone, _ = read(rows, rater="{who}, round {round}", values=["plot"])
+    alone, _ = read(rows, rater="who || ', round ' || round", values=["plot"])
     assert rating_of(alone)["1, round 2", "s"] == 5.0
 
 
