@@ -96,7 +96,7 @@ class Config:
         out: folder to write.
         columns: for each of chosen_comment_id, rejected_comment_id, chosen_upvotes and
             rejected_upvotes, and for label_source, split, margin, weight and fold, its column in
-            `pairs`, where that has another name; "=test" is the same for all pairs.
+            `pairs`, where that has another name; "'test'" is the same for all pairs.
         where: SQL condition on the columns of `pairs`.
         published: the day the pairs were published, as "2025-07-01"; comments edited after it are
             counted. Null counts edited comments only.

@@ -27,7 +27,7 @@ from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens, is_err
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import STORIES, Column, Schema, empty_columns
-from litbench.tables import Reader, RejectedRows, write_table
+from litbench.tables import ROW, RejectedRows, stream_table, write_table
 from litbench.text import count_words, digest, prompt_key
 
 PROMPTS = Schema(
@@ -139,11 +139,16 @@ def rows_of_table(
     config: Config, source: str, rejected_rows: RejectedRows
 ) -> Iterator[tuple[int, str, str | None]]:
     """Number, prompt and id of every row, a piece of the table at a time."""
-    reader = Reader(source, PROMPTS, config.columns, rejected_rows, config.where)
-    for chunk in reader.stream():
-        texts, names = (chunk.table[name].to_pylist() for name in ("prompt", "prompt_id"))
-        yield from zip(chunk.rows, texts, names, strict=True)
-    reader.refuse_nothing()
+    for table in stream_table(
+        source,
+        PROMPTS,
+        columns=config.columns,
+        rejected_rows=rejected_rows,
+        where=config.where,
+        numbered=True,
+    ):
+        columns = (table[name].to_pylist() for name in (ROW, "prompt", "prompt_id"))
+        yield from zip(*columns, strict=True)
 
 
 def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:

@@ -548,14 +548,14 @@ def _rows_at_once(rows: int, size: int) -> int:
 def _read_parquet(source: _Source) -> Iterator[_Chunk]:
     path, size = source.path, source.path.stat().st_size
     # A few kilobytes can hold gigabytes: one long text in a dictionary, named by every row.
-    most = max(1 << 30, 200 * size)
+    most = max(512 << 20, 200 * size)
     try:
         # With a buffer and without pre-buffering, pages are read as they are needed: a row group
         # may be larger than the memory.
         options = {"buffer_size": 1 << 20, "pre_buffer": False}
         file = pq.ParquetFile(path, **options)
         _check_names(file.schema_arrow.names, path)
-        texts = [one.name for one in file.schema_arrow if pa.types.is_string(one.type)]
+        texts = [one.name for one in file.schema_arrow if _is_text(one.type)]
         encoded = pq.ParquetFile(path, read_dictionary=texts, **options)
         first = decoded = 0
         for number in range(file.metadata.num_row_groups):
@@ -568,6 +568,7 @@ def _read_parquet(source: _Source) -> Iterator[_Chunk]:
             rows = held = 0
             while (batch := next(batches, None)) is not None or waiting:
                 if batch is not None:
+                    batch = _without_dictionaries(batch)
                     waiting.append(batch)
                     rows, held = rows + batch.num_rows, held + batch.nbytes
                     if decoded + held > most:
@@ -588,12 +589,29 @@ def _read_parquet(source: _Source) -> Iterator[_Chunk]:
         raise DataError(f"{path} is not a Parquet file ({error}): export it again") from error
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.record_batch(columns, names=batch.schema.names)
+
+
 def _dictionary_bytes(file: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
     """Bytes of the dictionaries of a row group's texts, found by reading one row."""
     if not names:
         return 0
     batch = next(file.iter_batches(batch_size=1, row_groups=[group], columns=list(names)), None)
-    return 0 if batch is None else sum(column.dictionary.nbytes for column in batch.columns)
+    if batch is None:
+        return 0
+    coded = (column for column in batch.columns if pa.types.is_dictionary(column.type))
+    return sum(column.dictionary.nbytes for column in coded)
 
 
 def _with_valid_text(chunk: _Chunk, problem: Problem) -> _Chunk:
@@ -732,9 +750,10 @@ def _to_time(value: Any) -> int:
     if isinstance(value, str):
         try:
             # Eight digits are a day, 20170714, and not seconds in 1970.
-            value = datetime.fromisoformat(value) if len(value) == 8 else float(value)
+            is_day = len(value) == 8 and value.isdigit()
+            value = datetime.fromisoformat(value) if is_day else float(value)
         except ValueError:
-            value = float(value) if len(value) == 8 else datetime.fromisoformat(value)
+            value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
         return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
     return _in_64_bits(int(value))

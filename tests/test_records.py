@@ -33,7 +33,7 @@ from litbench.records import (
     pair_weights,
     prompt_keys,
 )
-from litbench.tables import (
+from litbench.tables import stream_table, (
     ROW,
     RejectedRows,
     check_parquet,
@@ -438,6 +438,115 @@ def test_a_map_counts_words_anew_and_a_finished_table_keeps_its_count(tmp_path: 
     assert read_table(path, STORIES, columns={})["n_words"].to_pylist() == [3, 2, 1]
 
 
+# Other formats and hostile ones ---------------------------------------------------------------
+
+ONE = {"id": "a", "post": "p", "title": "t", "body": "a caf\u00e9 \u2013 x", "created_utc": 5}
+ALIKE = {"story_id": "id", "prompt_id": "post", "prompt": "title", "text": "body", "source": "'s'"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
+@pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "tsv"])
+def test_text_files_of_any_encoding_are_read(tmp_path: Path, ending: str, encoding: str) -> None:
+    one = json.dumps(ONE, ensure_ascii=False)
+    delimiter = {"csv": ",", "tsv": "\t"}.get(ending, "")
+    lines = [delimiter.join(ONE), delimiter.join(map(str, ONE.values()))]
+    content = {"jsonl": one, "json": f"[{one}]"}.get(ending, "\n".join(lines))
+    path = tmp_path / f"raw.{ending}"
+    path.write_bytes(content.encode(encoding))
+    (row,) = read_table(path, STORIES, columns=ALIKE, encoding=encoding).to_pylist()
+    assert (row["text"], row["created_utc"]) == (ONE["body"], 5)
+    if encoding == "cp1252":
+        with pytest.raises(DataError, match="bytes that are not UTF-8"):
+            read_table(path, STORIES, columns=ALIKE)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"a": 1}', "holds no JSON array"),
+        ('[{"a": 1},', "is not JSON"),
+        ("[]", "holds no rows"),
+        ("[5]", "not a JSON object"),
+    ],
+)
+def test_what_is_no_json_array_of_objects_is_a_clear_error(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "raw.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_table(path, STORIES, columns=ALIKE)
+
+
+def test_extra_values_of_any_depth_are_kept_as_json(tmp_path: Path) -> None:
+    deep: Any = "x"
+    for _ in range(200):
+        deep = {"a": deep}
+    rows = [{**ONE, "id": str(k), "media": {f"key{k}": [k]}} for k in range(40)]
+    rows[3]["media"] = deep
+    rows[4]["media"] = "a text"
+    table = read_table(write_rows(tmp_path / "raw.jsonl", rows), STORIES, columns=ALIKE)
+    write_table(table, tmp_path / "s.parquet")
+    media = pq.read_table(tmp_path / "s.parquet")["media"].to_pylist()
+    assert media[:2] == ['{"key0":[0]}', '{"key1":[1]}']
+    assert (json.loads(media[3]), media[4]) == (deep, "a text")
+    keys = [{**ONE, f"key{k}": 1} for k in range(1_001)]
+    with pytest.raises(DataError, match="more than 1,000 different keys"):
+        read_table(write_rows(tmp_path / "raw.jsonl", keys), STORIES, columns=ALIKE)
+
+
+def test_a_dictionary_of_one_long_text_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    count = 8_192
+    bodies = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["a" * (1 << 18)])
+    columns = {name: [ONE[name]] * count for name in ("post", "title")}
+    table = pa.table({"id": [str(k) for k in range(count)], **columns, "body": bodies})
+    for name, given_table in (("coded", table), ("plain", table.slice(0, 100))):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(given_table, path, compression="zstd")
+    with pytest.raises(DataError, match=r"coded.parquet .* decodes to more than"):
+        read_table(tmp_path / "coded.parquet", STORIES, columns=ALIKE)
+    assert read_table(tmp_path / "plain.parquet", STORIES, columns=ALIKE).num_rows == 100
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "raw.jsonl", [{**ONE, "id": str(k)} for k in range(9_000)])
+    tables = stream_table(path, STORIES, columns=ALIKE)
+    next(tables)
+    with path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(DataError, match="changed while it was read"):
+        list(tables)
+
+
+def test_dates_that_nothing_can_hold_are_rejected(tmp_path: Path) -> None:
+    days = pa.array([1, 2**31 - 1, -(2**31) + 1], pa.int32()).cast(pa.date32())
+    table = pa.table({"id": ["a", "b", "c"], "day": days, **{n: ["x"] * 3 for n in ("post", "title", "body")}})  # noqa: E501
+    pq.write_table(table, tmp_path / "raw.parquet")
+    for columns in (ALIKE, {**ALIKE, "created_utc": "day"}):
+        rejected_rows = RejectedRows()
+        found = read_table(tmp_path / "raw.parquet", STORIES, columns=columns, rejected_rows=rejected_rows)  # noqa: E501
+        assert found.num_rows == 1
+        assert [row["row"] for row in rejected_rows.rows] == [2, 3]
+
+
+def test_a_name_of_a_file_that_is_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its name is not UTF-8"):
+        read_table(tmp_path / os.fsdecode(b"\xff.jsonl"), STORIES)
+
+
+def test_conversations_are_read_by_expressions(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "A lamp."}, {"role": "assistant", "content": "It lit."}]
+    rows = [{"id": "a", "chosen": turns}]
+    for path, prompt, text in (
+        (tmp_path / "raw.parquet", "chosen[1].content", "chosen[-1].content"),
+        (tmp_path / "raw.jsonl", "chosen->>'$[0].content'", "chosen->>'$[#-1].content'"),
+    ):
+        columns = {**ALIKE, "prompt_id": f"md5({prompt})", "prompt": prompt, "text": text}
+        (row,) = read_table(write_rows(path, rows), STORIES, columns=columns).to_pylist()
+        assert (row["prompt"], row["text"]) == ("A lamp.", "It lit.")
+        assert json.loads(row["chosen"]) == turns
+
+
 # Conditions ----------------------------------------------------------------------------------
 
 
@@ -525,6 +634,7 @@ def test_a_condition_that_cannot_be_is_a_clear_error(
         ("score", [1], "not a whole number"),
         ("created_utc", "soon", "not a time"),
         ("created_utc", True, "not a time"),
+        ("created_utc", "20179914", "not a time"),
         ("created_utc", 1e30, "not a time"),
         ("created_utc", -1e30, "not a time"),
         ("created_utc", "inf", "not a time"),
@@ -564,6 +674,7 @@ def test_a_broken_value_is_named_by_row_column_and_reason(
     ("value", "seconds"),
     [
         (1_580_000_000, 1_580_000_000),
+        ("20200126", 1_579_996_800),
         (1_580_000_000.9, 1_580_000_000),
         ("1580000000", 1_580_000_000),
         ("2020-01-26T00:53:20Z", 1_580_000_000),
