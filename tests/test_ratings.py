@@ -455,3 +455,20 @@ def test_a_text_that_is_not_known_is_not_the_shorter_one(pair_table):
     pairs = pair_table([{"chosen": "one two three"}, {"rejected": ""}, {"chosen": ""}])
     assert PairFacts.of(pairs).difference.tolist()[0] == 3 - pairs["rejected_n_words"][0].as_py()
     assert np.isnan(PairFacts.of(pairs).difference[1:]).all()
+
+
+def test_of_several_rows_of_a_rating_one_with_a_value_counts(read):
+    rows = [
+        {"story_id": "s", "who": 1, "plot": None},
+        {"story_id": "s", "who": 1, "plot": 4},
+        {"story_id": "s", "who": 1, "plot": "many"},
+        {"story_id": "s", "who": 1, "plot": 4},
+    ]
+    for order in (rows, rows[::-1]):
+        found, rejected_rows = read(order, values=["plot"])
+        assert rating_of(found) == {("1", "s"): 4.0}
+        assert rejected_rows.counts() == {
+            "plot: not a rating": 1,
+            "plot: null": 1,
+            "story_id: repeated row": 1,
+        }

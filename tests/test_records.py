@@ -33,13 +33,14 @@ from litbench.records import (
     pair_weights,
     prompt_keys,
 )
-from litbench.tables import stream_table, (
+from litbench.tables import (
     ROW,
     RejectedRows,
     check_parquet,
     cut_rows,
     read_table,
     row_sizes,
+    stream_table,
     write_sorted_batches,
     write_table,
 )
@@ -520,11 +521,15 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> Non
 
 def test_dates_that_nothing_can_hold_are_rejected(tmp_path: Path) -> None:
     days = pa.array([1, 2**31 - 1, -(2**31) + 1], pa.int32()).cast(pa.date32())
-    table = pa.table({"id": ["a", "b", "c"], "day": days, **{n: ["x"] * 3 for n in ("post", "title", "body")}})  # noqa: E501
+    table = pa.table(
+        {"id": ["a", "b", "c"], "day": days, **{n: ["x"] * 3 for n in ("post", "title", "body")}}
+    )
     pq.write_table(table, tmp_path / "raw.parquet")
     for columns in (ALIKE, {**ALIKE, "created_utc": "day"}):
         rejected_rows = RejectedRows()
-        found = read_table(tmp_path / "raw.parquet", STORIES, columns=columns, rejected_rows=rejected_rows)  # noqa: E501
+        found = read_table(
+            tmp_path / "raw.parquet", STORIES, columns=columns, rejected_rows=rejected_rows
+        )
         assert found.num_rows == 1
         assert [row["row"] for row in rejected_rows.rows] == [2, 3]
 
