@@ -200,10 +200,6 @@ def _query(
     return table
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _plain_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column of JSON as the texts it is written in."""
     texts = [chunk.storage for chunk in column.chunks]
@@ -305,7 +301,7 @@ def _elements(source: _Source) -> Iterator[_Chunk]:
             "whole: save it as JSONL, one object to a line"
         )
     with source.open("\n") as file, closing(_connect()) as connection:
-        whole = pa.table({"text": pa.array([_without_surrogates(file.read(), source)])})
+        whole = pa.table({"text": pa.array([file.read()])})
         query = "SELECT unnest(from_json(text, '[\"JSON\"]'))::VARCHAR AS line FROM raw"
         try:
             is_array = _query(connection, "SELECT json_type(text) = 'ARRAY' FROM raw", whole)
@@ -324,17 +320,6 @@ def _elements(source: _Source) -> Iterator[_Chunk]:
     for start in range(0, table.num_rows, CHUNK_ROWS):
         part = table.slice(start, CHUNK_ROWS)
         yield _Chunk(part, np.arange(start + 1, start + 1 + part.num_rows))
-
-
-def _without_surrogates(text: str, source: _Source) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{source.path} has bytes that are not {source.encoding.upper()} (character "
-            f"{error.start}): name its encoding under encoding:"
-        ) from error
-    return text
 
 
 def _read_json(source: _Source) -> Iterator[_Chunk]:
@@ -592,7 +577,7 @@ def _read_parquet(source: _Source) -> Iterator[_Chunk]:
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -703,7 +688,8 @@ def _read_chunks(source: _Source) -> Iterator[_Chunk]:
         yield from (_read_folder if path.is_dir() else _READERS[path.suffix])(source)
     except UnicodeError as error:
         raise DataError(
-            f"{path} is not {source.encoding.upper()} ({error}): name its encoding under encoding:"
+            f"{path} holds bytes that are not {source.encoding.upper()} ({error}): name its "
+            "encoding under encoding:"
         ) from error
     except duckdb.Error as error:
         raise DataError(f"{path} cannot be read ({_first_line(error)}): make it again") from error
@@ -1044,17 +1030,9 @@ class _Reader:
                 )
         lists = chunk.table.select(names).rename_columns([f"l{k}" for k in range(len(names))])
         columns = [_as_list(f"l{k}", lists.column(k).type) for k in range(len(names))]
-        lengths = np.stack(
-            list(
-                _query(
-                    connection,
-                    f"SELECT {', '.join(f'coalesce(len({c}), -1) AS n{k}' for k, c in enumerate(columns))} FROM raw",  # noqa: E501, S608
-                    lists,
-                )
-                .to_pydict()
-                .values()
-            )
-        )
+        counted = ", ".join(f"coalesce(len({c}), -1) AS n{k}" for k, c in enumerate(columns))
+        counts = _query(connection, f"SELECT {counted} FROM raw", lists)  # noqa: S608
+        lengths = np.stack([column.to_numpy() for column in counts.columns])
         for row in np.flatnonzero((lengths != lengths[0]).any(axis=0) | (lengths[0] < 0)).tolist():
             found = dict(zip(names, lengths[:, row].tolist(), strict=True))
             no_list = next((name for name, length in found.items() if length < 0), None)
@@ -1415,15 +1393,8 @@ def read_large_table(
 ) -> LargeTable:
     """Read sources of any size as one table: as `read_table`, by way of the disk.
 
-    Args:
-        sources: keys are compared across all of them.
-        schema: see `read_table`.
-        folder: an empty folder with room for all rows (compressed); the caller removes it.
-        columns: see `read_table`.
-        rejected_rows: see `read_table`.
-        where: see `read_table`.
-        explode: see `read_table`.
-        encoding: see `read_table`.
+    Other arguments as there; keys are compared across all sources. `folder` is empty and has room
+    for all rows (compressed); the caller removes it.
 
     Raises:
         DataError: see `read_table`; also when the disk is full.
