@@ -35,19 +35,17 @@ from litbench.config import nearest, run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
-from litbench.formats import read_raw
 from litbench.records import (
     PAIRS,
     STORIES,
     Column,
-    RejectedRows,
     Schema,
+    check_prompt_ids,
     empty_columns,
     pair_id,
     prompt_keys,
-    write_table,
 )
-from litbench.tables import ROW, read_table
+from litbench.tables import ROW, RejectedRows, iterate_rows, read_table, write_table
 from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest
 
@@ -109,6 +107,9 @@ RATIONALE = ("rationale", "rationale_first")
 FATES = ("kept", "absent", "other_verdict", "unreadable_verdict")
 FATE = "(fate of the rationale)"
 
+# Rows of any columns.
+ROWS = Schema("rows", (), key=())
+
 # A pair that names its stories by id.
 LINKS = Schema(
     "links",
@@ -128,13 +129,14 @@ class Config:
     Attributes:
         pairs: a file, a folder saved by datasets, or owner/name[@revision][:split].
         out: folder to write.
-        pair_columns: for each column its origin in `pairs`: a column's name, a template, or
-            "=constant". In the labelled form the columns are prompt, first, second, label and,
-            where the source has them, first_score, second_score, first_created_utc and so on.
+        pair_columns: for each column its origin in `pairs`: a column's name, or else an SQL
+            expression (DuckDB) such as "chosen[-1].content" for a list of messages. In the
+            labelled form the columns are prompt, first, second, label and, where the source has
+            them, first_score, second_score, first_created_utc and so on.
         keep: further columns of `pairs` to take along as they are.
-        label_first: values of `label` that prefer the first text; true and false are mapped by a
-            template, label: "{column}", which gives True and False.
-        label_second: values that prefer the second; a row with any other is set aside.
+        label_first: values of `label` that prefer the first text; true and false are written
+            by label: "CAST(column AS TEXT)", which gives true and false.
+        label_second: values that prefer the second; a row with any other is rejected.
         several: `chosen` and `rejected` are columns of lists, or of lists as JSON.
         rationale: column with an explanation that calls the first text Story A and the second
             Story B, for the labelled form only. It becomes the columns `rationale`, without its
@@ -145,6 +147,7 @@ class Config:
         stories: table of stories, or null when `pairs` holds the texts.
         story_columns: the same map for `stories`.
         where: SQL condition on the columns of `pairs`.
+        encoding: of text files, such as cp1252.
         label_source: who preferred the chosen story.
         split: written where the source names no split.
         cleaning: what to cut out of the texts; nothing when not given, and a step that is not
@@ -162,6 +165,7 @@ class Config:
     stories: str | None = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
+    encoding: str = "utf-8"
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
     cleaning: Cleaning = field(default_factory=Cleaning.none)
@@ -264,7 +268,7 @@ def columns_by_type(schema: Schema) -> dict[str, pa.DataType]:
 def join_stories(
     links: pa.Table, stories: pa.Table, config: Config, rejected_rows: RejectedRows
 ) -> pa.Table:
-    """Look both stories of every pair up; a pair that cannot be made is set aside."""
+    """Look both stories of every pair up; a pair that cannot be made is rejected."""
     ids = stories["story_id"].combine_chunks()
     places = {
         side: pc.index_in(links[f"{side}_story_id"], value_set=ids).combine_chunks()
@@ -300,17 +304,18 @@ class SetAsideOfRows(RejectedRows):
 
     Args:
         file: the source.
-        rows: of each row of the table, the number of the source's row that it was made of.
+        rows: of each row of the table, the number of the source's row that it was made of. Rows
+            noted under the source's own name have its numbers already.
     """
 
     def __init__(self, file: str, rows: Sequence[int]) -> None:
         super().__init__()
-        self._source, self._numbers = file, rows
+        self._source, self.numbers = file, list(rows)
 
     def add(self, file: str, row: int, column: str, reason: str, value: Any = None) -> None:
         """Note one row of the table."""
-        del file
-        super().add(self._source, self._numbers[row - 1], column, reason, value)
+        number = row if file == self._source else self.numbers[row - 1]
+        super().add(self._source, number, column, reason, value)
 
 
 def pair_up(config: Config, path: Path) -> RejectedRows:
@@ -326,43 +331,53 @@ def pair_up(config: Config, path: Path) -> RejectedRows:
     Raises:
         DataError: no row of the source makes a pair.
     """
+    rejected_rows = SetAsideOfRows(config.pairs, [])
+    rows = read_table(
+        config.pairs,
+        ROWS,
+        rejected_rows=rejected_rows,
+        where=config.where,
+        encoding=config.encoding,
+        numbered=True,
+    )
     origins = [config.pair_columns.get(side, side) for side in SIDES]
-    broken: list[tuple[int, str, str, Any]] = []
+    for name in origins:
+        if name not in rows.column_names:
+            raise DataError(
+                f"{config.pairs}: no column '{name}': {nearest(name, rows.column_names)}"
+            )
     made: list[dict[str, Any]] = []
-    numbers: list[int] = []
-    for chunk in read_raw(config.pairs, lambda *problem: broken.append(problem)):
-        for name in origins:
-            if name not in chunk.table.column_names:
-                raise DataError(
-                    f"{config.pairs}: no column '{name}': {nearest(name, chunk.table.column_names)}"
-                )
-        for number, row in zip(chunk.rows, chunk.table.to_pylist(), strict=True):
-            lists = [as_list(row[name]) for name in origins]
-            for name, texts in zip(origins, lists, strict=True):
-                if not texts:
-                    broken.append((number, name, "no list of texts", row[name]))
-            for two in itertools.product(*(texts or [] for texts in lists)):
-                made.append(row | dict(zip(origins, two, strict=True)))
-                numbers.append(number)
+    for row in iterate_rows(rows):
+        number = row.pop(ROW)
+        lists = [as_list(row[name]) for name in origins]
+        for name, texts in zip(origins, lists, strict=True):
+            if not texts:
+                rejected_rows.add(config.pairs, number, name, "no list of texts", row[name])
+        for two in itertools.product(*(texts or [] for texts in lists)):
+            made.append(row | dict(zip(origins, two, strict=True)))
+            rejected_rows.numbers.append(number)
     if not made:
         raise DataError(
-            f"{config.pairs}: no row has lists of chosen and rejected texts: {broken[:1]}"
+            f"{config.pairs}: no row has lists of chosen and rejected texts: "
+            f"{rejected_rows.counts()}: check pair_columns"
         )
-    write_table(pa.Table.from_pylist(made), path)
-    rejected_rows = SetAsideOfRows(config.pairs, numbers)
-    for number, *problem in broken:
-        RejectedRows.add(rejected_rows, config.pairs, number, *problem)
+    names = [name for name in rows.column_names if name != ROW]
+    types = {
+        name: pa.large_string() if name in origins else rows.schema.field(name).type
+        for name in names
+    }
+    write_table(pa.Table.from_pylist(made, pa.schema(types.items())), path)
     return rejected_rows
 
 
-def as_list(value: Any) -> list[Any] | None:
-    """A list, or one written as JSON; None for anything else."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    return value if isinstance(value, list) else None
+def as_list(value: Any) -> list[str] | None:
+    """The texts of a list written as JSON; None for anything else."""
+    try:
+        texts = json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    return texts if is_list else None
 
 
 def apply_labels(given: pa.Table, config: Config, rejected_rows: RejectedRows) -> pa.Table:
@@ -464,6 +479,7 @@ def complete(
     # Where a pair stood says nothing about which of two is kept.
     rows = texts[ROW].combine_chunks()
     pairs = name_pairs(texts.drop_columns([ROW]))
+    check_prompt_ids(pairs, config.pairs)
     cut: dict[str, int] = {}
     if config.cleaning != Cleaning.none():
         named = dict.fromkeys(SIDES, "pair_id")
@@ -510,13 +526,20 @@ def main(config: Config) -> None:
             schema,
             columns=origins,
             rejected_rows=rejected_rows,
-            where=config.where,
+            where=None if config.several else config.where,
+            encoding="utf-8" if config.several else config.encoding,
             numbered=True,
         )
     check_kept(given.drop_columns([ROW]), config)
     if config.stories is not None:
-        columns = {"source": "=import", **config.story_columns}
-        stories = read_table(config.stories, STORIES, columns=columns, rejected_rows=rejected_rows)
+        columns = {"source": "'import'", **config.story_columns}
+        stories = read_table(
+            config.stories,
+            STORIES,
+            columns=columns,
+            rejected_rows=rejected_rows,
+            encoding=config.encoding,
+        )
         given = join_stories(given, stories, config, rejected_rows)
     if config.label_first:
         given = apply_labels(given, config, rejected_rows)

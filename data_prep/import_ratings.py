@@ -7,8 +7,8 @@ judges (models) gave. Two stories of a prompt become a pair whose chosen story h
 rating of the people. Writes into `out`:
 
 - `pairs.parquet`: pairs whose means differ, by `min_gap` or more;
-- `all_pairs.parquet`: these and all others within a prompt. Where the means are equal, sides say
-  nothing. eval/benchmark.py compares annotators on them;
+- `all_pairs.parquet`: these and all others within a prompt, on which eval/benchmark.py compares
+  annotators. Pairs of equal means are in the split `tied`: their sides say nothing;
 - `ratings.parquet`: one number per story and rater;
 - `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
 
@@ -28,7 +28,6 @@ from litbench.artifact import Artifact
 from litbench.config import build, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
-from litbench.records import RejectedRows, write_table
 from litbench.sources.ratings import (
     RATED_STORIES,
     RaterKind,
@@ -39,7 +38,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
-from litbench.tables import read_table
+from litbench.tables import RejectedRows, read_table, write_table
 
 
 @dataclass
@@ -53,6 +52,7 @@ class Config:
         recorded: ratings by judges, likewise; empty when there are none.
         story_columns: where `story_id`, `prompt_id`, `prompt` and `text` come from.
         where: SQL condition on the stories' rows.
+        encoding: of the stories' file, if it is text.
         keep: further columns of the stories; each stands in the pairs once per side.
         min_raters: least number of people who rated a story.
         min_gap: least difference of two means, in units of a rating.
@@ -66,6 +66,7 @@ class Config:
     recorded: dict[str, Any] = field(default_factory=dict)
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
+    encoding: str = "utf-8"
     keep: list[str] = field(default_factory=list)
     min_raters: int = 2
     min_gap: float = 0.0
@@ -101,6 +102,7 @@ def main(config: Config) -> None:
         columns=config.story_columns,
         rejected_rows=rejected_rows,
         where=config.where,
+        encoding=config.encoding,
     )
     told = zip(*(stories[name].to_pylist() for name in ("story_id", "prompt", "text")), strict=True)
     digests = {name: story_digest(prompt, text) if text else None for name, prompt, text in told}

@@ -32,7 +32,7 @@ from litbench.curation.pair_making import (
     require_rensa,
 )
 from litbench.errors import ConfigError, DataError
-from litbench.records import write_table
+from litbench.tables import write_table
 
 PAIR_FILES = ("pairs.parquet", "pairs_before_symmetry.parquet")
 

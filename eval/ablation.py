@@ -61,10 +61,10 @@ from litbench.metrics.ablation import (
 )
 from litbench.metrics.agreement import pair_scores
 from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
-from litbench.records import PAIRS, pair_id, prompt_keys, write_table
+from litbench.records import PAIRS, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_panels, render_ablation
 from litbench.report.document import write_panels
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.text import digest
 
 _KEYS = [column.name for column in PAIRS.columns if column.name not in ("chosen", "rejected")]

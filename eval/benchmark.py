@@ -50,7 +50,7 @@ from litbench.metrics.agreement import has_texts
 from litbench.metrics.leaderboard import check_reference
 from litbench.metrics.sets import over_sets, set_rows, sets_markdown, write_sets_csv
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
-from litbench.records import prompt_keys, write_table
+from litbench.records import prompt_keys
 from litbench.selection import (
     Selection,
     choose_templates,
@@ -58,6 +58,7 @@ from litbench.selection import (
     read_validation,
     subsample,
 )
+from litbench.tables import write_table
 
 
 @dataclass

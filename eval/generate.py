@@ -25,8 +25,8 @@ from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
-from litbench.records import STORIES, Column, RejectedRows, Schema, empty_columns, write_table
-from litbench.tables import Reader
+from litbench.records import STORIES, Column, Schema, empty_columns
+from litbench.tables import ROW, RejectedRows, stream_table, write_table
 from litbench.text import count_words, digest, prompt_key
 
 PROMPTS = Schema(
@@ -134,11 +134,16 @@ def rows_of(config: Config, rejected_rows: RejectedRows) -> Iterator[tuple[int, 
     if not isinstance(config.prompts, str):
         yield from ((row, text, None) for row, text in enumerate(config.prompts, 1))
         return
-    reader = Reader(config.prompts, PROMPTS, config.columns, rejected_rows, config.where)
-    for chunk in reader.stream():
-        texts, names = (chunk.table[name].to_pylist() for name in ("prompt", "prompt_id"))
-        yield from zip(chunk.rows, texts, names, strict=True)
-    reader.refuse_nothing()
+    for table in stream_table(
+        config.prompts,
+        PROMPTS,
+        columns=config.columns,
+        rejected_rows=rejected_rows,
+        where=config.where,
+        numbered=True,
+    ):
+        columns = (table[name].to_pylist() for name in (ROW, "prompt", "prompt_id"))
+        yield from zip(*columns, strict=True)
 
 
 def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:

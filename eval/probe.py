@@ -43,10 +43,10 @@ from litbench.probes import (
     select_probes,
 )
 from litbench.raters import Asks, RaterSpec, blind, checked_trainer, files_of, parse_raters
-from litbench.records import STORIES, prompt_keys, write_table
+from litbench.records import STORIES, prompt_keys
 from litbench.report.document import write_panels
 from litbench.report.probes_page import draw_probes, render_probes
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.text import digest
 
 

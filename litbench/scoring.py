@@ -42,7 +42,6 @@ from litbench.artifact import (
 )
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
-from litbench.large_table import read_large_table
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
@@ -51,7 +50,14 @@ from litbench.raters import (
     load_rater,
     parse_raters,
 )
-from litbench.records import Column, RejectedRows, Schema, cut_rows, row_sizes, write_sorted_batches
+from litbench.records import Column, Schema
+from litbench.tables import (
+    RejectedRows,
+    cut_rows,
+    read_large_table,
+    row_sizes,
+    write_sorted_batches,
+)
 from litbench.text import digest, prompt_key
 
 # Raise it when a change of the code changes rewards: parts of another version are scored again.

@@ -20,7 +20,8 @@ from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard, leaderboard_text, plain
 from litbench.raters import RaterSpec, check_options, files_of, kinds, load_object
-from litbench.records import prompt_keys, write_table
+from litbench.records import prompt_keys
+from litbench.tables import write_table
 from litbench.templates import family_names
 from litbench.text import clean_name, digest
 

@@ -25,8 +25,9 @@ from litbench.metrics.ablation import (
     write_ablation_csv,
     write_size,
 )
-from litbench.records import STORIES, pair_id, prompt_keys, write_table
+from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_panels, render_ablation
+from litbench.tables import write_table
 
 LOOSE = {"min_score": None, "max_tokens": None, "min_words": None, "drop_talk": False}
 NAIVE = {"chosen_later": False, "symmetry_buckets": None}

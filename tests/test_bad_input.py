@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.config import run_program
-from litbench.records import STORIES, RejectedRows
-from litbench.tables import read_table
+from litbench.records import STORIES
+from litbench.tables import RejectedRows, read_table
 
 MAP = ["--columns.prompt=title", "--columns.text=body", "--columns.prompt_id=post"]
 ENDINGS = ["jsonl", "csv", "parquet"]
@@ -207,7 +207,7 @@ def test_half_a_parquet_file_is_refused(make_stories: Run, tmp_path: Path) -> No
     assert make_stories(path).says(str(path), "is not a Parquet file", "export it again")
 
 
-@pytest.mark.parametrize("name", ["raw.txt", "raw.json", "raw", "raw.jsonl.gz", "raw.tsv"])
+@pytest.mark.parametrize("name", ["raw.txt", "raw", "raw.jsonl.gz"])
 def test_a_wrong_file_ending_is_refused(make_stories: Run, tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "raw.jsonl", rows_of()).rename(tmp_path / name)
     ending = path.suffix
@@ -422,9 +422,9 @@ def test_a_story_of_two_megabytes_is_kept_whole(
         ("[1, 2]", "not a JSON object"),
         ("null", "not a JSON object"),
         ("\x00", "not JSON"),
-        ('{"story_id": ' + "1" * 5_000 + "}", "not JSON"),
-        ('{"story_id": ' + "[" * 200_000 + "]" * 200_000 + "}", "not JSON"),
-        ("{}", "null"),
+        ('{"story_id": ' + "1" * 5_000 + "}", "not text"),
+        ('{"story_id": ' + "[" * 200_000 + "]" * 200_000 + "}", "not text"),
+        ("{}", "an object without a key"),
         ('{"story_id": "x", "post": "p", "title": "t", "body": {"text": "nested"}}', "not text"),
     ],
 )
@@ -544,7 +544,7 @@ def plain_rows(count: int) -> list[dict[str, Any]]:
 def test_random_damage_never_loses_a_good_row_silently(tmp_path: Path, ending: str) -> None:
     rng = random.Random(20)
     path = write(tmp_path / f"raw.{ending}", plain_rows(12))
-    columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "=test"}
+    columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "'test'"}
     expected = read_table(path, STORIES, columns=columns).to_pylist()
     lines = path.read_bytes().splitlines()
     # The headings are spared: without them there are no columns.

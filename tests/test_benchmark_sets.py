@@ -10,8 +10,8 @@ from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Judged
 from litbench.metrics.sets import over_sets
-from litbench.records import PAIRS, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS
+from litbench.tables import read_table, write_table
 
 BASELINES = {"longer": {"kind": "longer"}, "shorter": {"kind": "shorter"}}
 

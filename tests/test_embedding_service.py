@@ -16,7 +16,7 @@ from litbench.errors import ConfigError, ModelError
 from litbench.models import embedding_service
 from litbench.models.embedding_service import ServiceEmbeddings
 from litbench.models.embeddings import EmbeddingOptions, EmbeddingStore
-from litbench.records import write_table
+from litbench.tables import write_table
 from litbench.text import digest
 
 KEY = "planted-key-of-the-fake-embedder"

@@ -206,9 +206,9 @@ def test_when_no_label_fits_those_found_are_named(importing: Callable[..., Any])
 
 
 def test_true_and_false_are_labels_by_a_template(importing: Callable[..., Any]) -> None:
-    columns = {**LABELLED["pair_columns"], "label": "{better}"}
+    columns = {**LABELLED["pair_columns"], "label": "CAST(better AS TEXT)"}
     rows = [labelled(1, True), labelled(2, False)]
-    pairs, _ = importing(rows, pair_columns=columns, label_first=["True"], label_second=["False"])
+    pairs, _ = importing(rows, pair_columns=columns, label_first=["true"], label_second=["false"])
     assert {pair["chosen"] for pair in pairs} == {"text a 1", "text b 2"}
 
 
@@ -579,3 +579,27 @@ def test_a_set_that_has_changed_is_imported_anew_and_a_pinned_one_is_not(tmp_pat
             "/out/pairs.parquet: 4 pairs",
             "/pinned/pairs.parquet: 3 pairs",
         ]
+
+
+@pytest.mark.parametrize("lists", [[5, "x"], [["x"], "y"], [], "x", "[", {"a": 1}, None])
+def test_lists_of_anything_but_texts_are_rejected(
+    importing: Callable[..., Any], lists: Any
+) -> None:
+    good = {"prompt": "p", "chosen": ["a", "b"], "rejected": '["c"]'}
+    rows = [good, {"prompt": "p", "chosen": lists, "rejected": ["z"]}]
+    pairs, _ = importing(rows, several=True)
+    assert sorted(pair["chosen"] for pair in pairs) == ["a", "b"]
+
+
+def test_two_prompts_under_one_id_are_refused_until_the_map_tells_them_apart(
+    importing: Callable[..., Any],
+) -> None:
+    rows = [
+        {"prompt_id": "p", "prompt": prompt, "chosen": f"a {prompt}", "rejected": f"b {prompt}"}
+        for prompt in ("A lamp.", "[WP] a lamp", "A tide.")
+    ]
+    with pytest.raises(DataError, match="1 of 1 prompt_ids stand for several prompts, such as 'p'"):
+        importing(rows)
+    pairs, _ = importing(rows, pair_columns={"prompt_id": "md5(prompt)"})
+    assert len({pair["prompt_id"] for pair in pairs}) == 3
+    assert len(importing(rows[:2])[0]) == 2

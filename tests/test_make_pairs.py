@@ -19,8 +19,9 @@ from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.records import PAIRS, check_parquet, pair_id, write_table
+from litbench.records import PAIRS, pair_id
 from litbench.sources.sample import read_sample
+from litbench.tables import check_parquet, write_table
 from litbench.text import prompt_key
 
 CONFIGS = Path(__file__).parent.parent / "configs/data"

@@ -23,7 +23,7 @@ from litbench.metrics.power import (
     plan,
     power,
 )
-from litbench.records import write_table
+from litbench.tables import write_table
 
 SIZES = {
     "prompts": st.integers(5, 400),

@@ -15,7 +15,7 @@ from litbench.evaluation import Judged
 from litbench.judges.recorded import RecordedRater, recorded_specs
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.raters import judge_pairs
-from litbench.records import PAIRS, VERDICTS, RejectedRows, write_table
+from litbench.records import PAIRS, VERDICTS
 from litbench.sources.ratings import (
     RATINGS,
     RatingTable,
@@ -26,7 +26,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
-from litbench.tables import read_table
+from litbench.tables import RejectedRows, read_table, write_table
 
 
 def write_rows(path, rows):
@@ -75,7 +75,7 @@ def test_a_rating_is_the_mean_of_its_scales_and_of_its_items(read):
     assert rejected_rows.total == 0
     again, _ = read(rows[::-1], **how)
     assert again == found
-    alone, _ = read(rows, rater="{who}, round {round}", values=["plot"])
+    alone, _ = read(rows, rater="who || ', round ' || round", values=["plot"])
     assert rating_of(alone)["1, round 2", "s"] == 5.0
 
 
@@ -460,3 +460,20 @@ def test_a_text_that_is_not_known_is_not_the_shorter_one(pair_table):
     pairs = pair_table([{"chosen": "one two three"}, {"rejected": ""}, {"chosen": ""}])
     assert PairFacts.of(pairs).difference.tolist()[0] == 3 - pairs["rejected_n_words"][0].as_py()
     assert np.isnan(PairFacts.of(pairs).difference[1:]).all()
+
+
+def test_of_several_rows_of_a_rating_one_with_a_value_counts(read):
+    rows = [
+        {"story_id": "s", "who": 1, "plot": None},
+        {"story_id": "s", "who": 1, "plot": 4},
+        {"story_id": "s", "who": 1, "plot": "many"},
+        {"story_id": "s", "who": 1, "plot": 4},
+    ]
+    for order in (rows, rows[::-1]):
+        found, rejected_rows = read(order, values=["plot"])
+        assert rating_of(found) == {("1", "s"): 4.0}
+        assert rejected_rows.counts() == {
+            "plot: not a rating": 1,
+            "plot: null": 1,
+            "story_id: repeated row": 1,
+        }

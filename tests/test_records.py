@@ -27,19 +27,23 @@ from litbench.records import (
     PAIRS,
     STORIES,
     VERDICTS,
-    RejectedRows,
-    check_parquet,
-    cut_rows,
     empty_columns,
     numbers_of_pairs,
     pair_id,
     pair_weights,
     prompt_keys,
+)
+from litbench.tables import (
+    ROW,
+    RejectedRows,
+    check_parquet,
+    cut_rows,
+    read_table,
     row_sizes,
+    stream_table,
     write_sorted_batches,
     write_table,
 )
-from litbench.tables import ROW, read_table
 from litbench.text import count_words_of
 
 Table = Callable[..., pa.Table]
@@ -134,7 +138,13 @@ def raw(path: Path, **changes: Any) -> Path:
     return write_rows(path, rows)
 
 
-MAP = {"story_id": "id", "prompt_id": "title", "prompt": "title", "text": "body", "source": "=test"}
+MAP = {
+    "story_id": "id",
+    "prompt_id": "title",
+    "prompt": "title",
+    "text": "body",
+    "source": "'test'",
+}
 
 
 # Formats -------------------------------------------------------------------------------------
@@ -234,7 +244,7 @@ def test_nested_extra_columns_are_kept_and_csv_says_that_it_cannot(
     stories = story_table([{}, {}]).append_column("tags", pa.array([["a", "b"], []]))
     for name in ("s.parquet", "s.jsonl"):
         write_table(stories, tmp_path / name)
-        assert read_table(tmp_path / name, STORIES)["tags"].to_pylist() == [["a", "b"], []]
+        assert read_table(tmp_path / name, STORIES)["tags"].to_pylist() == ['["a","b"]', "[]"]
     with pytest.raises(DataError, match=r"s.csv: CSV cannot hold column 'tags'.*use Parquet"):
         write_table(stories, tmp_path / "s.csv")
 
@@ -337,7 +347,7 @@ def test_columns_that_change_their_type_late_are_read_as_if_they_had_not(tmp_pat
 def test_a_fraction_among_whole_numbers_costs_no_other_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr("litbench.formats.CHUNK_ROWS", size)
+    monkeypatch.setattr("litbench.tables.CHUNK_ROWS", size)
     rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
     rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 7.0, 2.5
     rejected_rows = RejectedRows()
@@ -352,13 +362,13 @@ def test_a_fraction_among_whole_numbers_costs_no_other_row(
 
 @pytest.mark.usefixtures("_in_tokyo")
 @raw_format
-def test_a_map_names_columns_templates_and_constants(tmp_path: Path, ending: str) -> None:
+def test_a_map_names_columns_or_computes_them(tmp_path: Path, ending: str) -> None:
     columns = {
         **MAP,
-        "prompt_id": "{subreddit} {created_utc:%Y-%m}",
-        "source": "=archive {2020}",
-        "flair": "{title!r:.5}…",
-        "author": "{{{id}}}",
+        "prompt_id": "subreddit || strftime(to_timestamp(created_utc::BIGINT), ' %Y-%m')",
+        "source": "'archive {2020}'",
+        "flair": "title[:4] -- a remark",
+        "author": "md5(concat_ws('|', id, score))",
     }
     stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=columns)
     # 1,580,000,000 is 26 January 2020, 1,583,000,000 is 29 February, 1,590,000,000 is 20 May.
@@ -368,55 +378,47 @@ def test_a_map_names_columns_templates_and_constants(tmp_path: Path, ending: str
         "poems 2020-05",
     ]
     assert stories["source"].to_pylist() == ["archive {2020}"] * 3
-    assert stories["flair"].to_pylist() == ["'[WP]…", "'[WP]…", "'[EU]…"]
-    assert stories["author"].to_pylist() == ["{a}", "{b}", "{c}"]
+    assert stories["flair"].to_pylist() == ["[WP]", "[WP]", "[EU]"]
+    digests = [hashlib.md5(one, usedforsecurity=False).hexdigest() for one in (b"a|5", b"b|-2")]
+    assert stories["author"].to_pylist()[:2] == digests
     assert stories["score"].to_pylist() == [5, -2, 0]
     assert stories["created_utc"].to_pylist() == [1_580_000_000, 1_583_000_000, 1_590_000_000]
-
-
-@raw_format
-def test_a_column_that_was_mapped_is_renamed_and_the_others_stay(
-    tmp_path: Path, ending: str
-) -> None:
-    stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=MAP)
+    # Columns that were renamed are gone, those of an expression stay.
     assert not {"id", "title", "body"} & set(stories.column_names)
     assert stories["subreddit"].to_pylist() == ["stories", "stories", "poems"]
 
 
-def test_a_template_over_a_null_is_null_and_so_missing(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", subreddit=["x", None, "y"])
+@raw_format
+def test_the_name_of_a_column_is_taken_before_sql(tmp_path: Path, ending: str) -> None:
+    rows = [{"id": "a", "1 + 1": "p", 'say "it"': "a title", "Body": "b", "body": "c"}]
+    path = write_rows(tmp_path / f"raw.{ending}", rows)
+    columns = {"story_id": "id", "prompt_id": "1 + 1", "prompt": 'say "it"', "text": "body"}
+    (row,) = read_table(path, STORIES, columns={**columns, "source": "Body"}).to_pylist()
+    assert (row["prompt_id"], row["prompt"], row["text"]) == ("p", "a title", "c")
+    assert row["source"] == "b"
+
+
+def test_an_expression_that_is_null_or_fails_is_told_apart(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", subreddit=["12", None, "y"], score=[1, 2, 3])
     rejected_rows = RejectedRows()
-    columns = {**MAP, "prompt_id": "{subreddit}/{id}", "flair": "{subreddit}"}
+    columns = {**MAP, "score": "CAST(subreddit AS INT)", "flair": "subreddit || id"}
     stories = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
-    assert stories["prompt_id"].to_pylist() == ["x/a", "y/c"]
-    assert rejected_rows.counts() == {"prompt_id: null": 1}
-
-
-def test_a_value_that_does_not_fit_its_template_sets_the_row_aside(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", created_utc=[1e30, "soon", 1_580_000_000.0])
-    rejected_rows = RejectedRows()
-    columns = {**MAP, "flair": "{created_utc:%Y}"}
-    assert read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows).num_rows == 1
-    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [
-        (1, "flair"),
-        (2, "flair"),
-    ]
-    assert rejected_rows.rows[0]["reason"] == "does not fit the template {created_utc:%Y}"
+    assert stories["score"].to_pylist() == [12, None]
+    assert stories["flair"].to_pylist() == ["12a", None]
+    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(3, "score")]
+    assert rejected_rows.rows[0]["reason"] == "cannot be computed: CAST(subreddit AS INT)"
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"story_id": "idd"}, "no column 'idd' .mapped to story_id.: did you mean 'id'"),
+        ({"story_id": "idd"}, r"no column 'idd' \(mapped to story_id\).*: did you mean 'id'"),
         ({"story": "id"}, "'story' is no column of stories: did you mean"),
-        ({"prompt": "{titel}"}, "no column 'titel' for '{titel}': did you mean 'title'"),
-        ({"prompt": "{title.upper}"}, "no column 'title.upper'"),
-        ({"prompt": "{title[0]}"}, "no column"),
-        ({"prompt": "{}"}, "no column ''"),
-        ({"prompt": "{title"}, "is no template"),
-        ({"prompt": "title}{"}, "is no template"),
-        ({"prompt": "{{title}}"}, "names no column: a constant begins with ="),
-        ({"prompt": "{title:{id}}"}, "braces within braces"),
+        ({"prompt": "title ||"}, r"no column 'title \|\|'.*nor is it SQL \(Parser Error"),
+        ({"prompt": "title) FROM raw; SELECT (1"}, "nor is it SQL"),
+        ({"prompt": "getenv('HOME')"}, "nor is it SQL"),
+        ({"prompt": "(SELECT content FROM read_text('/etc/hosts'))"}, "nor is it SQL"),
+        ({"prompt": "(SELECT secret FROM columns)"}, "nor is it SQL"),
     ],
 )
 def test_a_map_that_does_not_fit_is_one_clear_error(
@@ -435,6 +437,119 @@ def test_a_map_counts_words_anew_and_a_finished_table_keeps_its_count(tmp_path: 
     path = write_rows(path, [{**row, "prompt_id": "p", "source": "s"} for row in rows])
     assert read_table(path, STORIES)["n_words"].to_pylist() == [99, 99, 99]
     assert read_table(path, STORIES, columns={})["n_words"].to_pylist() == [3, 2, 1]
+
+
+# Other formats and hostile ones ---------------------------------------------------------------
+
+ONE = {"id": "a", "post": "p", "title": "t", "body": "a caf\u00e9 \u2013 x", "created_utc": 5}
+ALIKE = {"story_id": "id", "prompt_id": "post", "prompt": "title", "text": "body", "source": "'s'"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
+@pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "tsv"])
+def test_text_files_of_any_encoding_are_read(tmp_path: Path, ending: str, encoding: str) -> None:
+    one = json.dumps(ONE, ensure_ascii=False)
+    delimiter = {"csv": ",", "tsv": "\t"}.get(ending, "")
+    lines = [delimiter.join(ONE), delimiter.join(map(str, ONE.values()))]
+    content = {"jsonl": one, "json": f"[{one}]"}.get(ending, "\n".join(lines))
+    path = tmp_path / f"raw.{ending}"
+    path.write_bytes(content.encode(encoding))
+    (row,) = read_table(path, STORIES, columns=ALIKE, encoding=encoding).to_pylist()
+    assert (row["text"], row["created_utc"]) == (ONE["body"], 5)
+    if encoding == "cp1252":
+        with pytest.raises(DataError, match="bytes that are not UTF-8"):
+            read_table(path, STORIES, columns=ALIKE)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"a": 1}', "holds no JSON array"),
+        ('[{"a": 1},', "is not JSON"),
+        ("[]", "holds no rows"),
+        ("[5]", "not a JSON object"),
+    ],
+)
+def test_what_is_no_json_array_of_objects_is_a_clear_error(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "raw.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_table(path, STORIES, columns=ALIKE)
+
+
+def test_extra_values_of_any_depth_are_kept_as_json(tmp_path: Path) -> None:
+    deep: Any = "x"
+    for _ in range(200):
+        deep = {"a": deep}
+    rows = [{**ONE, "id": str(k), "media": {f"key{k}": [k]}} for k in range(40)]
+    rows[3]["media"] = deep
+    rows[4]["media"] = "a text"
+    table = read_table(write_rows(tmp_path / "raw.jsonl", rows), STORIES, columns=ALIKE)
+    write_table(table, tmp_path / "s.parquet")
+    media = pq.read_table(tmp_path / "s.parquet")["media"].to_pylist()
+    assert media[:2] == ['{"key0":[0]}', '{"key1":[1]}']
+    assert (json.loads(media[3]), media[4]) == (deep, "a text")
+    keys = [{**ONE, f"key{k}": 1} for k in range(1_001)]
+    with pytest.raises(DataError, match="more than 1,000 different keys"):
+        read_table(write_rows(tmp_path / "raw.jsonl", keys), STORIES, columns=ALIKE)
+
+
+def test_a_dictionary_of_one_long_text_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    count = 8_192
+    bodies = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["a" * (1 << 18)])
+    columns = {name: [ONE[name]] * count for name in ("post", "title")}
+    table = pa.table({"id": [str(k) for k in range(count)], **columns, "body": bodies})
+    for name, given_table in (("coded", table), ("plain", table.slice(0, 100))):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(given_table, path, compression="zstd")
+    with pytest.raises(DataError, match=r"coded.parquet .* decodes to more than"):
+        read_table(tmp_path / "coded.parquet", STORIES, columns=ALIKE)
+    assert read_table(tmp_path / "plain.parquet", STORIES, columns=ALIKE).num_rows == 100
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "raw.jsonl", [{**ONE, "id": str(k)} for k in range(9_000)])
+    tables = stream_table(path, STORIES, columns=ALIKE)
+    next(tables)
+    with path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(DataError, match="changed while it was read"):
+        list(tables)
+
+
+def test_dates_that_nothing_can_hold_are_rejected(tmp_path: Path) -> None:
+    days = pa.array([1, 2**31 - 1, -(2**31) + 1], pa.int32()).cast(pa.date32())
+    table = pa.table(
+        {"id": ["a", "b", "c"], "day": days, **{n: ["x"] * 3 for n in ("post", "title", "body")}}
+    )
+    pq.write_table(table, tmp_path / "raw.parquet")
+    for columns in (ALIKE, {**ALIKE, "created_utc": "day"}):
+        rejected_rows = RejectedRows()
+        found = read_table(
+            tmp_path / "raw.parquet", STORIES, columns=columns, rejected_rows=rejected_rows
+        )
+        assert found.num_rows == 1
+        assert [row["row"] for row in rejected_rows.rows] == [2, 3]
+
+
+def test_a_name_of_a_file_that_is_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its name is not UTF-8"):
+        read_table(tmp_path / os.fsdecode(b"\xff.jsonl"), STORIES)
+
+
+def test_conversations_are_read_by_expressions(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "A lamp."}, {"role": "assistant", "content": "It lit."}]
+    rows = [{"id": "a", "chosen": turns}]
+    for path, prompt, text in (
+        (tmp_path / "raw.parquet", "chosen[1].content", "chosen[-1].content"),
+        (tmp_path / "raw.jsonl", "chosen->>'$[0].content'", "chosen->>'$[#-1].content'"),
+    ):
+        columns = {**ALIKE, "prompt_id": f"md5({prompt})", "prompt": prompt, "text": text}
+        (row,) = read_table(write_rows(path, rows), STORIES, columns=columns).to_pylist()
+        assert (row["prompt"], row["text"]) == ("A lamp.", "It lit.")
+        assert json.loads(row["chosen"]) == turns
 
 
 # Conditions ----------------------------------------------------------------------------------
@@ -489,7 +604,7 @@ def test_a_condition_on_numbers_of_a_csv_file_says_how_to_write_it(tmp_path: Pat
         ("score >", "cannot be evaluated"),
         ("votes > 3", "cannot be evaluated.*votes"),
         ("title", "cannot be evaluated"),
-        ("max(score) > 3", "gives 1 answers for 3 rows"),
+        ("max(score) > 3", "cannot be evaluated"),
         ("score > 1000", "is true of none of 3 rows"),
         ("score > 1, true", "cannot be evaluated"),
     ],
@@ -524,6 +639,7 @@ def test_a_condition_that_cannot_be_is_a_clear_error(
         ("score", [1], "not a whole number"),
         ("created_utc", "soon", "not a time"),
         ("created_utc", True, "not a time"),
+        ("created_utc", "20179914", "not a time"),
         ("created_utc", 1e30, "not a time"),
         ("created_utc", -1e30, "not a time"),
         ("created_utc", "inf", "not a time"),
@@ -563,6 +679,7 @@ def test_a_broken_value_is_named_by_row_column_and_reason(
     ("value", "seconds"),
     [
         (1_580_000_000, 1_580_000_000),
+        ("20200126", 1_579_996_800),
         (1_580_000_000.9, 1_580_000_000),
         ("1580000000", 1_580_000_000),
         ("2020-01-26T00:53:20Z", 1_580_000_000),
@@ -593,7 +710,7 @@ def test_timestamps_of_parquet_are_read_as_seconds_in_utc(tmp_path: Path, moment
     place = table.column_names.index("created_utc")
     pq.write_table(table.set_column(place, "created_utc", pa.array([moment] * 3)), path)
     assert read_table(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [1_580_000_000] * 3
-    columns = {**MAP, "flair": "{created_utc:%Y-%m-%d}"}
+    columns = {**MAP, "flair": "strftime(created_utc, '%Y-%m-%d')"}
     assert read_table(path, STORIES, columns=columns)["flair"][0].as_py() == "2020-01-26"
 
 
@@ -955,8 +1072,8 @@ def test_rows_are_cut_by_rows_and_bytes_whatever_follows(
 def test_large_rows_make_small_row_groups_whatever_their_batches(
     tmp_path: Path, story_table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("litbench.records._ROW_GROUP_BYTES", 2_000)
-    monkeypatch.setattr("litbench.records._ROW_GROUP", 20)
+    monkeypatch.setattr("litbench.tables._ROW_GROUP_BYTES", 2_000)
+    monkeypatch.setattr("litbench.tables._ROW_GROUP", 20)
     rng = random.Random(4)
     stories = story_table([{"text": "x" * rng.choice([1, 10, 400, 3_000])} for _ in range(100)])
     written = set()

@@ -19,7 +19,6 @@ import pytest
 from litbench import scoring
 from litbench.errors import ConfigError, DataError
 from litbench.raters import LengthRater
-from litbench.records import write_table
 from litbench.scoring import (
     ScoringJob,
     score_files,
@@ -27,7 +26,7 @@ from litbench.scoring import (
     scorer_spec,
     share_between_prompts,
 )
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,7 +136,7 @@ def test_borders_of_chunks_do_not_depend_on_how_rows_come(most, monkeypatch):
         assert pa.Table.from_batches(found).equals(whole)
 
 
-def test_parquet_keeps_the_types_of_all_columns(job, tmp_path):
+def test_parquet_keeps_plain_types_and_writes_nested_values_as_json(job, tmp_path):
     rows = pa.table(
         {
             "prompt": ["p", "p", "q"],
@@ -152,8 +151,10 @@ def test_parquet_keeps_the_types_of_all_columns(job, tmp_path):
     made = job(None, source=tmp_path / "in.parquet", chunk_stories=2)
     scored(made)
     found = pq.read_table(made.out)
-    for name in ("tags", "small", "inner"):
-        assert found[name].combine_chunks().equals(rows[name].combine_chunks())
+    assert found["small"].combine_chunks().equals(rows["small"].combine_chunks())
+    assert [value and json.loads(value) for value in found["tags"].to_pylist()] == [["a"], [], None]
+    inner = [value and json.loads(value) for value in found["inner"].to_pylist()]
+    assert inner == [{"x": 1.5}, {"x": None}, None]
     assert found["rank_within_prompt"].to_pylist() == [2, 1, 1]
     assert "beats_reference" not in found.column_names
 

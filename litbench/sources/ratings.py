@@ -20,15 +20,8 @@ import pyarrow as pa
 from litbench.config import nearest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.records import (
-    PAIRS,
-    Column,
-    RejectedRows,
-    Schema,
-    empty_columns,
-    pair_id,
-)
-from litbench.tables import ROW, read_table
+from litbench.records import PAIRS, Column, Schema, check_prompt_ids, empty_columns, pair_id
+from litbench.tables import ROW, RejectedRows, read_table
 from litbench.text import count_words, digest
 
 RaterKind = Literal["person", "recorded"]
@@ -72,11 +65,14 @@ _ROWS = Schema(
         Column("item", "text", "what was asked, where a rating has several rows"),
         Column("explanation", "text", "what the rater wrote"),
     ),
-    key=("story_id", "rater", "item"),
+    # Which of several rows counts is decided among those that have a value.
+    key=(),
 )
 
 # Two means of the same ratings in another order differ by rounding.
 ROUNDING = 1e-9
+# The split of pairs without a label, so that nothing takes them for labelled ones.
+TIED = "tied"
 _WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
@@ -86,13 +82,15 @@ class RatingTable:
 
     Attributes:
         table: the file.
-        rater: column of the rater's name, or a template such as "{judge} prompt {eval_prompt}".
+        rater: column of the rater's name, or an SQL expression over the columns such as
+            "judge || ' prompt ' || eval_prompt".
         values: columns of numbers, or of yes and no (1 and 0); a row's value is their mean.
         item: column that tells the rows of one rater and story apart, such as the test that was
             asked or the prompt of the judge; the rating is the mean over them.
         story_id: column of the story.
         explanation: column of what the rater wrote.
         where: SQL condition on the file's rows.
+        encoding: of a text file, such as cp1252.
         lowest_is_best: the values are ranks, 1 the best; a rating is then the negative mean.
         least_share: least share of a rater's items that must have a value for a rating.
         slots: the rater's name is a place in a list, filled by another person from story to story.
@@ -105,6 +103,7 @@ class RatingTable:
     story_id: str = "story_id"
     explanation: str | None = None
     where: str | None = None
+    encoding: str = "utf-8"
     lowest_is_best: bool = False
     least_share: float = 1.0
     slots: bool = False
@@ -173,13 +172,14 @@ def read_ratings(
         columns=columns,
         rejected_rows=rejected_rows,
         where=how.where,
+        encoding=how.encoding,
         numbered=True,
     )
     for name in how.values:
         if name not in rows.column_names:
             raise DataError(f"{file}: no column '{name}': {nearest(name, rows.column_names)}")
-    given: dict[tuple[str, str], dict[str, tuple[float | None, str | None]]] = defaultdict(dict)
-    items: dict[str, set[str]] = defaultdict(set)
+    usable: dict[tuple[str, str, str], list[tuple[bool, str, float | None, dict[str, Any]]]]
+    usable = defaultdict(list)
     for row in rows.to_pylist():
         if row["story_id"] not in digests:
             if are_selected:
@@ -190,9 +190,20 @@ def read_ratings(
         value = _value_of(row, how.values, file, kind, rejected_rows)
         if value is None and kind == "person":
             continue
-        item = row["item"] or ""
-        items[row["rater"]].add(item)
-        given[row["rater"], row["story_id"]][item] = (value, row["explanation"])
+        content = digest(*(one for one in row.items() if one[0] != ROW))
+        key = (row["rater"], row["story_id"], row["item"] or "")
+        usable[key].append((value is None, content, value, row))
+    given: dict[tuple[str, str], dict[str, tuple[float | None, str | None]]] = defaultdict(dict)
+    items: dict[str, set[str]] = defaultdict(set)
+    for (rater, story, item), found_rows in usable.items():
+        # One with a value first, then the smallest by content, whatever the order of rows.
+        kept = min(found_rows, key=lambda one: one[:2])
+        for one in found_rows:
+            if one is not kept:
+                reason = "repeated row" if one[1] == kept[1] else "duplicate id"
+                rejected_rows.add(file, one[3][ROW], "story_id", reason, story)
+        items[rater].add(item)
+        given[rater, story][item] = (kept[2], kept[3]["explanation"])
     if not given:
         raise DataError(
             f"{file}: no rating of these stories: {rejected_rows.counts()}: check values"
@@ -268,7 +279,7 @@ def pair_rated_stories(
     """All pairs of rated stories within a prompt; chosen is the one with the higher mean.
 
     Stories with equal means are pairs here too, with sides that go by a hash and say nothing:
-    `gaps` tells them. A text that the source does not have is empty, with a length of 0.
+    they are in split `TIED`. A text that the source does not have is empty, with a length of 0.
 
     Args:
         stories: table by the schema RATED_STORIES.
@@ -284,6 +295,7 @@ def pair_rated_stories(
     Raises:
         DataError: no pair can be made, or there is no such column to keep.
     """
+    check_prompt_ids(stories, "stories")
     for name in keep:
         if name not in stories.column_names:
             raise DataError(
@@ -316,7 +328,7 @@ def pair_rated_stories(
                 "prompt_id": one["prompt_id"],
                 "prompt": one["prompt"],
                 "label_source": "people",
-                "split": split,
+                "split": split if abs(gap) > ROUNDING else TIED,
             }
             for side, story in (("chosen", chosen), ("rejected", rejected)):
                 pair[side] = story["text"] or ""
