@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_atomically, write_json
+from litbench.artifact import Artifact, source_digest, write_atomically, write_json
 from litbench.config import build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
@@ -272,16 +272,16 @@ def with_templates(
 
 
 def judge_sets(
-    config: Config, evaluations: Mapping[str, Evaluation], artifacts: Mapping[str, Artifact]
+    config: Config, evaluations: Mapping[str, Evaluation], outdated: Mapping[str, Artifact]
 ) -> VerdictParts:
-    """Judge every set, and write the evaluations that are not current."""
+    """Judge every set, and write the evaluations that are outdated."""
     set_of: dict[str, str] = {}
     jobs = []
     for name, one in evaluations.items():
-        size, digests = one.read().all.num_rows, artifacts[name].digests
-        data = [digests[key] for key in one.inputs() if key != "ratings"]
+        size = one.read_all().num_rows
+        data = [source_digest(path) for key, path in one.inputs().items() if key != "ratings"]
         for spec in one.specs:
-            label = f"{name}-{spec.name}" if name else spec.name
+            label = f"{spec.name}@{name}" if name else spec.name
             set_of[label] = name
             jobs.append(Job(spec, label, one.read_all, [data, one.split], work=size))
     # Jobs of one rater go one after the other, so that it is loaded once.
@@ -298,13 +298,12 @@ def judge_sets(
         records[set_of[job.label]][job.spec.name] = [record]
     # Return freed memory to the OS before computing metrics.
     pa.default_memory_pool().release_unused()
-    for name, one in evaluations.items():
-        if not config.errors_again and artifacts[name].is_current():
-            continue
+    for name, artifact in outdated.items():
+        one = evaluations[name]
         if name:
             print(f"\n{name}:")
         finish_evaluation(
-            artifacts[name],
+            artifact,
             list(verdicts[name].values()),
             records[name],
             one.read().without_texts(),
@@ -312,7 +311,8 @@ def judge_sets(
             one.ratings,
         )
         for rater, table in verdicts[name].items():
-            print_errors(rater, table)
+            if one.raters[rater]["kind"] != "recorded":
+                print_errors(rater, table)
     return parts
 
 
@@ -354,9 +354,13 @@ def main(config: Config) -> None:
         print_estimates(judged, config.out)
     else:
         artifacts = {name: one.artifact() for name, one in evaluations.items()}
-        current = [one.is_current() for one in artifacts.values()]
-        if config.errors_again or not all(current):
-            parts = judge_sets(config, evaluations, artifacts)
+        outdated = {
+            name: artifact
+            for name, artifact in artifacts.items()
+            if config.errors_again or not artifact.is_current()
+        }
+        if outdated:
+            parts = judge_sets(config, evaluations, outdated)
             if len(evaluations) == len(sets):
                 parts.discard_others()
         elif "" in sets:

@@ -322,19 +322,14 @@ def read_held_out(
     if path is None and split is None:
         return None
     held_out = read_pairs(path or pairs, None, split).headline
-    shared = set(prompt_keys(held_out)) & (known | set(prompt_keys(training)))
+    trained_on = known | set(prompt_keys(training))
+    texts = zip(held_out["prompt"].to_pylist(), prompt_keys(held_out), strict=True)
+    shared = {key: prompt for prompt, key in texts if key in trained_on}
     if shared:
-        seen = next(
-            prompt
-            for prompt, key in zip(
-                held_out["prompt"].to_pylist(), prompt_keys(held_out), strict=True
-            )
-            if key in shared
-        )
         raise ConfigError(
             f"{len(shared)} prompts of the pairs to evaluate on are trained on, here or by the "
-            f"backbone before, such as {seen!r:.80}: name another evaluation_split or "
-            "evaluation_pairs, or train on a split"
+            f"backbone before, such as {min(shared.values())!r:.80}: name another evaluation_split "
+            "or evaluation_pairs, or train on a split"
         )
     return held_out
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from litbench.artifact import Artifact, write_json
 from litbench.config import nearest
@@ -27,8 +28,6 @@ from litbench.text import clean_name, digest
 
 # Ten leave nine tenths of the pairs to choose by.
 _PARTS = 10
-# Below it a template may have lost by its form of answer and not by its criteria.
-_ENOUGH_COVERAGE = 0.95
 
 
 @dataclass
@@ -57,8 +56,8 @@ class TemplateChoice:
     """The template of one judge.
 
     Attributes:
-        rater: the judge.
-        templates: by agreement, the chosen one first.
+        judge: the judge.
+        candidates: its entry with each template, by agreement, the chosen one first.
         rows: their figures, each compared with the chosen one.
         chosen_anew: agreement of each part of the prompts under the template that the other parts
             choose.
@@ -66,12 +65,17 @@ class TemplateChoice:
         parts: number of parts.
     """
 
-    rater: str
-    templates: list[str]
+    judge: str
+    candidates: list[RaterSpec]
     rows: list[LeaderboardRow]
     chosen_anew: Interval
     same: int
     parts: int
+
+    @property
+    def templates(self) -> list[str]:
+        """The templates, by agreement."""
+        return [str(spec.options["template"]) for spec in self.candidates]
 
     @property
     def not_significant(self) -> list[str]:
@@ -136,27 +140,27 @@ def choose_anew(credits: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, 
 
 
 def choose_template(
-    rater: str, templates: Mapping[str, str], verdicts: pa.Table, pairs: pa.Table
+    judge: str, candidates: Sequence[RaterSpec], verdicts: pa.Table, pairs: pa.Table
 ) -> TemplateChoice:
-    """Choose the template with the highest agreement.
+    """Choose the template with the highest agreement; the first one, where several have it.
 
     Args:
-        rater: the judge.
-        templates: by the name under which the judge with this template stands in `verdicts`.
-        verdicts: on the validation pairs, table by the schema VERDICTS.
+        judge: the judge.
+        candidates: its entry with each template.
+        verdicts: of all candidates on the validation pairs, table by the schema VERDICTS.
         pairs: the validation pairs, of two prompts or more.
     """
     scores = {one.rater: one for one in pair_scores(verdicts, pairs)}
-    credits = np.stack([scores[name].credit for name in templates])
+    credits = np.stack([scores[spec.name].credit for spec in candidates])
     clusters = np.asarray(PairFacts.of(pairs).clusters)
-    names, best, means = list(templates), best_of(credits), credits.mean(axis=1).round(12)
-    order = sorted(range(len(names)), key=lambda place: (-means[place], place))
-    rows = {row.rater: row for row in leaderboard(verdicts, pairs, names[best])}
+    best, means = best_of(credits), credits.mean(axis=1).round(12)
+    order = sorted(range(len(candidates)), key=lambda place: (-means[place], place))
+    rows = {row.rater: row for row in leaderboard(verdicts, pairs, candidates[best].name)}
     anew, choices = choose_anew(credits, clusters)
     return TemplateChoice(
-        rater,
-        [templates[names[place]] for place in order],
-        [rows[names[place]] for place in order],
+        judge,
+        [candidates[place] for place in order],
+        [rows[candidates[place].name] for place in order],
         jackknife_interval(anew, clusters),
         choices.count(best),
         len(choices),
@@ -167,9 +171,8 @@ def choice_json(choice: TemplateChoice) -> dict[str, Any]:
     """A choice as JSON can hold it."""
     rows = zip(choice.templates, choice.rows, strict=True)
     return {
-        "rater": choice.rater,
+        "rater": choice.judge,
         "template": choice.templates[0],
-        "agreement": plain(choice.rows[0].agreement),
         "not_significant": choice.not_significant,
         "chosen_anew": plain(choice.chosen_anew),
         "parts": choice.parts,
@@ -180,28 +183,15 @@ def choice_json(choice: TemplateChoice) -> dict[str, Any]:
 
 def choice_text(choice: TemplateChoice) -> str:
     """The figures for a terminal: what was chosen, and how much that says."""
-    name, agreement = clean_name(choice.rater), choice.rows[0].agreement
-    others, unclear = len(choice.templates) - 1, choice.not_significant
-    lines = [
-        leaderboard_text(choice.rows),
-        "",
-        f"{name}: template {choice.templates[0]}, agreement {agreement} on the pairs that it was "
-        "chosen on, which is optimistic; chosen on the other prompts and scored on those left out "
-        f"{choice.chosen_anew} ({choice.same} of {choice.parts} times the same template)",
-    ]
-    if unclear:
-        lines.append(f"not significantly better than {len(unclear)} of the {others} others")
-    poor = [
-        f"{template} {row.coverage:.3f}"
-        for template, row in zip(choice.templates, choice.rows, strict=True)
-        if row.coverage < _ENOUGH_COVERAGE
-    ]
-    if poor:
-        lines.append(
-            f"low coverage: {', '.join(poor)}; a pair without a verdict counts one half, so this "
-            "also compares how often the judge keeps to the form of the answer"
-        )
-    return "\n".join(lines)
+    others, unclear = len(choice.templates) - 1, len(choice.not_significant)
+    text = (
+        f"{leaderboard_text(choice.rows)}\n\n"
+        f"{clean_name(choice.judge)}: template {choice.templates[0]}, agreement "
+        f"{choice.rows[0].agreement} on the pairs that it was chosen on, which is optimistic; "
+        "chosen on the other prompts and scored on those left out "
+        f"{choice.chosen_anew} ({choice.same} of {choice.parts} times the same template)"
+    )
+    return text + (f"; not significantly better than {unclear} of {others}" if unclear else "")
 
 
 # Choosing ------------------------------------------------------------------------------------
@@ -306,14 +296,11 @@ def choose_templates(
         for spec in specs
     ]
     verdicts = pa.concat_tables(table for _, table, _ in evaluate(jobs, parts))
-    chosen, choices = {}, []
+    choices = []
     for judge, of_judge in candidates.items():
-        names = {spec.name: str(spec.options["template"]) for spec in of_judge}
-        own = verdicts.filter(pa.array([name in names for name in verdicts["rater"].to_pylist()]))
-        choice = choose_template(judge, names, own, validation)
-        best = next(s for s in of_judge if s.options["template"] == choice.templates[0])
-        chosen[judge] = replace(best, name=judge)
-        choices.append(choice)
+        names = pa.array([spec.name for spec in of_judge], pa.large_string())
+        own = verdicts.filter(pc.is_in(verdicts["rater"], value_set=names))
+        choices.append(choose_template(judge, of_judge, own, validation))
     text = "\n\n".join(map(choice_text, choices)) + "\n"
     content = [choice_json(choice) for choice in choices]
     artifact.write("verdicts.parquet", lambda path: write_table(verdicts, path))
@@ -323,4 +310,4 @@ def choose_templates(
     artifact.finish()
     parts.discard_others()
     print(text)
-    return chosen
+    return {one.judge: replace(one.candidates[0], name=one.judge) for one in choices}

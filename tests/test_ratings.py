@@ -445,7 +445,7 @@ def test_without_any_text_there_are_figures_but_no_lengths(study, programs, load
     assert all(row["chosen_longer"]["n"] == row["chosen_shorter"]["n"] == 0 for row in rows)
     assert all(row["by_gap"] == [] for row in rows)
     report = load_program("eval/report.py")
-    report.main(report.Config(out, tmp_path / "report"))
+    report.main(report.Config({"recorded": out}, tmp_path / "report"))
     page = (tmp_path / "report" / "report.html").read_text()
     assert "One annotator against the others" in page
     assert "Length differences" not in page

@@ -240,7 +240,7 @@ def test_the_best_template_of_each_judge_judges(benchmark, capsys, tmp_path):
     assert len(verdicts) == 100 * 2 * 6
     by_hand = np.mean([row["outcome"] == "chosen" for row in verdicts if row["rater"]
                        == "large@writerly"])  # fmt: skip
-    assert large["agreement"]["mean"] == pytest.approx(by_hand, abs=1e-6)
+    assert large["templates"][0]["agreement"]["mean"] == pytest.approx(by_hand, abs=1e-6)
     judged = read_manifest(tmp_path / "out")["config"]["raters"]
     assert {name: entry.get("template") for name, entry in judged.items()} == {
         "longer": None, "large": "writerly", "tiny": "reddit_minimal", "given": "minimal",
@@ -260,7 +260,7 @@ def test_a_choice_that_is_not_significant_is_called_so(benchmark, tmp_path, caps
     means = {one["template"]: one["agreement"]["mean"] for one in found["templates"]}
     assert found["template"] == max(means, key=means.get)
     assert len(found["not_significant"]) == 2
-    assert "not significantly better than 2 of the 2 others" in capsys.readouterr().out
+    assert "not significantly better than 2 of 2" in capsys.readouterr().out
 
 
 def test_renamed_sides_make_the_worst_template_the_best(
@@ -281,16 +281,13 @@ def test_renamed_sides_make_the_worst_template_the_best(
     assert found["turned"]["template"] == found["straight"]["templates"][-1]["template"]
 
 
-def test_without_verdicts_the_first_template_is_taken_and_coverage_told(
-    benchmark, tmp_path, capsys
-):
+def test_without_verdicts_the_first_template_is_taken(benchmark, tmp_path):
     silent = dict.fromkeys(KNOWN)
     program, config = benchmark({"tiny": {"kind": "known", "rights": silent}})
     program.main(config)
     (found,) = found_in(tmp_path / "out")
     assert found["template"] == "writerly"
     assert {(row["agreement"]["mean"], row["coverage"]) for row in found["templates"]} == {(0.5, 0)}
-    assert "low coverage: writerly 0.000" in capsys.readouterr().out
 
 
 def test_choosing_anew_never_sees_the_prompts_it_is_scored_on():
