@@ -6,8 +6,8 @@ Reads verdicts with explanations: folders of evaluations (eval/benchmark.py, or 
 manifest names the pairs), or verdict files with the pairs they judged. Looks for features in each
 explanation (talk of plot, character, style, ...; litbench/metrics/explanation_text.py) and
 compares the agreement of verdicts with a feature and without it. Writes `explanations.json`,
-`.csv`, `.txt` and `.html`, the paper's Figure 8 as `figure8.tex` and, where some difference can be told,
-`.svg` and `.png`, and `manifest.json` into `out`. The page shows excerpts of explanations.
+`.csv`, `.txt` and `.html`, the paper's Figure 8 as `figure8.tex` and, where some difference can be
+told, `.svg` and `.png`, and `manifest.json` into `out`. The page shows excerpts of explanations.
 """
 
 from collections import Counter
