@@ -53,14 +53,11 @@ class Fidelity:
             reader of the description names; neither side is 1/2, and so is chance.
         correlation: of the reader's answer (1, 0, -1) with the unit, over active and quiet pairs;
             NaN where either never varies.
-        quiet: share of the pairs on which the unit is quiet where the reader names neither side;
-            None without such pairs.
         unread: answers that could not be read; left out.
     """
 
     agreement: Interval
     correlation: float
-    quiet: float | None
     unread: int
 
 
@@ -283,12 +280,10 @@ def fidelity_of(
     if not active.any():
         return None
     credit = (1 + said[active] * np.sign(values[active])) / 2
-    quiet = read & (values == 0)
     varies = np.ptp(said[read]) > 0 and np.ptp(values[read]) > 0
     return Fidelity(
         jackknife_interval(credit, np.asarray(prompts)[active]),
         float(np.corrcoef(said[read], values[read])[0, 1]) if varies else math.nan,
-        float((said[quiet] == 0).mean()) if quiet.any() else None,
         int((~read).sum()),
     )
 
