@@ -8,7 +8,7 @@ rating of the people. Writes into `out`:
 
 - `pairs.parquet`: pairs whose means differ, by `min_gap` or more;
 - `all_pairs.parquet`: these and all others within a prompt. Where the means are equal, sides say
-  nothing. eval/recorded.py needs it to compare one human with the others;
+  nothing. eval/benchmark.py compares annotators on them;
 - `ratings.parquet`: one number per story and rater;
 - `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
 

@@ -34,6 +34,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from litbench.curation.world_studies import Unit, Worlds, check_variants, rows_of_worlds
+from litbench.report.study_figures import draw_study
 
 from litbench.artifact import Artifact, code_digest
 from litbench.config import build, run_program
@@ -50,7 +52,6 @@ from litbench.curation.invented_texts import styles_of
 from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.simulation import World, simulate_world, stories_table
 from litbench.curation.splits import split_prompts
-from litbench.curation.world_studies import Unit, Worlds, check_variants, rows_of_worlds
 from litbench.draws import check_seeds
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.pairing_rules import (
@@ -66,7 +67,6 @@ from litbench.metrics.pairing_rules import (
     within_prompts,
 )
 from litbench.models.features import feature_matrix
-from litbench.report.study_figures import draw_study
 from litbench.report.study_page import render_study, write_study
 
 # What is told of labels, by column of the page.

@@ -234,7 +234,7 @@ def main(config: Config) -> None:
         evaluation_manifest=first.judged.manifest,
         # A pairs file from elsewhere has none of its own; the page then has no funnel.
         pairs_manifest=first.judged.manifest_of_pairs(),
-        humans=first.judged.humans(),
+        humans=first.judged.annotators(),
         changes=changes,
     )
     artifact.write("report.html", lambda path: path.write_text(page, encoding="utf-8"))

@@ -5,7 +5,10 @@ litbench serve --model runs/verifier/model
 """
 
 import argparse
+import logging
+import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import yaml
 
 from litbench import __version__
 from litbench.config import clear_exit
-from litbench.errors import ConfigError, DataError
+from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.raters import RaterSpec
 from litbench.scoring import (
     CHUNK_STORIES,
@@ -25,19 +28,20 @@ from litbench.scoring import (
     scorer_entry,
     scorer_spec,
 )
-from litbench.serving import command as serving
+
+_TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 
 
-def _rater(arguments: argparse.Namespace) -> RaterSpec:
+def rater_spec(arguments: argparse.Namespace) -> RaterSpec:
     """The rater that the command line names.
 
     Raises:
-        ConfigError: a rater that is no mapping, or beside options of a model folder.
+        ConfigError: --rater is no YAML mapping, or stands beside options of a model.
     """
+    options = {"device": arguments.device, "batch_tokens": arguments.batch_tokens}
     if arguments.model is not None:
-        entry = scorer_entry(arguments.model, arguments.device, arguments.batch_tokens)
-        return scorer_spec(entry)
-    if arguments.device is not None or arguments.batch_tokens is not None:
+        return scorer_spec(scorer_entry(arguments.model, **options))
+    if set(options.values()) != {None}:
         raise ConfigError(
             "--device and --batch-tokens go with --model: write them into --rater as device and "
             "batch_tokens"
@@ -45,41 +49,25 @@ def _rater(arguments: argparse.Namespace) -> RaterSpec:
     try:
         return scorer_spec(yaml.safe_load(arguments.rater))
     except yaml.YAMLError as error:
-        line = " ".join(str(error).split())
         raise ConfigError(
-            f"--rater is no YAML ({line}): write it as '{{kind: longer}}', in quotes"
+            f"--rater is no YAML ({error}): write it as '{{kind: longer}}', in quotes"
         ) from error
 
 
-def _score_one(spec: RaterSpec, prompt: str | None, story: str) -> None:
-    """Print the reward of one story; of standard input where it is a dash.
+def _add_rater(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", help="model folder, or a reward model's name on the Hub")
+    which.add_argument("--rater", help="any rater with rewards, as in a config: '{kind: longer}'")
+    parser.add_argument("--device", help="such as cuda or cpu")
+    parser.add_argument("--batch-tokens", type=int, help="most tokens of one forward pass")
 
-    Raises:
-        ConfigError: there is no prompt or no story.
-        DataError: standard input is no UTF-8, or the reward is not finite.
-    """
-    if story == "-":
-        try:
-            story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"standard input is no UTF-8 at byte {error.start}: convert it"
-            ) from error
-    if prompt is None or not prompt.strip():
-        raise ConfigError(
-            "--story has no prompt, and a reward is that of a prompt and a story: "
-            "give --prompt TEXT"
-        )
-    if not story.strip():
-        raise ConfigError("--story is empty: give a text, or - to read one from standard input")
-    (reward,) = finite_rewards(load_scorer(spec), [prompt], [story])
-    print(f"{reward:.6f}")
-    print("  it can be compared with rewards of the same prompt only", file=sys.stderr)
+
+# litbench score -------------------------------------------------------------------------------
 
 
 def score(arguments: argparse.Namespace) -> None:
     """Score files of stories, or one story from the command line."""
-    spec = _rater(arguments)
+    spec = rater_spec(arguments)
     if arguments.story is not None:
         of_files = ("input", "out", "where", "reference", "reference_where")
         if given := [name for name in of_files if getattr(arguments, name) is not None]:
@@ -89,101 +77,174 @@ def score(arguments: argparse.Namespace) -> None:
         return
     if arguments.input is None or arguments.out is None:
         raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
-    job = ScoringJob(
-        spec,
-        tuple(arguments.input),
-        arguments.out,
-        prompt_column=arguments.prompt_column,
-        text_column=arguments.text_column,
-        prompt=arguments.prompt,
-        where=arguments.where,
-        reference=arguments.reference,
-        reference_where=arguments.reference_where,
-        chunk_stories=arguments.chunk_stories,
-    )
+    options = {
+        one.name: getattr(arguments, one.name)
+        for one in fields(ScoringJob)
+        if one.name not in ("rater", "inputs", "out")
+    }
+    job = ScoringJob(spec, tuple(arguments.input), arguments.out, **options)
     manifest = score_files(job)
-    if manifest is None:
-        return
+    if manifest is not None:
+        _print_summary(job, manifest)
+
+
+def _score_one(spec: RaterSpec, prompt: str | None, story: str) -> None:
+    """Print the reward of one story; of standard input if it is a dash."""
+    if story == "-":
+        try:
+            story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"standard input is no UTF-8 at byte {error.start}: convert it"
+            ) from error
+    if not prompt or not prompt.strip() or not story.strip():
+        raise ConfigError("a reward is that of a prompt and a story: give --prompt and --story")
+    (reward,) = finite_rewards(load_scorer(spec), [prompt], [story])
+    print(f"{reward:.6f}")
+    print("  it can be compared with rewards of the same prompt only", file=sys.stderr)
+
+
+def _print_summary(job: ScoringJob, manifest: dict[str, Any]) -> None:
     if manifest.get("unchanged"):
         print(f"unchanged: {job.out}")
         return
-    _tell(job, manifest)
-
-
-def _tell(job: ScoringJob, manifest: dict[str, Any]) -> None:
-    """Print what was scored, and what a reader should know about it."""
     counts = manifest["counts"]
-    print(f"{job.out}: {counts['stories']:,} stories scored")
-
-    def note(line: str) -> None:
-        print(f"  {line}", file=sys.stderr)
-
     scored, seconds = manifest["stories_scored"], max(manifest["scoring_seconds"], 0.01)
     before = counts["stories"] + counts.get("reference_stories", 0) - scored
-    went_on = f"; {before:,} were scored before" if before else ""
-    note(f"{scored:,} scored in {seconds:,.1f} s, {scored / seconds:,.1f} a second{went_on}")
-    note(manifest["across_prompts"]["warning"])
-    if "stories_with_reference" in counts:
-        note(
+    lost = ", ".join(f"{name} ({n:,})" for name, n in counts["not_finite_made_null"].items())
+    rejected = counts["rejected_rows"], counts.get("reference_rejected_rows", {})
+    rows = sum(sum(one.values()) for one in rejected)
+    print(f"{job.out}: {counts['stories']:,} stories scored")
+    lines = [f"{scored:,} scored in {seconds:,.1f} s, {scored / seconds:,.1f} a second"]
+    if before:
+        lines.append(f"{before:,} were scored by an earlier run")
+    lines.append(manifest["across_prompts"]["warning"])
+    if job.reference is not None:
+        lines.append(
             f"beats_reference: {counts['stories_with_reference']:,} stories have one of the "
             f"{counts['reference_stories']:,} reference stories at their prompt"
         )
     if counts["stories_cut"]:
-        note(f"stories_cut: {counts['stories_cut']:,} did not fit and lost their end")
-    if lost := counts["not_finite_made_null"]:
-        named = ", ".join(f"{name} ({count:,})" for name, count in lost.items())
-        note(f"null, since JSON has neither NaN nor infinity: {named}")
+        lines.append(f"stories_cut: {counts['stories_cut']:,} did not fit and lost their end")
+    if lost:
+        lines.append(f"null, since JSON has neither NaN nor infinity: {lost}")
     if "layout" in manifest["notes"]:
-        note(f"layout: {manifest['notes']['layout']}")
+        lines.append(f"layout: {manifest['notes']['layout']}")
     if manifest["replaced_columns"]:
-        note(f"replaced: {', '.join(manifest['replaced_columns'])} of the input")
+        lines.append(f"replaced: {', '.join(manifest['replaced_columns'])} of the input")
     if counts["left_out_by_where"]:
-        note(f"left out by --where: {counts['left_out_by_where']:,} rows")
-    of_reference = counts.get("reference_set_aside", {})
-    rows = sum(counts["rejected_rows"].values()) + sum(of_reference.values())
+        lines.append(f"left out by --where: {counts['left_out_by_where']:,} rows")
     if rows:
-        note(f"set aside: {rows:,} rows, reasons in {job.rejected_rows}")
+        lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
+    for line in lines:
+        print(f"  {line}", file=sys.stderr)
 
 
 def _add_score(commands: Any) -> None:
-    scoring = commands.add_parser(
+    parser = commands.add_parser(
         "score",
         help="score stories with any rater that gives rewards",
         description="Score stories. A killed run goes on where it was; several processes: "
-        "accelerate launch -m litbench.cli score ...",
+        "accelerate launch -m litbench score ...",
     )
-    which = scoring.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model", help="model folder, or a reward model's name on the Hub")
-    which.add_argument("--rater", help="a rater as in a config, such as '{kind: longer}'")
-    scoring.add_argument(
+    _add_rater(parser)
+    parser.add_argument(
         "--input",
         nargs="+",
         help="Parquet, JSONL, CSV or a datasets name; or .txt files or folders of them (--prompt)",
     )
-    scoring.add_argument(
+    parser.add_argument(
         "--out",
         type=Path,
         help="same rows plus reward, rank_within_prompt and with --reference beats_reference; "
         f"ends in {', '.join(SUFFIXES)}",
     )
-    scoring.add_argument("--prompt-column", default="prompt", help="default: prompt")
-    scoring.add_argument("--text-column", default="text", help="default: text")
-    scoring.add_argument("--where", help="SQL condition on a row of --input; others are left out")
-    scoring.add_argument("--reference", help="human stories of the same prompts, same columns")
-    scoring.add_argument("--reference-where", help="SQL condition on a row of --reference")
-    scoring.add_argument(
-        "--story", help="score this one text, or - for standard input, and print its reward"
-    )
-    scoring.add_argument("--prompt", help="the prompt that --story or all text files answer")
-    scoring.add_argument("--device", help="such as cuda or cpu")
-    scoring.add_argument("--batch-tokens", type=int, help="most tokens of one forward pass")
-    scoring.add_argument(
+    parser.add_argument("--prompt-column", default="prompt", help="default: prompt")
+    parser.add_argument("--text-column", default="text", help="default: text")
+    parser.add_argument("--where", help="SQL condition on a row of --input; others are left out")
+    parser.add_argument("--reference", help="human stories of the same prompts, same columns")
+    parser.add_argument("--reference-where", help="SQL condition on a row of --reference")
+    parser.add_argument("--story", help="print the reward of this text, or of - standard input")
+    parser.add_argument("--prompt", help="the prompt that --story or all text files answer")
+    parser.add_argument(
         "--chunk-stories",
         type=int,
         default=CHUNK_STORIES,
         help=f"stories scored between two saves, default: {CHUNK_STORIES}",
     )
-    scoring.set_defaults(run=score)
+    parser.set_defaults(run=score)
+
+
+# litbench serve -------------------------------------------------------------------------------
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Serve a model over HTTP until SIGTERM or SIGINT."""
+    try:
+        from litbench import server  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "serve") from error
+
+    token = os.environ.get(_TOKEN)
+    if token is not None and not (
+        token.isascii() and token.isprintable() and token.split() == [token]
+    ):
+        raise ConfigError(f"{_TOKEN} is empty or not of ASCII characters without spaces: change it")
+    if token is None and not server.is_loopback(arguments.host):
+        print(
+            f"warning: anyone who reaches {arguments.host} can use this server: set {_TOKEN}, or "
+            "bind to 127.0.0.1",
+            file=sys.stderr,
+        )
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    if arguments.verbose:
+        server.logger.setLevel(logging.DEBUG)
+    given = {one.name: getattr(arguments, one.name) for one in fields(server.ServerLimits)}
+    limits = server.ServerLimits(
+        **{key: value for key, value in given.items() if value is not None}
+    )
+    spec = rater_spec(arguments)
+    # The folder's name, also of one given as "." or "..".
+    name = spec.kind if arguments.model is None else Path(arguments.model).resolve().name
+    server.serve(
+        load_scorer(spec), arguments.name or name, limits, arguments.host, arguments.port,
+        token=token, allowed_hosts=server.accepted_hosts(arguments.host, arguments.allowed_host),
+        end_tokens=arguments.end_token,
+    )  # fmt: skip
+
+
+def _add_serve(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="score stories over HTTP",
+        description="Score stories over HTTP; see docs/serving.md. Clients must send the token in "
+        f"the environment variable {_TOKEN}, if it is set.",
+    )
+    _add_rater(parser)
+    parser.add_argument("--name", help="of the model in responses; default: the folder's name")
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
+    parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free one")
+    parser.add_argument(
+        "--allowed-host", action="append", default=[], metavar="NAME",
+        help="accepted in the Host header; may be repeated; default: local names on 127.0.0.1, "
+        "any on other addresses",
+    )  # fmt: skip
+    parser.add_argument(
+        "--end-token", action="append", default=[], metavar="TEXT",
+        help="special token of a policy, removed in /get_reward; may be repeated",
+    )  # fmt: skip
+    limits = {
+        "body-bytes": "most bytes of a request; default: 4 MiB",
+        "stories": "most stories of a request; default: 256",
+        "waiting-stories": "most stories in the queue; default: 4096",
+        "read-s": "longest time to receive a request, in seconds; default: 10",
+        "timeout-s": "longest time to answer it, in seconds; default: 60",
+    }
+    for option, text in limits.items():
+        kind = float if option.endswith("-s") else int
+        parser.add_argument(f"--{option}", type=kind, metavar="N", help=text)
+    parser.add_argument("--verbose", action="store_true", help="log each request, without texts")
+    parser.set_defaults(run=serve)
 
 
 def main() -> None:
@@ -192,7 +253,7 @@ def main() -> None:
     parser.add_argument("--version", action="version", version=f"litbench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_score(commands)
-    serving.add_parser(commands)
+    _add_serve(commands)
     arguments = parser.parse_args()
     with clear_exit():
         arguments.run(arguments)

@@ -12,16 +12,17 @@ judges only that rater.
     parts.discard_others()
 """
 
-import contextlib
 import json
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
@@ -32,11 +33,19 @@ from litbench.artifact import (
     fingerprint,
     is_output,
     read_manifest,
+    read_manifest_of,
     source_digest,
     write_atomically,
     write_json,
 )
 from litbench.errors import ConfigError, DataError
+from litbench.metrics.agreement import pair_scores
+from litbench.metrics.annotators import (
+    AnnotatorAgreement,
+    annotator_agreement,
+    annotators_json,
+    annotators_text,
+)
 from litbench.metrics.leaderboard import (
     LeaderboardRow,
     leaderboard,
@@ -49,8 +58,9 @@ from litbench.raters import (
     Estimate,
     Rater,
     RaterSpec,
-    Trainer,
+    blind,
     files_of,
+    is_ready,
     judge_pairs,
     kinds,
     load_rater,
@@ -58,6 +68,7 @@ from litbench.raters import (
     prompts_seen,
 )
 from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
+from litbench.sources.ratings import RATINGS, ROUNDING
 from litbench.tables import read_table
 
 # Raise it when a change of the code gives other verdicts from the same options and data: kept parts
@@ -68,27 +79,33 @@ _TEXT = "leaderboard.txt"
 _MOST_LABEL_BYTES = 120
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvaluationPairs:
     """The pairs of an evaluation.
 
     Attributes:
-        headline: the pairs the leaderboard stands on.
+        headline: the pairs of the leaderboard.
         before_symmetry: a superset without the last filter, or None.
+        within_prompts: a superset, all pairs within a prompt, on which annotators are compared; or
+            None.
+        unlabelled: pairs left out of `headline`, since the means of their ratings are equal.
     """
 
     headline: pa.Table
-    before_symmetry: pa.Table | None
+    before_symmetry: pa.Table | None = None
+    within_prompts: pa.Table | None = None
+    unlabelled: int = 0
 
     @property
     def all(self) -> pa.Table:
         """The pairs that raters judge."""
-        return self.headline if self.before_symmetry is None else self.before_symmetry
+        wider = (self.within_prompts, self.before_symmetry, self.headline)
+        return next(table for table in wider if table is not None)
 
     def without_texts(self) -> "EvaluationPairs":
-        """The same pairs with only the first letter of each story.
+        """The same pairs with only the first letter of each story, to save memory.
 
-        Figures ask whether there is a text and no more, and texts are most of the memory.
+        Figures need to know whether there is a text and no more.
         """
 
         def shorten(table: pa.Table) -> pa.Table:
@@ -97,37 +114,89 @@ class EvaluationPairs:
                 table = table.set_column(table.column_names.index(side), side, letters)
             return table
 
-        wider = self.before_symmetry
-        return EvaluationPairs(shorten(self.headline), None if wider is None else shorten(wider))
+        names = ("headline", "before_symmetry", "within_prompts")
+        tables = {name: getattr(self, name) for name in names}
+        short = {name: shorten(table) for name, table in tables.items() if table is not None}
+        return replace(self, **short)
 
 
-def read_pairs(pairs: Path, before_symmetry: Path | None, split: str | None) -> EvaluationPairs:
+def read_pairs(
+    pairs: Path, before_symmetry: Path | None, split: str | None, ratings: Path | None = None
+) -> EvaluationPairs:
     """Read the pairs of an evaluation.
 
+    Args:
+        pairs: the pairs file.
+        before_symmetry: the pairs before the last filter, or None.
+        split: only pairs of this split; None for all.
+        ratings: `ratings.parquet` of data_prep/import_ratings.py, for the pairs beside it.
+
     Raises:
-        DataError: no pair of that split, or `before_symmetry` lacks some of `pairs`.
+        ConfigError: both `before_symmetry` and `ratings` are given.
+        DataError: no pair of that split, or another file lacks some of `pairs`.
     """
 
     def one(path: Path) -> pa.Table:
         table = read_table(path, PAIRS)
         if split is None:
             return table
-        keep = [name == split for name in table["split"].to_pylist()]
-        if not any(keep):
+        of_split = table.filter(pc.equal(table["split"], split))
+        if not of_split.num_rows:
             there = sorted(set(table["split"].to_pylist()))
             raise DataError(f"{path}: no pair of split '{split}': it has {there}")
-        return table.filter(pa.array(keep))
+        return of_split
 
-    headline = one(pairs)
-    wider = None if before_symmetry is None else one(before_symmetry)
-    if wider is not None:
-        lacking = set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist())
-        if lacking:
-            raise DataError(
-                f"{before_symmetry} lacks {len(lacking)} pairs of {pairs}, such as {min(lacking)}: "
-                "both files must come from one run of make_pairs.py"
-            )
-    return EvaluationPairs(headline, wider)
+    if before_symmetry is not None and ratings is not None:
+        raise ConfigError("before_symmetry and ratings are given: leave one of them out")
+    given = one(pairs)
+    headline = given.filter(pa.array(~equal_ratings(given)))
+    unlabelled = given.num_rows - headline.num_rows
+    other = before_symmetry or (None if ratings is None else all_pairs_path(ratings))
+    if other is None:
+        return EvaluationPairs(headline, unlabelled=unlabelled)
+    wider = one(other)
+    lacking = set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist())
+    if lacking:
+        raise DataError(
+            f"{other} lacks {len(lacking)} pairs of {pairs}, such as {min(lacking)}: both files "
+            "must come from one run of one program"
+        )
+    if ratings is None:
+        return EvaluationPairs(headline, before_symmetry=wider, unlabelled=unlabelled)
+    return EvaluationPairs(headline, within_prompts=wider, unlabelled=unlabelled)
+
+
+def equal_ratings(pairs: pa.Table) -> np.ndarray:
+    """Whether the mean ratings of both stories are known and equal, so that the pair has no label.
+
+    Returns:
+        bool, shape (n,).
+    """
+    columns = [
+        pairs[name] for name in ("chosen_rating", "rejected_rating") if name in pairs.column_names
+    ]
+    if len(columns) < 2 or not all(pa.types.is_floating(column.type) for column in columns):
+        return np.zeros(pairs.num_rows, dtype=bool)
+    gaps = columns[0].to_numpy() - columns[1].to_numpy()
+    equal: np.ndarray = np.abs(gaps) <= ROUNDING
+    return equal
+
+
+def all_pairs_path(ratings: Path) -> Path:
+    """The file of all pairs within a prompt beside a file of ratings."""
+    return ratings.parent / "all_pairs.parquet"
+
+
+def input_files(
+    pairs: Path, before_symmetry: Path | None = None, ratings: Path | None = None
+) -> dict[str, Path]:
+    """The files that `read_pairs` reads, by the keys of a config."""
+    found = {"pairs": pairs}
+    if before_symmetry is not None:
+        found["before_symmetry"] = before_symmetry
+    if ratings is not None:
+        found |= {"ratings": ratings, "all_pairs": all_pairs_path(ratings)}
+    return found
 
 
 @dataclass(frozen=True)
@@ -135,7 +204,7 @@ class Judged:
     """A finished evaluation, on disk.
 
     Attributes:
-        folder: what eval/benchmark.py, eval/crossvalidate.py or eval/recorded.py wrote.
+        folder: what eval/benchmark.py or eval/crossvalidate.py wrote, of one set of pairs.
         manifest: of it.
         pairs_path: the pairs that were judged, unchanged since.
         before_symmetry_path: the pairs before the last filter, where they were judged too.
@@ -160,8 +229,8 @@ class Judged:
             manifest["config"]["reference"], manifest["counts"]["trained_on"]
         except (KeyError, TypeError) as error:
             raise DataError(
-                f"{folder}: its manifest is of no evaluation: give a folder of eval/benchmark.py, "
-                "eval/crossvalidate.py or eval/recorded.py"
+                f"{folder}: its manifest is of no evaluation: give a folder of eval/benchmark.py "
+                "or eval/crossvalidate.py, of several sets the folder of one"
             ) from error
         if source_digest(Path(path)) != judged:
             raise DataError(f"{path} has changed since {folder} judged it: evaluate it again")
@@ -211,9 +280,9 @@ class Judged:
             trained_on=self.manifest["counts"]["trained_on"],
         )
 
-    def humans(self) -> dict[str, Any] | None:
-        """What eval/recorded.py found about the people, where they rated one by one."""
-        path = self.folder / "humans.json"
+    def annotators(self) -> dict[str, Any] | None:
+        """The leave-one-out agreement of the annotators (`annotators_json`), where there is one."""
+        path = self.folder / "annotators.json"
         if not is_output(self.manifest, path):
             return None
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -301,6 +370,32 @@ def ready_rater(spec: RaterSpec, folder: Path) -> Rater:
     if isinstance(rater, Asks):
         rater.work_in(folder)
     return rater
+
+
+def print_estimates(
+    evaluations: Sequence[tuple[str, Sequence[RaterSpec], pa.Table]], folder: Path
+) -> None:
+    """Print what judging would take, without sending requests.
+
+    Args:
+        evaluations: for each set its name ("" for a single one), raters and pairs.
+        folder: of the evaluation, where stored answers are.
+    """
+    estimates: list[Estimate] = []
+    for name, specs, pairs in evaluations:
+        print(f"{name}{': ' if name else ''}{pairs.num_rows:,} pairs, both orders")
+        blinded, _ = blind(pairs)
+        for spec in specs:
+            # An entry that names what to load is a model on this machine, which takes long to load.
+            if is_ready(spec):
+                continue
+            rater = ready_rater(spec, folder)
+            if isinstance(rater, Asks):
+                estimates += [
+                    replace(one, rater=f"{name}: {one.rater}" if name else one.rater)
+                    for one in rater.estimate(blinded)
+                ]
+    print(estimates_text(estimates) if estimates else "dry run: no rater asks others")
 
 
 def estimates_text(estimates: Sequence[Estimate]) -> str:
@@ -401,18 +496,6 @@ class VerdictParts:
         write_json({"sha256": sha256, "record": record}, record_path)
         return table, record
 
-    def get_or_train(
-        self,
-        label: str,
-        depends_on: Any,
-        work: Callable[[Path], tuple[pa.Table, dict[str, Any]]],
-        *,
-        errors_again: bool = False,
-    ) -> tuple[pa.Table, dict[str, Any]]:
-        """Goes when every program has moved to `evaluate`."""
-        scratch = self.scratch(depends_on)
-        return self.get_or_make(label, depends_on, lambda: work(scratch), errors_again=errors_again)
-
     def discard_others(self) -> None:
         """Remove the parts of earlier configs and unfinished trainings."""
         shutil.rmtree(self.folder.parent / "scratch", ignore_errors=True)
@@ -496,19 +579,16 @@ def evaluate(
         ConfigError: a rater was trained on prompts of the pairs.
         DataError: a rater cannot read the pairs.
     """
-    loaded: dict[str, Rater] = {}
-    digests = {
-        name: source_digest(path, is_model=True)
-        for name, path in files_of(job.spec for job in jobs).items()
-    }
+    loaded: list[tuple[RaterSpec, Rater]] = []
+    digest_of = cache(partial(source_digest, is_model=True))
 
     def judge(job: Job, scratch: Path) -> tuple[pa.Table, dict[str, Any]]:
         pairs = job.pairs()
         if job.train is None:
-            if job.spec.name not in loaded:
+            if not loaded or loaded[0][0] != job.spec:
                 loaded.clear()
-                loaded[job.spec.name] = ready_rater(job.spec, parts.folder.parent)
-            rater = loaded[job.spec.name]
+                loaded.append((job.spec, ready_rater(job.spec, parts.folder.parent)))
+            rater = loaded[0][1]
             record = {"trained_on": check_training_prompts(rater, pairs, on_training_prompts)}
         else:
             trainer, train = load_trainer(job.spec), job.train()
@@ -536,7 +616,8 @@ def evaluate(
             bar.set_postfix_str(job.label)
             depends_on = [
                 LOOP_VERSION, kinds()[job.spec.kind].version, job.spec, job.name, job.fold,
-                {name: digests[name] for name in files_of([job.spec])}, job.depends_on,
+                {name: digest_of(path) for name, path in files_of([job.spec]).items()},
+                job.depends_on,
                 on_training_prompts if job.train is None else [job.seed],
             ]  # fmt: skip
             scratch = parts.scratch(depends_on)
@@ -548,12 +629,45 @@ def evaluate(
             yield job, table, record
 
 
+def compare_annotators(
+    verdicts: pa.Table, ratings: Path, pairs: pa.Table
+) -> AnnotatorAgreement | None:
+    """One annotator, and each rater, against the other annotators.
+
+    Args:
+        verdicts: of all raters, on these pairs.
+        ratings: `ratings.parquet` of data_prep/import_ratings.py.
+        pairs: all pairs within a prompt.
+
+    Returns:
+        The figures; None where no annotator can be compared with others.
+
+    Raises:
+        DataError: the program's manifest is not beside the ratings.
+    """
+    made = read_manifest_of(ratings)["config"]
+    by_annotator: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in read_table(ratings, RATINGS).to_pylist():
+        if row["rater_kind"] == "person" and row["rating"] is not None:
+            by_annotator[row["rater"]][row["story_id"]] = row["rating"]
+    return annotator_agreement(
+        by_annotator,
+        pairs["chosen_story_id"].to_pylist(),
+        pairs["rejected_story_id"].to_pylist(),
+        prompt_keys(pairs),
+        {scores.rater: scores.credit for scores in pair_scores(verdicts, pairs)},
+        min_gap=made["min_gap"],
+        slots=made["people"].get("slots", False),
+    )
+
+
 def finish_evaluation(
     artifact: Artifact,
     verdicts: list[pa.Table],
     records: Mapping[str, list[dict[str, Any]]],
     pairs: EvaluationPairs,
     reference: str,
+    ratings: Path | None = None,
 ) -> list[LeaderboardRow]:
     """Write verdicts, the leaderboard as JSON, CSV and text, and the manifest; print.
 
@@ -563,6 +677,7 @@ def finish_evaluation(
         records: per rater, the record of each of its parts; keys `notes` and `trained_on`.
         pairs: what was judged.
         reference: rater that others are compared with.
+        ratings: see `compare_annotators`, whose figures are written as `annotators.json`.
     """
     table = pa.concat_tables(verdicts)
     trained_on = {
@@ -575,14 +690,21 @@ def finish_evaluation(
         before_symmetry=pairs.before_symmetry,
         trained_on=trained_on,
     )
+    text = leaderboard_text(rows) + "\n"
+    if ratings is not None:
+        found = compare_annotators(table, ratings, pairs.all)
+        if found is not None:
+            text += f"\n{annotators_text(found)}\n"
+            content = annotators_json(found)
+            artifact.write("annotators.json", lambda path: write_json(content, path))
     artifact.write("verdicts.parquet", lambda path: write_table(table, path))
     artifact.write("leaderboard.json", lambda path: write_json(leaderboard_json(rows), path))
     artifact.write("leaderboard.csv", lambda path: write_leaderboard_csv(rows, path))
-    text = leaderboard_text(rows) + "\n"
     artifact.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
     artifact.counts = {
         "pairs": pairs.headline.num_rows,
         "pairs_judged": pairs.all.num_rows,
+        "pairs_unlabelled": pairs.unlabelled,
         "verdicts": table.num_rows,
         "trained_on": trained_on,
         "raters": dict(records),
@@ -597,24 +719,10 @@ def print_leaderboard(folder: Path) -> None:
     print((folder / _TEXT).read_text(encoding="utf-8"), end="")
 
 
-# Until every program has moved to `evaluate` ---------------------------------------------------
-
-JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
-named_models = files_of
-
-
-@contextlib.contextmanager
-def trained(
-    trainer: Trainer,
-    spec: RaterSpec,
-    train: pa.Table,
-    held_out: pa.Table,
-    folder: Path,
-    seed: int,
-    name: str | None = None,
-) -> Iterator[Rater]:
-    """Train a rater for as long as it judges."""
-    rater = trainer(name or spec.name, spec.options, train, folder, seed, spec.where)
-    check_training_prompts(rater, held_out, "refuse")
-    yield rater
-    shutil.rmtree(folder, ignore_errors=True)
+def print_errors(rater: str, verdicts: pa.Table) -> None:
+    """Say how many of a rater's verdicts are errors, and how to ask for them again."""
+    if errors := errors_in(verdicts):
+        print(
+            f"{rater}: {errors:,} of {verdicts.num_rows:,} verdicts are errors: run the same "
+            "command with --errors_again true to ask for these alone"
+        )

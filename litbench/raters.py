@@ -146,6 +146,16 @@ class Asks(Protocol):
         """Tell what judging some pairs would take, asking nothing; one entry per model."""
 
 
+@runtime_checkable
+class KnowsStories(Protocol):
+    """A rater that knows stories by their ids, so that it judges pairs without texts too."""
+
+    def judge_known(
+        self, pairs: Sequence[BlindPair], ids: Sequence[tuple[str, str]]
+    ) -> Sequence[Sequence[Judgement]]:
+        """Judge every pair; `ids` are the story_id of its first and second story."""
+
+
 class Trainer(Protocol):
     """Trains a rater of one kind; see `Kind`."""
 
@@ -629,15 +639,22 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
 
 
 def _judge_at_once(rater: Rater, pairs: pa.Table, fold: str | None) -> pa.Table:
-    if not has_texts(pairs).all():
-        raise DataError(
-            f"rater {rater.name}: some pairs have no text, which it would have to read: leave them "
-            "out (needs_text of data_prep/import_ratings.py), or have recorded verdicts only "
-            "(eval/recorded.py)"
-        )
     blinded, chosen_first = blind(pairs)
-    judged = ask(rater, blinded)
     ids = pairs["pair_id"].to_pylist()
+    if isinstance(rater, KnowsStories):
+        sides = (pairs[f"{side}_story_id"].to_pylist() for side in ("chosen", "rejected"))
+        stories = [
+            (chosen, rejected) if is_first else (rejected, chosen)
+            for chosen, rejected, is_first in zip(*sides, chosen_first, strict=True)
+        ]
+        judged = rater.judge_known(blinded, stories)
+    elif has_texts(pairs).all():
+        judged = ask(rater, blinded)
+    else:
+        raise DataError(
+            f"rater {rater.name}: some pairs have no text to read: leave them out (needs_text of "
+            "data_prep/import_ratings.py), or take recorded judges only"
+        )
     rows: dict[str, list[Any]] = {column.name: [] for column in VERDICTS.columns}
     for pair_id, is_first, judgements in zip(ids, chosen_first, judged, strict=True):
         for judgement in judgements:

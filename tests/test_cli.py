@@ -117,7 +117,7 @@ def test_rows_that_cannot_be_scored_are_set_aside_and_counted(
     run(monkeypatch, "score", "--model", model_folder, "--input", source, "--out", out)
     printed = capsys.readouterr()
     assert "1 stories scored" in printed.out
-    assert "set aside: 2 rows" in printed.err
+    assert "rejected: 2 rows" in printed.err
     assert "compared within a prompt only" in printed.err
     reasons = (tmp_path / "out.parquet.rejected.jsonl").read_text()
     assert "null" in reasons
@@ -145,14 +145,17 @@ def test_rows_that_cannot_be_scored_are_set_aside_and_counted(
             ],
             "leave out --reference, --reference-where",
         ),
-        (["--model", "MODEL", "--device", "cpu", "--story", "x"], "is for a reward model"),
+        (["--model", "MODEL", "--device", "cpu", "--story", "x"], "is a feature model"),
         (["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"], "go with --model"),
         (["--rater", "{kind: longer", "--story", "x"], "is no YAML"),
         (["--rater", "longer", "--story", "x"], "needs a kind"),
         (["--rater", "{kind: random}", "--prompt", "p", "--story", "x"], "no rewards"),
         (["--rater", "{kind: longer}", "--story", "x"], "give --prompt"),
         (["--rater", "{kind: longer}", "--prompt", " ", "--story", "x"], "give --prompt"),
-        (["--rater", "{kind: longer}", "--prompt", "p", "--story", ""], "--story is empty"),
+        (
+            ["--rater", "{kind: longer}", "--prompt", "p", "--story", ""],
+            "give --prompt and --story",
+        ),
         (["--rater", "{kind: longer}", "--prompt", "p", "--story", "-"], "no UTF-8 at byte 1"),
         (["--model", "MODEL", "--input", "a.txt", "--out", "x.jsonl"], "give the prompt"),
         (["--model", "MODEL", "--input", "missing.jsonl", "--out", "x.jsonl"], "there is no file"),

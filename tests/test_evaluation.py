@@ -8,8 +8,8 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
-from litbench import raters
-from litbench.artifact import Artifact
+from litbench import raters, templates
+from litbench.artifact import Artifact, fingerprint
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     EvaluationPairs,
@@ -378,3 +378,12 @@ def test_an_interrupted_training_finds_its_own_files_again(pair_table, tmp_path,
     assert verdicts["fold"].to_pylist() == ["0/1", "0/1", "0/0", "0/0"]
     expected = {"notes": {}, "trained_on": 0, "pairs_used": 2, "prompts_used": 2, "seed": 7}
     assert records == [expected, expected]
+
+
+def test_templates_change_with_the_version_of_the_kinds_that_show_them():
+    """Else kept verdicts of the old words would be taken for those of the new ones."""
+    folder = Path(templates.__file__).parent
+    digest = fingerprint({path.name: path.read_text() for path in folder.glob("*.yaml")})
+    shown_by = {raters.KINDS[name].version for name in ("judge", "generative")}
+    # After a change raise `version` of both kinds in litbench/raters.py, then both values here.
+    assert (shown_by, digest[:16]) == ({1}, "76c04da9f10082f9")

@@ -1,8 +1,8 @@
 """Ratings by people and recorded judges become pairs, verdicts and one leaderboard."""
 
-import csv
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,8 @@ import pytest
 from litbench.artifact import read_manifest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.judges.recorded import RecordedRater, recorded_verdicts
+from litbench.evaluation import Judged
+from litbench.judges.recorded import RecordedRater, recorded_specs
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.raters import judge_pairs
 from litbench.records import PAIRS, VERDICTS, RejectedRows, write_table
@@ -238,37 +239,45 @@ def judged(pair_table):
     return pairs, ratings_table(ratings)
 
 
-def test_a_recorded_judge_prefers_what_it_rated_higher(judged, rename_sides):
-    pairs, ratings = judged
-    verdicts = recorded_verdicts(ratings, pairs)["judge"]
+@pytest.fixture
+def recorded(judged, tmp_path):
+    """The judge as a rater."""
+    write_table(judged[1], tmp_path / "ratings.parquet")
+    options = {"path": str(tmp_path / "ratings.parquet"), "judge": "judge"}
+    return RecordedRater.from_options("gpt", options, "raters.gpt")
+
+
+@pytest.mark.parametrize("with_texts", [True, False])
+def test_a_recorded_judge_prefers_what_it_rated_higher(judged, recorded, rename_sides, with_texts):
+    pairs = judged[0]
+    if not with_texts:
+        for side in ("chosen", "rejected"):
+            empty = pa.array([""] * pairs.num_rows, pa.large_string())
+            pairs = pairs.set_column(pairs.column_names.index(side), side, empty)
+    verdicts = judge_pairs(recorded, pairs)
     outcomes = dict(zip(*(verdicts[n].to_pylist() for n in ("pair_id", "outcome")), strict=True))
     expected = ["chosen", "rejected", "tie", "unparsed", "error"]
     assert outcomes == {f"pair{k}": outcome for k, outcome in enumerate(expected)}
     assert verdicts["reward_chosen"].to_pylist() == [3.0, 1.0, 2.0, None, None]
-    assert verdicts["explanation"].to_pylist() == [
-        "of chosen\n\nof rejected", None, *["of chosen\n\nof rejected"] * 2, None,
-    ]  # fmt: skip
-    assert verdicts["order"].null_count == 5
-    renamed = recorded_verdicts(ratings, rename_sides(pairs))["judge"]
+    told = [said and sorted(said.split("\n\n")) for said in verdicts["explanation"].to_pylist()]
+    both = ["of chosen", "of rejected"]
+    assert told == [both, None, both, both, None]
+    assert verdicts["order"].null_count == verdicts["seconds"].null_count == 5
+    assert set(verdicts["rater"].to_pylist()) == {"gpt"}
+    renamed = judge_pairs(recorded, rename_sides(pairs))
     (one,), (other,) = (pair_scores(v, pairs) for v in (verdicts, renamed))
     assert (one.credit + other.credit).tolist() == [1.0] * 5
-    # What was said does not tell which story was chosen.
-    assert renamed["explanation"].equals(verdicts["explanation"])
+    if with_texts:
+        # What was said does not tell which story was chosen.
+        assert renamed["explanation"].equals(verdicts["explanation"])
 
 
-def test_a_recorded_judge_is_a_rater_like_any_other(judged, tmp_path):
-    pairs, ratings = judged
-    write_table(ratings, tmp_path / "ratings.parquet")
-    options = {"path": str(tmp_path / "ratings.parquet"), "judge": "judge"}
-    rater = RecordedRater.from_options("gpt", options, "raters.gpt")
-    verdicts = judge_pairs(rater, pairs)
-    by_id = recorded_verdicts(ratings, pairs)["judge"]
-    for name in ("pair_id", "outcome", "reward_chosen", "reward_rejected", "kind"):
-        assert verdicts[name].to_pylist() == by_id[name].to_pylist(), name
-    assert set(verdicts["rater"].to_pylist()) == {"gpt"}
-    assert rater.notes() == {"stories": 9, "without_rating": 1}
-    with pytest.raises(ConfigError, match=r"raters.jury.*no judge 'jury': valid: judge"):
-        RecordedRater.from_options("jury", {"path": options["path"]}, "raters.jury")
+def test_a_recorded_judge_is_named_as_in_its_file(recorded, tmp_path):
+    assert recorded.notes() == {"stories": 9, "without_rating": 1}
+    path = tmp_path / "ratings.parquet"
+    assert [spec.name for spec in recorded_specs(path)] == ["judge"]
+    with pytest.raises(ConfigError, match=r"raters.other.*no judge 'other': valid: judge"):
+        RecordedRater.from_options("other", {"path": str(path)}, "raters.other")
 
 
 @pytest.fixture
@@ -306,10 +315,20 @@ def study(tmp_path):
     }  # fmt: skip
 
 
-def test_a_study_becomes_a_leaderboard_beside_one_human(study, load_program, tmp_path, capsys):
-    importing, recorded = (
-        load_program(name) for name in ("data_prep/import_ratings.py", "eval/recorded.py")
-    )
+@pytest.fixture
+def programs(load_program):
+    """Import the ratings, and benchmark on them."""
+    return load_program("data_prep/import_ratings.py"), load_program("eval/benchmark.py")
+
+
+def config_of(study, benchmark, out, **keys):
+    """A benchmark on the study's pairs and ratings."""
+    files = {name: study["out"] / f"{name}.parquet" for name in ("pairs", "ratings")}
+    return benchmark.Config(**{**files, "out": out, "reference": "sharp", **keys})
+
+
+def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp_path, capsys):
+    importing, benchmark = programs
     importing.main(importing.Config(**study))
     pairs = read_table(study["out"] / "pairs.parquet", PAIRS)
     manifest = read_manifest(study["out"])
@@ -317,8 +336,8 @@ def test_a_study_becomes_a_leaderboard_beside_one_human(study, load_program, tmp
     assert manifest["counts"]["people"] == 3
     assert manifest["counts"]["recorded"]["dull"] == {"rated": 59, "unread": 0}
     out = tmp_path / "recorded"
-    config = recorded.Config(study["out"] / "pairs.parquet", out, "sharp")
-    recorded.main(config)
+    config = config_of(study, benchmark, out)
+    benchmark.main(config)
     rows = {row["rater"]: row for row in json.loads((out / "leaderboard.json").read_text())}
     assert rows["sharp"]["agreement"]["mean"] > 0.8
     assert rows["sharp"]["agreement"]["n"] == pairs.num_rows
@@ -327,87 +346,79 @@ def test_a_study_becomes_a_leaderboard_beside_one_human(study, load_program, tmp
     verdicts = read_table(out / "verdicts.parquet", VERDICTS)
     # All pairs of five stories under 12 prompts, for both judges.
     assert verdicts.num_rows == 2 * 12 * 10
-    humans = json.loads((out / "humans.json").read_text())
-    assert humans["slots"]
-    assert humans["by_person"] == []
-    assert 0.6 < humans["one_human"]["mean"] < 0.9
-    # A person lies between the two judges.
-    sharp, dull = ({r["rater"]: r for r in humans["raters"]}[name] for name in ("sharp", "dull"))
-    assert sharp["difference"]["low"] > 0 > dull["difference"]["mean"]
-    assert humans["one_human"]["n"] + humans["left_out"] == 3 * 120
-    with (out / "leaderboard.csv").open(encoding="utf-8") as file:
-        assert [row["rater"] for row in csv.DictReader(file)] == ["sharp", "dull"]
+    found = json.loads((out / "annotators.json").read_text())
+    assert found["slots"]
+    assert found["by_annotator"] == {}
+    assert 0.6 < found["one_annotator"]["mean"] < 0.9
+    # An annotator lies between the two judges.
+    differences = {row["rater"]: row["comparison"]["difference"] for row in found["raters"]}
+    assert differences["sharp"]["low"] > 0 > differences["dull"]["mean"]
+    assert found["one_annotator"]["n"] + found["left_out"] == 3 * 120
+    assert Judged.find(out).annotators() == found
     capsys.readouterr()
-    recorded.main(config)
+    benchmark.main(config)
     again = capsys.readouterr().out
     assert again.startswith("unchanged")
-    assert "one human" in again
+    assert "one annotator" in again
     importing.main(importing.Config(**study))
     assert "unchanged" in capsys.readouterr().out
 
 
-def test_raters_that_read_stand_in_the_same_leaderboard(study, load_program, tmp_path):
-    importing, recorded, benchmark = (
-        load_program(name)
-        for name in ("data_prep/import_ratings.py", "eval/recorded.py", "eval/benchmark.py")
-    )
+def test_raters_that_read_stand_in_the_same_leaderboard(study, programs, load_program, tmp_path):
+    importing, benchmark = programs
     importing.main(importing.Config(**study, needs_text=True))
-    folder = study["out"]
     raters = {"longer": {"kind": "longer"}, "coin": {"kind": "random"}}
-    for name in ("all_pairs", "pairs"):
-        file, out = folder / f"{name}.parquet", tmp_path / f"read {name}"
-        benchmark.main(benchmark.Config(file, out, raters=raters))
-    found = {}
-    for name in ("all_pairs", "pairs"):
-        out = tmp_path / f"recorded {name}"
-        evaluations = {"read": tmp_path / f"read {name}"}
-        recorded.main(
-            recorded.Config(folder / "pairs.parquet", out, "longer", evaluations=evaluations)
-        )
-        rows = json.loads((out / "leaderboard.json").read_text())
-        assert {row["rater"] for row in rows} == {"longer", "coin", "sharp", "dull"}
-        found[name] = json.loads((out / "humans.json").read_text())
-        own = json.loads((tmp_path / "read pairs" / "leaderboard.json").read_text())
-        mean = {row["rater"]: row["agreement"]["mean"] for row in rows}
-        assert all(row["agreement"]["mean"] == mean[row["rater"]] for row in own)
-    asked = {
-        name: {row["rater"]: row["agreement"]["n"] for row in humans["raters"]}["longer"]
-        for name, humans in found.items()
-    }
-    assert asked["all_pairs"] == found["all_pairs"]["one_human"]["n"] > asked["pairs"]
-
-
-def test_other_pairs_other_raters_and_twice_the_same_are_refused(study, load_program, tmp_path):
-    importing, recorded, benchmark = (
-        load_program(name)
-        for name in ("data_prep/import_ratings.py", "eval/recorded.py", "eval/benchmark.py")
+    benchmark.main(config_of(study, benchmark, tmp_path / "all", raters=raters))
+    plain = {"raters": raters, "reference": "longer", "ratings": None}
+    benchmark.main(config_of(study, benchmark, tmp_path / "read", **plain))
+    mean = {}
+    for name in ("all", "read"):
+        rows = json.loads((tmp_path / name / "leaderboard.json").read_text())
+        mean[name] = {row["rater"]: row["agreement"]["mean"] for row in rows}
+    assert mean["all"].keys() == {"longer", "coin", "sharp", "dull"}
+    assert mean["read"] == {name: mean["all"][name] for name in raters}
+    # Trained raters as well, each pair in the fold of its prompt.
+    crossvalidate = load_program("eval/crossvalidate.py")
+    files = {name: study["out"] / f"{name}.parquet" for name in ("pairs", "ratings")}
+    raters["features"] = {"kind": "features", "c": [0.1]}
+    crossvalidate.main(
+        crossvalidate.Config(**files, out=tmp_path / "folds", raters=raters, folds=3)
     )
+    found = json.loads((tmp_path / "folds/annotators.json").read_text())
+    assert {row["rater"] for row in found["raters"]} == {*raters, "sharp", "dull"}
+    assert len({row["agreement"]["n"] for row in found["raters"]}) == 1
+
+
+def test_equal_mean_ratings_are_no_label(study, programs, tmp_path):
+    importing, benchmark = programs
     importing.main(importing.Config(**study, needs_text=True))
-    file = study["out"] / "pairs.parquet"
-
-    def run(reference="sharp", **more):
-        recorded.main(recorded.Config(file, tmp_path / "out", reference, **more))
-
-    with pytest.raises(ConfigError, match="judges: no 'shap': did you mean 'sharp'"):
-        run(judges=["shap"])
-    with pytest.raises(ConfigError, match="reference 'dull' is no rater"):
-        run("dull", judges=["sharp"])
-    benchmark.main(
-        benchmark.Config(file, tmp_path / "one", raters={"sharp": {"kind": "longer"}},
-                         reference="sharp")
+    keys = {"raters": {"longer": {"kind": "longer"}}, "reference": "longer", "ratings": None}
+    counts = []
+    for name in ("pairs", "all_pairs"):
+        config = config_of(study, benchmark, tmp_path / name, **keys)
+        config.pairs = study["out"] / f"{name}.parquet"
+        benchmark.main(config)
+        counts.append(read_manifest(tmp_path / name)["counts"])
+    assert counts[0]["pairs"] == counts[1]["pairs"]
+    assert (counts[0]["pairs_unlabelled"], counts[1]["pairs_unlabelled"]) == (
+        0, read_table(study["out"] / "all_pairs.parquet", PAIRS).num_rows - counts[0]["pairs"],
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="'sharp' is a rater of an evaluation too"):
-        run(evaluations={"one": tmp_path / "one"})
-    with pytest.raises(ConfigError, match="rater 'sharp' is in another evaluation too"):
-        run(evaluations={"one": tmp_path / "one", "two": tmp_path / "one"})
-    pairs = read_table(file, PAIRS)
-    write_table(pairs.slice(1), tmp_path / "fewer.parquet")
-    benchmark.main(
-        benchmark.Config(tmp_path / "fewer.parquet", tmp_path / "fewer",
-                         raters={"longer": {"kind": "longer"}})
-    )  # fmt: skip
-    with pytest.raises(DataError, match=r"evaluations.other: .*fewer judged .*fewer.parquet"):
-        run(evaluations={"other": tmp_path / "fewer"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "message"),
+    [
+        ({"reference": "shap"}, ConfigError, "reference 'shap' is no rater: did you mean 'sharp'"),
+        ({"ratings": None}, ConfigError, "none are given"),
+        ({"most_pairs": 5}, ConfigError, "most_pairs: not with"),
+        ({"before_symmetry": Path("x.parquet")}, ConfigError, "leave one of them out"),
+    ],
+)
+def test_what_cannot_be_done_is_said(study, programs, tmp_path, keys, error, message):
+    importing, benchmark = programs
+    importing.main(importing.Config(**study, needs_text=True))
+    with pytest.raises(error, match=message):
+        benchmark.main(config_of(study, benchmark, tmp_path / "out", **keys))
     assert not (tmp_path / "out").exists()
 
 
@@ -423,32 +434,26 @@ def test_a_condition_on_the_stories_leaves_their_ratings_out_too(study, load_pro
         importing.main(importing.Config(**study, where="machine", min_gap=9))
 
 
-def test_without_any_text_there_are_figures_but_no_lengths(study, load_program, tmp_path):
+def test_without_any_text_there_are_figures_but_no_lengths(study, programs, load_program, tmp_path):
     rows = [json.loads(row) for row in study["stories"].read_text().splitlines()]
     write_rows(study["stories"], [{**row, "story": None} for row in rows])
-    importing, recorded, report, benchmark = (
-        load_program(name)
-        for name in (
-            "data_prep/import_ratings.py",
-            "eval/recorded.py",
-            "eval/report.py",
-            "eval/benchmark.py",
-        )
-    )
+    importing, benchmark = programs
     importing.main(importing.Config(**study))
-    file, out = study["out"] / "pairs.parquet", tmp_path / "recorded"
-    recorded.main(recorded.Config(file, out, "sharp"))
+    out = tmp_path / "recorded"
+    benchmark.main(config_of(study, benchmark, out))
     rows = json.loads((out / "leaderboard.json").read_text())
     assert all(row["chosen_longer"]["n"] == row["chosen_shorter"]["n"] == 0 for row in rows)
     assert all(row["by_gap"] == [] for row in rows)
-    report.main(report.Config(out, tmp_path / "report"))
+    report = load_program("eval/report.py")
+    report.main(report.Config({"recorded": out}, tmp_path / "report"))
     page = (tmp_path / "report" / "report.html").read_text()
-    assert "One human against the others" in page
+    assert "One annotator against the others" in page
     assert "Length differences" not in page
+    keys = {"raters": {"longer": {"kind": "longer"}}, "reference": "longer"}
     with pytest.raises(DataError, match="rater longer: some pairs have no text"):
-        benchmark.main(
-            benchmark.Config(file, tmp_path / "b", raters={"longer": {"kind": "longer"}})
-        )
+        benchmark.main(config_of(study, benchmark, tmp_path / "b", **keys))
+    with pytest.raises(DataError, match="no pair has both its texts"):
+        benchmark.main(config_of(study, benchmark, tmp_path / "c", **keys, ratings=None))
 
 
 def test_a_text_that_is_not_known_is_not_the_shorter_one(pair_table):

@@ -10,7 +10,6 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,13 @@ from litbench import scoring
 from litbench.errors import ConfigError, DataError
 from litbench.raters import LengthRater
 from litbench.records import write_table
-from litbench.scoring import PromptPart, ScoringJob, score_files, scorer_entry, scorer_spec
+from litbench.scoring import (
+    ScoringJob,
+    score_files,
+    scorer_entry,
+    scorer_spec,
+    share_between_prompts,
+)
 from litbench.tables import read_table
 from litbench.text import prompt_key
 
@@ -107,35 +112,6 @@ def test_every_row_comes_back_in_its_place_with_reward_rank_and_share(job, tmp_p
     assert None in shares, "the fifth prompt has no human story"
 
 
-def test_batches_of_levels_do_not_show_in_ranks(job, tmp_path, monkeypatch):
-    rows = story_rows(40)
-    reference = str(write_jsonl(story_rows(15, seed=1), tmp_path / "humans.jsonl"))
-    found = scored(job(rows, reference=reference))
-    # DuckDB gives batches of 2,048 at least.
-    to_reader = scoring.pa.RecordBatchReader.from_batches
-
-    def small(connection):
-        def sql(query, **named):
-            relation = connection.sql(query, **named)
-            if "GROUP BY prompt_key, reward" not in query:
-                return relation
-            table = relation.to_arrow_table()
-            reader = to_reader(table.schema, table.to_batches(max_chunksize=3))
-            return SimpleNamespace(to_arrow_reader=lambda _: reader)
-
-        return SimpleNamespace(sql=sql, execute=connection.execute)
-
-    count_up = scoring._Ranking._count_up
-
-    def in_small_batches(self, path):
-        connection, self._connection = self._connection, small(self._connection)
-        count_up(self, path)
-        self._connection = connection
-
-    monkeypatch.setattr(scoring._Ranking, "_count_up", in_small_batches)
-    assert scored(job(rows, "small.parquet", reference=reference)) == found
-
-
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_chunks_do_not_show_in_the_output(job, suffix):
     rows = [{**row, "note": 'a "quote",\nand a line'} for row in story_rows(13)]
@@ -149,7 +125,7 @@ def test_chunks_do_not_show_in_the_output(job, suffix):
 
 @pytest.mark.parametrize("most", [1, 4, 1000])
 def test_borders_of_chunks_do_not_depend_on_how_rows_come(most, monkeypatch):
-    monkeypatch.setattr(scoring, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(scoring, "_CHUNK_BYTES", 100)
     texts = ["x" * (13 * place % 40) for place in range(50)] + ["x" * 500, "y"]
     whole = pa.table({"text": pa.array(texts, pa.large_string())})
     expected = [batch.num_rows for batch in scoring._cut([whole], most)]
@@ -278,10 +254,10 @@ def test_where_leaves_rows_out(job):
     ("changes", "message"),
     [
         ({"out": "out.txt"}, r"end it in one of \.parquet"),
-        ({"out": "folder"}, "ends in ''"),
+        ({"out": "folder"}, "end it in one of"),
         ({"chunk_stories": 0}, "at least 1"),
         ({"prompt_column": "text"}, "name two columns"),
-        ({"text_column": "reward"}, "are written anew"),
+        ({"text_column": "reward"}, "none of reward"),
         ({"reference_where": "true"}, "needs a reference"),
         ({"prompt": "p"}, "has one in each row"),
         ({"source": "a.txt"}, "give the prompt"),
@@ -389,8 +365,8 @@ def test_a_full_disk_is_told_and_costs_no_reward(job, dying, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(scoring, "_write", is_full)
-        with pytest.raises(DataError, match=r"No space left.* the rewards are kept"):
+        patch.setattr(scoring, "_write_output", is_full)
+        with pytest.raises(DataError, match=r"No space left.* finished chunks are kept"):
             score_files(made)
     dying(0)
     scored(made)
@@ -425,52 +401,49 @@ def test_a_reward_that_is_no_number_stops_the_run(job, monkeypatch):
 
 
 def test_a_model_folder_tells_its_kind(tmp_path):
-    (tmp_path / "mixture.json").write_text('{"kind": "stack"}')
-    assert scorer_entry(str(tmp_path)) == {"kind": "stack", "path": str(tmp_path)}
-    with pytest.raises(ConfigError, match="device is for a reward model"):
-        scorer_entry(str(tmp_path), device="cpu")
+    folder = tmp_path / "run" / "model"
+    folder.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"holds no model .* the folder of a trained model"):
+        scorer_entry(str(folder))
+    (folder / "features.json").touch()
+    assert scorer_entry(str(folder)) == {"kind": "features", "path": str(folder)}
+    with pytest.raises(ConfigError, match=rf"holds no model .*: give {folder}$"):
+        scorer_entry(str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="is a feature model: leave out device"):
+        scorer_entry(str(folder), device="cpu")
     assert scorer_entry("owner/name", batch_tokens=9)["kind"] == "reward"
-    (tmp_path / "features.json").touch()
-    assert scorer_entry(str(tmp_path))["kind"] == "features"
 
 
-# The prompt part -----------------------------------------------------------------------------
+# The share of variance between prompts ------------------------------------------------------
 
 
-def part_of(groups):
-    """The prompt part by the sums that the second pass makes."""
-    sizes = np.array([len(group) for group in groups])
-    grand = np.concatenate(groups).mean()
-    between = sum(len(group) * (np.mean(group) - grand) ** 2 for group in groups)
-    within = sum(((np.array(group) - np.mean(group)) ** 2).sum() for group in groups)
-    return PromptPart.of(int(sizes.sum()), len(groups), float((sizes**2).sum()), between, within)
+def share_of(groups):
+    prompts = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    return share_between_prompts(prompts, np.concatenate(groups))
 
 
 @pytest.mark.parametrize(("between", "within"), [(1.0, 1.0), (0.0, 1.0), (3.0, 1.0), (1.0, 0.0)])
-def test_the_prompt_part_is_what_rewards_were_made_with(between, within):
+def test_the_share_between_prompts_is_what_rewards_were_made_with(between, within):
     source = np.random.default_rng(0)
     groups = [
         source.normal(source.normal(0, between**0.5), within**0.5, size=source.integers(1, 6))
         for _ in range(4_000)
     ]
-    assert part_of(groups).share == pytest.approx(between / (between + within), abs=0.03)
+    assert share_of(groups) == pytest.approx(between / (between + within), abs=0.03)
 
 
-def test_the_prompt_part_of_a_worked_example():
-    # MSB = 12.5, MSW = 1/2, n0 = 2: s = 6.
-    assert part_of([[0.0, 1.0], [3.5, 4.5]]).share == pytest.approx((12.25 - 0.5) / 2 / (
-        (12.25 - 0.5) / 2 + 0.5
-    ))  # fmt: skip
+def test_the_share_between_prompts_of_a_worked_example():
+    # MSB = 12.25, MSW = 1/2, n0 = 2.
+    s = (12.25 - 0.5) / 2
+    assert share_of([[0.0, 1.0], [3.5, 4.5]]) == pytest.approx(s / (s + 0.5))
 
 
 @pytest.mark.parametrize("groups", [[[1.0, 2.0]], [[1.0], [2.0]], [[1.0, 1.0], [1.0, 1.0]]])
-def test_a_prompt_part_that_cannot_be_told_is_none(groups):
-    part = part_of(groups)
-    assert part.share is None
-    assert "cannot be told" in str(part)
+def test_a_share_that_cannot_be_told_is_none(groups):
+    assert share_of(groups) is None
 
 
-def test_the_second_pass_measures_the_same_prompt_part(job):
+def test_the_manifest_has_the_share_between_prompts(job):
     rows = [
         {**row, "text": row["text"] + " more" * 2 * int(row["prompt"].split()[-1])}
         for row in story_rows(200, prompts=17)
@@ -480,7 +453,7 @@ def test_the_second_pass_measures_the_same_prompt_part(job):
     for row in scored(made):
         groups[row["prompt"]].append(row["reward"])
     across = json.loads(made.manifest.read_text())["across_prompts"]
-    share = part_of(list(groups.values())).share
+    share = share_of(list(groups.values()))
     assert 0 < share < 1
     assert across["share_of_variance_between_prompts"] == pytest.approx(share, rel=1e-9)
     assert across["prompts"] == 17
@@ -527,9 +500,9 @@ def test_a_run_goes_on_after_the_last_finished_chunk(job, dying):
         with pytest.raises(Killed):
             score_files(made)
     # What a kill leaves of a half-written chunk, and of a half-read input.
-    (rewards,) = made.parts.glob("rewards-*")
-    (rewards / ".part-half.parquet").write_bytes(b"half")
-    (made.parts / ".part-rows").mkdir()
+    (folder,) = made.parts.glob("input-*")
+    (folder / ".part-half").write_bytes(b"half")
+    (made.run / "scratch").mkdir(parents=True)
     dying(None)
     scored(made)
     assert len(given) == 2
@@ -539,30 +512,49 @@ def test_a_run_goes_on_after_the_last_finished_chunk(job, dying):
     assert score_files(made)["unchanged"]
 
 
+DAMAGE = {
+    "cut": lambda part: part[:-1],
+    "empty": lambda part: part[:0],
+    "digest": lambda part: part[:9] + bytes([part[9] ^ 1]) + part[10:],
+    "bit": lambda part: part[:-9] + bytes([part[-9] ^ 1]) + part[-8:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_part_is_scored_again(job, dying, damage):
+    rows = story_rows(50)
+    whole, made = job(rows, "whole.csv", chunk_stories=8), job(rows, "out.csv", chunk_stories=8)
+    scored(whole)
+    dying(3)
+    with pytest.raises(Killed):
+        score_files(made)
+    part = sorted(made.parts.glob("input-*/*"))[1]
+    part.write_bytes(damage(part.read_bytes()))
+    given = dying(None)
+    scored(made)
+    assert len(given) == 5
+    assert made.out.read_bytes() == whole.out.read_bytes()
+
+
 def test_a_run_killed_while_it_writes_scores_nothing_again(job, dying, monkeypatch):
     made = job(story_rows(20), "out.csv", chunk_stories=6)
     whole = replace(made, out=made.out.with_name("whole.csv"))
     scored(whole)
+
+    def dies(*_):
+        raise Killed
+
     with monkeypatch.context() as patch:
-        write, written = scoring.write_table, []
-
-        def dies(table, path):
-            written.append(path)
-            if len(written) == 3:
-                raise Killed
-            write(table, path)
-
-        patch.setattr(scoring, "write_table", dies)
+        patch.setattr(scoring, "_write_rejected", dies)
         with pytest.raises(Killed):
             score_files(made)
-    assert not made.out.exists()
     dying(0)
     scored(made)
     assert made.out.read_bytes() == whole.out.read_bytes()
 
 
-@pytest.mark.parametrize("change", ["input", "chunk", "rater", "where", "column"])
-def test_chunks_of_another_job_are_not_taken(job, dying, change):
+@pytest.mark.parametrize("change", ["input", "chunk", "rater", "where", "column", "version"])
+def test_chunks_of_another_job_are_not_taken(job, dying, monkeypatch, change):
     rows = story_rows(20)
     made = job(rows, chunk_stories=5)
     dying(3)
@@ -577,6 +569,8 @@ def test_chunks_of_another_job_are_not_taken(job, dying, change):
         made = replace(made, rater=scorer_spec({"kind": "shorter"}))
     elif change == "where":
         made = replace(made, where="true")
+    elif change == "version":
+        monkeypatch.setattr(scoring, "VERSION", scoring.VERSION + 1)
     else:
         made = job([{**row, "story": row["text"]} for row in rows], chunk_stories=5)
         made = replace(made, text_column="story")
@@ -608,16 +602,16 @@ def test_stories_cut_are_counted_over_all_runs(job, tiny_model, invented):
     spec = scorer_spec(scorer_entry(str(tiny_model("bert")), device="cpu"))
     made = replace(job(rows, chunk_stories=2), rater=spec)
     found = []
-    score = scoring._Rewards._score
+    score = scoring._score_chunk
 
-    def dies(self, *arguments):
+    def dies(*arguments):
         found.append(1)
         if len(found) == 3:
             raise Killed
-        score(self, *arguments)
+        score(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring._Rewards, "_score", dies)
+        patch.setattr(scoring, "_score_chunk", dies)
         with pytest.raises(Killed):
             score_files(made)
     scored(made)
@@ -638,7 +632,7 @@ print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
 def start(arguments, launcher=(), **environment):
-    command = [*launcher, "-m", "litbench.cli"] if launcher else [sys.executable, "-c", RUN]
+    command = [*launcher, "-m", "litbench"] if launcher else [sys.executable, "-c", RUN]
     return subprocess.Popen(
         [*command, "score", *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
@@ -671,52 +665,32 @@ def kill(process):
 
 
 def test_processes_share_the_chunks_and_end_with_the_bytes_of_one(job, tmp_path):
+    pytest.importorskip("accelerate")
     whole = job(story_rows(300, prompts=40), "whole.jsonl", chunk_stories=20)
     scored(whole)
     common = ["--rater", "{kind: longer}", "--input", whole.inputs[0], "--chunk-stories", 20]
-    arguments = [*common, "--out", tmp_path / "two.jsonl"]
-    both = [start(arguments, RANK=str(rank), WORLD_SIZE="2") for rank in (1, 0)]
-    for process in both:
-        finish(process)
+    said = finish(start([*common, "--out", tmp_path / "two.jsonl"], launcher(2)))
+    assert said.count("300 stories scored") == 1
     assert (tmp_path / "two.jsonl").read_bytes() == whole.out.read_bytes()
     manifest = json.loads((tmp_path / "two.jsonl.manifest.json").read_text())
-    assert manifest["processes"] == 2
-    # Where the first process is done before the second looks, there is nothing left to wait for.
-    finish(start(arguments, RANK="1", WORLD_SIZE="2"))
+    assert (manifest["processes"], manifest["stories_scored"]) == (2, 300)
     assert not (tmp_path / "two.jsonl.parts").exists()
+    assert "unchanged" in finish(start([*common, "--out", tmp_path / "two.jsonl"], launcher(2)))
 
 
 def test_a_process_scores_its_own_share_only(job, dying, monkeypatch):
     made = job(story_rows(30), chunk_stories=5)
-    dying(0)
-    with pytest.raises(Killed):
-        score_files(made)
     given = dying(None)
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("RANK", "1")
-    assert score_files(made) is None
-    assert sorted(path.name for path in made.parts.glob("rewards-*/*")) == [
-        "0000001.parquet", "0000005.parquet",
-    ]  # fmt: skip
+
+    @contextlib.contextmanager
+    def first_of_four():
+        yield 0, 4, lambda: None
+
+    monkeypatch.setattr(scoring, "_processes", first_of_four)
+    with pytest.raises(DataError, match="damaged or missing"):
+        score_files(made)
+    assert sorted(path.name for path in made.parts.glob("input-*/*")) == ["0000000", "0000004"]
     assert sum(map(len, given)) == 10
-
-
-def test_a_late_process_finds_nothing_left_to_wait_for(job, dying, monkeypatch):
-    made = job(story_rows(5))
-    scored(made)
-    dying(0)
-    looks = []
-    current = scoring._current
-
-    def not_yet(*arguments):
-        looks.append(1)
-        return current(*arguments) if len(looks) > 1 else None
-
-    monkeypatch.setattr(scoring, "_current", not_yet)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    assert score_files(made) is None
-    assert not made.parts.exists()
 
 
 def launcher(processes):
@@ -751,7 +725,7 @@ def disturbed(arguments, out, processes, seconds, kills):
     parts = out.with_name(f"{out.name}.parts")
 
     def chunks():
-        return len(list(parts.glob("rewards-*/[0-9]*.parquet")))
+        return len(list(parts.glob("input-*/[0-9]*")))
 
     fell = []
     for number, count in enumerate(source.choices(processes, k=kills)):

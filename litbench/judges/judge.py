@@ -65,7 +65,7 @@ class JudgeOptions:
     Attributes:
         model: a name that inspect-ai knows, such as openai/gpt-4.1.
         template: a family, such as alternative or reddit_verbose, another packaged template, or
-            a file; see litbench.templates. eval/select_template.py tells which serves a model.
+            a file; see litbench.templates. `select` of eval/benchmark.py chooses it.
         answer: form of the answer, for a family: label, verdict, explanation, json_verdict or
             json_explanation; explanation when null.
         sampling: what an answer depends on.

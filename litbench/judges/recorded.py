@@ -4,22 +4,26 @@ Where the ratings of two stories are known, the higher one is the preference; eq
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.raters import BlindPair, Judgement, Preference
-from litbench.records import VERDICTS, empty_columns
+from litbench.raters import BlindPair, Judgement, Preference, RaterSpec
 from litbench.sources.ratings import RATINGS, ROUNDING, story_digest
 from litbench.tables import read_table
 
 KIND = "recorded"
+
+
+@dataclass(frozen=True)
+class RecordedRating:
+    """A story's rating, NaN where the answer could not be read, and what the judge wrote."""
+
+    rating: float
+    explanation: str | None
 
 
 def prefer(first: float | None, second: float | None) -> Preference:
@@ -39,64 +43,6 @@ def prefer(first: float | None, second: float | None) -> Preference:
     return "first" if first > second else "second"
 
 
-def _recorded(ratings: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
-    """The recorded judges' rows by rater and story_id; a null rating becomes NaN."""
-    found: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in ratings.to_pylist():
-        if row["rater_kind"] == KIND:
-            rating = math.nan if row["rating"] is None else row["rating"]
-            found[row["rater"]][row["story_id"]] = {**row, "rating": rating}
-    return dict(found)
-
-
-def recorded_verdicts(ratings: pa.Table, pairs: pa.Table) -> dict[str, pa.Table]:
-    """Verdicts of every recorded judge; no text is needed for them.
-
-    The explanation of a verdict is what the judge wrote about both stories, in the order of their
-    ids, so that it does not tell which was chosen; null where one of the two is not recorded.
-
-    Args:
-        ratings: table by the schema RATINGS.
-        pairs: table by the schema PAIRS.
-
-    Returns:
-        Per judge a table by the schema VERDICTS, a row for every pair.
-    """
-    names = ("pair_id", "chosen_story_id", "rejected_story_id")
-    columns = [pairs[name].to_pylist() for name in names]
-    outcomes = {"first": "chosen", "second": "rejected"}
-    tables = {}
-    for rater, rated in _recorded(ratings).items():
-        rows = []
-        for name, *stories in zip(*columns, strict=True):
-            known = [rated.get(story) for story in stories]
-            rewards = [None if row is None else row["rating"] for row in known]
-            preference = prefer(*rewards)
-            told = [rated[story]["explanation"] for story in sorted(stories) if story in rated]
-            rows.append(
-                {
-                    "pair_id": name,
-                    "rater": rater,
-                    "kind": KIND,
-                    "outcome": outcomes.get(preference, preference),
-                    "reward_chosen": _or_none(rewards[0]),
-                    "reward_rejected": _or_none(rewards[1]),
-                    "explanation": "\n\n".join(told) if len(told) == 2 and all(told) else None,
-                }
-            )
-        tables[rater] = pa.table(
-            {
-                name: pa.array([row.get(name) for row in rows], column.type)
-                for name, column in empty_columns(VERDICTS, 0).items()
-            }
-        )
-    return tables
-
-
-def _or_none(rating: float | None) -> float | None:
-    return None if rating is None or math.isnan(rating) else rating
-
-
 @dataclass
 class RecordedOptions:
     """Options of the kind `recorded`.
@@ -112,16 +58,16 @@ class RecordedOptions:
 
 @dataclass
 class RecordedRater:
-    """A recorded judge as a rater like any other: alone, in a jury or in a cascade.
-
-    It knows a story again by prompt and text, so stories without text are none of its.
+    """A recorded judge as a rater like any other.
 
     Attributes:
-        ratings: by `story_digest`; NaN where an answer could not be read.
+        by_text: ratings by `story_digest`.
+        by_id: ratings by story_id, for stories whose text is not published.
     """
 
     name: str
-    ratings: Mapping[str, float]
+    by_text: Mapping[str, RecordedRating]
+    by_id: Mapping[str, RecordedRating]
     kind: str = KIND
 
     @classmethod
@@ -132,32 +78,51 @@ class RecordedRater:
             ConfigError: the file has no such judge.
         """
         given = build(RecordedOptions, options, where)
-        judges = _recorded(read_table(given.path, RATINGS))
         judge = given.judge or name
+        judges = recorded_judges(given.path)
         if judge not in judges:
             raise ConfigError(
-                f"{where}: {given.path} has no judge '{judge}': {nearest(judge, list(judges))}"
+                f"{where}: {given.path} has no judge '{judge}': {nearest(judge, judges)}"
             )
-        rows = judges[judge].values()
-        return cls(
-            name, {row["story_digest"]: row["rating"] for row in rows if row["story_digest"]}
-        )
+        by_text, by_id = {}, {}
+        for row in read_table(given.path, RATINGS).to_pylist():
+            if row["rater_kind"] == KIND and row["rater"] == judge:
+                rating = math.nan if row["rating"] is None else row["rating"]
+                by_id[row["story_id"]] = RecordedRating(rating, row["explanation"])
+                if row["story_digest"]:
+                    by_text[row["story_digest"]] = by_id[row["story_id"]]
+        return cls(name, by_text, by_id)
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Compare the ratings of both stories; a story it never rated is an error."""
+        return self.judge_known(pairs, [("", "")] * len(pairs))
+
+    def judge_known(
+        self, pairs: Sequence[BlindPair], ids: Sequence[tuple[str, str]]
+    ) -> list[list[Judgement]]:
+        """Compare the ratings of both stories; one without text is known by its id.
+
+        The explanation is what the judge wrote about both stories, null where one of them has none.
+
+        Args:
+            pairs: the pairs.
+            ids: story_id of the first and the second story of each.
+        """
         judged = []
-        for pair in pairs:
-            first, second = (
-                self.ratings.get(story_digest(pair.prompt, text))
-                for text in (pair.first, pair.second)
-            )
-            preference = prefer(first, second)
+        for pair, names in zip(pairs, ids, strict=True):
+            found = [
+                self.by_text.get(story_digest(pair.prompt, text)) if text else self.by_id.get(name)
+                for text, name in zip((pair.first, pair.second), names, strict=True)
+            ]
+            first, second = (None if one is None else one.rating for one in found)
+            told = [one.explanation for one in found if one is not None and one.explanation]
             judged.append(
                 [
                     Judgement(
-                        preference,
+                        prefer(first, second),
                         reward_first=_or_none(first),
                         reward_second=_or_none(second),
+                        explanation="\n\n".join(told) if len(told) == 2 else None,
                     )
                 ]
             )
@@ -169,5 +134,23 @@ class RecordedRater:
 
     def notes(self) -> dict[str, Any]:
         """How many stories it rated."""
-        unread = sum(math.isnan(rating) for rating in self.ratings.values())
-        return {"stories": len(self.ratings), "without_rating": unread}
+        unread = sum(math.isnan(one.rating) for one in self.by_id.values())
+        return {"stories": len(self.by_id), "without_rating": unread}
+
+
+def recorded_judges(ratings: Path) -> list[str]:
+    """Names of the recorded judges of a file of ratings, in its order."""
+    rows = read_table(ratings, RATINGS).select(["rater", "rater_kind"]).to_pylist()
+    return list(dict.fromkeys(row["rater"] for row in rows if row["rater_kind"] == KIND))
+
+
+def recorded_specs(ratings: Path) -> list[RaterSpec]:
+    """A config's entry for every recorded judge of a file of ratings, under its own name."""
+    return [
+        RaterSpec(name, KIND, {"path": str(ratings), "judge": name})
+        for name in recorded_judges(ratings)
+    ]
+
+
+def _or_none(rating: float | None) -> float | None:
+    return None if rating is None or math.isnan(rating) else rating

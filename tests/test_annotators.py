@@ -1,4 +1,4 @@
-"""One human against the others: what it must be, whatever the numbers."""
+"""Leave-one-out agreement: what holds whatever the numbers are."""
 
 import itertools
 import json
@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litbench.errors import DataError
-from litbench.metrics.humans import (
-    human_agreement,
-    humans_json,
-    humans_text,
+from litbench.metrics.annotators import (
+    annotator_agreement,
+    annotators_json,
+    annotators_text,
     krippendorff_alpha,
 )
 
-PEOPLE = ("ada", "bo", "cy", "di")
+ANNOTATORS = ("ada", "bo", "cy", "di")
 
 
 def pairs_of(prompts, stories):
@@ -30,13 +29,13 @@ def pairs_of(prompts, stories):
     return [list(column) for column in zip(*pairs, strict=True)]
 
 
-def panel(seed, prompts=12, stories=4, noise=1.0, people=PEOPLE):
+def panel(seed, prompts=12, stories=4, noise=1.0, names=ANNOTATORS):
     """Ratings 1 to 5 around a quality of each story."""
     draw = np.random.default_rng(seed)
-    ratings = {person: {} for person in people}
+    ratings = {person: {} for person in names}
     for prompt, story in itertools.product(range(prompts), range(stories)):
         quality = draw.normal(3, 1)
-        for person in people:
+        for person in names:
             rating = float(np.clip(round(quality + noise * draw.normal()), 1, 5))
             ratings[person][f"{prompt}-{story}"] = rating
     return ratings
@@ -55,61 +54,65 @@ def test_one_person_against_the_mean_of_the_others_by_hand():
         "b": {"s": 1.0, "t": 2.0, "u": 4.0, "v": 4.0},
         "c": {"s": 4.0, "t": 3.0, "u": 1.0, "v": 3.0},
     }
-    found = human_agreement(ratings, ["s", "u"], ["t", "v"], ["p", "q"], {})
+    found = annotator_agreement(ratings, ["s", "u"], ["t", "v"], ["p", "q"], {})
     assert found is not None
     # s, t: a for s, others 2.5 and 2.5, so left out; b for t, others for s: 0; c for s, others
     # 3 and 1.5, for s: 1. u, v: a tied, others for v: 1/2; b tied, others for v: 1/2; c for v,
     # the others tied: left out.
-    assert (found.one_human.n, found.left_out, found.pairs) == (4, 2, 2)
-    assert found.one_human.mean == pytest.approx((0 + 1 + 0.5 + 0.5) / 4)
+    assert (found.one_annotator.n, found.left_out, found.pairs) == (4, 2, 2)
+    assert found.one_annotator.mean == pytest.approx((0 + 1 + 0.5 + 0.5) / 4)
     # s, t: a and b differ, a and c agree, b and c differ; u, v: a tie in each.
-    assert found.two_humans.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
-    assert {p.person: p.agreement.mean for p in found.by_person} == {"a": 0.5, "b": 0.25, "c": 1.0}
+    assert found.two_annotators.mean == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert {name: of.mean for name, of in found.by_annotator.items()} == {
+        "a": 0.5,
+        "b": 0.25,
+        "c": 1.0,
+    }
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1.5))
 def test_exchanging_the_stories_of_every_pair_changes_nothing(seed, min_gap):
     ratings = panel(seed, prompts=4)
-    judge = panel(seed + 1, prompts=4, people=("judge",))["judge"]
+    judge = panel(seed + 1, prompts=4, names=("judge",))["judge"]
     first, second, clusters = pairs_of(4, 4)
-    one = human_agreement(
+    one = annotator_agreement(
         ratings, first, second, clusters, {"j": credit_of(judge, first, second)}, min_gap=min_gap
     )
-    other = human_agreement(
+    other = annotator_agreement(
         ratings, second, first, clusters, {"j": credit_of(judge, second, first)}, min_gap=min_gap
     )
     if one is None or other is None:
         assert one is None
         assert other is None
         return
-    assert humans_json(one) == humans_json(other)
-    possible = len(PEOPLE) * len(first)
-    assert one.one_human.n + one.left_out == possible
+    assert annotators_json(one) == annotators_json(other)
+    possible = len(ANNOTATORS) * len(first)
+    assert one.one_annotator.n + one.left_out == possible
 
 
 @given(st.integers(0, 10_000))
 def test_a_judge_that_prefers_the_other_story_gets_one_minus(seed):
     ratings = panel(seed, prompts=5)
     first, second, clusters = pairs_of(5, 4)
-    judge = credit_of(panel(seed + 1, prompts=5, people=("j",))["j"], first, second)
-    found = human_agreement(ratings, first, second, clusters, {"j": judge, "anti": 1 - judge})
+    judge = credit_of(panel(seed + 1, prompts=5, names=("j",))["j"], first, second)
+    found = annotator_agreement(ratings, first, second, clusters, {"j": judge, "anti": 1 - judge})
     assert found is not None
     by_name = {row.rater: row.agreement.mean for row in found.raters}
     assert by_name["j"] + by_name["anti"] == pytest.approx(1)
     row = next(row for row in found.raters if row.rater == "j")
-    assert row.difference.mean == pytest.approx(by_name["j"] - found.one_human.mean)
+    assert row.comparison.difference.mean == pytest.approx(by_name["j"] - found.one_annotator.mean)
 
 
 def test_a_judge_that_is_one_of_the_people_scores_as_one_of_them():
     draws = []
     for seed in range(40):
-        everyone = panel(seed, people=(*PEOPLE, "judge"))
+        everyone = panel(seed, names=(*ANNOTATORS, "judge"))
         judge = everyone.pop("judge")
         first, second, clusters = pairs_of(12, 4)
         credit = credit_of(judge, first, second)
-        found = human_agreement(everyone, first, second, clusters, {"judge": credit})
+        found = annotator_agreement(everyone, first, second, clusters, {"judge": credit})
         assert found is not None
-        draws.append(found.raters[0].difference.mean)
+        draws.append(found.raters[0].comparison.difference.mean)
     # The standard error of the mean of 40 such differences is below 0.01.
     assert abs(np.mean(draws)) < 0.02
 
@@ -121,35 +124,17 @@ def test_people_who_toss_coins_score_one_half_whatever_the_gap():
         draw = np.random.default_rng(seed)
         first, second, clusters = pairs_of(12, 4)
         stories = sorted({*first, *second})
-        ratings = {p: {s: float(draw.integers(1, 6)) for s in stories} for p in PEOPLE[:3]}
+        ratings = {p: {s: float(draw.integers(1, 6)) for s in stories} for p in ANNOTATORS[:3]}
         for gap, means in gaps.items():
-            found = human_agreement(ratings, first, second, clusters, {}, min_gap=gap)
-            means.append(found.one_human.mean)
+            found = annotator_agreement(ratings, first, second, clusters, {}, min_gap=gap)
+            means.append(found.one_annotator.mean)
         mean = {s: np.mean([ratings[p][s] for p in ratings]) for s in stories}
         far = [abs(mean[a] - mean[b]) >= 1 for a, b in zip(first, second, strict=True)]
         columns = ([x for x, keep in zip(c, far, strict=True) if keep] for c in (first, second))
         kept = np.array(clusters)[far]
-        whole.append(human_agreement(ratings, *columns, kept, {}).one_human.mean)
+        whole.append(annotator_agreement(ratings, *columns, kept, {}).one_annotator.mean)
     assert all(abs(np.mean(means) - 0.5) < 0.02 for means in gaps.values())
     assert np.mean(whole) > 0.7
-
-
-def test_a_rater_is_compared_on_the_pairs_it_was_asked_about():
-    ratings = panel(3)
-    first, second, clusters = pairs_of(12, 4)
-    judge = credit_of(ratings["ada"], first, second)
-    partly = np.where(np.arange(len(judge)) % 2 == 0, judge, math.nan)
-    found = human_agreement(ratings, first, second, clusters, {"all": judge, "half": partly})
-    rows = {row.rater: row for row in found.raters}
-    assert rows["all"].agreement.n == found.one_human.n
-    even = [clusters[::2], first[::2], second[::2]]
-    alone = human_agreement(ratings, even[1], even[2], even[0], {"half": judge[::2]})
-    assert rows["half"].agreement == alone.raters[0].agreement
-    assert rows["half"].difference == alone.raters[0].difference
-    assert f"on {rows['half'].agreement.n} of them" in humans_text(found)
-    nothing = np.full(len(judge), math.nan)
-    with pytest.raises(DataError, match="rater none: no verdict on any of the"):
-        human_agreement(ratings, first, second, clusters, {"none": nothing})
 
 
 def test_stories_that_not_everyone_rated_are_compared_by_those_who_did():
@@ -159,48 +144,50 @@ def test_stories_that_not_everyone_rated_are_compared_by_those_who_did():
         "c": {"t": 2.0},
         "d": {"x": 1.0},
     }
-    found = human_agreement(ratings, ["s"], ["t"], ["p"], {})
+    found = annotator_agreement(ratings, ["s"], ["t"], ["p"], {})
     assert found is not None
     # Only a rated both; b and c say what the others think of them.
-    assert (found.one_human.n, found.one_human.mean) == (1, 1.0)
-    assert [p.person for p in found.by_person] == ["a"]
-    assert human_agreement({"a": ratings["a"]}, ["s"], ["t"], ["p"], {}) is None
-    assert human_agreement({"a": {"s": 1.0}, "b": {"t": 2.0}}, ["s"], ["t"], ["p"], {}) is None
+    assert (found.one_annotator.n, found.one_annotator.mean) == (1, 1.0)
+    assert list(found.by_annotator) == ["a"]
+    assert annotator_agreement({"a": ratings["a"]}, ["s"], ["t"], ["p"], {}) is None
+    assert annotator_agreement({"a": {"s": 1.0}, "b": {"t": 2.0}}, ["s"], ["t"], ["p"], {}) is None
 
 
 def test_slots_are_said_and_get_no_row_each():
     ratings = panel(5)
     first, second, clusters = pairs_of(12, 4)
-    found = human_agreement(ratings, first, second, clusters, {}, slots=True)
-    assert found.by_person == []
-    assert "places in a list" in humans_text(found)
-    told = human_agreement(ratings, first, second, clusters, {})
-    assert "places" not in humans_text(told)
-    assert "ada 0." in humans_text(told)
-    crowd = panel(5, people=[f"person {k}" for k in range(13)])
-    many = human_agreement(crowd, first, second, clusters, {})
-    assert len(many.by_person) == 13
-    assert "person 0" not in humans_text(many)
-    assert not humans_json(many)["few_people"]
+    found = annotator_agreement(ratings, first, second, clusters, {}, slots=True)
+    assert found.by_annotator == {}
+    assert "positions in a list" in annotators_text(found)
+    told = annotator_agreement(ratings, first, second, clusters, {})
+    assert "positions" not in annotators_text(told)
+    assert "ada 0." in annotators_text(told)
+    crowd = panel(5, names=[f"person {k}" for k in range(13)])
+    many = annotator_agreement(crowd, first, second, clusters, {})
+    assert len(many.by_annotator) == 13
+    assert "person 0" not in annotators_text(many)
+    assert not annotators_json(many)["few_annotators"]
 
 
 def test_names_move_no_cursor():
     ratings = {f"{name}\x1b[2J": of for name, of in panel(3).items()}
     first, second, clusters = pairs_of(12, 4)
     judge = credit_of(next(iter(ratings.values())), first, second)
-    text = humans_text(human_agreement(ratings, first, second, clusters, {"a\x1b[2J": judge}))
+    text = annotators_text(
+        annotator_agreement(ratings, first, second, clusters, {"a\x1b[2J": judge})
+    )
     assert "a[2J  " in text
     assert "\x1b" not in text
 
 
-def test_people_who_do_not_agree_are_said_to():
+def test_annotators_who_do_not_agree_are_said_to():
     first, second, clusters = pairs_of(12, 4)
-    alike = human_agreement(panel(1, noise=0.1), first, second, clusters, {})
-    coins = human_agreement(panel(1, noise=50), first, second, clusters, {})
-    assert not alike.like_coins
-    assert coins.like_coins
-    assert "two coins" in humans_text(coins)
-    assert json.loads(json.dumps(humans_json(coins)))["like_coins"]
+    alike = annotator_agreement(panel(1, noise=0.1), first, second, clusters, {})
+    coins = annotator_agreement(panel(1, noise=50), first, second, clusters, {})
+    assert not alike.at_chance
+    assert coins.at_chance
+    assert "by chance" in annotators_text(coins)
+    assert json.loads(json.dumps(annotators_json(coins)))["at_chance"]
 
 
 def test_krippendorff_alpha():

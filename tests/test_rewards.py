@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.metrics.diversity import distinct_trigrams
-from litbench.policy_reward import (
+from litbench.report.figures import policy_curves
+from litbench.rewards import (
     PolicyReward,
     RewardShaping,
     rubric_function,
     trace_function,
 )
-from litbench.report.figures import policy_curves
 from litbench.sources.sample import read_sample
 from litbench.text import count_words_of, prompt_key
 
@@ -90,7 +90,7 @@ def test_the_prompt_is_read_from_its_column() -> None:
     reward = PolicyReward(Keeps(), PLAIN, prompt_column="writing_prompt")
     reward(["Write about p"], ["a *"], completion_ids=[[1]], writing_prompt=["p"])
     assert prompts == ["p"]
-    with pytest.raises(ConfigError, match="no such column"):
+    with pytest.raises(ConfigError, match="no such key"):
         reward(["Write about p"], ["a *"], completion_ids=[[1]])
 
 
@@ -257,7 +257,7 @@ def test_verifiers_rubric_takes_it_for_a_groups_function() -> None:
     assert found == [0.0, -1.0, 1.0]
     with pytest.raises(ConfigError, match="no such key"):
         asyncio.run(function(prompts=asked, completions=said, infos=[{}] * 3))
-    with pytest.raises(ConfigError, match="have no info"):
+    with pytest.raises(ConfigError, match="no such key"):
         asyncio.run(function(prompts=asked, completions=said))
 
 
@@ -312,8 +312,8 @@ def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
     known = frozenset(prompt_key(f"Prompt {k}") for k in range(3))
     rater = SimpleNamespace(training_prompts=lambda: known)
     rest, held_out = program.divide(config, {"reward": rater})
-    assert set(held_out.prompts) == {f"Prompt {k}" for k in range(3, 6)}
-    assert set(rest.prompts) == {f"Prompt {k}" for k in range(3)}
+    assert set(held_out) == {f"Prompt {k}" for k in range(3, 6)}
+    assert set(rest) == {f"Prompt {k}" for k in range(3)}
     config.held_out = 4
     with pytest.raises(DataError, match="3 of them unknown"):
         program.divide(config, {"reward": rater})
@@ -323,10 +323,8 @@ def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
     ("keys", "says"),
     [
         ({"other_raters": {"reward": {"kind": "longer"}}}, "this name is taken"),
-        ({"held_out": 0}, "held_out is 0: give at least 1"),
-        ({"num_generations": 1}, "num_generations is 1: give at least 2"),
-        ({"temperature": 0.0}, "temperature is 0.0: give a number above 0"),
-        ({"learning_rate": math.nan}, "learning_rate is nan"),
+        ({"eval_steps": 0}, "eval_steps is 0: give at least 1"),
+        ({"num_generations": 1}, "trl refuses the config .*at least 2 generations"),
         ({"hidden_size": 20}, "hidden_size is 20: give a multiple of 8"),
     ],
 )
@@ -376,8 +374,8 @@ def test_the_program_goes_from_stories_to_a_curve(
         stories=tmp_path / "stories.parquet", rater={"kind": "longer"}, out=tmp_path / "out",
         other_raters={"shorter": {"kind": "shorter"}},
         held_out=2, max_words=150, vocabulary=400, hidden_size=16, layers=1, pretraining_epochs=1,
-        steps=2, prompts_per_step=1, num_generations=2, max_completion_length=12,
-        evaluate_every=1, samples_per_prompt=2, save_steps=1,
+        max_steps=2, prompts_per_step=1, num_generations=2, max_completion_length=12,
+        eval_steps=1, samples_per_prompt=2, save_steps=1,
     )  # fmt: skip
     caplog.set_level(logging.ERROR)
     trained_to: list[int] = []
@@ -411,4 +409,3 @@ def test_the_program_goes_from_stories_to_a_curve(
     assert (config.out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert (config.out / "policy" / "model.safetensors").exists()
     assert not list(config.out.glob("checkpoints-*"))
-    assert len((config.out / "curve.csv").read_text().splitlines()) == 1 + 2 + 3

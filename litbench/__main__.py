@@ -1,0 +1,5 @@
+"""`python -m litbench` is the `litbench` command."""
+
+from litbench.cli import main
+
+main()

@@ -1,0 +1,254 @@
+"""Leave-one-out agreement: an annotator, and every rater, against the mean of the other annotators.
+
+A judge that agrees with people on 60 % of the pairs may be poor, or as good as any one annotator.
+So each annotator is left out in turn; the mean of the others is the label, and the annotator and
+every rater are compared with it on the same pairs.
+
+The pairs are all pairs within a prompt, and ties and least gaps are those of the others' means.
+Pairs selected by the mean of all annotators would flatter the one: three annotators who rate at
+random, 1 to 5, each agree with the mean of the other two on 78 % of the pairs that are a whole
+point apart (tests/test_annotators.py).
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from litbench.metrics.comparisons import Comparison, compare_all
+from litbench.metrics.intervals import Interval, jackknife_interval
+from litbench.metrics.leaderboard import plain
+from litbench.text import clean_name
+
+# Means of the same ratings in another order differ by rounding.
+_ROUNDING = 1e-9
+# The names of a crowd say nothing to a reader; all of them are in the JSON.
+_MOST_SHOWN = 12
+# Stands for the annotators among the raters' names.
+_REFERENCE = "one annotator"
+
+
+@dataclass(frozen=True)
+class RaterAgreement:
+    """A rater against the labels that one annotator is compared with.
+
+    Attributes:
+        rater: name.
+        agreement: over the comparisons of one annotator, each with its leave-one-out label.
+        comparison: with one annotator, comparison by comparison.
+    """
+
+    rater: str
+    agreement: Interval
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class AnnotatorAgreement:
+    """How far annotators agree with each other, and raters with them.
+
+    Attributes:
+        annotators: number of names.
+        slots: whether a name is a position in a list that different people fill from story to
+            story; "one annotator" then stands for two people.
+        min_gap: least gap of the others' means, in units of a rating.
+        pairs: pairs of stories with at least one comparison.
+        one_annotator: one annotator against the mean of the others, over all comparisons (an
+            annotator and a pair of stories); a tie of the annotator counts 1/2.
+        left_out: comparisons in which the others' means are equal or closer than `min_gap`.
+        two_annotators: how often two annotators prefer the same story; a tie of either counts 1/2.
+        alpha: see `krippendorff_alpha`; of the ratings of all stories.
+        by_annotator: each annotator; empty where names are slots.
+        raters: highest agreement first.
+    """
+
+    annotators: int
+    slots: bool
+    min_gap: float
+    pairs: int
+    one_annotator: Interval
+    left_out: int
+    two_annotators: Interval
+    alpha: float
+    by_annotator: dict[str, Interval]
+    raters: list[RaterAgreement]
+
+    @property
+    def at_chance(self) -> bool:
+        """Whether the agreement of two annotators is not significantly above chance."""
+        return self.two_annotators.low <= 0.5
+
+
+def krippendorff_alpha(ratings: Sequence[Sequence[float]]) -> float:
+    """Agreement of ratings beyond chance: 1 - observed / expected squared difference.
+
+    Krippendorff (2011, Computing Krippendorff's alpha-reliability) with the interval metric, for
+    any number of ratings per story.
+
+    Args:
+        ratings: the ratings of each story; a story with fewer than two says nothing.
+
+    Returns:
+        1 for full agreement, 0 for none beyond chance, less where ratings of one story differ more
+        than those of any two; NaN where no story has two ratings, or all are equal.
+    """
+    units = [np.asarray(unit, dtype=float) for unit in ratings if len(unit) > 1]
+    if not units:
+        return math.nan
+    values = np.concatenate(units)
+    # The mean squared difference of two distinct values is twice their variance.
+    expected = float(values.var(ddof=1))
+    observed = sum(len(unit) * float(unit.var(ddof=1)) for unit in units) / len(values)
+    return 1 - observed / expected if expected > _ROUNDING else math.nan
+
+
+def annotator_agreement(
+    ratings: Mapping[str, Mapping[str, float]],
+    first: Sequence[str],
+    second: Sequence[str],
+    clusters: Sequence[Any] | np.ndarray,
+    credits: Mapping[str, np.ndarray],
+    *,
+    min_gap: float = 0.0,
+    slots: bool = False,
+) -> AnnotatorAgreement | None:
+    """Compare each annotator, and every rater, with the mean of the other annotators.
+
+    Args:
+        ratings: per annotator the rating of each story they rated.
+        first: story_id of one story of each pair; all pairs within a prompt; shape (n,).
+        second: of the other; shape (n,).
+        clusters: the prompt of each pair; shape (n,).
+        credits: per rater how far it prefers the first story, 0 to 1; shape (n,) each.
+        min_gap: least gap of the others' means.
+        slots: see AnnotatorAgreement.
+
+    Returns:
+        The figures; None where on no pair an annotator can be compared with others.
+    """
+    names, clusters = sorted(ratings), np.asarray(clusters)
+    if len(names) < 2:
+        return None
+    one, other = (
+        np.array([[ratings[name].get(story, math.nan) for name in names] for story in stories])
+        for stories in (first, second)
+    )
+    own = _sign(one - other)
+    gap = np.stack(
+        [_mean_of_others(one, k) - _mean_of_others(other, k) for k in range(len(names))], axis=1
+    )
+    possible = np.isfinite(own) & np.isfinite(gap)
+    far = np.where(possible, np.abs(gap), 0.0) >= max(min_gap - _ROUNDING, 2 * _ROUNDING)
+    valid = possible & far
+    if not valid.any():
+        return None
+    label = _sign(gap)
+    credit = _same(own, label)
+    prompts = np.broadcast_to(clusters[:, None], valid.shape)[valid]
+    values = {
+        name: _same(2 * towards[:, None] - 1, label)[valid] for name, towards in credits.items()
+    }
+    comparisons = compare_all({_REFERENCE: credit[valid], **values}, _REFERENCE, prompts)
+    raters = [
+        RaterAgreement(found.rater, jackknife_interval(values[found.rater], prompts), found)
+        for found in comparisons
+    ]
+    by_annotator = {
+        name: jackknife_interval(credit[use, k], clusters[use])
+        for k, name in enumerate(names)
+        if not slots and (use := valid[:, k]).any()
+    }
+    by_story: dict[str, list[float]] = defaultdict(list)
+    for of_annotator in ratings.values():
+        for story, rating in of_annotator.items():
+            by_story[story].append(rating)
+    return AnnotatorAgreement(
+        annotators=len(names),
+        slots=slots,
+        min_gap=min_gap,
+        pairs=int(valid.any(1).sum()),
+        one_annotator=jackknife_interval(credit[valid], prompts),
+        left_out=int((possible & ~valid).sum()),
+        two_annotators=_two_annotators(own, clusters),
+        alpha=krippendorff_alpha(list(by_story.values())),
+        by_annotator=by_annotator,
+        raters=sorted(raters, key=lambda row: (-row.agreement.mean, row.rater)),
+    )
+
+
+def _sign(difference: np.ndarray) -> np.ndarray:
+    """-1, 0 or 1; NaN stays NaN."""
+    signs: np.ndarray = np.sign(np.where(np.abs(difference) <= _ROUNDING, 0.0, difference))
+    return signs
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Credit of two preferences from -1 to 1: 1 the same, 0 opposite, 1/2 where either is 0."""
+    credit: np.ndarray = (1 + one * other) / 2
+    return credit
+
+
+def _mean_of_others(ratings: np.ndarray, annotator: int) -> np.ndarray:
+    """Mean of everyone else's rating, NaN where nobody else rated; shape (n,)."""
+    others = np.delete(ratings, annotator, axis=1)
+    known = np.isfinite(others)
+    count = known.sum(1)
+    total = np.where(known, others, 0.0).sum(1)
+    mean: np.ndarray = np.where(count > 0, total / np.maximum(count, 1), math.nan)
+    return mean
+
+
+def _two_annotators(own: np.ndarray, clusters: np.ndarray) -> Interval:
+    """How often two annotators prefer the same story; per pair the mean over all twos."""
+    total, count = np.zeros(len(own)), np.zeros(len(own))
+    for one, other in itertools.combinations(range(own.shape[1]), 2):
+        credit = _same(own[:, one], own[:, other])
+        count += np.isfinite(credit)
+        total += np.nan_to_num(credit)
+    known = count > 0
+    return jackknife_interval(total[known] / count[known], clusters[known])
+
+
+def annotators_json(found: AnnotatorAgreement) -> dict[str, Any]:
+    """The figures as JSON can hold them; what cannot be told is null."""
+    content: dict[str, Any] = plain(found)
+    for item, row in zip(content["raters"], found.raters, strict=True):
+        item["comparison"]["significant"] = row.comparison.is_clear
+    few = len(found.by_annotator) <= _MOST_SHOWN
+    return {**content, "at_chance": found.at_chance, "few_annotators": few}
+
+
+def annotators_text(found: AnnotatorAgreement) -> str:
+    """The figures for a terminal."""
+    names = [clean_name(row.rater) for row in found.raters]
+    width = max(map(len, (_REFERENCE, *names)))
+    gap = f" by {found.min_gap:g} or more" if found.min_gap else ""
+    one = found.one_annotator
+    lines = [
+        f"leave-one-out agreement with {found.annotators} annotators: {found.pairs:,} pairs, "
+        f"{one.clusters} prompts, {one.n:,} comparisons in which the others' means differ{gap}",
+        "",
+        f"{'':<{width}}  agreement              minus one annotator",
+        f"{_REFERENCE:<{width}}  {one!s:<21}",
+    ]
+    for name, row in zip(names, found.raters, strict=True):
+        difference = f"{row.comparison.difference.mean:+.3f}"
+        clear = "" if row.comparison.is_clear else " (not significant)"
+        lines.append(f"{name:<{width}}  {row.agreement!s:<21}  {difference}{clear}")
+    lines += [
+        "",
+        f"two annotators prefer the same story: {found.two_annotators}; Krippendorff's alpha "
+        f"{found.alpha:.3f}",
+    ]
+    if 0 < len(found.by_annotator) <= _MOST_SHOWN:
+        each = [f"{clean_name(name)} {of.mean:.3f}" for name, of in found.by_annotator.items()]
+        lines.append(f"each against the others: {', '.join(each)}")
+    if found.at_chance:
+        lines.append("two annotators agree no more than by chance: exceeding one says little")
+    if found.slots:
+        lines.append("names are positions in a list: one annotator stands for several people")
+    return "\n".join(lines)

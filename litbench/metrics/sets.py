@@ -1,0 +1,149 @@
+"""Several sets of pairs in one table, and means over the same sets for every rater compared."""
+
+import csv
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from litbench.markdown import escape, make_rows
+from litbench.metrics.leaderboard import csv_cell
+
+
+def set_rows(
+    name: str, labels: Sequence[str], leaderboard: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row for each rater of one set.
+
+    Args:
+        name: of the set.
+        labels: who its labels are from.
+        leaderboard: the set's `leaderboard.json`.
+    """
+    found = []
+    for row in leaderboard:
+        agreement, comparison = row["agreement"], row["comparison"]
+        found.append(
+            {
+                "set": name,
+                "labels": " and ".join(labels),
+                "rater": row["rater"],
+                "kind": row["kind"],
+                "agreement": agreement["mean"],
+                "low": agreement["low"],
+                "high": agreement["high"],
+                "pairs": agreement["n"],
+                "prompts": agreement["clusters"],
+                "effective_prompts": agreement["effective_clusters"],
+                "coverage": row["coverage"],
+                "minus_reference": comparison and comparison["difference"]["mean"],
+                "p_holm": comparison and comparison["p_holm"],
+                "trained_on_prompts": row["trained_on"],
+            }
+        )
+    return found
+
+
+def over_sets(rows: Sequence[Mapping[str, Any]], raters: Sequence[str]) -> dict[str, Any]:
+    """Unweighted means over the sets on which every rater has a figure and none was trained.
+
+    Args:
+        rows: of `set_rows`, of all sets.
+        raters: the raters to compare.
+
+    Returns:
+        `sets`: names of these sets; `left_out`: the raters trained on prompts of each other set;
+        `raters`: by mean, `mean`, `sd` (of the sets' figures, so of their differences and their
+        noise; null for one set), `lowest` and `highest`.
+    """
+    names = list(dict.fromkeys(row["set"] for row in rows))
+    trained = {
+        name: [row["rater"] for row in rows if row["set"] == name and row["trained_on_prompts"]]
+        for name in names
+    }
+    found = []
+    for rater in raters:
+        own = [r["agreement"] for r in rows if r["rater"] == rater and not trained[r["set"]]]
+        if own:
+            found.append(
+                {
+                    "rater": rater,
+                    "mean": round(statistics.fmean(own), 6),
+                    "sd": round(statistics.stdev(own), 6) if len(own) > 1 else None,
+                    "lowest": min(own),
+                    "highest": max(own),
+                }
+            )
+    return {
+        "sets": [name for name in names if not trained[name]],
+        "left_out": {name: raters for name, raters in trained.items() if raters},
+        "raters": sorted(found, key=lambda row: (-row["mean"], row["rater"])),
+    }
+
+
+def write_sets_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The rows as CSV, by `csv_cell`."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(rows[0])
+        writer.writerows([csv_cell(value) for value in row.values()] for row in rows)
+
+
+def sets_markdown(
+    rows: Sequence[Mapping[str, Any]], means: Mapping[str, Any], notes: Sequence[tuple[str, str]]
+) -> str:
+    """The tables in Markdown: a row for each set, a column for each rater.
+
+    Args:
+        rows: of `set_rows`, of all sets.
+        means: of `over_sets`.
+        notes: what to know about a set, by its name.
+    """
+    by_mean = [row["rater"] for row in means["raters"]]
+    raters = list(dict.fromkeys([*by_mean, *(row["rater"] for row in rows)]))
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        text = f"{row['agreement']:.3f}"
+        if row["low"] is not None:
+            text += f" [{row['low']:.3f}, {row['high']:.3f}]"
+        if row["trained_on_prompts"]:
+            text += f" TRAINED ON {row['trained_on_prompts']} OF ITS PROMPTS"
+        facts = {"labels": row["labels"], "pairs": f"{row['pairs']:,}", "prompts": row["prompts"]}
+        cells.setdefault(row["set"], facts)[row["rater"]] = text
+    heading = ["labels", "pairs", "prompts", *raters]
+    lines = [
+        "# Agreement with the labels, set by set",
+        "",
+        "95 % intervals by prompt.",
+        "",
+        *make_rows(
+            ["set", *heading[:3], *map(escape, raters)],
+            [[name, *(of.get(key, "–") for key in heading)] for name, of in cells.items()],
+        ),
+        *(f"- {escape(name)}: {escape(note)}" for name, note in notes),
+        "",
+    ]
+    if len(means["sets"]) > 1:
+        lines += [
+            "## Over sets",
+            "",
+            f"Unweighted means over the same {len(means['sets'])} sets for every rater, without "
+            "the sets on whose prompts one of them was trained. They belong to this list of sets "
+            "and to no population, so they have a spread and no interval.",
+            "",
+            *make_rows(
+                ["rater", "mean", "sd over sets", "lowest", "highest"],
+                [
+                    [
+                        row["rater"],
+                        *(f"{row[key]:.3f}" for key in ("mean", "sd", "lowest", "highest")),
+                    ]
+                    for row in means["raters"]
+                ],
+            ),
+        ]
+    lines += [
+        f"Left out of the means: {escape(name)}, by {escape(', '.join(raters))}."
+        for name, raters in means["left_out"].items()
+    ]
+    return "\n".join(lines).rstrip() + "\n"

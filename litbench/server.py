@@ -1,0 +1,592 @@
+"""The scoring server: one model behind HTTP.
+
+POST /score        rewards
+POST /classify     the same, in the format of vLLM's classification API
+POST /get_reward   the same, in the format of OpenRLHF's remote reward models
+GET  /health       200 once the model is loaded
+GET  /metrics      for Prometheus
+GET  /openapi.json the schemas of requests and responses
+
+Stories of concurrent requests go through the model together. Logs, metrics and errors never
+contain a story.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import itertools
+import logging
+import math
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from heapq import heappop, heappush
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import prometheus_client as prometheus
+import uvicorn
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from litbench import __version__
+from litbench.errors import ConfigError
+from litbench.raters import ScoreRater
+
+logger = logging.getLogger("litbench.server")
+
+_PATHS = ("/score", "/classify", "/get_reward", "/health", "/metrics", "/openapi.json")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_CLIENT_LEFT = 499
+# Below the 1,024 files that most shells let a process open.
+_MOST_CONNECTIONS = 512
+_BYTES_PER_TOKEN = 4
+# Special tokens, and what even an empty story costs.
+_TOKENS_PER_STORY = 8
+_BATCH_TOKENS = 16_384
+# Enough to sort by length, few enough for the next request.
+_PASSES_PER_BATCH = 4
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """How much the server accepts, and how long it waits.
+
+    Attributes:
+        body_bytes: most bytes of a request.
+        stories: most stories of a request.
+        waiting_stories: most stories waiting for the model, over all requests.
+        read_s: longest time to receive a request, in seconds.
+        timeout_s: longest time to answer it after that, in seconds.
+    """
+
+    body_bytes: int = 4 * 2**20
+    stories: int = 256
+    waiting_stories: int = 4_096
+    read_s: float = 10
+    timeout_s: float = 60
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if not 0 < getattr(self, one.name) < math.inf:
+                option = "--" + one.name.replace("_", "-")
+                raise ConfigError(f"{option} is {getattr(self, one.name)}: give a number above 0")
+
+
+class Metrics:
+    """What the server counts, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)
+        own: dict[str, Any] = {"namespace": "litbench", "registry": self.registry}
+        self.requests = prometheus.Counter(
+            "requests", "requests; status 499: the client left", ["path", "status"], **own
+        )
+        self.seconds = prometheus.Histogram("request_seconds", "time of a request", ["path"], **own)
+        self.waiting = prometheus.Gauge("queue_stories", "stories waiting for the model", **own)
+        sizes = [2**n for n in range(10)]
+        self.batches = prometheus.Histogram(
+            "batch_stories", "size of a batch", buckets=sizes, **own
+        )
+        self.batch_seconds = prometheus.Histogram("batch_seconds", "the model's time", **own)
+        self.failures = prometheus.Counter("model_failures", "batches that failed", **own)
+
+
+# Batching -------------------------------------------------------------------------------------
+
+
+@dataclass(order=True)
+class _Request:
+    priority: int
+    number: int
+    prompts: Sequence[str] = field(compare=False)
+    stories: Sequence[str] = field(compare=False)
+    sizes: list[int] = field(compare=False)
+    rewards: list[float] = field(compare=False)
+    answer: "asyncio.Future[list[float]]" = field(compare=False)
+    # How many stories have left the queue.
+    taken: int = field(default=0, compare=False)
+
+
+class Batcher:
+    """Scores the stories of concurrent requests in batches, in one thread.
+
+    A request's priority is the number of tokens scored before it arrived plus its own. So requests
+    of one size are answered one after another (under overload the first ones are in time), and a
+    short one overtakes a long one, which is delayed by no more than its own size.
+
+    Attributes:
+        waiting: stories in the queue.
+    """
+
+    def __init__(self, rater: ScoreRater, limits: ServerLimits, metrics: Metrics) -> None:
+        self.waiting = 0
+        self._rater = rater
+        self._limits = limits
+        self._metrics = metrics
+        self._longest = getattr(getattr(rater, "layout", None), "max_length", sys.maxsize)
+        tokens_per_pass = getattr(rater, "batch_tokens", _BATCH_TOKENS // _PASSES_PER_BATCH)
+        self._batch_tokens = _PASSES_PER_BATCH * tokens_per_pass
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="litbench-model")
+        self._queue: list[_Request] = []
+        self._numbers = itertools.count()
+        self._tokens_taken = 0
+        self._stories_per_s = math.inf
+        self._running: asyncio.Task[None] | None = None
+        metrics.waiting.set_function(lambda: self.waiting)
+
+    async def score(self, prompts: Sequence[str], stories: Sequence[str]) -> list[float]:
+        """Wait for the rewards of some stories, shape (n,); if cancelled, they leave the queue.
+
+        Raises:
+            HTTPException: no stories, too many, or a text that is no Unicode (422), the queue is
+                full (503), or the model failed (500).
+        """
+        if not 0 < len(stories) <= self._limits.stories:
+            raise HTTPException(
+                422, f"{len(stories):,} stories: send 1 to {self._limits.stories:,}"
+            )
+        self.check_room(len(stories))
+        try:
+            sizes = [
+                len((prompt + story).encode()) // _BYTES_PER_TOKEN + _TOKENS_PER_STORY
+                for prompt, story in zip(prompts, stories, strict=True)
+            ]
+        except UnicodeEncodeError as error:
+            raise HTTPException(422, "a text has a lone surrogate: send valid Unicode") from error
+        sizes = [min(size, self._longest) for size in sizes]
+        request = _Request(
+            self._tokens_taken + sum(sizes), next(self._numbers), prompts, stories, sizes,
+            [math.nan] * len(stories), asyncio.get_running_loop().create_future(),
+        )  # fmt: skip
+        heappush(self._queue, request)
+        self.waiting += len(stories)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        try:
+            return await request.answer
+        finally:
+            self.waiting -= len(stories) - request.taken
+            request.taken = len(stories)
+
+    def check_room(self, stories: int = 1) -> None:
+        """Raise HTTPException (503) if the queue has no room for more stories."""
+        if self.waiting + stories > self._limits.waiting_stories:
+            seconds = math.ceil(min(self.waiting / self._stories_per_s, 59)) + 1
+            raise HTTPException(
+                503, f"{self.waiting:,} stories are waiting for the model: try again later",
+                {"retry-after": str(seconds), "connection": "close"},
+            )  # fmt: skip
+
+    async def _run(self) -> None:
+        while batch := self._take():
+            if not await self._score(batch) and len({request.number for request, _ in batch}) > 1:
+                # A request on which the model fails must not fail those beside it.
+                for _, part in itertools.groupby(batch, lambda taken: taken[0].number):
+                    await self._score(list(part))
+            for request, _ in batch:
+                if request.taken == len(request.stories) and not request.answer.done():
+                    self._answer(request)
+
+    def _take(self) -> list[tuple[_Request, int]]:
+        """The next stories, each as its request and its row there."""
+        batch: list[tuple[_Request, int]] = []
+        tokens = 0
+        while self._queue:
+            request = self._queue[0]
+            if request.taken == len(request.stories):
+                heappop(self._queue)
+                continue
+            size = request.sizes[request.taken]
+            if batch and tokens + size > self._batch_tokens:
+                break
+            batch.append((request, request.taken))
+            request.taken += 1
+            tokens += size
+        self.waiting -= len(batch)
+        self._tokens_taken += tokens
+        return batch
+
+    async def _score(self, batch: Sequence[tuple[_Request, int]]) -> bool:
+        """Score in the model's thread and note the rewards; False if that failed."""
+        started = time.perf_counter()
+        prompts = [request.prompts[row] for request, row in batch]
+        stories = [request.stories[row] for request, row in batch]
+        loop = asyncio.get_running_loop()
+        call = loop.run_in_executor(self._thread, self._rater.score, prompts, stories)
+        await asyncio.wait({call})
+        error = call.exception()
+        if error is not None or call.result().shape != (len(batch),):
+            self._metrics.failures.inc()
+            log_error(f"the model failed on {len(batch)} stories", error)
+            return False
+        for (request, row), reward in zip(batch, call.result().tolist(), strict=True):
+            request.rewards[row] = reward
+        seconds = time.perf_counter() - started
+        self._stories_per_s = len(batch) / seconds
+        self._metrics.batches.observe(len(batch))
+        self._metrics.batch_seconds.observe(seconds)
+        return True
+
+    def _answer(self, request: _Request) -> None:
+        if np.isfinite(request.rewards).all():
+            request.answer.set_result(request.rewards)
+        else:
+            row = int(np.argmin(np.isfinite(request.rewards)))
+            message = f"story {row} got no finite reward: see the server's log"
+            request.answer.set_exception(HTTPException(500, message))
+
+
+def log_error(what: str, error: BaseException | None) -> None:
+    """Log where an error happened, without its message, which may contain a story."""
+    frames = "" if error is None else "".join(traceback.format_tb(error.__traceback__))
+    logger.error("%s: %s\n%s", what, type(error).__name__, frames)
+
+
+# Middleware -----------------------------------------------------------------------------------
+
+
+class Middleware:
+    """Checks the token, limits queue, body and time, ends what a client left, counts requests."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        batcher: Batcher,
+        limits: ServerLimits,
+        metrics: Metrics,
+        token: str | None,
+    ) -> None:
+        self._app = app
+        self._batcher = batcher
+        self._limits = limits
+        self._metrics = metrics
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        started = time.perf_counter()
+        path = scope["path"] if scope["path"] in _PATHS else "other"
+        status = 0
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            self._authorize(scope)
+            if scope["method"] == "POST":
+                self._batcher.check_room()
+            body = await self._read(receive)
+            await self._respond(scope, body, receive, note_status)
+        except ClientDisconnect:
+            status = _CLIENT_LEFT
+        except HTTPException as error:
+            # A response that has begun cannot become another one.
+            if not status:
+                await error_response(scope, error)(scope, receive, note_status)
+        finally:
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.seconds.labels(path).observe(time.perf_counter() - started)
+            logger.debug("%s %d", path, status)
+
+    def _authorize(self, scope: Scope) -> None:
+        if self._token is None or scope["path"] == "/health":
+            return
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        valid = hmac.compare_digest(given.strip().encode(), self._token)
+        if scheme.lower() != "bearer" or not valid:
+            raise HTTPException(
+                401, "no valid token: send the header Authorization: Bearer TOKEN",
+                {"www-authenticate": "Bearer", "connection": "close"},
+            )  # fmt: skip
+
+    async def _read(self, receive: Receive) -> bytes:
+        # What is left of a refused body is not read, so its connection is closed.
+        close = {"connection": "close"}
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.read_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    body += message.get("body", b"")
+                    if len(body) > self._limits.body_bytes:
+                        most = f"{self._limits.body_bytes:,} bytes"
+                        raise HTTPException(413, f"the body is over {most}: send less", close)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            late = f"no whole body within {self._limits.read_s:g} s: send it faster"
+            raise HTTPException(408, late, close) from None
+
+    async def _respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        async def replay() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        response = asyncio.ensure_future(self._app(scope, replay, send))
+        # With the body read, the only message left is that the client has left.
+        left = asyncio.ensure_future(receive())
+        tasks: set[asyncio.Future[Any]] = {response, left}
+        try:
+            done, _ = await asyncio.wait(
+                tasks, timeout=self._limits.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if response in done:
+            if (error := response.exception()) is not None:
+                log_error("a request failed", error)
+        elif left in done:
+            raise ClientDisconnect
+        else:
+            message = f"no rewards within {self._limits.timeout_s:g} s: send less, or try later"
+            raise HTTPException(504, message)
+
+
+def error_response(_request: Any, error: Any) -> JSONResponse:
+    """An HTTPException in the format of vLLM and OpenAI, whose clients show the message."""
+    kind = HTTPStatus(error.status_code).phrase.title().replace(" ", "")
+    content = {"message": error.detail, "type": kind, "code": error.status_code}
+    return JSONResponse({"error": content}, error.status_code, error.headers)
+
+
+def validation_response(request: Any, error: Any) -> JSONResponse:
+    """What is wrong with a body, without the values, which FastAPI's own response repeats."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))[:80]
+    message = f"{where}: {first['msg']}: see /openapi.json"
+    return error_response(request, HTTPException(422, message))
+
+
+# Schemas --------------------------------------------------------------------------------------
+
+# Validation stops at the first wrong entry: a body has room for a million of them.
+_Texts = Annotated[list[str], Field(fail_fast=True)]
+_PromptsAndStories = tuple[list[str], list[str]]
+
+
+class Item(BaseModel):
+    """A story and its prompt."""
+
+    prompt: str
+    story: str
+
+
+class ScoreRequest(BaseModel):
+    """Stories of one prompt (`prompt` and `stories`), or with a prompt each (`items`)."""
+
+    prompt: str | None = None
+    stories: _Texts | None = None
+    items: Annotated[list[Item], Field(fail_fast=True)] | None = None
+
+    def texts(self) -> _PromptsAndStories:
+        """Prompts and stories, shape (n,) each."""
+        if self.items is not None and self.prompt is None and self.stories is None:
+            return [item.prompt for item in self.items], [item.story for item in self.items]
+        if self.items is None and self.prompt is not None and self.stories is not None:
+            return [self.prompt] * len(self.stories), self.stories
+        raise HTTPException(422, 'body: give either "prompt" and "stories", or "items"')
+
+
+class UserMessage(BaseModel):
+    """The prompt, as the first message of a conversation."""
+
+    role: Literal["user"]
+    content: str
+
+
+class AssistantMessage(BaseModel):
+    """The story, as the second message."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+class ClassifyRequest(BaseModel):
+    """A conversation, as vLLM's /classify takes it."""
+
+    messages: tuple[UserMessage, AssistantMessage]
+    model: str | None = None
+    use_activation: bool | None = None
+    # Another value would cut the text.
+    truncate_prompt_tokens: Literal[-1] | None = None
+
+
+class GetRewardRequest(BaseModel):
+    """A request of OpenRLHF: a query is a prompt and the policy's story as one text."""
+
+    query: _Texts
+    prompts: _Texts
+
+    def texts(self, special_tokens: Sequence[str]) -> _PromptsAndStories:
+        """Prompts and stories, shape (n,) each, without special tokens around a query."""
+        if len(self.query) != len(self.prompts):
+            raise HTTPException(422, "body: query and prompts are not of one length")
+        token = re.compile("|".join(map(re.escape, special_tokens)) or "(?!)")
+        stories = []
+        for row, (query, prompt) in enumerate(zip(self.query, self.prompts, strict=True)):
+            start = 0
+            while not query.startswith(prompt, start) and (found := token.match(query, start)):
+                start = found.end()
+            if not query.startswith(prompt, start):
+                raise HTTPException(422, f"body.query.{row}: does not begin with its prompt")
+            start, end = start + len(prompt), len(query)
+            for found in reversed(list(token.finditer(query, start))):
+                if found.end() != end:
+                    break
+                end = found.start()
+            stories.append(query[start:end])
+        return self.prompts, stories
+
+
+def sigmoid(reward: float) -> float:
+    """1 / (1 + exp(-reward)), in a form that does not overflow."""
+    return (1 + math.tanh(reward / 2)) / 2
+
+
+# Application ----------------------------------------------------------------------------------
+
+
+def make_app(
+    rater: ScoreRater,
+    name: str,
+    limits: ServerLimits,
+    *,
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = _LOCAL_HOSTS,
+    end_tokens: Sequence[str] = (),
+) -> ASGIApp:
+    """Make the ASGI application.
+
+    Args:
+        rater: the model.
+        name: of the model, in responses.
+        limits: see `ServerLimits`.
+        token: bearer token that every request but /health needs; None for no token.
+        allowed_hosts: accepted values of the Host header; "*" for any.
+        end_tokens: special tokens of a policy that /get_reward removes, beside the rater's own.
+    """
+    metrics = Metrics()
+    batcher = Batcher(rater, limits, metrics)
+    own_tokens = getattr(getattr(rater, "tokenizer", None), "all_special_tokens", ())
+    # Longest first: one token may begin another.
+    special_tokens = sorted({*end_tokens, *own_tokens} - {""}, key=len, reverse=True)
+    if hasattr(rater, "shows_progress"):
+        rater.shows_progress = False
+    # The documentation pages would load scripts from elsewhere.
+    app = FastAPI(title="LitBench", version=__version__, docs_url=None, redoc_url=None)
+    app.add_exception_handler(HTTPException, error_response)
+    app.add_exception_handler(RequestValidationError, validation_response)
+
+    @app.post("/score")
+    async def score(body: ScoreRequest) -> dict[str, Any]:
+        """Rewards in the order of the stories, comparable within a prompt only."""
+        rewards = await batcher.score(*body.texts())
+        return {"model": name, "rewards": rewards, "comparable": "within a prompt"}
+
+    @app.post("/classify")
+    async def classify(body: ClassifyRequest) -> dict[str, Any]:
+        """The sigmoid of the reward; with `use_activation` false, the reward itself."""
+        if body.model not in (None, name):
+            raise HTTPException(404, f"body.model: there is only {name}")
+        prompt, story = body.messages
+        (reward,) = await batcher.score([prompt.content], [story.content])
+        value = reward if body.use_activation is False else sigmoid(reward)
+        data = [{"index": 0, "label": "LABEL_0", "probs": [value], "num_classes": 1}]
+        usage = {"prompt_tokens": 0, "total_tokens": 0}
+        return {"object": "list", "model": name, "data": data, "usage": usage}
+
+    @app.post("/get_reward")
+    async def get_reward(body: GetRewardRequest) -> dict[str, Any]:
+        """Rewards, and their sigmoid as `scores`."""
+        rewards = await batcher.score(*body.texts(special_tokens))
+        scores = [sigmoid(reward) for reward in rewards]
+        return {"rewards": rewards, "scores": scores, "extra_logs": {"reward": rewards}}
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ready", "model": name, "kind": rater.kind, "version": __version__}
+
+    @app.get("/metrics")
+    async def read_metrics() -> Response:
+        text = prometheus.generate_latest(metrics.registry)
+        return Response(text, media_type=prometheus.CONTENT_TYPE_LATEST)
+
+    limited = Middleware(app, batcher, limits, metrics, token)
+    return TrustedHostMiddleware(limited, allowed_hosts, www_redirect=False)
+
+
+def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvicorn.Server:
+    """Make the uvicorn server; told to stop, it answers what it has accepted."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            # No socket of our own: asyncio sets TCP_NODELAY on those that it opens, and without it
+            # a response on a kept connection waits 40 ms for the client's delayed ACK.
+            host=host,
+            port=port,
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            # A path may hold what a client should have put into the body.
+            access_log=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
+        )
+    )
+
+
+def serve(
+    rater: ScoreRater, name: str, limits: ServerLimits, host: str, port: int, **options: Any
+) -> None:
+    """Serve a model until SIGTERM or SIGINT.
+
+    Args:
+        rater: the model.
+        name: of the model, in responses.
+        limits: see `ServerLimits`.
+        host: address to bind.
+        port: 0 for any free one.
+        options: see `make_app`.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again once it has stopped, which is no failure.
+        signal.signal(number, lambda *_: sys.exit(0))
+    make_server(make_app(rater, name, limits, **options), limits, host, port).run()
+
+
+def accepted_hosts(host: str, allowed: Sequence[str]) -> list[str]:
+    """Values of the Host header to accept when bound to an address.
+
+    On a loopback address only local names and `allowed` are: otherwise any web page could reach
+    the server by a name of its own that it resolves to this machine (DNS rebinding).
+    """
+    return [host, *_LOCAL_HOSTS, *allowed] if is_loopback(host) or allowed else ["*"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

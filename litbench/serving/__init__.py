@@ -1,1 +1,0 @@
-"""The scoring server: one model behind HTTP, with batches, limits and metrics."""

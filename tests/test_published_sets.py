@@ -1,0 +1,120 @@
+"""Other people's benchmarks in the forms in which data_prep/import_pairs.py reads them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from litbench.artifact import read_manifest
+from litbench.config import build, load_config
+from litbench.errors import ConfigError, DataError
+from litbench.records import PAIRS
+from litbench.tables import read_table
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def import_with(
+    load_program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., pa.Table]:
+    """Run import_pairs.py by one of its configs on some rows; the pairs."""
+    program = load_program("data_prep/import_pairs.py")
+
+    def run(config: str, rows: list[dict[str, Any]]) -> pa.Table:
+        for name in ("WQ", "WPB"):
+            monkeypatch.setenv(name, str(tmp_path))
+        path = ROOT / "configs/data" / config
+        named = Path(yaml.safe_load(path.read_text())["pairs"].rpartition("/")[2])
+        source = tmp_path / (named if named.suffix == ".jsonl" else "rows.jsonl")
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        out = tmp_path / "imported"
+        arguments = ["--config", str(path), "--out", str(out), "--pairs", str(source)]
+        program.main(load_config(program.Config, arguments))
+        return read_table(out / "pairs.parquet", PAIRS)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in (ROOT / "configs/data").glob("wq_*.yaml"))
+)
+def test_the_writing_quality_benchmark_is_read(
+    name: str, import_with: Callable[..., pa.Table]
+) -> None:
+    rows = [
+        {
+            "original_id": f"h-{k}", "paragraph1": f"first text {k}",
+            "paragraph2": f"second text {k}", "reference_preference": str(1 + k % 2),
+            "sample_type": "style-mimic", "source": f"Author_{k % 3}", "text_input": "both",
+            "output": "{}", "id": f"test-{k}",
+        }
+        for k in range(6)
+    ]  # fmt: skip
+    pairs = import_with(name, rows).to_pylist()
+    assert len(pairs) == 6
+    for pair in pairs:
+        place = int(pair["chosen"][-1])
+        assert pair["chosen"].startswith("second" if place % 2 else "first")
+    assert len({pair["prompt"] for pair in pairs}) > 1, "else all are one cluster"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_published_pairs_of_writing_preference_bench_are_read(
+    language: str, import_with: Callable[..., pa.Table]
+) -> None:
+    rows = [
+        {"prompt": f"task {k}", "language": of, "genre": "fiction", "chosen": f"good {of} {k}",
+         "rejected": f"dull {of} {k}", "chosen_human_score": 3, "rejected_human_score": 1}
+        for k in range(3) for of in ("en", "zh")
+    ]  # fmt: skip
+    pairs = import_with(f"wpb_{language}_published_pairs.yaml", rows)
+    assert pairs.num_rows == 3
+    assert all(language in text for text in pairs["chosen"].to_pylist())
+
+
+def test_several_rejected_texts_make_several_pairs(
+    import_with: Callable[..., pa.Table], tmp_path: Path
+) -> None:
+    rows = [
+        {"id": "1", "prompt": "task 1", "chosen": ["right 1"],
+         "rejected": ["wrong a", "wrong b", "wrong c"], "subset": "Focus"},
+        {"id": "2", "prompt": "task 2", "chosen": ["tie"], "rejected": ["x"], "subset": "Ties"},
+        {"id": "3", "prompt": "task 3", "chosen": ["right 3", "right too"], "rejected": ["wrong"],
+         "subset": "Math"},
+        {"id": "4", "prompt": "task 4", "chosen": ["right 4"], "rejected": [], "subset": "Math"},
+        {"id": "5", "prompt": "task 5", "chosen": ["same", None], "rejected": ["same"],
+         "subset": "Math"},
+    ]  # fmt: skip
+    pairs = import_with("reward_bench_2_pairs.yaml", rows).to_pylist()
+    assert {(pair["chosen"], pair["rejected"]) for pair in pairs} == {
+        ("right 1", "wrong a"), ("right 1", "wrong b"), ("right 1", "wrong c"),
+        ("right 3", "wrong"), ("right too", "wrong"),
+    }  # fmt: skip
+    assert {pair["subset"] for pair in pairs} == {"Focus", "Math"}
+    noted = [json.loads(x) for x in (tmp_path / "imported/rejected.jsonl").read_text().split("\n")
+             if x]  # fmt: skip
+    assert [(one["row"], one["column"]) for one in noted] == [
+        (4, "rejected"), (5, "chosen"), (5, "rejected")
+    ]  # fmt: skip
+    assert all(one["file"].endswith("rows.jsonl") for one in noted)
+    counts = read_manifest(tmp_path / "imported")["counts"]
+    assert counts["not_selected"] == 1
+
+
+def test_lists_need_a_form_that_has_them(
+    load_program: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    program = load_program("data_prep/import_pairs.py")
+    keys = {"pairs": "x.jsonl", "out": str(tmp_path), "several": True}
+    with pytest.raises(ConfigError, match="leave out stories"):
+        program.main(build(program.Config, {**keys, "stories": "y.parquet"}))
+    source = tmp_path / "plain.jsonl"
+    source.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
+    with pytest.raises(DataError, match="no row has lists"):
+        program.main(build(program.Config, {**keys, "pairs": str(source)}))

@@ -1,0 +1,377 @@
+"""Templates are chosen on validation pairs alone, and luck is told from merit."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import litbench.raters
+from litbench import evaluation
+from litbench.artifact import read_manifest
+from litbench.config import build
+from litbench.errors import ConfigError, DataError
+from litbench.raters import Estimate, Judgement, Kind
+from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
+from litbench.selection import Selection, choose_anew, subsample
+from litbench.tables import read_table
+from litbench.templates import family_names, template_files
+from litbench.text import digest
+
+KNOWN = {"writerly": 0.9, "minimal": 0.6, "reddit_minimal": 0.55}
+
+
+@dataclass
+class KnownOptions:
+    """A judge that is right with the chance that its template has; null for no verdict at all."""
+
+    rights: dict[str, float | None]
+    template: str = "alternative"
+    asks: bool = False
+    trained_on: str | None = None
+
+    def files(self) -> dict[str, str]:
+        return template_files(self.template)
+
+
+class KnownJudge:
+    kind = "known"
+
+    def __init__(self, name: str, options: KnownOptions) -> None:
+        self.name, self.options = name, options
+
+    def judge(self, pairs: Any) -> list[list[Judgement]]:
+        return [[self._judge(pair, shown) for shown in ("first", "second")] for pair in pairs]
+
+    def _judge(self, pair: Any, shown: Any) -> Judgement:
+        right = self.options.rights.get(Path(self.options.template).stem, 0.5)
+        if right is None:
+            return Judgement("unparsed", first_shown=shown)
+        better = "first" if "chosen" in pair.first else "second"
+        texts = sorted((pair.first, pair.second))
+        drawn = int(digest(*texts, self.options.template, shown), 16) % 10_000 < 10_000 * right
+        other = "second" if better == "first" else "first"
+        spent = {"input_tokens": 100, "output_tokens": 5, "cost_usd": 0.01}
+        return Judgement(better if drawn else other, first_shown=shown, explanation="so", **spent)
+
+    def training_prompts(self) -> frozenset[str]:
+        return frozenset([self.options.trained_on] if self.options.trained_on else [])
+
+    def notes(self) -> dict[str, Any]:
+        return {}
+
+
+class KnownAsker(KnownJudge):
+    shard: int | None = None
+    folders: list[Path] = []  # noqa: RUF012
+
+    def work_in(self, folder: Path) -> None:
+        self.folders.append(folder)
+
+    def estimate(self, pairs: Any) -> list[Estimate]:
+        return [Estimate(self.name, "m", 2 * len(pairs), 0, 1_000, 50, None, 0.25, 0.5, 30.0)]
+
+    def judge(self, pairs: Any) -> list[list[Judgement]]:
+        assert self.folders, "a judge that asks is told where to keep its answers"
+        return super().judge(pairs)
+
+
+def known_from_options(name: str, options: Any, where: str) -> KnownJudge:
+    ready = build(KnownOptions, options, where)
+    return (KnownAsker if ready.asks else KnownJudge)(name, ready)
+
+
+@pytest.fixture(autouse=True)
+def known_kind(monkeypatch):
+    kind = Kind(f"{__name__}:known_from_options", f"{__name__}:KnownOptions")
+    monkeypatch.setitem(litbench.raters.KINDS, "known", kind)
+    monkeypatch.setattr(KnownAsker, "folders", [])
+
+
+@pytest.fixture
+def pairs_file(pair_table, tmp_path):
+    def write(n=120, prompts=40, name="train.parquet", split="train", first=0, rename=None):
+        table = pair_table(
+            [
+                {
+                    "prompt_id": f"p{first + place % prompts}",
+                    "split": split,
+                    "chosen": f"the chosen story number {first + place}",
+                    "rejected": f"another story, number {first + place}",
+                    "chosen_story_id": f"c{first + place}",
+                    "rejected_story_id": f"r{first + place}",
+                }
+                for place in range(n)
+            ]
+        )
+        path = tmp_path / name
+        write_table(rename(table) if rename else table, path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def benchmark(load_program, pairs_file, tmp_path):
+    """A benchmark whose judges' templates are chosen on other pairs."""
+    program = load_program("eval/benchmark.py")
+
+    def make(judges=None, **keys):
+        judged = {
+            "pairs": keys.pop("judged", None) or pairs_file(30, 30, "test.parquet", first=500)
+        }
+        keys = {"pairs": keys.pop("pairs", None) or pairs_file(), "templates": list(KNOWN), **keys}
+        return program, program.Config(
+            **judged,
+            out=tmp_path / "out",
+            raters={"longer": {"kind": "longer"}}
+            | (judges or {"tiny": {"kind": "known", "rights": KNOWN}}),
+            select=Selection(**keys),
+        )
+
+    return make
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Names of the raters that judge."""
+    names = []
+    judge = evaluation.judge_pairs
+
+    def noting(rater, pairs, fold=None):
+        names.append(rater.name)
+        return judge(rater, pairs, fold)
+
+    monkeypatch.setattr(evaluation, "judge_pairs", noting)
+    return names
+
+
+def found_in(folder):
+    return json.loads((folder / "selection/selection.json").read_text())
+
+
+# The subsample ---------------------------------------------------------------------------------
+
+
+def test_a_subsample_is_spread_over_prompts_and_grows_with_its_size(pair_table):
+    # One prompt has most of the pairs.
+    prompts = [f"few {k // 2}" if k < 40 else "many" for k in range(90)]
+    table = pair_table([{"prompt": prompt} for prompt in prompts])
+    small, large = (subsample(table, n, 0) for n in (21, 40))
+    names = [one["pair_id"].to_pylist() for one in (small, large)]
+    assert set(names[0]) < set(names[1])
+    # 21 prompts, each of which gives one pair before any gives a second.
+    assert set(Counter(small["prompt"].to_pylist()).values()) == {1}
+    assert max(Counter(large["prompt"].to_pylist()).values()) == 2
+    assert subsample(table, 21, 1)["pair_id"].to_pylist() != names[0]
+    assert subsample(table, 500, 0).equals(table)
+    turned = table.take(list(range(89, -1, -1)))
+    assert set(subsample(turned, 21, 0)["pair_id"].to_pylist()) == set(names[0])
+
+
+# What may choose ------------------------------------------------------------------------------
+
+
+def test_prompts_that_are_judged_choose_nothing(benchmark, pairs_file, tmp_path):
+    program, config = benchmark(judged=pairs_file(30, 30, "judged.parquet", first=39))
+    with pytest.raises(DataError, match="split train: 1 prompts are also in the pairs to judge"):
+        program.main(config)
+    assert not (tmp_path / "out/selection").exists()
+
+
+def test_a_judge_that_was_trained_on_the_validation_pairs_is_refused(benchmark, pairs_file):
+    pairs = pairs_file()
+    key = prompt_keys(read_table(pairs, PAIRS))[0]
+    raters = {"tiny": {"kind": "known", "rights": KNOWN, "trained_on": key}}
+    program, config = benchmark(raters, pairs=pairs)
+    with pytest.raises(ConfigError, match="tiny@writerly was trained on 1 of the prompts"):
+        program.main(config)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"split": " Test"}, "select.split is test"),
+        ({"templates": ["writerly"]}, "two or more, each once"),
+        ({"templates": ["writerly", "writerly"]}, "two or more, each once"),
+        ({"sample": 1}, "sample is 1"),
+        ({"raters": ["longer"]}, "its kind takes none"),
+        ({"raters": ["tyni"]}, "select.raters: no rater 'tyni': did you mean 'tiny'"),
+        (
+            {"judges": {"a": {"kind": "known", "rights": {}, "template": "minimal"}}},
+            "has a template",
+        ),
+        ({"judges": {"a": {"kind": "known", "rihgts": {}}}}, "mean 'rights'"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_before_anyone_is_asked(benchmark, asked, keys, message):
+    program, config = benchmark(**keys)
+    with pytest.raises(ConfigError, match=message):
+        program.main(config)
+    assert not asked
+
+
+# The choice -----------------------------------------------------------------------------------
+
+
+def test_the_best_template_of_each_judge_judges(benchmark, capsys, tmp_path):
+    other = {"writerly": 0.5, "minimal": 0.55, "reddit_minimal": 0.95}
+    raters = {
+        "large": {"kind": "known", "rights": KNOWN},
+        "tiny": {"kind": "known", "rights": other},
+        "given": {"kind": "known", "rights": KNOWN, "template": "minimal"},
+    }
+    program, config = benchmark(raters, sample=100)
+    program.main(config)
+    large, tiny = found_in(tmp_path / "out")
+    assert (large["rater"], large["template"]) == ("large", "writerly")
+    assert (tiny["rater"], tiny["template"]) == ("tiny", "reddit_minimal")
+    for found in (large, tiny):
+        assert found["not_significant"] == []
+        assert found["templates"][0]["comparison"] is None
+        means = [one["agreement"]["mean"] for one in found["templates"]]
+        assert means == sorted(means, reverse=True)
+        assert found["templates"][0]["agreement"]["n"] == 100
+        assert found["templates"][0]["agreement"]["clusters"] == 40
+    verdicts = read_table(tmp_path / "out/selection/verdicts.parquet", VERDICTS).to_pylist()
+    assert len(verdicts) == 100 * 2 * 6
+    by_hand = np.mean([row["outcome"] == "chosen" for row in verdicts if row["rater"]
+                       == "large@writerly"])  # fmt: skip
+    assert large["agreement"]["mean"] == pytest.approx(by_hand, abs=1e-6)
+    judged = read_manifest(tmp_path / "out")["config"]["raters"]
+    assert {name: entry.get("template") for name, entry in judged.items()} == {
+        "longer": None, "large": "writerly", "tiny": "reddit_minimal", "given": "minimal",
+    }  # fmt: skip
+    said = capsys.readouterr().out
+    assert "large: template writerly, agreement" in said
+    assert "optimistic" in said
+    program.main(config)
+    assert "unchanged" in capsys.readouterr().out
+
+
+def test_a_choice_that_is_not_significant_is_called_so(benchmark, tmp_path, capsys):
+    alike = dict.fromkeys(KNOWN, 0.7)
+    program, config = benchmark({"tiny": {"kind": "known", "rights": alike}})
+    program.main(config)
+    (found,) = found_in(tmp_path / "out")
+    means = {one["template"]: one["agreement"]["mean"] for one in found["templates"]}
+    assert found["template"] == max(means, key=means.get)
+    assert len(found["not_significant"]) == 2
+    assert "not significantly better than 2 of the 2 others" in capsys.readouterr().out
+
+
+def test_renamed_sides_make_the_worst_template_the_best(
+    benchmark, pairs_file, rename_sides, tmp_path
+):
+    """And every agreement one minus what it was."""
+    found = {}
+    for name, rename in (("straight", None), ("turned", rename_sides)):
+        program, config = benchmark(pairs=pairs_file(name=f"{name}.parquet", rename=rename))
+        config.out = tmp_path / name
+        program.main(config)
+        (found[name],) = found_in(tmp_path / name)
+    means = {
+        name: {row["template"]: row["agreement"]["mean"] for row in one["templates"]}
+        for name, one in found.items()
+    }
+    assert means["turned"] == pytest.approx({k: 1 - v for k, v in means["straight"].items()})
+    assert found["turned"]["template"] == found["straight"]["templates"][-1]["template"]
+
+
+def test_without_verdicts_the_first_template_is_taken_and_coverage_told(
+    benchmark, tmp_path, capsys
+):
+    silent = dict.fromkeys(KNOWN)
+    program, config = benchmark({"tiny": {"kind": "known", "rights": silent}})
+    program.main(config)
+    (found,) = found_in(tmp_path / "out")
+    assert found["template"] == "writerly"
+    assert {(row["agreement"]["mean"], row["coverage"]) for row in found["templates"]} == {(0.5, 0)}
+    assert "low coverage: writerly 0.000" in capsys.readouterr().out
+
+
+def test_choosing_anew_never_sees_the_prompts_it_is_scored_on():
+    """Templates without merit: the highest looks good, and chosen anew it does not."""
+    drawn = np.random.default_rng(0)
+    gains, anew = [], []
+    for _ in range(200):
+        credits = drawn.integers(0, 2, size=(6, 60)).astype(float)
+        clusters = np.array([f"p{k // 2}" for k in range(60)])
+        credit, choices = choose_anew(credits, clusters)
+        assert len(choices) == 10
+        gains.append(credits.mean(axis=1).max())
+        anew.append(credit.mean())
+    assert np.mean(gains) > 0.57
+    assert abs(np.mean(anew) - 0.5) < 0.02
+    better = np.vstack([np.zeros(60), np.ones(60)])
+    credit, choices = choose_anew(better, clusters)
+    assert credit.tolist() == [1.0] * 60
+    assert choices == [1] * 10
+    assert len(choose_anew(better[:, :4], clusters[:4])[1]) == 2
+
+
+# Going on, telling beforehand -------------------------------------------------------------------
+
+
+def test_only_what_is_new_is_judged(benchmark, asked, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("criteria: Go by rhyme.\n")
+    program, config = benchmark(templates=["writerly", str(path)])
+    program.main(config)
+    assert asked == ["tiny@writerly", f"tiny@{path}", "longer", "tiny"]
+    asked.clear()
+    path.write_text("criteria: Go by rhythm.\n")
+    program.main(config)
+    assert asked == [f"tiny@{path}"]
+    config.select.templates.append("alternative")
+    program.main(config)
+    assert asked[1:] == ["tiny@alternative"]
+    config.select.sample = 50
+    program.main(config)
+    assert len(asked) == 5
+    assert len(list((tmp_path / "out/selection/parts").glob("*.parquet"))) == 3
+
+
+def test_a_dry_run_asks_nothing_and_writes_nothing(benchmark, asked, capsys, tmp_path):
+    raters = {
+        "large": {"kind": "known", "rights": KNOWN, "asks": True},
+        "local": {"kind": "generative", "path": "owner/of-many-gigabytes"},
+    }
+    program, config = benchmark(raters, templates=[])
+    config.dry_run = True
+    program.main(config)
+    said = capsys.readouterr().out
+    assert not asked
+    assert said.count("large@") == len(family_names())
+    assert not (tmp_path / "out").exists()
+
+
+def test_judges_behind_an_interface_keep_their_answers(
+    benchmark, program_process, monkeypatch, tmp_path
+):
+    pytest.importorskip("inspect_ai")
+    from fake_openai import FakeOpenAI, longer_story  # noqa: PLC0415
+
+    with FakeOpenAI(longer_story) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        _, config = benchmark()
+        # inspect-ai leaves connections to the end of its process.
+        done = program_process(
+            "eval/benchmark.py", "--pairs", config.pairs, "--out", config.out,
+            "--raters.longer.kind", "longer",
+            "--raters.fake.kind", "judge", "--raters.fake.model", server.model,
+            "--select.pairs", config.select.pairs,
+            "--select.templates", "[minimal, writerly]", "--select.sample", "6",
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (len(server.answered), sum(server.answered.values())) == (24 + 60, 24 + 60)
+    (found,) = found_in(tmp_path / "out")
+    assert {one["coverage"] for one in found["templates"]} == {1.0}
+    assert found["template"] == "minimal"
+    for folder, count in (("out/selection", 24), ("out", 60)):
+        stored = list((tmp_path / folder / "answers").glob("*.jsonl"))
+        assert sum(len(path.read_text().splitlines()) for path in stored) == count

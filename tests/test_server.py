@@ -1,0 +1,680 @@
+"""The server: the model's own rewards whatever is asked beside them, clear errors for the rest."""
+
+import asyncio
+import http.client
+import json
+import logging
+import math
+import os
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from litbench.errors import ConfigError
+from litbench.raters import LengthRater, ScoreRater
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("uvicorn")
+
+from litbench.server import ServerLimits, accepted_hosts, make_app, make_server, sigmoid
+
+SAME = 1e-5
+JSON = {"Content-Type": "application/json"}
+# Seconds after which what should have happened has not, on however busy a machine.
+PATIENCE = 60
+
+
+def longer():
+    return LengthRater.longer("longer", {}, "test")
+
+
+def lengths(prompts, stories):  # noqa: ARG001
+    return np.array([float(len(story)) for story in stories])
+
+
+@dataclass
+class Gated(ScoreRater):
+    """Scores when it may, one story at a time unless `batch_tokens` is raised.
+
+    Nothing depends on how fast the machine is: a test that needs a busy model lets it wait.
+    """
+
+    name: str = "gated"
+    kind: str = "gated"
+    batch_tokens: int = 1
+    rewards: object = lengths
+    may: threading.Event = field(default_factory=threading.Event)
+    seen: list = field(default_factory=list)
+
+    def score(self, prompts, stories):
+        self.seen.append(list(stories))
+        assert self.may.wait(PATIENCE)
+        return self.rewards(prompts, stories)
+
+    def count(self, story):
+        return sum(stories.count(story) for stories in self.seen)
+
+
+@dataclass
+class Running:
+    port: int
+    uvicorn: object = None
+    thread: threading.Thread = None
+
+    def call(self, path, body=None, headers=None, method=None):
+        """Status, headers and parsed response of one request."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            if body is not None and not isinstance(body, bytes | str):
+                body = json.dumps(body)
+            wanted = JSON if headers is None else headers
+            connection.request(method or ("GET" if body is None else "POST"), path, body, wanted)
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        is_json = response.headers["content-type"] == "application/json"
+        return response.status, dict(response.getheaders()), json.loads(text) if is_json else text
+
+    def rewards(self, prompts, stories):
+        items = [{"prompt": p, "story": s} for p, s in zip(prompts, stories, strict=True)]
+        status, _, response = self.call("/score", {"items": items})
+        assert status == 200, response
+        return response["rewards"]
+
+    def metric(self, name):
+        _, _, text = self.call("/metrics")
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in text.splitlines()
+            if re.match(rf"(litbench_)?{name}(\{{|\s)", line)
+        )
+
+    def wait_until(self, condition):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, "it never happened"
+            time.sleep(0.01)
+
+
+@contextmanager
+def serving(rater, limits=None, **options):
+    limits = limits or ServerLimits()
+    server = make_server(make_app(rater, "verifier", limits, **options), limits, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    made = Running(0, server, thread)
+    try:
+        made.wait_until(lambda: server.started)
+        made.port = server.servers[0].sockets[0].getsockname()[1]
+        yield made
+    finally:
+        server.handle_exit(signal.SIGTERM, None)
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    from litbench.models.reward import RewardModel  # noqa: PLC0415
+
+    return RewardModel.load(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def texts(invented):
+    source = random.Random(5)
+    stories = [invented(source, source.randint(1, 120)) for _ in range(40)]
+    return [f"The {number % 7}. lantern" for number in range(len(stories))], stories
+
+
+@pytest.fixture(scope="module")
+def local(model, texts):
+    found = model.score(*texts)
+    assert found.std() > 1e-2  # else every reward would be right
+    return found
+
+
+@pytest.fixture(scope="module")
+def served(model):
+    with serving(model) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plain():
+    with serving(longer(), ServerLimits(body_bytes=20_000, stories=5)) as one:
+        yield one
+
+
+# The right rewards --------------------------------------------------------------------------
+
+
+def test_all_formats_give_the_local_rewards(served, texts, local):
+    prompts, stories = texts
+    assert served.rewards(prompts, stories) == pytest.approx(local, abs=SAME, rel=0)
+    same_prompt = [row for row, prompt in enumerate(prompts) if prompt == prompts[0]]
+    body = {"prompt": prompts[0], "stories": [stories[row] for row in same_prompt]}
+    _, _, response = served.call("/score", body)
+    assert response["rewards"] == pytest.approx(local[same_prompt], abs=SAME, rel=0)
+    assert (response["model"], response["comparable"]) == ("verifier", "within a prompt")
+
+    turns = [
+        {"role": "user", "content": prompts[3]},
+        {"role": "assistant", "content": stories[3]},
+    ]
+    _, _, response = served.call("/classify", {"model": "verifier", "messages": turns})
+    assert response["data"][0]["probs"] == [pytest.approx(sigmoid(local[3]), abs=SAME)]
+    _, _, response = served.call("/classify", {"messages": turns, "use_activation": False})
+    assert response["data"][0]["probs"] == [pytest.approx(local[3], abs=SAME)]
+    assert (response["data"][0]["index"], response["data"][0]["num_classes"]) == (0, 1)
+
+    queries = [f"<begin>{p}{s}<end><end>" for p, s in zip(*texts, strict=True)]
+    body = {"query": queries, "prompts": prompts, "labels": [None] * len(stories)}
+    _, _, response = served.call("/get_reward", body)
+    assert response["rewards"] == pytest.approx(local, abs=SAME, rel=0)
+    assert response["scores"] == pytest.approx([*map(sigmoid, local)], abs=SAME)
+    assert response["extra_logs"]["reward"] == response["rewards"]
+
+
+def test_requests_share_batches_and_keep_their_own_rewards(model, texts, local):
+    prompts, stories = texts
+    requests = 24
+    chosen = [random.Random(number).sample(range(len(stories)), 3) for number in range(requests)]
+    rater = Gated(rewards=model.score, batch_tokens=10_000)
+    with serving(rater) as running, ThreadPoolExecutor(requests) as pool:
+
+        def ask(rows):
+            return pool.submit(
+                running.rewards, [prompts[row] for row in rows], [stories[row] for row in rows]
+            )
+
+        asked = [ask(chosen[0])]
+        running.wait_until(lambda: rater.seen)
+        asked += map(ask, chosen[1:])
+        running.wait_until(lambda: running.metric("queue_stories") == 3 * (requests - 1))
+        rater.may.set()
+        for rows, response in zip(chosen, asked, strict=True):
+            assert response.result() == pytest.approx(local[rows], abs=SAME, rel=0)
+        assert len(rater.seen) == 2
+        assert running.metric("queue_stories") == 0
+
+
+def test_a_short_request_does_not_wait_for_a_long_one_to_end():
+    rater = Gated(batch_tokens=20)
+    with serving(rater) as running, ThreadPoolExecutor(2) as pool:
+        long = pool.submit(running.rewards, ["p"] * 50, ["long"] * 50)
+        running.wait_until(lambda: rater.seen)
+        short = pool.submit(running.rewards, ["p"], ["short"])
+        running.wait_until(lambda: running.metric("queue_stories") == 51 - len(rater.seen[0]))
+        rater.may.set()
+        assert (short.result(), long.result()) == ([5.0], [4.0] * 50)
+        assert "short" in rater.seen[1]
+
+
+def test_under_overload_the_first_requests_are_answered_in_time():
+    """Forty requests at the size limit: not all of them late, as when they take turns."""
+
+    def slow(prompts, stories):
+        time.sleep(0.01 * len(stories))
+        return lengths(prompts, stories)
+
+    rater = Gated(rewards=slow)
+    rater.may.set()
+    stories = [letter * 24_000 for letter in "abcdefgh"]
+    limits = ServerLimits(body_bytes=200_000, stories=8, timeout_s=1.6)
+    with serving(rater, limits) as running, ThreadPoolExecutor(40) as pool:
+        body = json.dumps({"prompt": "p", "stories": stories})
+        found = [pool.submit(running.call, "/score", body) for _ in range(40)]
+        responses = [one.result() for one in found]
+        statuses = Counter(status for status, _, _ in responses)
+        assert set(statuses) <= {200, 503, 504}
+        assert statuses[200] >= 5, statuses
+        for status, _, response in responses:
+            assert status != 200 or response["rewards"] == [24_000.0] * 8
+
+
+def test_a_response_on_a_kept_connection_does_not_wait_for_an_acknowledgement(plain):
+    connection = http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)
+    seconds = []
+    for _ in range(30):
+        started = time.perf_counter()
+        connection.request("POST", "/score", '{"prompt": "p", "stories": ["a b"]}', JSON)
+        assert json.loads(connection.getresponse().read())["rewards"] == [2.0]
+        seconds.append(time.perf_counter() - started)
+    connection.close()
+    assert statistics.median(seconds) < 0.03
+
+
+# Clear errors for the rest ------------------------------------------------------------------
+
+SECRET = "moonflower"  # noqa: S105
+USER, STORY = {"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}
+WRONG = {
+    "no JSON": ("/score", '{"prompt": "moonflower', 422, "JSON"),
+    "binary": ("/score", b"\x00\xff\xfe" * 9, 400, ""),
+    "a bomb of brackets": ("/score", "[" * 15_000, 400, ""),
+    "a list": ("/score", [SECRET], 422, "body"),
+    "numbers": ("/score", {"prompt": 1, "stories": [2]}, 422, "body.prompt: Input should be"),
+    "NaN": ("/score", '{"prompt": "p", "stories": [NaN]}', 422, "body.stories.0"),
+    "a lone surrogate": ("/score", '{"prompt": "p", "stories": ["\\ud800"]}', 422, "urrogate"),
+    "a typo": ("/score", {"promt": SECRET, "stories": ["x"]}, 422, '"items"'),
+    "both kinds": ("/score", {"prompt": SECRET, "items": []}, 422, '"items"'),
+    "no story": ("/score", {"prompt": SECRET, "stories": []}, 422, "send 1 to 5"),
+    "too many": ("/score", {"prompt": SECRET, "stories": ["x"] * 6}, 422, "send 1 to 5"),
+    "many errors": ("/score", {"items": [1] * 100}, 422, "body.items.0"),
+    "another model": ("/classify", {"model": "x", "messages": [USER, STORY]}, 404, "verifier"),
+    "a story alone": ("/classify", {"messages": [STORY]}, 422, "body.messages"),
+    "wrong roles": ("/classify", {"messages": [STORY, USER]}, 422, "body.messages"),
+    "cutting": (
+        "/classify",
+        {"messages": [USER, STORY], "truncate_prompt_tokens": 5},
+        422,
+        "truncate",
+    ),
+    "no prompts": ("/get_reward", {"query": [SECRET]}, 422, "body.prompts"),
+    "another prompt": ("/get_reward", {"query": [SECRET], "prompts": ["x"]}, 422, "body.query.0"),
+    "fewer prompts": ("/get_reward", {"query": ["x", "y"], "prompts": ["x"]}, 422, "one length"),
+    "another path": (f"/{SECRET}", {"prompt": SECRET}, 404, "Not Found"),
+    "too large": ("/score", {"prompt": SECRET, "stories": ["x" * 20_000]}, 413, "20,000 bytes"),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "status", "words"), WRONG.values(), ids=WRONG)
+def test_errors_say_what_is_wrong_and_never_repeat_a_text(plain, caplog, path, body, status, words):
+    caplog.set_level(logging.DEBUG)
+    found, _, response = plain.call(path, body)
+    assert (found, response["error"]["code"]) == (status, status)
+    assert words in response["error"]["message"]
+    assert SECRET not in response["error"]["message"]
+    # The access log is off, and has a handler only because pytest gives it one.
+    logged = [one.getMessage() for one in caplog.records if one.name != "uvicorn.access"]
+    assert SECRET not in str(logged)
+    assert SECRET not in plain.call("/metrics")[2]
+    assert plain.rewards(["p"], ["a b"]) == [2.0]
+
+
+def test_a_text_of_nothing_but_end_tokens_does_not_block_the_server(served):
+    body = json.dumps({"query": ["p" + "<end>" * 300_000], "prompts": ["p"]})
+    started = time.process_time()
+    assert served.call("/get_reward", body)[0] == 200
+    # A copy of the text for each of them would take minutes.
+    assert time.process_time() - started < 20
+
+
+def test_a_body_needs_its_content_type(plain):
+    assert plain.call("/score", '{"prompt": "p", "stories": ["x"]}', headers={})[0] == 422
+    assert plain.call("/score")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost", 200), ("127.0.0.1:8000", 200), ("[::1]:8000", 200), ("evil.example", 400)],
+)
+def test_the_host_is_checked_on_loopback(plain, host, status):
+    assert plain.call("/health", headers={"Host": host})[0] == status
+
+
+def test_accepted_hosts_go_by_the_address():
+    assert accepted_hosts("0.0.0.0", []) == ["*"]  # noqa: S104
+    assert "*" not in accepted_hosts("0.0.0.0", ["scores.example"])  # noqa: S104
+    assert "scores.example" in accepted_hosts("127.0.0.1", ["scores.example"])
+
+
+def request_bytes(body, path="/score", length=None):
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    size = len(text) if length is None else length
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {size}\r\n\r\n"
+    ).encode() + text
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (request_bytes({"prompt": "p", "stories": ["a b"]})[:-5], b" 408 "),
+        (request_bytes(b"x" * 30_000, length=10**9), b" 413 "),
+    ],
+)
+def test_a_body_that_does_not_end_closes_the_connection(sent, status):
+    limits = ServerLimits(body_bytes=20_000, read_s=0.5)
+    with (
+        serving(longer(), limits) as running,
+        socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) as raw,
+    ):
+        raw.sendall(sent)
+        heard = b""
+        while piece := raw.recv(10_000):
+            heard += piece
+        assert status in heard
+
+
+def test_a_full_queue_says_when_to_come_again():
+    rater = Gated()
+    with serving(rater, ServerLimits(waiting_stories=4)) as running, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(running.rewards, ["p"] * 4, ["abc"] * 4)
+        running.wait_until(lambda: rater.seen)
+        status, headers, response = running.call("/score", {"prompt": "p", "stories": ["x"] * 4})
+        assert status == 503
+        assert int(headers["retry-after"]) >= 1
+        assert "3 stories are waiting" in response["error"]["message"]
+        rater.may.set()
+        assert first.result() == [3.0] * 4
+
+
+def test_a_request_that_takes_too_long_ends_and_frees_the_queue():
+    rater = Gated()
+    with serving(rater, ServerLimits(timeout_s=0.5)) as running:
+        assert running.call("/score", {"prompt": "p", "stories": ["x"] * 50})[0] == 504
+        running.wait_until(lambda: running.metric("queue_stories") == 0)
+        rater.may.set()
+        # A busy machine may need more than half a second for this one, too.
+        running.wait_until(
+            lambda: running.call("/score", {"prompt": "p", "stories": ["ab"]})[0] == 200
+        )
+        assert rater.count("x") == 1
+
+
+def test_a_client_that_leaves_frees_its_place():
+    rater = Gated()
+    with serving(rater) as running:
+        with socket.create_connection(("127.0.0.1", running.port)) as raw:
+            raw.sendall(request_bytes({"prompt": "p", "stories": ["x"] * 200}))
+            running.wait_until(lambda: rater.seen)
+        running.wait_until(lambda: running.metric("queue_stories") == 0)
+        rater.may.set()
+        assert running.rewards(["p"], ["ab"]) == [2.0]
+        assert rater.count("x") == 1
+        assert 'path="/score",status="499"} 1.0' in running.call("/metrics")[2]
+
+
+def test_every_request_but_health_needs_the_token(caplog):
+    caplog.set_level(logging.DEBUG)
+    with serving(longer(), token="sesame-42") as running:  # noqa: S106
+        body = {"prompt": "p", "stories": ["a b"]}
+        assert running.call("/score", body, {**JSON, "Authorization": "Bearer sesame-42"})[0] == 200
+        for same in ("bearer sesame-42", "BEARER  sesame-42"):
+            assert running.call("/metrics", headers={"Authorization": same})[0] == 200
+        for wrong in (
+            "Bearer sesame-4", "Bearer sesame-422", "Bearer Sesame-42", "Bearersesame-42",
+            "Basic sesame-42", "sesame-42", "Bearer", "", None,
+        ):  # fmt: skip
+            sent = {} if wrong is None else {"Authorization": wrong}
+            status, headers, response = running.call("/score", body, {**JSON, **sent})
+            assert status == 401
+            assert headers["www-authenticate"] == "Bearer"
+            assert "sesame" not in str(response)
+        assert running.call("/health")[0] == 200
+    assert "sesame" not in caplog.text
+
+
+# The model ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Picky(ScoreRater):
+    """Fails on some stories, and gives others no number."""
+
+    name: str = "picky"
+    kind: str = "picky"
+
+    def score(self, prompts, stories):  # noqa: ARG002
+        if stories == ["first"]:
+            time.sleep(0.3)  # the others gather meanwhile
+        if any("broken" in story for story in stories):
+            raise ValueError(f"cannot read {stories}")
+        return np.array([math.nan if "odd" in story else 1.0 for story in stories])
+
+
+def test_a_failing_story_fails_its_own_request_only(caplog):
+    with serving(Picky()) as running, ThreadPoolExecutor(5) as pool:
+        first = pool.submit(running.rewards, ["p"], ["first"])
+        wanted = {"fine": 200, "broken": 500, "odd": 500, "good": 200}
+        responses = pool.map(
+            lambda word: running.call("/score", {"prompt": "p", "stories": [word, "x"]}), wanted
+        )
+        assert dict(zip(wanted, [one[0] for one in responses], strict=True)) == wanted
+        assert first.result() == [1.0]
+        assert running.metric("model_failures_total") in (1, 2)  # beside others, or alone
+        assert running.rewards(["p"], ["x"]) == [1.0]
+    assert "ValueError" in caplog.text
+    assert "cannot read [" not in caplog.text
+
+
+def test_a_stop_answers_what_was_accepted():
+    rater = Gated()
+    with serving(rater) as running, ThreadPoolExecutor(5) as pool:
+        queued = [pool.submit(running.rewards, ["p"] * 3, ["abc"] * 3) for _ in range(5)]
+        # One story is with the model.
+        running.wait_until(lambda: running.metric("queue_stories") == 14)
+        running.uvicorn.handle_exit(signal.SIGTERM, None)
+        running.wait_until(lambda: not running.uvicorn.servers[0].is_serving())
+        rater.may.set()
+        assert [one.result() for one in queued] == [[3.0] * 3] * 5
+        running.thread.join(PATIENCE)
+        with pytest.raises(OSError):
+            running.call("/health")
+
+
+# vLLM ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert", "qwen3"])
+def test_token_ids_for_vllm_give_our_rewards_in_plain_transformers(
+    kind, tiny_model, texts, tmp_path
+):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from litbench.models.reward import RewardModel  # noqa: PLC0415
+
+    model = RewardModel.load(tiny_model(kind))
+    model.save(tmp_path)
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    sequences = model.layout.encode(model.tokenizer, *texts).ids
+    with torch.inference_mode():
+        alone = [float(plain(input_ids=torch.tensor([ids])).logits) for ids in sequences]
+    np.testing.assert_allclose(model.score(*texts), alone, rtol=0, atol=SAME)
+
+
+# The command --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
+def test_limits_are_numbers_above_0(value):
+    with pytest.raises(ConfigError, match="--timeout-s is"):
+        ServerLimits(timeout_s=value)
+
+
+@contextmanager
+def process(*arguments):
+    """The server in a process of its own: its port, and the process."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "litbench", "serve", "--port", "0", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        lines = []
+        while not (found := re.search(r"running on http://127.0.0.1:(\d+)", "".join(lines))):
+            lines.append(started.stderr.readline())
+            assert lines[-1], "".join(lines)
+        yield Running(int(found[1])), started
+    finally:
+        started.kill()
+        started.wait()
+        started.stderr.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_serves_until_it_is_told_to_stop(number):
+    with process("--rater", "{kind: longer}") as (running, started):
+        assert running.rewards(["p"], ["a b c"]) == [3.0]
+        started.send_signal(number)
+        assert started.wait(PATIENCE) == 0
+
+
+# Many clients -------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Clients of every sort, until a moment; what they saw is counted.
+
+    Most ask for rewards and check them; the others hang, send garbage or too much, or leave early.
+    """
+
+    def __init__(self, port, texts, local, limits):
+        self.port = port
+        self.texts = texts
+        self.local = local
+        self.limits = limits
+        self.seen = Counter()
+        self.wrong = []
+        self.slowest = 0.0
+
+    async def run(self, clients, seconds):
+        self.until = time.monotonic() + seconds
+        sorts = [self.good] * 12 + [self.garbage] * 3 + [self.leave] * 3 + [self.big, self.hang]
+        tasks = [self.again(sorts[k % len(sorts)], random.Random(k)) for k in range(clients)]
+        await asyncio.gather(*tasks)
+
+    async def again(self, sort, source):
+        while time.monotonic() < self.until:
+            await sort(source)
+            # Otherwise those who do not wait for rewards would make most of the requests.
+            if sort != self.good:
+                await asyncio.sleep(source.random())
+
+    async def ask(self, data, patience=2 * PATIENCE):
+        """Status and body of the response; status 0 if there was none."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**22)
+        try:
+            async with asyncio.timeout(patience):
+                for piece in data:
+                    writer.write(piece)
+                    await writer.drain()
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(re.search(rb"content-length: (\d+)", head)[1])
+                return int(head.split()[1]), await reader.readexactly(length)
+        except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+            return 0, b""
+        finally:
+            writer.transport.abort()
+
+    def request(self, source):
+        prompts, stories = self.texts
+        rows = [source.randrange(len(stories)) for _ in range(source.randint(1, 4))]
+        kind = source.randrange(3)
+        if kind == 0:
+            items = [{"prompt": prompts[row], "story": stories[row]} for row in rows]
+            return rows, "/score", {"items": items}, lambda found: found["rewards"]
+        if kind == 1:
+            both = {
+                "query": [prompts[row] + stories[row] for row in rows],
+                "prompts": [prompts[row] for row in rows],
+            }
+            return rows, "/get_reward", both, lambda found: found["rewards"]
+        turns = [
+            {"role": "user", "content": prompts[rows[0]]},
+            {"role": "assistant", "content": stories[rows[0]]},
+        ]
+        body = {"messages": turns, "use_activation": False}
+        return rows[:1], "/classify", body, lambda found: found["data"][0]["probs"]
+
+    async def good(self, source):
+        rows, path, body, read = self.request(source)
+        started = time.monotonic()
+        status, text = await self.ask([request_bytes(body, path)])
+        self.slowest = max(self.slowest, time.monotonic() - started)
+        self.seen[f"good {status}"] += 1
+        if status == 200:
+            off = np.abs(np.array(read(json.loads(text))) - self.local[rows]).max()
+            if not off < SAME:
+                self.wrong.append((rows, off))
+
+    async def garbage(self, source):
+        path, body, status, _ = source.choice([one for one in WRONG.values() if one[2] != 413])
+        if isinstance(body, dict) and len(body.get("stories", ())) == 6:
+            body = {"prompt": "p", "stories": ["x"] * (self.limits.stories + 1)}
+        text = body.encode() if isinstance(body, str) else body
+        found, _ = await self.ask([request_bytes(text, path)])
+        self.seen["garbage refused" if found == status else f"garbage {status}: {found}"] += 1
+
+    async def big(self, source):
+        del source
+        pieces = [b"x" * 2**16] * (2 * self.limits.body_bytes // 2**16)
+        status, _ = await self.ask([request_bytes(b"", length=10**9), *pieces])
+        self.seen[f"big {status}"] += 1
+
+    async def hang(self, source):
+        _, path, body, _ = self.request(source)
+        whole = request_bytes(body, path)
+        # A proxy's job: a head that never ends is held until the client goes.
+        status, _ = await self.ask([whole[: source.randrange(len(whole))]], 2 * self.limits.read_s)
+        self.seen[f"hang {status}"] += 1
+
+    async def leave(self, source):
+        _, path, body, _ = self.request(source)
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(request_bytes(body, path))
+        await writer.drain()
+        await asyncio.sleep(source.random() * 0.05)
+        writer.transport.abort()
+        self.seen["left"] += 1
+
+    def check(self):
+        assert not self.wrong, f"{len(self.wrong)} wrong rewards, such as {self.wrong[:3]}"
+        # Who goes on sending what was refused is cut off, perhaps before the response.
+        allowed = {"good 200", "garbage refused", "big 413", "big 408", "big 0", "hang 408"}
+        busy = self.seen["good 503"] + self.seen["good 504"]
+        assert set(self.seen) <= allowed | {"hang 0", "left", "good 503", "good 504"}, self.seen
+        assert busy < self.seen["good 200"] / 20, self.seen
+        assert {"good 200", "garbage refused", "left"} <= set(self.seen), self.seen
+
+
+def test_many_good_and_bad_clients_get_what_they_should(model, texts, local):
+    limits = ServerLimits(body_bytes=500_000, read_s=3)
+    with serving(model, limits) as running:
+        crowd = Crowd(running.port, texts, local, limits)
+        asyncio.run(crowd.run(clients=40, seconds=2))
+        crowd.check()
+        running.wait_until(lambda: running.metric("queue_stories") == 0)
+        assert running.metric("model_failures_total") == 0
+
+
+@pytest.mark.long
+def test_200_clients_for_a_minute_leak_nothing(tiny_model, texts, local):
+    limits = ServerLimits(body_bytes=500_000, read_s=5)
+    seconds = float(os.environ.get("LITBENCH_SOAK_SECONDS", "60"))
+    options = ["--body-bytes", str(limits.body_bytes), "--read-s", str(limits.read_s)]
+    with process("--model", str(tiny_model("llama")), *options) as (running, started):
+        crowd = Crowd(running.port, texts, local, limits)
+        # What a server at work holds is part of it; what grows after that is a leak.
+        asyncio.run(crowd.run(clients=200, seconds=seconds / 3))
+        names = ("process_resident_memory_bytes", "process_open_fds")
+        before = {name: running.metric(name) for name in names}
+        asyncio.run(crowd.run(clients=200, seconds=seconds))
+        crowd.check()
+        running.wait_until(lambda: running.metric("queue_stories") == 0)
+        after = {name: running.metric(name) for name in names}
+        print(f"\n{dict(crowd.seen)}, slowest {crowd.slowest:.2f} s; {before}, {after}")
+        assert after["process_open_fds"] <= before["process_open_fds"] + 2
+        grown = after["process_resident_memory_bytes"] - before["process_resident_memory_bytes"]
+        assert grown < 30e6, f"{grown / 1e6:.0f} MB more"
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(PATIENCE) == 0
