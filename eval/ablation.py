@@ -54,12 +54,13 @@ from litbench.metrics.ablation import (
     TRUTH,
     Arm,
     ablation_json,
+    ablation_rows,
     ablation_study,
     ablation_text,
     join_test_sets,
-    write_ablation_csv,
 )
 from litbench.metrics.agreement import pair_scores
+from litbench.metrics.csv_table import write_csv
 from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
 from litbench.records import PAIRS, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_panels, render_ablation
@@ -527,7 +528,7 @@ def main(config: Config) -> None:
     headline = [TRUTH, reference, *config.test_pairs]
     study = ablation_study(sized, credits, kinds, test, test_sets, reference, headline)
     artifact.write("ablation.json", lambda path: write_json(ablation_json(study), path))
-    artifact.write("ablation.csv", lambda path: write_ablation_csv(study, path))
+    artifact.write("ablation.csv", lambda path: write_csv(ablation_rows(study), path))
     text = ablation_text(study) + "\n"
     artifact.write("ablation.txt", lambda path: path.write_text(text, encoding="utf-8"))
     funnels = {

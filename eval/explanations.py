@@ -6,9 +6,8 @@ Reads verdicts with explanations: folders of evaluations (eval/benchmark.py, or 
 manifest names the pairs), or verdict files with the pairs they judged. Looks for features in each
 explanation (talk of plot, character, style, ...; litbench/metrics/explanation_text.py) and
 compares the agreement of verdicts with a feature and without it. Writes `explanations.json`,
-`explanations.csv`, `explanations.txt`, `explanations.html`, the paper's Figure 8 as `figure8.csv`
-and `.tex` and, where some difference can be told, as `.svg` and `.png`, and `manifest.json` into
-`out`. The page shows excerpts of explanations.
+`.csv`, `.txt` and `.html`, the paper's Figure 8 as `figure8.tex` and, where some difference can be
+told, `.svg` and `.png`, and `manifest.json` into `out`. The page shows excerpts of explanations.
 """
 
 from collections import Counter
@@ -21,16 +20,17 @@ from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Judged, read_pairs
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanations import (
+    explanation_rows,
     explanation_study,
     explanations_json,
     explanations_text,
     read_explanations,
-    write_explanations_csv,
 )
 from litbench.records import VERDICTS
 from litbench.report.explanations_page import draw_effects, figure_8, render_explanations
-from litbench.report.tables import tables_latex, write_table_csv
+from litbench.report.tables import tables_latex
 from litbench.tables import read_table
 
 
@@ -148,12 +148,10 @@ def main(config: Config) -> None:
     found = read_explanations((table, pairs[name]) for name, table in selected.items())
     study = explanation_study(found, config.families)
     artifact.write("explanations.json", lambda path: write_json(explanations_json(study), path))
-    artifact.write("explanations.csv", lambda path: write_explanations_csv(study, path))
+    artifact.write("explanations.csv", lambda path: write_csv(explanation_rows(study), path))
     text = explanations_text(study) + "\n"
     artifact.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    table = figure_8(study)
-    artifact.write("figure8.csv", lambda path: write_table_csv(table, path))
-    latex = tables_latex([table])
+    latex = tables_latex([figure_8(study)])
     artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     panel = draw_effects(study)
     if panel is not None:

@@ -52,6 +52,7 @@ from litbench.judges.interpreting import (
 from litbench.judges.prices import dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
 from litbench.locations import locate
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.preferences import (
     Fidelity,
     PreferenceStudy,
@@ -60,11 +61,11 @@ from litbench.metrics.preferences import (
     credits_of,
     distinct_words,
     fidelity_of,
+    preference_rows,
     preferences_json,
     preferences_text,
     surface_of,
     unit_rows,
-    write_units_csv,
 )
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
 from litbench.models.embedding_service import ServiceEmbeddings
@@ -495,7 +496,8 @@ def main(config: Config) -> None:
 
     artifact.write_folder("model", autoencoder.save)
     artifact.write("preferences.json", lambda path: write_json(preferences_json(study), path))
-    artifact.write("units.csv", lambda path: write_units_csv(study, path))
+    if study.units:
+        artifact.write("units.csv", lambda path: write_csv(preference_rows(study), path))
     # Positive means more of the unit on the chosen side.
     toward = np.where(first[:, None], units, -units).astype(np.float32)
     table = pa.table(

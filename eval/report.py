@@ -10,9 +10,10 @@ talk cut out), every rater of the first is compared with itself in the others: p
 with intervals clustered by prompt and Holm's correction. The page then has the comparison too, and
 `comparison.json` its numbers.
 
-With `--tables true` the program also writes Table 3 of all these raters and Figures 4 and 5 as
-`tables.tex`, a CSV for each, and plots (`.svg` and `.png`). The paper's own numbers are in columns
-and marks that say so. Figure 8 is written by eval/explanations.py.
+With `--tables true` the program also writes Table 3 of all these raters as `table3.tex` and
+`table3.csv`, which has the numbers of Figures 4 and 5 too, and `figure4` and `figure5` (`.svg` and
+`.png`; Figure 5 where sizes are known). The paper's own numbers are in columns and marks that say
+so. Figure 8 is written by eval/explanations.py.
 """
 
 from collections import Counter
@@ -30,6 +31,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation import EvaluationPairs, Judged
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.report.page import render_report
 from litbench.report.tables import (
@@ -37,12 +39,9 @@ from litbench.report.tables import (
     Published,
     draw_figure_4,
     draw_figure_5,
-    figure_4,
-    figure_5,
     group_of,
     table_3,
     tables_latex,
-    write_table_csv,
 )
 
 
@@ -192,12 +191,11 @@ def check_raters(key: str, given: Sequence[str] | Mapping[str, Any], known: list
 
 
 def write_tables(artifact: Artifact, entries: Sequence[Entry], published: Published) -> None:
-    """Write Table 3 and Figures 4 and 5 in all formats."""
-    tables = [make(entries, published) for make in (table_3, figure_4, figure_5)]
-    for table in tables:
-        artifact.write(f"{table.name}.csv", lambda path, table=table: write_table_csv(table, path))
-    latex = tables_latex(tables)
-    artifact.write("tables.tex", lambda path: path.write_text(latex, encoding="utf-8"))
+    """Write Table 3 and Figures 4 and 5."""
+    table = table_3(entries, published)
+    artifact.write("table3.csv", lambda path: write_csv(table.as_rows(), path))
+    latex = tables_latex([table])
+    artifact.write("table3.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     for name, draw in (("figure4", draw_figure_4), ("figure5", draw_figure_5)):
         if (panel := draw(entries, published)) is not None:
             for file, write in panel.drawing.files(name).items():

@@ -18,13 +18,14 @@ from litbench.errors import ConfigError, DataError
 from litbench.metrics.ablation import (
     TRUTH,
     Arm,
+    ablation_rows,
     ablation_study,
     ablation_text,
     by_family,
     join_test_sets,
-    write_ablation_csv,
     write_size,
 )
+from litbench.metrics.csv_table import write_csv
 from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_panels, render_ablation
 from litbench.tables import write_table
@@ -598,7 +599,7 @@ def test_names_of_others_are_text_in_files(pair_table, tmp_path):
     text = ablation_text(study)
     assert "\x1b" not in text
     assert "=1+1[2J new" in text
-    write_ablation_csv(study, tmp_path / "cells.csv")
+    write_csv(ablation_rows(study), tmp_path / "cells.csv")
     with (tmp_path / "cells.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["rater"] for row in rows} == {f"'{wicked}"}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.comparisons import benjamini_hochberg, difference_interval, holm
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_text import (
     FEATURE_NAMES,
     FEATURES,
@@ -29,12 +30,12 @@ from litbench.metrics.explanation_text import (
 )
 from litbench.metrics.explanations import (
     ALL,
+    explanation_rows,
     explanation_study,
     explanations_json,
     explanations_text,
     read_explanations,
     stratified_difference,
-    write_explanations_csv,
 )
 from litbench.metrics.leaderboard import plain
 from litbench.report.explanations_page import draw_effects, examples_of, render_explanations
@@ -612,7 +613,7 @@ def test_examples_have_the_feature_and_differ_in_prompt_and_rater(talkative):
 
 def test_csv_holds_every_difference_and_no_formula(talkative, tmp_path):
     study = explanation_study(read_explanations([talkative]))
-    write_explanations_csv(study, tmp_path / "e.csv")
+    write_csv(explanation_rows(study), tmp_path / "e.csv")
     with (tmp_path / "e.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(study.differences) == len(FEATURES) * 4
@@ -638,7 +639,7 @@ def test_the_program_writes_its_files_and_says_unchanged(load_program, files, tm
     module.main(config)
     assert {path.name for path in config.out.iterdir()} == {
         "explanations.json", "explanations.csv", "explanations.txt", "explanations.html",
-        "figure8.csv", "figure8.tex", "figure8.svg", "figure8.png", "manifest.json",
+        "figure8.tex", "figure8.svg", "figure8.png", "manifest.json",
     }  # fmt: skip
     first = capsys.readouterr().out
     content = json.loads((config.out / "explanations.json").read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import leaderboard
 from litbench.report.figures import standalone
 from litbench.report.tables import (
@@ -16,13 +17,10 @@ from litbench.report.tables import (
     Published,
     draw_figure_4,
     draw_figure_5,
-    figure_4,
-    figure_5,
     group_of,
     latex_escape,
     table_3,
     tables_latex,
-    write_table_csv,
 )
 
 HOSTILE = (
@@ -63,7 +61,7 @@ def entries(pair_table, verdict_table):
 
 
 def read_csv(table, path):
-    write_table_csv(table, path)
+    write_csv(table.as_rows(), path)
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -102,12 +100,11 @@ def test_one_prompt_has_a_mean_and_no_interval(entries, tmp_path):
 
 def test_a_hostile_name_is_text_in_every_format(entries, tmp_path):
     given, published = entries(parameters={HOSTILE: 1e9, "mine": 22_700_000.0}), Published.load()
-    tables = [make(given, published) for make in (table_3, figure_4, figure_5)]
-    assert "\\input" not in tables_latex(tables)
-    for table in tables:
-        cells = [cell for row in read_csv(table, tmp_path / "t.csv") for cell in row.values()]
-        assert not [cell for cell in cells if cell[:1] in ("=", "@")]
-        assert f"'{HOSTILE}" in cells
+    table = table_3(given, published)
+    assert "\\input" not in tables_latex([table])
+    cells = [cell for row in read_csv(table, tmp_path / "t.csv") for cell in row.values()]
+    assert not [cell for cell in cells if cell[:1] in ("=", "@")]
+    assert f"'{HOSTILE}" in cells
     for draw in (draw_figure_4, draw_figure_5):
         svg = standalone(draw(given, published).drawing.svg)
         tree = ET.fromstring(svg)  # noqa: S314

@@ -6,11 +6,9 @@ pair is judged once. Where variants label a pair differently, its credit in one 
 in the other.
 """
 
-import csv
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +18,7 @@ import pyarrow.compute as pc
 from litbench.errors import DataError
 from litbench.metrics.comparisons import Comparison, holm, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.metrics.leaderboard import csv_cell, plain
+from litbench.metrics.leaderboard import plain
 from litbench.records import prompt_keys
 from litbench.text import clean_name
 
@@ -29,12 +27,6 @@ Axis = Literal["variant", "pairs", "parameters"]
 # The test set of random pairs labelled by true quality.
 TRUTH = "truth"
 
-_CSV_COLUMNS = (
-    "rater", "kind", "variant", "pairs_used", "equal", "natural", "family", "parameters", "test",
-    "agreement", "low", "high", "n", "prompts", "effective_prompts", "seeds", "seed_least",
-    "seed_most", "chosen_longer", "chosen_shorter", "prefers_longer", "prefers_longer_low",
-    "prefers_longer_high", "labels_prefer_longer",
-)  # fmt: skip
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
@@ -398,24 +390,29 @@ def ablation_json(study: AblationStudy) -> dict[str, Any]:
     }
 
 
-def write_ablation_csv(study: AblationStudy, path: Path) -> None:
-    """Write a row for each cell as CSV, by `csv_cell`."""
+def ablation_rows(study: AblationStudy) -> list[dict[str, Any]]:
+    """The cells as rows of a table."""
     longer = {test.name: test.longer.mean for test in study.tests}
     arms = {arm.name: arm for arm in study.arms}
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_CSV_COLUMNS)
-        for cell in study.cells:
-            arm, known, prefers = arms[cell.arm], cell.agreement, cell.prefers_longer
-            values = [
-                arm.rater, study.kinds[arm.name], arm.variant, arm.pairs_used, arm.equal,
-                arm.natural, arm.family, arm.parameters, cell.test, known.mean, known.low,
-                known.high, known.n, known.clusters, known.effective_clusters, len(cell.seeds),
-                min(cell.seeds, default=None), max(cell.seeds, default=None),
-                cell.chosen_longer.mean, cell.chosen_shorter.mean, prefers.mean, prefers.low,
-                prefers.high, longer[cell.test],
-            ]  # fmt: skip
-            writer.writerow([csv_cell(value) for value in values])
+    return [
+        {
+            **vars(arms[cell.arm]),
+            "kind": study.kinds[cell.arm],
+            "test": cell.test,
+            "agreement": cell.agreement,
+            "n": cell.agreement.n,
+            "prompts": cell.agreement.clusters,
+            "effective_prompts": cell.agreement.effective_clusters,
+            "seeds": len(cell.seeds),
+            "seed_least": min(cell.seeds, default=None),
+            "seed_most": max(cell.seeds, default=None),
+            "chosen_longer": cell.chosen_longer.mean,
+            "chosen_shorter": cell.chosen_shorter.mean,
+            "prefers_longer": cell.prefers_longer,
+            "labels_prefer_longer": longer[cell.test],
+        }
+        for cell in study.cells
+    ]
 
 
 def write_size(parameters: float) -> str:

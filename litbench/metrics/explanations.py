@@ -10,13 +10,11 @@ a plot to speak of, and pairs whose plots differ may be the easy ones. What it t
 explanations to trust more, not what to ask a judge to write about.
 """
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +37,7 @@ from litbench.metrics.intervals import (
     effective_clusters,
     jackknife_interval,
 )
-from litbench.metrics.leaderboard import csv_cell, plain
+from litbench.metrics.leaderboard import plain
 from litbench.records import prompt_keys
 from litbench.text import count_words
 
@@ -50,12 +48,6 @@ PUBLISHED_PLOT_GAIN = 0.148
 ALL = "all raters"
 _LEAST = 5
 _CREDIT = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
-_CSV_COLUMNS = (
-    "level", "of", "feature", "group", "verdicts", "prompts", "present", "rate", "rate_low",
-    "rate_high", "agreement_present", "agreement_absent", "difference", "low", "high", "p_value",
-    "p_holm", "difference_same_length", "same_length_low", "same_length_high", "reason",
-)  # fmt: skip
-
 Level = Literal["rater", "family", "all"]
 
 
@@ -458,23 +450,12 @@ def explanations_json(study: ExplanationStudy) -> dict[str, Any]:
     }
 
 
-def write_explanations_csv(study: ExplanationStudy, path: Path) -> None:
-    """Write the differences as CSV; a field is empty where it cannot be told."""
-
-    def bounds(of: Interval | None) -> list[float | None]:
-        return [None] * 3 if of is None else [of.mean, of.low, of.high]
-
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_CSV_COLUMNS)
-        for one in study.differences:
-            values = [
-                one.level, one.of, one.feature, one.group, one.rate.n, one.rate.clusters,
-                one.present, *bounds(one.rate), bounds(one.agreement_present)[0],
-                bounds(one.agreement_absent)[0], *bounds(one.difference), one.p_value, one.p_holm,
-                *bounds(one.same_length), one.reason,
-            ]  # fmt: skip
-            writer.writerow([csv_cell(value) for value in values])
+def explanation_rows(study: ExplanationStudy) -> list[dict[str, Any]]:
+    """The differences as rows of a table; None where one cannot be told."""
+    return [
+        {**vars(one), "verdicts": one.rate.n, "prompts": one.rate.clusters}
+        for one in study.differences
+    ]
 
 
 def explanations_text(study: ExplanationStudy) -> str:

@@ -3,19 +3,17 @@
 Pure functions of numbers: units on pairs (positive where the first side has more), labels, prompts.
 """
 
-import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from litbench.metrics.comparisons import benjamini_hochberg, holm, paired_difference
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
-from litbench.metrics.leaderboard import csv_cell, plain
+from litbench.metrics.leaderboard import plain
 from litbench.text import clean_name, digest
 
 # Groups of prompts that the jackknife of coefficients leaves out in turn, at most.
@@ -23,10 +21,6 @@ _MOST_GROUPS = 100
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # Scripts without spaces between words: there two characters that follow each other are a word.
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
-_CSV_COLUMNS = (
-    "unit", "label", "coefficient", "low", "high", "p_bh", "prevalence", "pairs", "preferred",
-    "preferred_low", "preferred_high", "fidelity", "fidelity_low", "fidelity_high", "surface",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,14 +53,11 @@ class Fidelity:
             reader of the description names; neither side is 1/2, and so is chance.
         correlation: of the reader's answer (1, 0, -1) with the unit, over active and quiet pairs;
             NaN where either never varies.
-        quiet: share of the pairs on which the unit is quiet where the reader names neither side;
-            None without such pairs.
         unread: answers that could not be read; left out.
     """
 
     agreement: Interval
     correlation: float
-    quiet: float | None
     unread: int
 
 
@@ -289,12 +280,10 @@ def fidelity_of(
     if not active.any():
         return None
     credit = (1 + said[active] * np.sign(values[active])) / 2
-    quiet = read & (values == 0)
     varies = np.ptp(said[read]) > 0 and np.ptp(values[read]) > 0
     return Fidelity(
         jackknife_interval(credit, np.asarray(prompts)[active]),
         float(np.corrcoef(said[read], values[read])[0, 1]) if varies else math.nan,
-        float((said[quiet] == 0).mean()) if quiet.any() else None,
         int((~read).sum()),
     )
 
@@ -367,23 +356,22 @@ def preferences_json(study: PreferenceStudy) -> dict[str, Any]:
     return content
 
 
-def write_units_csv(study: PreferenceStudy, path: Path) -> None:
-    """Write a line for every unit as CSV, by `csv_cell`."""
-
-    def values(of: Interval | None) -> tuple[float | None, ...]:
-        return (None, None, None) if of is None else (of.mean, of.low, of.high)
-
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_CSV_COLUMNS)
-        for row in study.units:
-            fidelity = None if row.fidelity is None else row.fidelity.agreement
-            cells = [
-                row.unit, row.label, *values(row.coefficient), row.p_bh, row.prevalence,
-                row.preferred.n, *values(row.preferred), *values(fidelity),
-                surface_label(row.surface),
-            ]  # fmt: skip
-            writer.writerow([csv_cell(cell) for cell in cells])
+def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
+    """The units as rows of a table."""
+    return [
+        {
+            "unit": row.unit,
+            "label": row.label,
+            "coefficient": row.coefficient,
+            "p_bh": row.p_bh,
+            "prevalence": row.prevalence,
+            "pairs": row.preferred.n,
+            "preferred": row.preferred,
+            "fidelity": None if row.fidelity is None else row.fidelity.agreement,
+            "surface": surface_label(row.surface),
+        }
+        for row in study.units
+    ]
 
 
 def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:

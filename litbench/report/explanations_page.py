@@ -99,16 +99,14 @@ def draw_effects(study: ExplanationStudy) -> Panel | None:
 def figure_8(study: ExplanationStudy) -> PaperTable:
     """The values that Figure 8 draws: features of explanations over all raters."""
     columns = (
-        Column("feature", "feature"), Column("group", "group"),
-        Column("rate", "rate [95 %]", "share", is_interval=True),
-        Column("difference", "difference [95 %]", "share", is_interval=True),
-        Column("p_holm", "p (Holm)", "share"), Column("reason", None),
+        Column("feature", "feature"), Column("group", "group"), Column("rate", "rate [95 %]"),
+        Column("difference", "difference [95 %]"), Column("p_holm", "p (Holm)", "share"),
         Column("published_difference", "published (LitBench, 5.2)", "share"),
     )  # fmt: skip
     (overall,) = study.at("all").values()
     rows = [
         (
-            one.feature, one.group, one.rate, one.difference, one.p_holm, one.reason,
+            one.feature, one.group, one.rate, one.difference, one.p_holm,
             PUBLISHED_PLOT_GAIN if one.feature == "plot" else None,
         )
         for one in overall

@@ -5,12 +5,10 @@ escapes names in its own way. What the paper states (`published.yaml`) stands in
 of its own, beside a measured rater only where the caller says which one it is.
 """
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -19,7 +17,7 @@ from litbench.config import nearest
 from litbench.errors import ConfigError
 from litbench.metrics.ablation import write_size
 from litbench.metrics.intervals import Interval
-from litbench.metrics.leaderboard import LeaderboardRow, csv_cell, write_dollars
+from litbench.metrics.leaderboard import LeaderboardRow, write_dollars
 from litbench.report import figures
 from litbench.report.document import Panel, short_name
 from litbench.text import clean_name
@@ -170,16 +168,14 @@ class Column:
     """A column of a table.
 
     Attributes:
-        key: its name in CSV; a column of intervals is followed by `key_low` and `key_high`.
+        key: its name in CSV.
         title: its heading in LaTeX; None for a column of the CSV alone.
         form: how LaTeX writes its values.
-        is_interval: whether its values are intervals.
     """
 
     key: str
     title: str | None
     form: Form = "text"
-    is_interval: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,49 +194,44 @@ class PaperTable:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
 
-
-_AGREEMENT = Column("agreement", "agreement [95 %]", "share", is_interval=True)
-
-
-def _published_columns(published: Published) -> tuple[Column, Column]:
-    return (
-        Column("published_agreement", f"published ({published.source})"),
-        Column("published_where", "stated in"),
-    )
-
-
-def _stated(entry: Entry) -> tuple[str | None, str | None]:
-    return (entry.published.stated, entry.published.where) if entry.published else (None, None)
+    def as_rows(self) -> list[dict[str, Any]]:
+        """The rows with all columns, by key."""
+        keys = [column.key for column in self.columns]
+        return [dict(zip(keys, row, strict=True)) for row in self.rows]
 
 
 def table_3(entries: Sequence[Entry], published: Published) -> PaperTable:
-    """Every rater with agreement, both orders, explanations and cost (paper, Table 3)."""
+    """Every rater with agreement, both orders, explanations and cost (paper, Table 3).
+
+    The CSV has what Figures 4 and 5 draw, too: group, family and parameters.
+    """
+    unit = published.explanation_unit
     columns = (
         Column("rater", "rater"), Column("group", None), Column("kind", None),
-        Column("pairs", None, "count"), Column("prompts", None, "count"), _AGREEMENT,
-        Column("difference", None, "share", is_interval=True), Column("p_holm", None, "share"),
+        Column("family", None), Column("parameters", None, "size"),
+        Column("pairs", None, "count"), Column("prompts", None, "count"),
+        Column("agreement", "agreement [95 %]", "share"),
+        Column("difference", None, "share"), Column("p_holm", None, "share"),
         Column("compared", "difference"),
-        Column("flip_rate", "flip rate [95 %]", "share", is_interval=True),
-        Column("first_wins", "first wins [95 %]", "share", is_interval=True),
+        Column("flip_rate", "flip rate [95 %]", "share"),
+        Column("first_wins", "first wins [95 %]", "share"),
         Column("coverage", "coverage", "share"),
         Column("explanation_words", "words of an explanation", "words"),
         Column("cost_per_1000_pairs", "$ per 1,000 pairs", "dollars"),
-        *_published_columns(published),
-        Column(
-            "published_explanation",
-            f"published length of an explanation ({published.explanation_unit})", "words",
-        ),
+        Column("published_agreement", f"published ({published.source})"),
+        Column("published_where", "stated in"),
+        Column("published_explanation", f"published length of an explanation ({unit})", "words"),
     )  # fmt: skip
     rows = [
         (
-            entry.name, entry.group, row.kind, row.agreement.n, row.agreement.clusters,
-            row.agreement, row.comparison and row.comparison.difference,
+            entry.name, entry.group, row.kind, entry.family, entry.parameters, row.agreement.n,
+            row.agreement.clusters, row.agreement, row.comparison and row.comparison.difference,
             row.comparison and row.comparison.p_holm, _compared(row), row.flip_rate,
             row.position_lean, row.coverage, row.explanation_words, row.cost_per_1000_pairs,
-            *_stated(entry), entry.published and entry.published.explanation,
+            stated and stated.stated, stated and stated.where, stated and stated.explanation,
         )
         for entry in entries
-        for row in [entry.row]
+        for row, stated in [(entry.row, entry.published)]
     ]  # fmt: skip
     caption = (
         "Table 3: raters and their agreement with the labels: right 1, tie 1/2, not judged 1/2, "
@@ -257,36 +248,6 @@ def _compared(row: LeaderboardRow) -> str | None:
         return None
     found = "" if row.comparison.is_clear else ", not significant"
     return f"{row.comparison.difference.mean:+.3f} from {row.comparison.reference}{found}"
-
-
-def figure_4(entries: Sequence[Entry], published: Published) -> PaperTable:
-    """The values that Figure 4 draws: agreement by rater, in groups."""
-    columns = (
-        Column("group", "group"), Column("rater", "rater"), _AGREEMENT,
-        *_published_columns(published),
-    )  # fmt: skip
-    rows = [
-        (group, entry.name, entry.row.agreement, *_stated(entry))
-        for group, members in by_group(entries).items()
-        for entry in members
-    ]
-    return PaperTable("figure4", "Figure 4: agreement by kind of rater.", columns, rows)
-
-
-def figure_5(entries: Sequence[Entry], published: Published) -> PaperTable:
-    """The values that Figure 5 draws: agreement by size, of raters whose size is known."""
-    columns = (
-        Column("group", "group"), Column("family", "family"), Column("rater", "rater"),
-        Column("parameters", "parameters", "size"), _AGREEMENT, *_published_columns(published),
-    )  # fmt: skip
-    rows = [
-        (
-            entry.group, entry.family, entry.name, entry.parameters, entry.row.agreement,
-            *_stated(entry),
-        )
-        for entry in _by_size(entries)
-    ]  # fmt: skip
-    return PaperTable("figure5", "Figure 5: agreement by model size.", columns, rows)
 
 
 def _by_size(entries: Iterable[Entry]) -> list[Entry]:
@@ -353,25 +314,6 @@ def tables_latex(tables: Sequence[PaperTable]) -> str:
             r"\bottomrule", r"\end{tabular}}", r"\end{table}",
         ]  # fmt: skip
     return "\n".join(lines) + "\n"
-
-
-def write_table_csv(table: PaperTable, path: Path) -> None:
-    """Write a table as CSV with all its columns and digits, by `csv_cell`."""
-    heading: list[str] = []
-    for column in table.columns:
-        ends = (f"{column.key}_low", f"{column.key}_high") if column.is_interval else ()
-        heading += [column.key, *ends]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(heading)
-        for row in table.rows:
-            cells: list[Any] = []
-            for value, column in zip(row, table.columns, strict=True):
-                if not column.is_interval:
-                    cells.append(value)
-                else:
-                    cells += [value and getattr(value, end) for end in ("mean", "low", "high")]
-            writer.writerow([csv_cell(cell) for cell in cells])
 
 
 # Plots ----------------------------------------------------------------------------------------
