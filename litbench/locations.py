@@ -1,6 +1,7 @@
 """Where a model or tokenizer lies: a folder, a folder inside an installed package, or the Hub."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 from litbench.errors import ConfigError, MissingExtraError
@@ -58,3 +59,11 @@ def resolve(name: str) -> str:
             f"there is no folder {name}: check the path, or run the step that writes it"
         )
     return name
+
+
+def cache_folder() -> Path:
+    """`$LITBENCH_CACHE`, or else `litbench` in the user's cache folder."""
+    given = os.environ.get("LITBENCH_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "litbench"
