@@ -1,24 +1,34 @@
 """An evaluation's files: verdicts in parts that survive a kill, then table, leaderboard, manifest.
 
-Each part is one rater's verdicts (of one fold, in cross-validation) and is kept under the
-fingerprint of all it depends on. A killed run loses the part under way; a run with one more
-rater does only that rater.
+A program lists its jobs, and `evaluate` yields the verdicts of each: read where an earlier run has
+judged them, else judged and kept. A killed run loses the part under way; a run with one more rater
+judges only that rater.
+
+    parts = VerdictParts(config.out / "parts")
+    jobs = [Job(spec, spec.name, lambda: pairs, artifact.digests["pairs"]) for spec in specs]
+    for job, verdicts, record in evaluate(jobs, parts):
+        ...
+    artifact.finish()
+    parts.discard_others()
 """
 
 import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tqdm import tqdm
 
 from litbench.artifact import (
     Artifact,
+    file_digest,
     fingerprint,
     is_output,
     read_manifest,
@@ -27,7 +37,6 @@ from litbench.artifact import (
     write_json,
 )
 from litbench.errors import ConfigError, DataError
-from litbench.judges.store import local_folder
 from litbench.metrics.leaderboard import (
     LeaderboardRow,
     leaderboard,
@@ -35,15 +44,28 @@ from litbench.metrics.leaderboard import (
     leaderboard_text,
     write_leaderboard_csv,
 )
-from litbench.raters import Asks, Estimate, Rater, RaterSpec, Trainer, load_rater, prompts_seen
+from litbench.raters import (
+    Asks,
+    Estimate,
+    Rater,
+    RaterSpec,
+    Trainer,
+    files_of,
+    judge_pairs,
+    kinds,
+    load_rater,
+    load_trainer,
+    prompts_seen,
+)
 from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
 from litbench.tables import read_table
-from litbench.templates import packaged_names
+
+# Raise it when a change of the code gives other verdicts from the same options and data: kept parts
+# of every kind are then judged again. `Kind.version` does the same for one kind of rater.
+LOOP_VERSION = 1
 
 _TEXT = "leaderboard.txt"
 _MOST_LABEL_BYTES = 120
-# What a verdict depends on; a change to figures or pages does not ask the raters again.
-JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
 
 
 @dataclass
@@ -321,66 +343,6 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
     return "\n".join(lines)
 
 
-def named_models(specs: Iterable[RaterSpec]) -> dict[str, str]:
-    """What raters and their members are loaded from or trained on, by their entry.
-
-    Models, and what else lies outside the config and the code: the pairs that give units, prices
-    and templates of the user's own.
-    """
-    found: dict[str, str] = {}
-    packaged = packaged_names()
-
-    def look(options: Mapping[str, Any], where: str) -> None:
-        for key, value in options.items():
-            if value is None:
-                continue
-            if key in ("path", "backbone"):
-                found[where] = str(value)
-            elif key in ("unit_pairs", "prices") or (
-                key == "template" and str(value) not in packaged
-            ):
-                found[f"{where}.{key}"] = str(value)
-            elif key == "model" and (folder := local_folder(str(value))) is not None:
-                found[f"{where}.{key}"] = str(folder)
-            elif isinstance(value, Mapping):
-                look(value, f"{where}.{key}")
-
-    for spec in specs:
-        look(spec.options, spec.where)
-    return found
-
-
-@contextlib.contextmanager
-def trained(
-    trainer: Trainer,
-    spec: RaterSpec,
-    train: pa.Table,
-    held_out: pa.Table,
-    folder: Path,
-    seed: int,
-    name: str | None = None,
-) -> Iterator[Rater]:
-    """Train a rater for as long as it judges; what it wrote is removed after that.
-
-    Args:
-        trainer: of the rater's kind.
-        spec: the rater's entry, with the options of training.
-        train: the pairs to train on.
-        held_out: the pairs it is to judge.
-        folder: for the trainer's files, named by all that the training depends on: what an
-            interrupted run of the same training left there is gone on with.
-        seed: of the training.
-        name: the rater's name, where it is not the entry's.
-
-    Raises:
-        ConfigError: it was trained on a prompt of `held_out`.
-    """
-    rater = trainer(name or spec.name, spec.options, train, folder, seed, spec.where)
-    check_training_prompts(rater, held_out, "refuse")
-    yield rater
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def errors_in(verdicts: pa.Table) -> int:
     """How many verdicts are errors."""
     count: int = pc.sum(pc.equal(verdicts["outcome"], "error")).as_py()
@@ -389,20 +351,22 @@ def errors_in(verdicts: pa.Table) -> int:
 
 @dataclass
 class VerdictParts:
-    """Verdict tables on disk, by fingerprint.
+    """Verdict tables in a folder, each named by the fingerprint of all that it depends on.
+
+    A part is a Parquet file and a JSON record of it, which holds a digest of both. A part that is
+    incomplete or damaged is made again.
 
     Attributes:
-        folder: where they lie; beside it, in `scratch`, what trainings leave for their next run.
-        used: names asked for in this run; `discard_others` removes the rest.
+        folder: where the parts lie.
+        used: names of the parts of this run; `discard_others` removes the rest.
     """
 
     folder: Path
     used: set[str] = field(default_factory=set)
 
-    @property
-    def scratch(self) -> Path:
-        """Where trainers write; `discard_others` removes it."""
-        return self.folder.parent / "scratch"
+    def scratch(self, depends_on: Any) -> Path:
+        """The folder of an unfinished training; an interrupted run finds its checkpoints there."""
+        return self.folder.parent / "scratch" / fingerprint(depends_on)
 
     def get_or_make(
         self,
@@ -416,27 +380,25 @@ class VerdictParts:
 
         Args:
             label: readable start of its name.
-            depends_on: plain values; another value makes another part.
+            depends_on: plain values; other values name another part.
             make: returns the verdicts and a JSON record about them.
-            errors_again: make a part anew in which some verdict is an error.
+            errors_again: make a part again that has errors among its verdicts.
         """
-        # A rater may be called by its model, as owner/model.
+        # A rater may be named after its model, as owner/model.
         readable = re.sub(r"[^-.+=@ \w]", "_", label)
-        # Names of files end at 255 bytes; a letter may take four, and the fingerprint tells them
-        # apart.
+        # File names end at 255 bytes, and the fingerprint tells equal starts apart.
         readable = readable.encode()[:_MOST_LABEL_BYTES].decode(errors="ignore")
         name = f"{readable}-{fingerprint(depends_on)[:16]}"
         self.used.add(name)
-        table_path, record_path = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
-        if table_path.exists() and record_path.exists():
-            record = json.loads(record_path.read_text(encoding="utf-8"))
-            table = read_table(table_path, VERDICTS)
-            if not (errors_again and errors_in(table)):
-                return table, record
+        found = self._read(name)
+        if found is not None and not (errors_again and errors_in(found[0])):
+            return found
         table, record = make()
-        # The table last: its presence says that the part is whole.
-        write_json(record, record_path)
+        table_path, record_path = self._paths(name)
         write_atomically(table_path, lambda path: write_table(table, path))
+        sha256 = fingerprint(file_digest(table_path), record)
+        # The record last: its digest says that the part is complete.
+        write_json({"sha256": sha256, "record": record}, record_path)
         return table, record
 
     def get_or_train(
@@ -447,24 +409,143 @@ class VerdictParts:
         *,
         errors_again: bool = False,
     ) -> tuple[pa.Table, dict[str, Any]]:
-        """Read a part, or make and keep it; see `get_or_make`.
-
-        Args:
-            label: readable start of its name.
-            depends_on: plain values; another value makes another part.
-            work: like `make`; gets a folder for a trainer's files, named by `depends_on`, so that
-                what an interrupted run of the same training left there is gone on with.
-            errors_again: make a part anew in which some verdict is an error.
-        """
-        folder = self.scratch / fingerprint(depends_on)
-        return self.get_or_make(label, depends_on, lambda: work(folder), errors_again=errors_again)
+        """Goes when every program has moved to `evaluate`."""
+        scratch = self.scratch(depends_on)
+        return self.get_or_make(label, depends_on, lambda: work(scratch), errors_again=errors_again)
 
     def discard_others(self) -> None:
-        """Remove the parts of earlier configs, and what interrupted trainings left."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        """Remove the parts of earlier configs and unfinished trainings."""
+        shutil.rmtree(self.folder.parent / "scratch", ignore_errors=True)
         for path in self.folder.glob("*"):
             if path.suffix in (".parquet", ".json") and path.stem not in self.used:
                 path.unlink()
+
+    def _paths(self, name: str) -> tuple[Path, Path]:
+        return self.folder / f"{name}.parquet", self.folder / f"{name}.json"
+
+    def _read(self, name: str) -> tuple[pa.Table, dict[str, Any]] | None:
+        table_path, record_path = self._paths(name)
+        if not (table_path.exists() and record_path.exists()):
+            return None
+        try:
+            content = json.loads(record_path.read_text(encoding="utf-8"))
+            record = content["record"]
+            is_whole = content["sha256"] == fingerprint(file_digest(table_path), record)
+        except (ValueError, KeyError, TypeError):
+            is_whole = False
+        if not is_whole:
+            tqdm.write(f"{table_path}: damaged, made again")
+            return None
+        return read_table(table_path, VERDICTS), record
+
+
+@dataclass(frozen=True)
+class Job:
+    """One part of an evaluation: one rater's verdicts on some pairs.
+
+    Attributes:
+        spec: the rater's entry in the config.
+        label: name of the part, for its file and the progress bar; unique in an evaluation.
+        pairs: returns the pairs to judge.
+        depends_on: plain values that differ when the pairs to judge or to train on differ, such as
+            digests of files, splits, folds and seeds that choose the rows.
+        train: returns the pairs to train the rater on first; None for a rater that is ready.
+        seed: of the training.
+        fold: written into the column of that name.
+        name: the rater's name in the verdicts, where it is not the entry's.
+        work: share of the progress bar, such as the number of pairs to train on and to judge.
+    """
+
+    spec: RaterSpec
+    label: str
+    pairs: Callable[[], pa.Table]
+    depends_on: Any
+    train: Callable[[], pa.Table] | None = None
+    seed: int = 0
+    fold: str | None = None
+    name: str | None = None
+    work: float = 1
+
+
+def evaluate(
+    jobs: Sequence[Job],
+    parts: VerdictParts,
+    *,
+    on_training_prompts: Literal["refuse", "flag"] = "refuse",
+    errors_again: bool = False,
+) -> Iterator[tuple[Job, pa.Table, dict[str, Any]]]:
+    """Judge pairs blind, job by job; what an earlier run has judged is read.
+
+    What a kept part depends on: the entry's options, the files that it names (see `files_of`), the
+    job's own `depends_on`, and two version numbers, `Kind.version` and `LOOP_VERSION`.
+
+    Args:
+        jobs: what to judge; jobs of one rater that is ready go one after the other, since only the
+            rater loaded last is kept in memory.
+        parts: where verdicts are kept; answers and logs of judges go beside it.
+        on_training_prompts: refuse a ready rater that was trained on prompts of the pairs, or flag
+            it in its record. A rater trained here is always refused.
+        errors_again: judge again what has errors among its verdicts.
+
+    Yields:
+        Each job, its verdicts (schema VERDICTS) and its record: `notes` of the rater, `trained_on`
+        (prompts of the pairs that it was trained on) and, where it was trained here, `pairs_used`,
+        `prompts_used` and `seed`.
+
+    Raises:
+        ConfigError: a rater was trained on prompts of the pairs.
+        DataError: a rater cannot read the pairs.
+    """
+    loaded: dict[str, Rater] = {}
+    digests = {
+        name: source_digest(path, is_model=True)
+        for name, path in files_of(job.spec for job in jobs).items()
+    }
+
+    def judge(job: Job, scratch: Path) -> tuple[pa.Table, dict[str, Any]]:
+        pairs = job.pairs()
+        if job.train is None:
+            if job.spec.name not in loaded:
+                loaded.clear()
+                loaded[job.spec.name] = ready_rater(job.spec, parts.folder.parent)
+            rater = loaded[job.spec.name]
+            record = {"trained_on": check_training_prompts(rater, pairs, on_training_prompts)}
+        else:
+            trainer, train = load_trainer(job.spec), job.train()
+            assert trainer is not None, f"{job.spec.where} has nothing to train"
+            name, spec = job.name or job.spec.name, job.spec
+            rater = trainer(name, spec.options, train, scratch, job.seed, spec.where)
+            record = {
+                "trained_on": check_training_prompts(rater, pairs, "refuse"),
+                "pairs_used": train.num_rows,
+                "prompts_used": len(set(prompt_keys(train))),
+                "seed": job.seed,
+            }
+        verdicts = judge_pairs(rater, pairs, job.fold)
+        return verdicts, {"notes": rater.notes(), **record}
+
+    with tqdm(
+        total=sum(job.work for job in jobs),
+        desc="evaluation",
+        unit=" pairs",
+        unit_scale=True,
+        leave=False,
+        disable=None,
+    ) as bar:
+        for job in jobs:
+            bar.set_postfix_str(job.label)
+            depends_on = [
+                LOOP_VERSION, kinds()[job.spec.kind].version, job.spec, job.name, job.fold,
+                {name: digests[name] for name in files_of([job.spec])}, job.depends_on,
+                on_training_prompts if job.train is None else [job.seed],
+            ]  # fmt: skip
+            scratch = parts.scratch(depends_on)
+            table, record = parts.get_or_make(
+                job.label, depends_on, partial(judge, job, scratch), errors_again=errors_again
+            )
+            shutil.rmtree(scratch, ignore_errors=True)
+            bar.update(job.work)
+            yield job, table, record
 
 
 def finish_evaluation(
@@ -514,3 +595,26 @@ def finish_evaluation(
 def print_leaderboard(folder: Path) -> None:
     """Print the leaderboard of an evaluation that is current."""
     print((folder / _TEXT).read_text(encoding="utf-8"), end="")
+
+
+# Until every program has moved to `evaluate` ---------------------------------------------------
+
+JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
+named_models = files_of
+
+
+@contextlib.contextmanager
+def trained(
+    trainer: Trainer,
+    spec: RaterSpec,
+    train: pa.Table,
+    held_out: pa.Table,
+    folder: Path,
+    seed: int,
+    name: str | None = None,
+) -> Iterator[Rater]:
+    """Train a rater for as long as it judges."""
+    rater = trainer(name or spec.name, spec.options, train, folder, seed, spec.where)
+    check_training_prompts(rater, held_out, "refuse")
+    yield rater
+    shutil.rmtree(folder, ignore_errors=True)

@@ -17,7 +17,7 @@ import importlib
 import importlib.metadata
 import operator
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
@@ -354,12 +354,18 @@ class Kind:
         options: dataclass of the options of `load`, checked before any rater runs.
         train: a `Trainer`; None when there is nothing to train.
         training: dataclass of the options of `train`.
+        version: raise it when a change of the code gives other verdicts from the same options and
+            data, a changed template included: kept verdicts of this kind are then judged again.
+
+    A dataclass of options whose verdicts depend on files or models defines `files()`, which
+    returns them by the option that names them; see `files_of`.
     """
 
     load: str
     options: str
     train: str | None = None
     training: str | None = None
+    version: int = 1
 
 
 KINDS: dict[str, Kind] = {
@@ -465,10 +471,39 @@ def check_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> None
     Raises:
         ConfigError: an unknown or missing option, or one of the wrong type.
     """
+    _build_options(spec, group)
+
+
+def _build_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> Any:
     kind = kinds()[spec.kind]
     options = kind.options if group == "raters" else kind.training
     assert options is not None
-    build(load_object(options), spec.options, spec.where)
+    return build(load_object(options), spec.options, spec.where)
+
+
+def files_of(specs: Iterable[RaterSpec]) -> dict[str, str]:
+    """The files, folders and models on which raters' verdicts depend.
+
+    The options of a kind name them by `files()`, which returns them by option. Where the options
+    have no such method, every option that holds a `Path` is one.
+
+    Args:
+        specs: entries whose options were checked.
+
+    Returns:
+        Paths and names on the Hub, by entry and option, such as "raters.verifier.path".
+    """
+    found: dict[str, str] = {}
+    for spec in specs:
+        options = _build_options(spec, "raters" if load_trainer(spec) is None else "trainers")
+        if hasattr(options, "files"):
+            files = options.files()
+        else:
+            files = {
+                name: value for name, value in vars(options).items() if isinstance(value, Path)
+            }
+        found |= {f"{spec.where}.{option}": str(path) for option, path in files.items()}
+    return found
 
 
 def load_rater(spec: RaterSpec) -> Rater:

@@ -1,23 +1,28 @@
 """What evaluations share: reading pairs, refusing leaks, keeping parts, writing the figures."""
 
 import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
 
+import pyarrow as pa
 import pytest
 
-from litbench import artifact
+from litbench import raters
 from litbench.artifact import Artifact
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     EvaluationPairs,
+    Job,
     VerdictParts,
     check_training_prompts,
+    evaluate,
     finish_evaluation,
-    named_models,
     read_held_out,
     read_pairs,
 )
 from litbench.metrics.leaderboard import check_reference
-from litbench.raters import LengthRater, RaterSpec, judge_pairs
+from litbench.raters import Kind, LengthRater, RaterSpec, files_of, judge_pairs
 from litbench.records import VERDICTS, write_table
 from litbench.tables import read_table
 from litbench.text import prompt_key
@@ -125,22 +130,21 @@ def test_long_names_that_begin_alike_are_parts_of_their_own(part, tmp_path):
 
 def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):
     own = str(tmp_path / "own.yaml")
-    members = {
-        "one": {"kind": "features", "path": "m"},
-        "two": {"kind": "generative", "backbone": "b", "template": own},
-    }
     specs = [
-        RaterSpec("mix", "ensemble", {"members": members, "unit_pairs": "u.parquet"}),
+        RaterSpec("surface", "features", {"path": "m"}),
+        RaterSpec("fitted", "features", {"store": "s"}),
+        RaterSpec("trained", "generative", {"backbone": "b", "template": own}),
         RaterSpec("plain", "generative", {"path": "p", "template": "verdict_label"}),
         RaterSpec("none", "generative", {"path": "q", "template": None}),
+        RaterSpec("judge", "judge", {"model": "openai/gpt", "template": "reddit_verbose"}),
+        RaterSpec("longer", "longer"),
     ]
-    assert named_models(specs) == {
-        "raters.mix.unit_pairs": "u.parquet",
-        "raters.mix.members.one": "m",
-        "raters.mix.members.two": "b",
-        "raters.mix.members.two.template": own,
-        "raters.plain": "p",
-        "raters.none": "q",
+    assert files_of(specs) == {
+        "raters.surface.path": "m",
+        "raters.trained.backbone": "b",
+        "raters.trained.template": own,
+        "raters.plain.path": "p",
+        "raters.none.path": "q",
     }
 
 
@@ -175,29 +179,23 @@ def test_parts_of_earlier_configs_are_removed_and_no_others(part, tmp_path):
     assert len(calls) == 2
 
 
-def test_an_interrupted_training_finds_its_own_files_again(part, tmp_path):
-    make, _ = part
-    seen = []
-
-    def work(folder, *, killed=False):
-        folder.mkdir(parents=True, exist_ok=True)
-        seen.append((folder, sorted(path.name for path in folder.iterdir())))
-        (folder / "checkpoint").touch()
-        if killed:
-            raise KeyboardInterrupt
-        return make()
-
-    with pytest.raises(KeyboardInterrupt):
-        VerdictParts(tmp_path / "parts").get_or_train("a", 1, lambda at: work(at, killed=True))
-    parts = VerdictParts(tmp_path / "parts")
-    for depends_on in (2, 1):
-        parts.get_or_train("a", depends_on, work)
-    assert [found for _, found in seen] == [[], [], ["checkpoint"]]
-    assert seen[0][0] == seen[2][0] != seen[1][0]
-    parts.get_or_train("a", 1, work)
-    assert len(seen) == 3, "a part that is there is not made again"
-    parts.discard_others()
-    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+@pytest.mark.parametrize("damaged", [".parquet", ".json"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty"])
+def test_a_damaged_part_is_made_again(part, tmp_path, damaged, damage):
+    make, calls = part
+    whole = VerdictParts(tmp_path).get_or_make("longer", 1, make)[0]
+    (path,) = tmp_path.glob(f"*{damaged}")
+    content = path.read_bytes()
+    for place in range(0, len(content), max(len(content) // 20, 1)):
+        flipped = bytearray(content)
+        flipped[place] ^= 0x04
+        path.write_bytes({"flip": flipped, "truncate": content[:place], "empty": b""}[damage])
+        before = len(calls)
+        table, record = VerdictParts(tmp_path).get_or_make("longer", 1, make)
+        assert len(calls) == before + 1, place
+        assert record["notes"] == {"made": len(calls)}
+        assert table["outcome"].equals(whole["outcome"])
+        content = path.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["owner/model", "../up", "a b", "夜" * 85, "é" * 300])
@@ -235,16 +233,148 @@ def test_the_files_of_an_evaluation_agree_with_each_other(pair_table, tmp_path, 
     assert "shorter" in shown
 
 
-def test_a_template_of_the_package_counts_as_code(tmp_path, monkeypatch):
-    (tmp_path / "templates").mkdir()
-    template = tmp_path / "templates" / "verdict.yaml"
-    program = tmp_path / "program.py"
-    program.touch()
-    monkeypatch.setattr(artifact, "__file__", str(tmp_path / "manifest.py"))
-    found = []
-    for text in ("text: a", "text: b"):
-        template.write_text(text)
-        artifact.code_digest.cache_clear()
-        found.append(artifact.code_digest(str(program), "templates"))
-    artifact.code_digest.cache_clear()
-    assert found[0] != found[1]
+# The loop --------------------------------------------------------------------------------------
+
+
+@dataclass
+class PluginOptions:
+    """Options of a kind that another package brings; its model is a Path."""
+
+    path: Path
+    sign: int = 1
+
+
+@dataclass
+class PluginTraining:
+    """Options of its training."""
+
+    sign: int = 1
+
+
+class Plugin:
+    """A kind of rater whose training can be interrupted."""
+
+    loaded: ClassVar[list[str]] = []
+    trained: ClassVar[list[list[str]]] = []
+    interrupt = False
+
+    @classmethod
+    def load(cls, name, options, _where):
+        cls.loaded.append(name)
+        rater = Trained(name, "plugin", options.get("sign", 1))
+        rater.prompts = frozenset(Path(options["path"]).read_text().split())
+        return rater
+
+    @classmethod
+    def train(cls, name, options, pairs, folder, _seed, _where):
+        folder.mkdir(parents=True, exist_ok=True)
+        cls.trained.append(sorted(path.name for path in folder.iterdir()))
+        (folder / "checkpoint").touch()
+        if cls.interrupt:
+            raise KeyboardInterrupt
+        rater = Trained(name, "plugin", options.get("sign", 1))
+        rater.prompts = frozenset(map(prompt_key, pairs["prompt"].to_pylist()))
+        return rater
+
+
+@pytest.fixture
+def plugin(monkeypatch, tmp_path):
+    model = tmp_path / "model"
+    model.write_text("")
+    here = f"{__name__}:"
+    kind = Kind(
+        f"{here}Plugin.load",
+        f"{here}PluginOptions",
+        f"{here}Plugin.train",
+        f"{here}PluginTraining",
+    )
+    monkeypatch.setitem(raters.KINDS, "plugin", kind)
+    monkeypatch.setattr(Plugin, "loaded", [])
+    monkeypatch.setattr(Plugin, "trained", [])
+    return RaterSpec("plugin", "plugin", {"path": str(model)})
+
+
+def run(jobs, folder, **options):
+    """Verdict tables and records of an evaluation."""
+    found = list(evaluate(jobs, VerdictParts(folder / "parts"), **options))
+    assert [job for job, *_ in found] == list(jobs)
+    return [table for _, table, _ in found], [record for *_, record in found]
+
+
+def test_a_kept_part_depends_on_options_files_data_and_versions(
+    plugin, pair_table, tmp_path, monkeypatch
+):
+    pairs = pair_table([row(i, prompt=f"[WP] Door {i}") for i in range(4)])
+    job = Job(plugin, "plugin", lambda: pairs, "data")
+    (first,), _ = run([job], tmp_path)
+    (again,), _ = run([job], tmp_path)
+    assert again.equals(first)
+    assert len(Plugin.loaded) == 1
+    changes = [
+        lambda: run([replace(job, depends_on="other data")], tmp_path),
+        lambda: run([replace(job, spec=replace(plugin, options={**plugin.options, "sign": -1}))],
+                    tmp_path),
+        lambda: (Path(plugin.options["path"]).write_text("x"), run([job], tmp_path)),
+        lambda: (monkeypatch.setitem(raters.KINDS, "plugin",
+                                     replace(raters.KINDS["plugin"], version=2)),
+                 run([job], tmp_path)),
+        lambda: (monkeypatch.setattr("litbench.evaluation.LOOP_VERSION", 99), run([job], tmp_path)),
+    ]  # fmt: skip
+    for count, change in enumerate(changes, start=2):
+        change()
+        assert len(Plugin.loaded) == count
+
+
+def test_a_rater_that_is_ready_is_loaded_once_for_all_its_pairs(plugin, pair_table, tmp_path):
+    tables = {name: pair_table([row(i, prompt=f"{name} {i}") for i in range(3)]) for name in "ab"}
+    other = replace(plugin, name="other")
+    jobs = [
+        Job(spec, f"{name}-{spec.name}", lambda name=name: tables[name], name)
+        for spec in (plugin, other)
+        for name in tables
+    ]
+    verdicts, _ = run(jobs, tmp_path)
+    assert Plugin.loaded == ["plugin", "other"]
+    assert [table["rater"][0].as_py() for table in verdicts] == ["plugin"] * 2 + ["other"] * 2
+    assert verdicts[0]["pair_id"].to_pylist() == tables["a"]["pair_id"].to_pylist()
+
+
+def test_a_rater_that_was_trained_on_the_prompts_is_refused_or_flagged(
+    plugin, pair_table, tmp_path
+):
+    pairs = pair_table([row(i, prompt=f"door{i}") for i in range(4)])
+    Path(plugin.options["path"]).write_text(f"{prompt_key('door1')} {prompt_key('door2')}")
+    job = Job(plugin, "plugin", lambda: pairs, 1)
+    _, (record,) = run([job], tmp_path, on_training_prompts="flag")
+    assert record == {"notes": {}, "trained_on": 2}
+    with pytest.raises(ConfigError, match="was trained on 2"):
+        run([job], tmp_path)
+    fitted = RaterSpec("fitted", "plugin", {})
+    job = Job(fitted, "fitted", lambda: pairs, 1, train=lambda: pairs.slice(0, 1))
+    with pytest.raises(ConfigError, match="was trained on 1"):
+        run([job], tmp_path, on_training_prompts="flag")
+
+
+@pytest.mark.usefixtures("plugin")
+def test_an_interrupted_training_finds_its_own_files_again(pair_table, tmp_path, monkeypatch):
+    pairs = pair_table([row(i, prompt=f"door{i}") for i in range(4)])
+    jobs = [
+        Job(RaterSpec("fitted", "plugin", {}), f"fold{fold}",
+            lambda fold=fold: pairs.slice(2 * fold, 2), fold,
+            train=lambda fold=fold: pairs.slice(2 - 2 * fold, 2), seed=7, fold=f"0/{fold}",
+            name="arm")
+        for fold in range(2)
+    ]  # fmt: skip
+    monkeypatch.setattr(Plugin, "interrupt", True)
+    with pytest.raises(KeyboardInterrupt):
+        run(jobs[:1], tmp_path)
+    monkeypatch.setattr(Plugin, "interrupt", False)
+    for _ in range(2):
+        tables, records = run(jobs[::-1], tmp_path)
+    assert Plugin.trained == [[], [], ["checkpoint"]]
+    assert not any((tmp_path / "scratch").iterdir())
+    verdicts = pa.concat_tables(tables)
+    assert set(verdicts["rater"].to_pylist()) == {"arm"}
+    assert verdicts["fold"].to_pylist() == ["0/1", "0/1", "0/0", "0/0"]
+    expected = {"notes": {}, "trained_on": 0, "pairs_used": 2, "prompts_used": 2, "seed": 7}
+    assert records == [expected, expected]

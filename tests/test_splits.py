@@ -13,6 +13,7 @@ from litbench.curation.splits import (
     DATE_RULES,
     assign_folds,
     check_fractions,
+    connected_prompts,
     date_split,
     day_start,
     shares_author,
@@ -252,3 +253,53 @@ def test_both_can_be_said_in_the_sql_of_spark():
     )
     made = shares_author(date_split(table, test_from="2023-01-01", straddling="drop"))
     assert "shares_author" in ibis.to_sql(made, dialect="pyspark")
+
+
+EDGES = st.lists(
+    st.tuples(*(st.integers(0, 7) for _ in range(4))).filter(lambda row: row[2] != row[3]),
+    min_size=1,
+    max_size=20,
+)
+
+
+def pairs_of(edges):
+    """Pairs by numbers of prompt text, prompt_id and both stories."""
+    names = ("prompt", "prompt_id", "chosen_story_id", "rejected_story_id")
+    numbers = dict(zip(names, zip(*edges, strict=True), strict=True))
+    return pa.table(
+        {
+            name: [f"{'story' if 'story' in name else name} {n}" for n in column]
+            for name, column in numbers.items()
+        }
+    )
+
+
+@given(EDGES)
+def test_no_group_is_without_a_pair_that_shares_a_prompt_or_story(edges):
+    groups = connected_prompts(pairs_of(edges))
+    texts = {}
+    for group, (prompt, name, *stories) in zip(groups, edges, strict=True):
+        for node in (("prompt", prompt), ("id", name), *(("story", story) for story in stories)):
+            assert texts.setdefault(node, group) == group
+    # And no group is larger than it must be: flooding from its first pair reaches all of it.
+    for group in set(groups):
+        rows = {row for row, of_row in enumerate(groups) if of_row == group}
+        reached = {min(rows)}
+        while True:
+            near = {
+                row
+                for row in rows
+                for other in reached
+                if edges[row][0] == edges[other][0]
+                or edges[row][1] == edges[other][1]
+                or set(edges[row][2:]) & set(edges[other][2:])
+            }
+            if near == reached:
+                break
+            reached = near
+        assert reached == rows
+
+
+def test_where_texts_and_ids_agree_a_group_is_the_prompt():
+    pairs = pairs_of([(n // 2, n // 2, 2 * n, 2 * n + 1) for n in range(8)])
+    assert connected_prompts(pairs) == [prompt_key(text) for text in pairs["prompt"].to_pylist()]

@@ -8,8 +8,13 @@ from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 import ibis
+import numpy as np
+import pyarrow as pa
+from scipy.sparse import block_array, coo_array
+from scipy.sparse.csgraph import connected_components
 
 from litbench.errors import ConfigError
+from litbench.records import prompt_keys
 from litbench.text import digest, prompt_key
 
 
@@ -65,6 +70,38 @@ def assign_folds(prompt_keys: Iterable[str], folds: int, seed: int) -> dict[str,
         raise ConfigError(f"folds is {folds}: give from 2 to the {len(distinct)} prompts there are")
     ordered = sorted(distinct, key=lambda key: digest("fold", seed, key))
     return {key: place % folds for place, key in enumerate(ordered)}
+
+
+def connected_prompts(pairs: pa.Table) -> list[str]:
+    """Group pairs that must not be separated by folds or splits.
+
+    Two pairs are in one group when they have the same prompt (by `litbench.text.prompt_key`), the
+    same `prompt_id` or a story in common, or when a chain of such pairs connects them. One
+    `prompt_id` may have several prompt texts, such as with and without damaged letters.
+
+    Args:
+        pairs: table by the schema PAIRS.
+
+    Returns:
+        Name of each pair's group, in the order of the rows: the first of its prompt keys, so that
+        it is the pair's own key where texts and ids agree.
+    """
+    keys = prompt_keys(pairs)
+    columns = [("prompt", keys), ("id", pairs["prompt_id"].to_pylist())]
+    columns += [("story", pairs[f"{side}_story_id"].to_pylist()) for side in ("chosen", "rejected")]
+    nodes: dict[tuple[str, str], int] = {}
+    ends = [
+        nodes.setdefault((kind, name), len(nodes)) for kind, column in columns for name in column
+    ]
+    # A graph of pairs on one side and of prompts, ids and stories on the other.
+    rows = np.tile(np.arange(len(keys)), len(columns))
+    graph = coo_array((np.ones(len(ends)), (rows, ends)), shape=(len(keys), len(nodes)))
+    whole = block_array([[None, graph], [graph.T, None]])
+    group = connected_components(whole, directed=False)[1][: len(keys)].tolist()
+    first: dict[int, str] = {}
+    for number, key in zip(group, keys, strict=True):
+        first[number] = min(key, first.get(number, key))
+    return [first[number] for number in group]
 
 
 # By date and by author -------------------------------------------------------------------------

@@ -39,9 +39,9 @@ from litbench.judges.asking import (
     without_secrets,
 )
 from litbench.judges.prices import Price, load_prices, price_of
-from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
+from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.raters import BlindPair, Estimate, Judgement, Preference
-from litbench.templates import AnswerForm, load_template, read_answer
+from litbench.templates import AnswerForm, load_template, read_answer, template_files
 from litbench.text import digest
 
 # What answers of each form usually come to, in tokens; explanations as in the paper's Table 3.
@@ -103,6 +103,15 @@ class JudgeOptions:
             )
         # Refuses a limit in dollars without a price.
         Budget(self.traffic, self.price())
+
+    def files(self) -> dict[str, str]:
+        """What verdicts and their prices depend on: own template and prices, a local model."""
+        files = template_files(self.template)
+        if self.prices is not None:
+            files["prices"] = str(self.prices)
+        if (folder := local_folder(self.model)) is not None:
+            files["model"] = str(folder)
+        return files
 
     def price(self) -> Price | None:
         """What the model's tokens cost; None where that is not known."""

@@ -171,6 +171,10 @@ class FeatureOptions:
     drop: list[str] = field(default_factory=list)
     store: Path | None = None
 
+    def files(self) -> dict[str, str]:
+        """No files: the store changes nothing."""
+        return {}
+
 
 @dataclass
 class FeatureModel(ScoreRater):

@@ -31,7 +31,14 @@ from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
 from litbench.models.throughput import Shape
 from litbench.raters import BlindPair, Judgement, Preference
-from litbench.templates import AnswerForm, Template, Verdict, load_template, read_answer
+from litbench.templates import (
+    AnswerForm,
+    Template,
+    Verdict,
+    load_template,
+    read_answer,
+    template_files,
+)
 
 # Half of the mass on other tokens means that something else was about to be said.
 LEAST_LABEL_MASS = 0.5
@@ -420,6 +427,10 @@ class GenerativeRaterOptions:
     max_answer_tokens: int | None = None
     least_label_mass: float = LEAST_LABEL_MASS
     trust_remote_code: bool = False
+
+    def files(self) -> dict[str, str]:
+        """The model, and a template of the user's own."""
+        return {"path": self.path, **template_files(self.template)}
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> GenerativeModel:

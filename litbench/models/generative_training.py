@@ -32,7 +32,7 @@ from litbench.models.training import (
 )
 from litbench.raters import training_prompts_of
 from litbench.records import pair_weights
-from litbench.templates import deal_sides, load_template
+from litbench.templates import deal_sides, load_template, template_files
 
 
 @dataclass(kw_only=True)
@@ -52,6 +52,10 @@ class GenerativeTraining(TrainingOptions):
     template: str = "verdict_label"
     answer: Literal["label", "explanation"] | None = None
     max_answer_tokens: int | None = None
+
+    def files(self) -> dict[str, str]:
+        """The backbone, and a template of the user's own."""
+        return {**super().files(), **template_files(self.template)}
 
 
 @dataclass

@@ -236,6 +236,10 @@ class RewardRaterOptions:
     probability: bool = True
     trust_remote_code: bool = False
 
+    def files(self) -> dict[str, str]:
+        """The model."""
+        return {"path": self.path}
+
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RewardModel:
     """The kind `reward` of a config."""

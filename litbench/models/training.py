@@ -139,6 +139,10 @@ class TrainingOptions:
     report_to: Literal["none", "wandb", "tensorboard"] = "none"
     trust_remote_code: bool = False
 
+    def files(self) -> dict[str, str]:
+        """The backbone."""
+        return {"backbone": self.backbone}
+
     def reason_to_drop(self, pair_id: str, max_length: int) -> str | None:
         """Why a pair that does not fit is set aside; None where stories' ends are cut off.
 

@@ -31,6 +31,7 @@ from litbench.templates.template import (
     family_names,
     load_template,
     packaged_names,
+    template_files,
 )
 from litbench.templates.wording import Label
 
@@ -47,5 +48,6 @@ __all__ = [
     "packaged_names",
     "read_answer",
     "split_verdict",
+    "template_files",
     "without_markers",
 ]

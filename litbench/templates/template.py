@@ -128,6 +128,11 @@ def family_names() -> list[str]:
     return [name for name in packaged_names() if "criteria" in read_yaml(_packaged(name))]
 
 
+def template_files(name: str | None) -> dict[str, str]:
+    """The file of a user's own template, by option; nothing for one that comes with LitBench."""
+    return {} if name is None or name in packaged_names() else {"template": name}
+
+
 def load_template(name: str | Path, answer: AnswerForm | None = None) -> Template:
     """Load a template.
 
