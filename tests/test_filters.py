@@ -55,10 +55,6 @@ def kept_of_copies(stories: pa.Table) -> set[str]:
     return {row["story_id"] for row in marked if not row["repeated"]}
 
 
-
-
-
-
 def test_the_first_rule_that_fits_is_the_one_counted(story_table):
     stories = story_table(
         [
@@ -187,10 +183,6 @@ def test_of_several_copies_the_earliest_stays(story_table):
     assert kept_of_copies(stories) == {"early", "other"}
 
 
-
-
-
-
 nullable = st.one_of(st.none(), st.integers(-3, 25))
 
 
@@ -233,18 +225,6 @@ def test_the_funnel_refuses_a_step_that_loses_rows():
     funnel.add("min_score", "score at least 10", "stories", 7, 3)
     with pytest.raises(AssertionError, match=r"5 kept \+ 1 removed is not 7"):
         funnel.add("min_words", "at least 50 words", "stories", 5, 1)
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 # Talk, bots by mark, age of the score ---------------------------------------------------------
@@ -364,8 +344,6 @@ def test_a_bot_is_known_by_the_mark_of_its_source(story_table):
     assert removed_by(marked) == [None] * 3
 
 
-
-
 def test_a_score_counts_only_once_it_has_settled(story_table):
     hour = 3_600
     stories = story_table(
@@ -382,8 +360,6 @@ def test_a_score_counts_only_once_it_has_settled(story_table):
     assert removed_by(stories, min_score_age_hours=24) == [None, *[step] * 5]
     assert removed_by(stories, min_score_age_hours=23.5) == [None, None, *[step] * 4]
     assert removed_by(stories) == [None] * 6
-
-
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,6 @@ def shared(report):
     return counts
 
 
-
-
 def test_splits_that_share_nothing_are_clean(report):
     made = report(train=[row("a", "b", "p"), row("c", "d", "q")], test=[row("e", "f", "r")])
     assert made.found.num_rows == 0

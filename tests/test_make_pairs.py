@@ -1,9 +1,8 @@
 """The program make_pairs, end to end: what it writes, counts, repeats and refuses."""
 
-import importlib.util
 import json
 from collections import Counter
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,8 @@ from hypothesis import strategies as st
 
 from litbench.artifact import source_digest
 from litbench.config import build, load_config
-from litbench.curation.engine import open_engine
-from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.splits import split_of
-from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, check_parquet, pair_id, write_table
 from litbench.sources.sample import read_sample
 from litbench.text import prompt_key
@@ -129,8 +126,6 @@ def test_the_product_is_a_pairs_table_in_the_order_of_pair_id(pairs_from, story_
             assert values == (chosen[column], rejected[column])
 
 
-
-
 def test_in_the_written_splits_the_longer_story_is_chosen_in_exactly_half(pairs_from, story_table):
     stories = village(story_table, prompts=30, stories=12)
     written = pairs_from(stories, splits={"train": 0.6, "test": 0.4}, symmetry_buckets=10)
@@ -191,10 +186,6 @@ def test_a_second_run_leaves_a_current_product_alone(pairs_from, load_program, s
     assert (folder / "pairs.parquet").stat().st_mtime_ns > before[folder / "pairs.parquet"]
 
 
-
-
-
-
 def check_funnel(written, stories):
     """Every step starts from what the last one kept, and the ends are what was read and written."""
     steps = {step["step"]: step for step in written.funnel}
@@ -217,8 +208,6 @@ def test_every_rule_has_its_step_in_the_funnel(pairs_from, story_table):
         "max_tokens", "min_words", "drop_duplicates", "within_prompt", "min_gap", "chosen_later",
         "max_pairs_per_prompt", "symmetry_buckets",
     ]  # fmt: skip
-
-
 
 
 nullable = st.one_of(st.none(), st.integers(0, 30))
@@ -259,45 +248,47 @@ def test_the_funnel_adds_up(pairs_from, story_table, rows, options):
 SETS = {"naive": "naive_upvotes", "timed": "upvotes_and_timestamps", "full": "full"}
 
 
-@pytest.mark.parametrize("strict", ["", "strict_"])
-def test_the_papers_three_sets_on_a_table_small_enough_to_pair_by_hand(
-    pairs_from, story_table, strict
-):
-    columns = ("story_id", "score", "created_utc", "n_words", "text")
+def test_the_papers_three_sets_on_a_table_small_enough_to_pair_by_hand(pairs_from, story_table):
+    columns = ("story_id", "score", "created_utc", "n_words")
     rows = [
-        ("a", 10, 1, 60, "One story."),
-        ("b", 14, 2, 60, "Another story."),
-        ("c", 100, 0, 60, "High and early."),
-        ("d", 4, 3, 60, "Too few votes."),
-        ("e", 1, 1, 60, "Fewer votes."),
-        ("f", 50, 9, 20, "Too short."),
-        ("copy", 200, 0, 70, "one  story."),
-        ("talk", 300, 0, 70, "Great prompt!"),
-        ("gone", 400, 0, 70, "[removed]"),
+        ("a", 10, 1, 60),
+        ("b", 14, 2, 60),
+        ("c", 100, 0, 60),  # high and early
+        ("d", 4, 3, 60),  # too few votes
+        ("e", 1, 1, 60),
+        ("f", 50, 9, 20),  # too short
     ]
     stories = story_table(
         [{**dict(zip(columns, row, strict=True)), "n_tokens": 80} for row in rows]
     )
-    found = {
-        name: pairs_from(stories, f"paper_{strict}{file}.yaml").sides()
-        for name, file in SETS.items()
+    found = {name: pairs_from(stories, f"paper_{file}.yaml").sides() for name, file in SETS.items()}
+    assert found["naive"] == {
+        ("b", "a"),
+        ("c", "a"),
+        ("c", "b"),
+        ("c", "f"),
+        ("f", "a"),
+        ("f", "b"),
     }
-    # What the strict sets keep: the paper says nothing of copies, talk and deleted bodies.
-    own = {"a", "talk", "gone"} if not strict else set()
-    extra = {name: {pair for pair in sides if set(pair) & {"copy", "talk", "gone"}}
-             for name, sides in found.items()}  # fmt: skip
-    assert bool(extra["naive"]) is True
-    assert extra["timed"] == (extra["timed"] if strict else extra["timed"])
-    plain = {name: sides - extra[name] for name, sides in found.items()}
-    if strict:
-        assert {("gone", "talk"), ("talk", "copy"), ("copy", "a")} <= found["naive"]
-        assert plain["naive"] == {("b", "a"), ("c", "a"), ("c", "b"), ("c", "f"), ("f", "a"),
-                                  ("f", "b")}  # fmt: skip
-        assert plain["timed"] == {("b", "a"), ("b", "e"), ("d", "e"), ("f", "a"), ("f", "b"),
-                                  ("f", "d"), ("f", "e")}  # fmt: skip
-        assert plain["full"] == {("b", "a")}
-    else:
-        assert not own & {name for pair in found["naive"] for name in pair}
+    assert found["timed"] == {
+        ("b", "a"), ("b", "e"), ("d", "e"), ("f", "a"), ("f", "b"), ("f", "d"), ("f", "e"),
+    }  # fmt: skip
+    assert found["full"] == {("b", "a")}
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("naive_upvotes", "has_score min_score | min_gap"),
+        ("upvotes_and_timestamps", "has_score has_time | min_gap chosen_later"),
+        ("full", "has_score has_time min_score max_tokens min_words"
+                 " | min_gap chosen_later symmetry_buckets"),
+    ],
+)  # fmt: skip
+def test_the_strict_sets_take_the_steps_of_the_paper_alone(pairs_from, story_table, name, steps):
+    written = pairs_from(village(story_table), f"paper_strict_{name}.yaml")
+    found = " ".join(step["step"] for step in written.funnel)
+    assert found == "read " + steps.replace("|", "within_prompt")
 
 
 def test_all_filters_have_work_on_the_sample(pairs_from):
@@ -313,24 +304,14 @@ def test_all_filters_have_work_on_the_sample(pairs_from):
     assert {row["label_source"] for row in written.rows} == {"planted"}
 
 
-def usable(story_table, **column):
+def one_pair(story_table, **column):
     rows = [{"score": 10 * n, "created_utc": n, "n_tokens": 90, "n_words": 60} for n in (1, 2)]
     return story_table([{**row, **column} for row in rows])
 
 
-
-
-
-
-
-
-
-
-
-
 def test_when_no_pair_is_left_the_funnel_tells_where_they_went(pairs_from, story_table):
     with pytest.raises(DataError, match=r"no pair is left:[\s\S]*score at least 1000 +0 stories"):
-        pairs_from(usable(story_table), min_score=1_000)
+        pairs_from(one_pair(story_table), min_score=1_000)
     # One pair of unequal lengths has no mirror.
     lengths = story_table(
         [{"score": 10 * n, "created_utc": n, "n_tokens": 90, "n_words": 60 + n} for n in (1, 2)]
@@ -339,10 +320,8 @@ def test_when_no_pair_is_left_the_funnel_tells_where_they_went(pairs_from, story
         pairs_from(lengths)
 
 
-
-
 def test_the_program_prints_an_error_in_one_line_without_traceback(program, story_table, tmp_path):
-    write_table(usable(story_table), tmp_path / "stories.parquet")
+    write_table(one_pair(story_table), tmp_path / "stories.parquet")
     paths = [f"--stories={tmp_path / 'stories.parquet'}", f"--out={tmp_path / 'out'}"]
     done = program("data_prep/make_pairs.py", *paths, "--symmetry_buckets", "3")
     assert done.returncode == 2
@@ -352,10 +331,9 @@ def test_the_program_prints_an_error_in_one_line_without_traceback(program, stor
     assert "score at least 10" in done.stdout
 
 
-def test_hand_written_sql_and_pandas_keep_the_same_pairs(load_program, capsys):
+def test_hand_written_sql_keeps_the_same_pairs(load_program, capsys):
     benchmark = load_program("benchmarks/pairing.py")
     summary = benchmark.main(benchmark.Config(n_stories=4_000, repeats=1, large=8_000))
-    # Of the program and of SQL it raises unless they keep the same pairs, as of the ways on keys.
     assert summary["n_pairs"] > 100
     assert summary["large"] == 8_000
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == summary
@@ -378,8 +356,6 @@ def test_a_cap_of_uses_holds_for_every_story_and_leaves_no_room(pairs_from, stor
     shuffled = stories.take(np.random.default_rng(1).permutation(stories.num_rows))
     assert pairs_from(shuffled, max_uses_per_story=3, **loose).sides() == capped.sides()
     assert pairs_from(stories, max_uses_per_story=3, seed=9, **loose).sides() != capped.sides()
-
-
 
 
 DAY = 1_672_531_200  # 2023-01-01
@@ -417,8 +393,6 @@ def test_a_split_by_date_leaves_no_prompt_on_both_sides(
     assert prompts == {"train": train, "test": test}
     went = next(step for step in written.funnel if step["step"] == "straddling")
     assert went["removed"] == {"train": 2, "test": 2, "drop": 4}[straddling]
-
-
 
 
 def test_authors_can_be_kept_apart(pairs_from, story_table):
@@ -530,10 +504,6 @@ def test_all_variants_are_checked_before_the_first_runs(load_program, story_tabl
         assert not (tmp_path / "out").exists()
 
 
-
-
-
-
 def test_examples_are_rows_that_their_step_removed(pairs_from, story_table):
     stories = village(story_table)
     written = pairs_from(stories, max_pairs_per_prompt=9, examples_per_step=4)
@@ -574,8 +544,6 @@ def test_the_digest_tells_which_pairs_there_are_and_who_was_chosen(
         assert program.digest_of(again) != digest
 
 
-
-
 def test_bots_that_the_source_marked_are_removed_and_a_mark_of_another_type_is_an_error(
     pairs_from, story_table
 ):
@@ -589,14 +557,6 @@ def test_bots_that_the_source_marked_are_removed_and_a_mark_of_another_type_is_a
     for wrong in (pa.array(["true"] * len(marks)), pa.array([1] * len(marks))):
         with pytest.raises(DataError, match=r"column is_bot holds .*, not true or false"):
             pairs_from(stories.append_column("is_bot", wrong), **LOOSE)
-
-
-
-
-
-
-
-
 
 
 def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
@@ -628,5 +588,100 @@ def test_how_the_work_is_done_is_neither_told_nor_a_reason_to_do_it_again(
     assert "unchanged" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splits": {"train": 0.8, "test": 0.1}}, "splits: .*summing to 1"),
+        ({"min_gap": 1.0}, "min_gap is 1.0: give a share from 0 to below 1"),
+        ({"max_pairs_per_prompt": 0}, "max_pairs_per_prompt is 0: give at least 1"),
+        ({"symmetry_buckets": 7}, "symmetry_buckets is 7: give an even number"),
+        ({"label_source": "guess"}, "label_source"),
+        ({"min_scores": 3}, "unknown key 'min_scores': did you mean 'min_score'"),
+        ({"test_from": "soon"}, "test_from is 'soon': give a day"),
+        ({"test_from": "2023-01-01", "splits": HALVES}, "both given"),
+        ({"must_be_clean": ["prompts"]}, "needs two splits"),
+        ({"must_be_clean": ["prompt"], "splits": HALVES}, "must_be_clean.0' is 'prompt'"),
+        ({"drop_near_duplicates": 1.5}, "threshold is 1.5"),
+        ({"examples_per_step": -1}, "examples_per_step is -1"),
+        ({"engine": "sparkle"}, "engine"),
+        ({}, r"there is no file .*nowhere\.parquet"),
+        ({"variants": {}}, "variants is empty"),
+        ({"variants": {"../b": {}}}, "names no folder"),
+        ({"variants": {"a/b": {}}}, "names no folder"),
+        ({"variants": {"full": {"out": "elsewhere"}}}, "variants: full: 'out' is shared"),
+    ],
+)
+def test_a_wrong_config_is_refused_before_any_work(load_program, tmp_path, options, message):
+    program = load_program("data_prep/make_pairs.py")
+    values = {"stories": tmp_path / "nowhere.parquet", "out": tmp_path / "out", **options}
+    with pytest.raises((ConfigError, DataError), match=message):
+        program.main(build(program.Config, {key: str(v) if isinstance(v, Path) else v
+                                            for key, v in values.items()}))  # fmt: skip
+    assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("column", "off", "message"),
+    [
+        ("n_tokens", {"max_tokens": None}, r"stories\.parquet: column n_tokens is null in 2 rows"),
+        ("created_utc", {"chosen_later": False}, "created_utc is empty, and chosen_later needs it"),
+    ],
+)
+def test_an_empty_column_is_an_error_until_no_rule_needs_it(
+    pairs_from, story_table, column, off, message
+):
+    assert pairs_from(one_pair(story_table)).sides() == {("s0001", "s0000")}
+    stories = one_pair(story_table, **{column: None})
+    with pytest.raises(DataError, match=message):
+        pairs_from(stories)
+    assert len(pairs_from(stories, **off).rows) == 1
+
+
+def test_a_story_id_that_comes_twice_is_an_error(pairs_from, story_table):
+    with pytest.raises(DataError, match="story_id: 1 rows repeat an id: make the file"):
+        pairs_from(one_pair(story_table, story_id="same"))
+
+
+def test_pairs_are_counted_before_they_are_made(pairs_from, story_table):
+    stories = village(story_table, prompts=3, stories=40)
+    loose = {**LOOSE, "drop_bots": False}
+    with pytest.raises(
+        DataError,
+        match=r"2,340 pairs within prompts, 780 of them from the 40 stories of prompt_id 'p0'; "
+        r"max_candidate_pairs is 2,339: .*max_pairs_per_prompt",
+    ):
+        pairs_from(stories, max_candidate_pairs=2_339, **loose)
+    assert pairs_from(stories, max_candidate_pairs=2_340, **loose).rows
+
+
+def test_a_large_prompt_is_sampled_while_it_is_paired_and_its_cap_keeps_the_same_pairs(
+    pairs_from, story_table, monkeypatch
+):
+    stories = village(story_table, prompts=2, stories=60)
+    options = {"max_pairs_per_prompt": 5, "symmetry_buckets": 10}
+    plain = pairs_from(stories, **options)
+    monkeypatch.setattr("litbench.curation.pair_making._LARGE_PROMPT_PAIRS", 100)
+    sampled = pairs_from(stories, **options)
+    assert sampled.bytes() == plain.bytes()
+    assert sampled.funnel == plain.funnel
+
+
+def test_prompts_that_share_an_id_or_a_text_share_a_split(pairs_from, story_table):
+    """Texts chain prompt_ids, so that everything is one prompt to a split."""
+    rows = village(story_table, prompts=6).to_pylist()
+    for place, row in enumerate(rows):
+        number = int(row["prompt_id"][1:])
+        row["prompt"] = f"[WP] Door {number + place % 2} opens"
+    written = pairs_from(story_table(rows), splits=HALVES, **LOOSE)
+    assert len(set(written.pairs["split"].to_pylist())) == 1
+    assert set(written.pairs["prompt"].to_pylist()) == {f"[WP] Door {n} opens" for n in range(6)}
+    assert written.manifest["counts"]["notes"] == [
+        "6 prompt_ids stand for several prompts, whose stories are paired with each other: check "
+        "the column prompt_id"
+    ]
+
+
+def test_many_buckets_for_few_pairs_are_noted(pairs_from, story_table):
+    written = pairs_from(village(story_table))
+    (note,) = written.manifest["counts"]["notes"]
+    assert "100 buckets are many for so few pairs: try " in note

@@ -1,7 +1,6 @@
 """Pairs within a prompt: the gap, the later story, caps, against a double loop in plain Python."""
 
 import hashlib
-from collections import Counter
 from fractions import Fraction
 from itertools import permutations
 
@@ -119,8 +118,6 @@ def test_a_lead_of_exactly_the_share_passes_though_floats_round(story_table, sha
     assert ("s0002", "s0001") not in sides(pairs_of(stories, min_gap=share))
 
 
-
-
 @pytest.mark.parametrize(
     ("chosen_time", "rejected_time", "passes"),
     [(2, 1, True), (1, 1, False), (1, 2, False), (None, 1, False), (2, None, False)],
@@ -131,12 +128,6 @@ def test_the_chosen_story_is_the_later_one(story_table, chosen_time, rejected_ti
     )
     assert bool(pairs_of(stories)) is passes
     assert len(pairs_of(stories, chosen_later=False)) == 1
-
-
-
-
-
-
 
 
 def kept_by_cap(stories, most, seed):
@@ -156,17 +147,11 @@ def crowd(story_table, sizes):
     )
 
 
-
-
-
-
 def test_a_cap_draws_by_seed_and_not_by_the_order_of_rows(story_table):
     stories = crowd(story_table, [8, 8])
     turned = stories.take(list(range(stories.num_rows))[::-1])
     assert sides(kept_by_cap(stories, 6, 1)) == sides(kept_by_cap(turned, 6, 1))
     assert sides(kept_by_cap(stories, 6, 1)) != sides(kept_by_cap(stories, 6, 2))
-
-
 
 
 def test_the_cap_and_symmetry_draw_apart(story_table):

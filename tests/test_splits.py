@@ -54,15 +54,11 @@ def test_splits_hold_about_their_share_of_prompts():
         assert abs(counts[name] / len(PROMPTS) - share) < 4 * error, name
 
 
-
-
 def test_another_seed_gives_other_splits():
     same = sum(split_of(p, FRACTIONS, 0) == split_of(p, FRACTIONS, 1) for p in PROMPTS)
     same /= len(PROMPTS)
     # Unrelated draws agree in 0.7² + 0.1² + 0.2² = 0.54 of the prompts, standard error 0.009.
     assert abs(same - 0.54) < 4 * 0.009
-
-
 
 
 @pytest.mark.parametrize(
@@ -230,8 +226,6 @@ def test_no_author_stays_in_two_splits_and_none_is_lost(rows):
         first = next((name for name in ("test", "validation") if name in held), min(held))
         assert splits == {first}
     assert sum(author is None for _, author in left) == sum(author is None for _, author in rows)
-
-
 
 
 EDGES = st.lists(

@@ -115,14 +115,10 @@ def skewed(count):
     ]
 
 
-
-
 @pytest.mark.parametrize("buckets", [2, 100])
 def test_pairs_of_equal_length_stay_when_nothing_else_does(buckets):
     kept = balanced(pairs_by_length([(5, 5), (9, 9), (7, 3), (8, 3)]), buckets)
     assert sorted(map(difference, kept)) == [0, 0]
-
-
 
 
 def test_a_difference_on_an_edge_falls_into_the_same_bucket_on_both_sides():
@@ -133,8 +129,6 @@ def test_a_difference_on_an_edge_falls_into_the_same_bucket_on_both_sides():
         assert (len(balanced(pairs_by_length([(11, 1), (1, 1 + size)]), 4)) == 2) is (
             expected == 1
         ), size
-
-
 
 
 def test_the_widest_difference_is_that_of_the_split():
