@@ -20,8 +20,8 @@ from litbench.config import run_program
 from litbench.curation.leakage import Kind, LeakageReport, by_split, leakage_report
 from litbench.curation.near_duplicates import check_threshold
 from litbench.errors import ConfigError
-from litbench.records import PAIRS, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS
+from litbench.tables import read_table, write_table
 
 
 @dataclass

@@ -25,13 +25,7 @@ from tqdm import tqdm
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
-from litbench.records import (
-    STORIES,
-    Column,
-    RejectedRows,
-    Schema,
-    write_sorted_batches,
-)
+from litbench.records import STORIES, Column, Schema
 from litbench.sources.posts import (
     PROMPT_TAGS,
     STORY_ROWS,
@@ -58,7 +52,7 @@ from litbench.sources.reddit import (
     search_query,
     text_state,
 )
-from litbench.tables import ROW, read_table
+from litbench.tables import ROW, RejectedRows, read_table, write_sorted_batches
 from litbench.text import count_words, digest
 
 PROMPTS = Schema(

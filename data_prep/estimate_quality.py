@@ -45,7 +45,8 @@ from litbench.curation.pair_making import (
     read_stories,
 )
 from litbench.errors import ConfigError, DataError
-from litbench.records import PAIRS, write_sorted_batches, write_table
+from litbench.records import PAIRS
+from litbench.tables import write_sorted_batches, write_table
 
 
 @dataclass(kw_only=True)

@@ -34,7 +34,7 @@ from litbench.artifact import (
 from litbench.config import run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.records import STORIES, RejectedRows, write_sorted_batches
+from litbench.records import STORIES
 from litbench.sources.archive import (
     KEYED_ROWS,
     POSTS,
@@ -46,6 +46,7 @@ from litbench.sources.archive import (
     read_stories,
 )
 from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
+from litbench.tables import RejectedRows, write_sorted_batches
 
 
 @dataclass

@@ -29,25 +29,15 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from litbench.formats import read_raw
 
 from litbench.artifact import Artifact
 from litbench.config import nearest, run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
-from litbench.formats import read_raw
-from litbench.records import (
-    PAIRS,
-    STORIES,
-    Column,
-    RejectedRows,
-    Schema,
-    empty_columns,
-    pair_id,
-    prompt_keys,
-    write_table,
-)
-from litbench.tables import ROW, read_table
+from litbench.records import PAIRS, STORIES, Column, Schema, empty_columns, pair_id, prompt_keys
+from litbench.tables import ROW, RejectedRows, read_table, write_table
 from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest
 

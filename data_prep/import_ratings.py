@@ -28,7 +28,6 @@ from litbench.artifact import Artifact
 from litbench.config import build, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
-from litbench.records import RejectedRows, write_table
 from litbench.sources.ratings import (
     RATED_STORIES,
     RaterKind,
@@ -39,7 +38,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
-from litbench.tables import read_table
+from litbench.tables import RejectedRows, read_table, write_table
 
 
 @dataclass

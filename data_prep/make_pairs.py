@@ -34,7 +34,7 @@ from litbench.curation.pair_making import (
     read_stories,
 )
 from litbench.errors import ConfigError, DataError
-from litbench.records import write_table
+from litbench.tables import write_table
 
 PAIRS, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
 

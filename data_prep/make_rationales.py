@@ -28,8 +28,8 @@ from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
-from litbench.records import PAIRS, RejectedRows, write_table
-from litbench.tables import ROW, read_table
+from litbench.records import PAIRS
+from litbench.tables import ROW, RejectedRows, read_table, write_table
 from litbench.templates import (
     Label,
     Template,

@@ -32,9 +32,9 @@ from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokenizer
 from litbench.errors import ConfigError, DataError
-from litbench.large_table import read_large_table
-from litbench.records import STORIES, RejectedRows, write_sorted_batches
+from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
+from litbench.tables import RejectedRows, read_large_table, write_sorted_batches
 from litbench.text import count_words
 
 _PIECE_ROWS = 1_000
@@ -51,11 +51,13 @@ class Config:
         explode: columns that hold lists of one length, such as all comments of a post: each
             element becomes a row of its own before `where` and `columns` see it. Posts whose
             lists are empty are counted.
-        columns: for each column of a stories table its origin: a column's name; a template over
-            columns such as "{subreddit} {created_utc:%Y-%m}"; "hash(title, body)", a digest of
-            these columns, for a set without ids; or "=constant".
+        columns: for each column of a stories table its origin: the name of a column of the input,
+            or else an SQL expression (DuckDB) over the input's columns, such as
+            "strftime(to_timestamp(created_utc), '%Y-%m')", "md5(concat_ws('|', title, body))" for
+            a set without ids, or "'a constant'".
         where: SQL condition on one row by the input's own columns; rows that fail it are counted
             and left out.
+        encoding: of a text file, such as cp1252.
         source: written into the column `source` unless `columns` maps it.
         cleaning: what is cut out of prompts and stories, before anything is counted.
         tokenizer: `package:NAME/folder`, a folder or file, or a name on the Hub; null skips
@@ -68,6 +70,7 @@ class Config:
     explode: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
+    encoding: str = "utf-8"
     source: str = "input"
     cleaning: Cleaning = field(default_factory=Cleaning)
     tokenizer: str | None = None
@@ -161,14 +164,16 @@ def main(config: Config) -> None:
                 raise DataError(
                     f"cannot write into {config.out} ({error}): choose another folder"
                 ) from error
+            source = "'" + config.source.replace("'", "''") + "'"
             rows = read_large_table(
                 files,
                 STORIES,
                 Path(stack.enter_context(folder)),
-                columns={"source": f"={config.source}", **config.columns},
+                columns={"source": source, **config.columns},
                 rejected_rows=rejected_rows,
                 where=config.where,
                 explode=config.explode,
+                encoding=config.encoding,
             )
             chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
         stories = clean(in_pieces(chunks), config.cleaning, cut, examples)

@@ -29,8 +29,9 @@ from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.hub import parse_name, replace_files
 from litbench.markdown import as_text, escape, make_rows
-from litbench.records import PAIRS, check_parquet, write_table
+from litbench.records import PAIRS
 from litbench.sources.posts import THING_ID
+from litbench.tables import check_parquet, write_table
 
 SIDES = ("chosen", "rejected")
 TEXTS = ("prompt", "chosen", "rejected")

@@ -30,14 +30,7 @@ from litbench.config import run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
-from litbench.records import (
-    PAIRS,
-    Column,
-    RejectedRows,
-    Schema,
-    pair_id,
-    write_table,
-)
+from litbench.records import PAIRS, Column, Schema, pair_id
 from litbench.sources.posts import (
     THING_ID,
     fullname,
@@ -56,7 +49,7 @@ from litbench.sources.reddit import (
     open_parts,
     text_state,
 )
-from litbench.tables import ROW, read_table
+from litbench.tables import ROW, RejectedRows, read_table, write_table
 from litbench.text import count_words, digest, normalise_prompt
 
 SIDES = ("chosen", "rejected")

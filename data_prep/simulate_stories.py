@@ -17,7 +17,7 @@ import numpy as np
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.simulation import TOKENS_PER_WORD, World, simulate_world, stories_table
-from litbench.records import write_table
+from litbench.tables import write_table
 
 
 @dataclass

@@ -25,7 +25,7 @@ from litbench.errors import ConfigError
 from litbench.evaluation import named_models, read_pairs
 from litbench.models.distillation import with_soft_labels
 from litbench.raters import checked_trainer, parse_raters, training_prompts_of
-from litbench.records import write_table
+from litbench.tables import write_table
 
 
 @dataclass

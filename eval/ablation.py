@@ -88,18 +88,10 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.records import (
-    PAIRS,
-    VERDICTS,
-    check_parquet,
-    pair_id,
-    prompt_keys,
-    write_sorted_batches,
-    write_table,
-)
+from litbench.records import PAIRS, VERDICTS, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_curves, render_ablation
 from litbench.report.document import write_panels
-from litbench.tables import read_table
+from litbench.tables import check_parquet, read_table, write_sorted_batches, write_table
 from litbench.text import digest
 
 _TEXTS = ("chosen", "rejected")

@@ -66,11 +66,11 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys, write_table
+from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.best_of_n_page import draw_panels, render_best_of_n
 from litbench.report.document import write_panels
 from litbench.scoring import finite_rewards, rewards_depend_on
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.text import digest, prompt_key
 
 # Stories, or pairs, of one part.

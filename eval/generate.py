@@ -26,8 +26,8 @@ from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
-from litbench.records import STORIES, Column, RejectedRows, Schema, empty_columns, write_table
-from litbench.tables import Reader
+from litbench.records import STORIES, Column, Schema, empty_columns
+from litbench.tables import Reader, RejectedRows, write_table
 from litbench.text import count_words, digest, prompt_key
 
 PROMPTS = Schema(

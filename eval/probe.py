@@ -62,10 +62,10 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.records import STORIES, prompt_keys, write_table
+from litbench.records import STORIES, prompt_keys
 from litbench.report.document import write_panels
 from litbench.report.probes_page import draw_probes, render_probes
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.text import digest
 
 

@@ -70,9 +70,10 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.records import prompt_keys, write_table
+from litbench.records import prompt_keys
 from litbench.report.document import write_panels
 from litbench.report.scaling_page import draw_panels, render_scaling
+from litbench.tables import write_table
 
 
 @dataclass

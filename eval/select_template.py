@@ -61,7 +61,8 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.records import prompt_keys, write_table
+from litbench.records import prompt_keys
+from litbench.tables import write_table
 from litbench.templates import AnswerForm, family_names, load_template, packaged_names
 from litbench.text import digest
 

@@ -67,7 +67,7 @@ from litbench.raters import (
     judge_pairs,
     parse_raters,
 )
-from litbench.records import write_table
+from litbench.tables import write_table
 from litbench.text import digest
 
 # A set's name is that of its folder.

@@ -57,8 +57,8 @@ from litbench.raters import (
     load_trainer,
     prompts_seen,
 )
-from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys
+from litbench.tables import read_table, write_table
 
 # Raise it when a change of the code gives other verdicts from the same options and data: kept parts
 # of every kind are then judged again. `Kind.version` does the same for one kind of rater.

@@ -49,8 +49,6 @@ from litbench.config import as_plain
 from litbench.crew import Crew
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import JUDGING_CODE, named_models
-from litbench.formats import CHUNK_BYTES
-from litbench.large_table import read_large_table
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
@@ -58,12 +56,12 @@ from litbench.raters import (
     load_rater,
     parse_raters,
 )
-from litbench.records import (
-    Column,
+from litbench.records import Column, Schema, prompt_keys
+from litbench.tables import (
+    CHUNK_BYTES,
     RejectedRows,
-    Schema,
     cut_rows,
-    prompt_keys,
+    read_large_table,
     row_sizes,
     write_sorted_batches,
     write_table,
@@ -75,7 +73,7 @@ CHUNK_STORIES = 1_024
 ADDED = ("reward", "rank_within_prompt", "beats_reference")
 _ROWS_FILE, _RECORD_FILE, _SET_ASIDE_FILE = "rows.arrow", "record.json", "rejected.jsonl"
 _LOCK_FILE = "lock"
-_READING_CODE = ("reading.py", "formats.py", "large_table.py", "records.py", "text.py")
+_READING_CODE = ("tables.py", "records.py", "text.py")
 # Of the pass that ranks; what exceeds it goes to disk.
 _MEMORY_LIMIT = "1GB"
 _LEVELS_AT_ONCE = 65_536

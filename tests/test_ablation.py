@@ -27,8 +27,9 @@ from litbench.metrics.ablation import (
     write_ablation_csv,
 )
 from litbench.models.features import FeatureOptions, FeatureStore, feature_matrix, fit_features
-from litbench.records import STORIES, pair_id, prompt_keys, write_table
+from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_curves, render_ablation
+from litbench.tables import write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOSE = {"min_score": None, "max_tokens": None, "min_words": None, "drop_talk": False}

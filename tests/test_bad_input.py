@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench.config import run_program
-from litbench.records import STORIES, RejectedRows
-from litbench.tables import read_table
+from litbench.records import STORIES
+from litbench.tables import RejectedRows, read_table
 
 MAP = ["--columns.prompt=title", "--columns.text=body", "--columns.prompt_id=post"]
 ENDINGS = ["jsonl", "csv", "parquet"]
@@ -544,7 +544,7 @@ def plain_rows(count: int) -> list[dict[str, Any]]:
 def test_random_damage_never_loses_a_good_row_silently(tmp_path: Path, ending: str) -> None:
     rng = random.Random(20)
     path = write(tmp_path / f"raw.{ending}", plain_rows(12))
-    columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "=test"}
+    columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "'test'"}
     expected = read_table(path, STORIES, columns=columns).to_pylist()
     lines = path.read_bytes().splitlines()
     # The headings are spared: without them there are no columns.

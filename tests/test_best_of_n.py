@@ -28,8 +28,8 @@ from litbench.metrics.best_of_n import (
     sizes,
     with_comparisons,
 )
-from litbench.records import PAIRS, STORIES, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, STORIES
+from litbench.tables import read_table, write_table
 
 WORDS = [
     "lantern",

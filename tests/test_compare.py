@@ -7,7 +7,8 @@ import pytest
 
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.comparisons import holm, paired_difference
-from litbench.records import prompt_keys, write_table
+from litbench.records import prompt_keys
+from litbench.tables import write_table
 
 
 @pytest.fixture

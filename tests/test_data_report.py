@@ -23,7 +23,6 @@ from litbench.curation.pairing import breaks_symmetry
 from litbench.errors import DataError
 from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, judge_pairs
-from litbench.records import write_table
 from litbench.report import figures
 from litbench.report.data_page import (
     check_funnel,
@@ -33,6 +32,7 @@ from litbench.report.data_page import (
     render_data_report,
 )
 from litbench.report.pair_profile import Profile, ValueCounts, read_profile
+from litbench.tables import write_table
 from litbench.text import prompt_key
 
 DAY = 86_400

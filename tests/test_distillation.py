@@ -22,8 +22,8 @@ from litbench.raters import (
     load_trainer,
     parse_raters,
 )
-from litbench.records import PAIRS, prompt_keys, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, prompt_keys
+from litbench.tables import read_table, write_table
 
 SURFACE = {"kind": "features", "c": [0.1]}
 

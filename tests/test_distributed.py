@@ -30,7 +30,7 @@ from litbench.models.training import (
     _trainer_class,
 )
 from litbench.models.training import last_whole_checkpoint as whole
-from litbench.records import write_table
+from litbench.tables import write_table
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")

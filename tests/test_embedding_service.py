@@ -19,7 +19,7 @@ from litbench.judges.prices import Price
 from litbench.models import embedding_service
 from litbench.models.embedding_service import ServiceEmbeddings
 from litbench.models.embeddings import EmbeddingOptions, EmbeddingStore
-from litbench.records import write_table
+from litbench.tables import write_table
 from litbench.text import digest
 
 KEY = "planted-key-of-the-fake-embedder"

@@ -22,7 +22,8 @@ from litbench.curation.estimation import (
 from litbench.curation.simulation import ReaderSimulation, World, simulate_world, stories_table
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.pairing_rules import TRUTH
-from litbench.records import PAIRS, check_parquet, pair_weights, write_table
+from litbench.records import PAIRS, pair_weights
+from litbench.tables import check_parquet, write_table
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PLAIN = EstimationOptions(delay=False, length="keep")

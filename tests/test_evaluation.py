@@ -23,8 +23,8 @@ from litbench.evaluation import (
 )
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import Kind, LengthRater, RaterSpec, files_of, judge_pairs
-from litbench.records import VERDICTS, write_table
-from litbench.tables import read_table
+from litbench.records import VERDICTS
+from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
 
 

@@ -39,9 +39,9 @@ from litbench.metrics.explanations import (
     write_explanations_csv,
 )
 from litbench.metrics.leaderboard import plain
-from litbench.records import write_table
 from litbench.report.explanations_page import draw_effects, examples_of, render_explanations
 from litbench.report.figures import standalone
+from litbench.tables import write_table
 
 PLOT = FEATURE_NAMES.index("plot")
 ATTACK = '<script>alert(1)</script><img src=x onerror="x"> The plot {{ 7 * 7 }} & more'

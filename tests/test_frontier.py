@@ -22,8 +22,8 @@ from litbench.metrics.frontier import (
 )
 from litbench.metrics.intervals import jackknife_interval
 from litbench.raters import Judgement, ScoreRater, judge_pairs
-from litbench.records import write_table
 from litbench.report.frontier_page import draw_frontier, render_frontier
+from litbench.tables import write_table
 from litbench.text import digest
 
 

@@ -17,9 +17,9 @@ import pytest
 import zstandard
 
 from litbench.errors import ConfigError, DataError
-from litbench.records import STORIES, check_parquet
+from litbench.records import STORIES
 from litbench.sources.archive import Dump
-from litbench.tables import read_table
+from litbench.tables import check_parquet, read_table
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEN = 1_600_000_000

@@ -20,8 +20,8 @@ from litbench.errors import ConfigError, ModelError
 from litbench.judges.judge import busy_seconds, label_probability
 from litbench.judges.store import Answer
 from litbench.raters import blind
-from litbench.records import VERDICTS, write_table
-from litbench.tables import read_table
+from litbench.records import VERDICTS
+from litbench.tables import read_table, write_table
 from litbench.templates import load_template
 from litbench.text import digest
 

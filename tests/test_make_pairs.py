@@ -16,8 +16,9 @@ from litbench.artifact import source_digest
 from litbench.config import build, load_config
 from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError
-from litbench.records import PAIRS, check_parquet, pair_id, write_table
+from litbench.records import PAIRS, pair_id
 from litbench.sources.sample import read_sample
+from litbench.tables import check_parquet, write_table
 from litbench.text import prompt_key
 
 CONFIGS = Path(__file__).parent.parent / "configs/data"

@@ -19,8 +19,8 @@ from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.store import AnswerStore, Sampling, identity, keys_of
-from litbench.records import PAIRS, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS
+from litbench.tables import read_table, write_table
 from litbench.templates import load_template
 
 pytest.importorskip("inspect_ai")

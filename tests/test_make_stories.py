@@ -1,5 +1,6 @@
 """Raw rows of any number to stories: streamed, exploded, cleaned, counted, and none lost."""
 
+import hashlib
 import json
 import random
 import resource
@@ -23,20 +24,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from litbench import formats, large_table, reading
+from litbench import tables
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.large_table import read_large_table
-from litbench.records import STORIES, RejectedRows
-from litbench.tables import read_table, stream_table
-from litbench.text import count_words_of, digest
+from litbench.records import STORIES
+from litbench.tables import RejectedRows, read_large_table, read_table, stream_table
+from litbench.text import count_words_of
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
 
-MAP = {"prompt_id": "post", "prompt": "title", "text": "body", "source": "=test"}
+MAP = {"prompt_id": "post", "prompt": "title", "text": "body", "source": "'test'"}
 POSTS_MAP = {
-    "story_id": "hash(title, times, texts)",
-    "prompt_id": "hash(title)",
+    "story_id": "md5(concat_ws('|', title, times, texts))",
+    "prompt_id": "md5(title)",
     "prompt": "title",
     "text": "texts",
     "score": "scores",
@@ -53,8 +53,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of three rows, so that a few rows make many."""
-    for module in (formats, reading):
-        monkeypatch.setattr(module, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 3)
 
 
 @pytest.fixture
@@ -174,7 +173,7 @@ def test_a_large_table_is_what_a_table_read_whole_is(
 def test_every_format_is_streamed_in_its_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(formats, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 100)
     rows = [story(k) for k in random.Random(1).sample(range(1_000), 1_000)]
     table = pa.Table.from_pylist(rows)
     if name.endswith("parquet"):
@@ -213,7 +212,7 @@ def test_a_broken_row_is_known_by_its_number_whatever_its_chunk(tmp_path: Path, 
 
 
 def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(tables, "CHUNK_BYTES", 100_000)
     rows = [story(k, body=f"{k} " * 10_000) for k in range(40)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw.parquet", compression="none")
     write_lines(tmp_path / "raw.jsonl", rows)
@@ -315,8 +314,9 @@ def test_each_element_of_the_lists_of_a_post_is_a_story(
     assert [row["created_utc"] - 1_500_000_000 for row in artifact.rows] == [0, 1, 2, 4]
     assert [row["n_words"] for row in artifact.rows] == [1, 2, 1, 1]
     assert [str(row["votes"]) for row in artifact.rows] == ["9", "9", "5", "5"]
-    assert artifact.rows[0]["story_id"] == digest("A lamp", "1500000000", "one")
-    assert artifact.rows[0]["prompt_id"] == artifact.rows[1]["prompt_id"] == digest("A lamp")
+    name = hashlib.md5(b"A lamp|1500000000|one", usedforsecurity=False).hexdigest()
+    assert artifact.rows[0]["story_id"] == name
+    assert artifact.rows[0]["prompt_id"] == artifact.rows[1]["prompt_id"]
     assert artifact.counts["empty_lists"] == 2
     assert artifact.counts["rejected_rows"] == {
         "text: null": 1,
@@ -374,7 +374,7 @@ def test_no_element_of_any_lists_is_lost(
                     elements[str(text)] += 1
                 else:
                     bad += 1
-    columns = {**POSTS_MAP, "story_id": "=x", "prompt_id": "=p", "source": "=s"}
+    columns = {**POSTS_MAP, "story_id": "'x'", "prompt_id": "'p'", "source": "'s'"}
     del columns["created_utc"]
     rejected_rows = RejectedRows()
     found = Counter[str]()
@@ -433,7 +433,7 @@ def test_a_post_with_many_comments_takes_no_more_memory_than_its_comments(
     posts_given = {"texts": texts} if alone else {"texts": texts, "title": ["A lamp"] * 4}
     path = tmp_path / "posts.parquet"
     pq.write_table(pa.table(posts_given), path)
-    columns = {"story_id": "hash(texts)", "prompt_id": "=p", "prompt": "=p", "source": "=s"}
+    columns = {"story_id": "md5(texts)", "prompt_id": "'p'", "prompt": "'p'", "source": "'s'"}
     columns["text"] = "texts"
     # The most that was ever held is counted per process.
     code = (
@@ -459,10 +459,10 @@ def test_a_post_with_many_comments_takes_no_more_memory_than_its_comments(
 def test_what_stands_beside_the_comments_of_a_post_is_bounded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 200_000)
+    monkeypatch.setattr(tables, "CHUNK_BYTES", 200_000)
     rows = [{"texts": [f"{k}" for k in range(100)], "tags": ["a tag"] * 4_000}]
     path = write_lines(tmp_path / "posts.jsonl", rows)
-    columns = {"story_id": "texts", "prompt_id": "=p", "prompt": "=p", "source": "=s"}
+    columns = {"story_id": "texts", "prompt_id": "'p'", "prompt": "'p'", "source": "'s'"}
     columns["text"] = "texts"
     tables = list(stream_table(path, STORIES, columns=columns, explode=["texts"]))
     assert [name for table in tables for name in table["text"].to_pylist()] == rows[0]["texts"]
@@ -480,42 +480,6 @@ def test_a_set_of_empty_lists_or_without_them_is_a_clear_error(
         made(input=str(path), explode=["text"], columns=POSTS_MAP)
     with pytest.raises(ConfigError, match="the sample takes no"):
         made(explode=["text"])
-
-
-def test_a_hash_names_rows_by_what_they_hold(tmp_path: Path) -> None:
-    rows = [
-        {"title": "t", "body": "b", "n": 1},
-        {"title": None, "body": "c", "n": None},
-        {"title": None, "body": None, "n": 2},
-    ]
-    path = write_lines(tmp_path / "raw.jsonl", rows)
-    columns = {"story_id": "hash(title,  body)", "prompt_id": "hash(n)", "prompt": "=p"}
-    columns |= {"text": "=words of it", "source": "=s"}
-    rejected_rows = RejectedRows()
-    table = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
-    assert table["story_id"].to_pylist() == [digest("t", "b")]
-    assert table["prompt_id"].to_pylist() == [digest(1)]
-    assert rejected_rows.counts() == {"prompt_id: null": 1, "story_id: null": 1}
-    # Used columns stay: unlike a renamed one they are nowhere else.
-    assert table["title"].to_pylist() == ["t"]
-    with pytest.raises(DataError, match=r"no column 'titel' for 'hash\(titel\)': did you mean"):
-        read_table(path, STORIES, columns={**columns, "story_id": "hash(titel)"})
-
-
-@pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("beside", [5, 5.5, "five", None])
-def test_a_name_made_of_a_number_does_not_depend_on_the_rows_beside_it(
-    tmp_path: Path, beside: Any
-) -> None:
-    rows = [{"n": value} for value in (5, 5.0, beside, 2**53, 0.5, 5, 7, 5.0, 8)]
-    path = write_lines(tmp_path / "raw.jsonl", rows)
-    columns = {"story_id": "=s", "prompt_id": "hash(n)", "prompt": "n. {n}", "source": "=s"}
-    columns["text"] = "=words"
-    tables = list(stream_table(path, STORIES, columns=columns, rejected_rows=RejectedRows()))
-    found = [row for table in tables for row in table.to_pylist()]
-    expected = [5 if row["n"] == 5 else row["n"] for row in rows if row["n"] is not None]
-    assert [row["prompt_id"] for row in found] == [digest(value) for value in expected]
-    assert [row["prompt"] for row in found] == [f"n. {value}" for value in expected]
 
 
 # The program ---------------------------------------------------------------------------------
@@ -628,7 +592,7 @@ def test_rows_and_bytes_stay_the_same_whatever_the_chunks(
     path = str(write_lines(tmp_path / "raw.jsonl", rows))
     files = []
     for number, size in enumerate((8_192, 7, 100)):
-        monkeypatch.setattr(formats, "CHUNK_ROWS", size)
+        monkeypatch.setattr(tables, "CHUNK_ROWS", size)
         artifact = made(input=path, columns=MAP)
         assert len(artifact.rows) == 950
         out = tmp_path / f"out{number}"
@@ -745,7 +709,7 @@ def test_a_bar_shows_how_far_the_work_is_with_and_without_a_tokenizer(
             self.steps.append(n or 0)
             return super().update(n)
 
-    for one in (module, reading, large_table):
+    for one in (module, tables):
         monkeypatch.setattr(one, "tqdm", Bar)
     rows = [story(k) for k in range(2_500)] + [story(7, body="another"), story(8, body="another")]
     path = write_lines(tmp_path / "raw.jsonl", rows)
@@ -777,7 +741,7 @@ def test_a_killed_run_starts_again_and_ends_in_the_same_file(
     ) as killed:
         # Killed while its temporary files lie there.
         until = time.monotonic() + 250
-        while not list(out.glob(".part-*/keys.parquet")) and time.monotonic() < until:
+        while not list(out.glob(".part-*/keys.duckdb")) and time.monotonic() < until:
             time.sleep(0.005)
         killed.send_signal(signal.SIGKILL)
     assert list(out.glob(".part-*"))

@@ -25,7 +25,8 @@ from litbench.models.mixture import (
     train_ensemble_rater,
 )
 from litbench.raters import ScoreRater, check_options, judge_pairs, parse_raters
-from litbench.records import prompt_keys, write_table
+from litbench.records import prompt_keys
+from litbench.tables import write_table
 from litbench.text import digest, prompt_key
 
 SURFACE = {"kind": "features", "c": [0.1]}

@@ -32,7 +32,7 @@ from litbench.metrics.power import (
     simulated_power,
     write_power_csv,
 )
-from litbench.records import write_table
+from litbench.tables import write_table
 
 DIFFERENCES = st.builds(
     lambda share, disagreement, within: Difference(

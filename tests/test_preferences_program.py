@@ -17,7 +17,7 @@ from fake_openai import FakeOpenAI
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models import embeddings
 from litbench.models.embeddings import Embedded, EmbeddingOptions, WordEmbedding, embed
-from litbench.records import write_table
+from litbench.tables import write_table
 
 HOSTILE = "<script>alert(1)</script> =HYPERLINK() \u202e {story_b}"
 SMALL = {

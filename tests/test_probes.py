@@ -39,8 +39,9 @@ from litbench.probes import (
     split_sentences,
 )
 from litbench.raters import Judgement, LengthRater, RandomRater, ScoreRater, judge_pairs
-from litbench.records import PAIRS, VERDICTS, write_table
+from litbench.records import PAIRS, VERDICTS
 from litbench.report.probes_page import draw_probes, render_probes
+from litbench.tables import write_table
 from litbench.templates import load_template
 from litbench.text import count_words, count_words_of, prompt_key
 

@@ -17,8 +17,8 @@ import pytest
 from litbench.errors import ConfigError, LitBenchError
 from litbench.evaluation import named_models
 from litbench.raters import RaterSpec
-from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys
+from litbench.tables import read_table, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST = {"kind": "features", "c": [0.1]}

@@ -17,7 +17,7 @@ from fake_hub import TOKEN, FakeHub
 from litbench.artifact import file_digest, read_manifest, write_json
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
-from litbench.records import write_table
+from litbench.tables import write_table
 
 COUNTS = {
     "funnel": [

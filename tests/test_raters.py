@@ -31,8 +31,8 @@ from litbench.raters import (
     prompts_seen,
     training_prompts_of,
 )
-from litbench.records import VERDICTS, write_table
-from litbench.tables import read_table
+from litbench.records import VERDICTS
+from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
 
 Build = Callable[..., pa.Table]

@@ -14,7 +14,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.judges.recorded import RecordedRater, recorded_verdicts
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.raters import judge_pairs
-from litbench.records import PAIRS, VERDICTS, RejectedRows, write_table
+from litbench.records import PAIRS, VERDICTS
 from litbench.sources.ratings import (
     RATINGS,
     RatingTable,
@@ -25,7 +25,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
-from litbench.tables import read_table
+from litbench.tables import RejectedRows, read_table, write_table
 
 
 def write_rows(path, rows):

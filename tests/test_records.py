@@ -27,19 +27,22 @@ from litbench.records import (
     PAIRS,
     STORIES,
     VERDICTS,
-    RejectedRows,
-    check_parquet,
-    cut_rows,
     empty_columns,
     numbers_of_pairs,
     pair_id,
     pair_weights,
     prompt_keys,
+)
+from litbench.tables import (
+    ROW,
+    RejectedRows,
+    check_parquet,
+    cut_rows,
+    read_table,
     row_sizes,
     write_sorted_batches,
     write_table,
 )
-from litbench.tables import ROW, read_table
 from litbench.text import count_words_of
 
 Table = Callable[..., pa.Table]
@@ -134,7 +137,13 @@ def raw(path: Path, **changes: Any) -> Path:
     return write_rows(path, rows)
 
 
-MAP = {"story_id": "id", "prompt_id": "title", "prompt": "title", "text": "body", "source": "=test"}
+MAP = {
+    "story_id": "id",
+    "prompt_id": "title",
+    "prompt": "title",
+    "text": "body",
+    "source": "'test'",
+}
 
 
 # Formats -------------------------------------------------------------------------------------
@@ -337,7 +346,7 @@ def test_columns_that_change_their_type_late_are_read_as_if_they_had_not(tmp_pat
 def test_a_fraction_among_whole_numbers_costs_no_other_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr("litbench.formats.CHUNK_ROWS", size)
+    monkeypatch.setattr("litbench.tables.CHUNK_ROWS", size)
     rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
     rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 7.0, 2.5
     rejected_rows = RejectedRows()
@@ -955,8 +964,8 @@ def test_rows_are_cut_by_rows_and_bytes_whatever_follows(
 def test_large_rows_make_small_row_groups_whatever_their_batches(
     tmp_path: Path, story_table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("litbench.records._ROW_GROUP_BYTES", 2_000)
-    monkeypatch.setattr("litbench.records._ROW_GROUP", 20)
+    monkeypatch.setattr("litbench.tables._ROW_GROUP_BYTES", 2_000)
+    monkeypatch.setattr("litbench.tables._ROW_GROUP", 20)
     rng = random.Random(4)
     stories = story_table([{"text": "x" * rng.choice([1, 10, 400, 3_000])} for _ in range(100)])
     written = set()

@@ -25,10 +25,10 @@ from litbench.metrics.scaling import (
     write_size,
 )
 from litbench.raters import RandomRater, judge_pairs
-from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys
 from litbench.report.figures import standalone
 from litbench.report.scaling_page import draw_panels, render_scaling
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 
 FAST = {"kind": "features", "c": [0.1]}
 RATERS = {"longer": {"kind": "longer"}, "features": FAST}

@@ -20,9 +20,8 @@ import pytest
 from litbench import scoring
 from litbench.errors import ConfigError, DataError
 from litbench.raters import LengthRater
-from litbench.records import write_table
 from litbench.scoring import PromptPart, ScoringJob, score_files, scorer_entry, scorer_spec
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,8 +15,8 @@ import litbench.raters
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.raters import Estimate, Judgement
-from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys
+from litbench.tables import read_table, write_table
 from litbench.templates import family_names, load_template
 from litbench.text import digest
 

@@ -23,7 +23,7 @@ from litbench.curation.simulation import (
 )
 from litbench.errors import ConfigError
 from litbench.models.features import feature_matrix
-from litbench.records import check_parquet, write_table
+from litbench.tables import check_parquet, write_table
 from litbench.text import count_words, prompt_key
 
 PROMPTS, STORIES = 150, 12

@@ -19,8 +19,8 @@ from litbench.artifact import read_manifest
 from litbench.config import build, load_config
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Judged
-from litbench.records import PAIRS, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS
+from litbench.tables import read_table, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -20,13 +20,13 @@ from litbench.metrics.explanations import (
 )
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import leaderboard
-from litbench.records import write_table
 from litbench.report.tables import (
     GROUPS,
     Published,
     group_of,
     latex_escape,
 )
+from litbench.tables import write_table
 from litbench.text import clean_name
 
 HOSTILE = (

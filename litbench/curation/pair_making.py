@@ -27,8 +27,8 @@ from litbench.curation.funnel import Examples, Funnel
 from litbench.curation.near_duplicates import check_threshold, near_duplicate_groups
 from litbench.curation.splits import Straddling
 from litbench.errors import ConfigError, DataError
-from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches
-from litbench.tables import read_table
+from litbench.records import PAIRS, STORIES
+from litbench.tables import check_parquet, read_table, write_sorted_batches
 from litbench.text import prompt_key
 
 # Examples of removed pairs are drawn from the pairs of this many prompts.

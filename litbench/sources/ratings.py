@@ -20,15 +20,8 @@ import pyarrow as pa
 from litbench.config import nearest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.records import (
-    PAIRS,
-    Column,
-    RejectedRows,
-    Schema,
-    empty_columns,
-    pair_id,
-)
-from litbench.tables import ROW, read_table
+from litbench.records import PAIRS, Column, Schema, empty_columns, pair_id
+from litbench.tables import ROW, RejectedRows, read_table
 from litbench.text import count_words, digest
 
 RaterKind = Literal["person", "recorded"]
