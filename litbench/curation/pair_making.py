@@ -31,8 +31,9 @@ from litbench.records import PAIRS, STORIES
 from litbench.tables import check_parquet, read_table, write_sorted_batches
 from litbench.text import prompt_key
 
-# Examples of removed pairs are drawn from the pairs of this many prompts.
+# Examples of removed pairs are drawn from this many prompts of at most so many stories.
 _EXAMPLE_PROMPTS = 200
+_EXAMPLE_PROMPT_STORIES = 200
 # A prompt with more pairs is sampled down to about its cap while it is paired.
 _LARGE_PROMPT_PAIRS = 100_000
 
@@ -481,9 +482,10 @@ class _Curation:
         marked = candidates.mutate(removed_by=filters.removed_by(pair_rules))
         self.count(marked, pair_rules, "pairs")
         if self.examples.per_step:
-            draw = stories.prompt_id.hexdigest("md5")
-            some = stories.select("prompt_id", draw=draw).distinct().order_by("draw")
-            few = self.engine.keep(marked.semi_join(some.limit(_EXAMPLE_PROMPTS), "prompt_id"))
+            sizes = stories.group_by("prompt_id").agg(stories=stories.count())
+            small = sizes.filter(sizes.stories <= _EXAMPLE_PROMPT_STORIES)
+            small = small.mutate(draw=small.prompt_id.hexdigest("md5")).order_by("draw")
+            few = self.engine.keep(marked.semi_join(small.limit(_EXAMPLE_PROMPTS), "prompt_id"))
             self.show(few.filter(few.removed_by.notnull()))
         pairs = marked.filter(marked.removed_by.isnull()).drop("removed_by")
         capped = rules.max_pairs_per_prompt is not None and rules.max_uses_per_story is None
