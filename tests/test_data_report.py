@@ -556,7 +556,7 @@ def test_counts_of_any_program_become_rows() -> None:
         "read_from_utc": 1_600_000_000,
     }  # fmt: skip
     assert flatten(counts, skip=("lengths",)) == [
-        ("pairs", 3), ("rejected rows: a_b: c", 1), ("set aside: deep: x", 2),
+        ("pairs", 3), ("rejected rows: a_b: c", 1), ("rejected rows: deep: x", 2),
         ("read from utc", "2020-09-13T12:26:40"),
     ]  # fmt: skip
 

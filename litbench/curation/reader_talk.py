@@ -86,8 +86,7 @@ _MENDING = (
 )
 _EDIT_MARK = (
     r"edit(?:ed|s)?\s?(?:\(?#?\d{1,2}\b\)?|\([^)]{0,40}\)|(?:one|two|three|again|also)\b)?\s?"
-    r"(?:[:\-–—=;,.!/>)\]]|$)|"
-    r"edit(?:ed)? (?:for|to|because|since|after|again|just|wow|thank)"
+    r"(?:[:\-–—=;,.!/>)\]]|$)|edit(?:ed)? (?:for|to|because|since|after|again|just|wow|thank)"
 )
 _PROMOTION = (
     r"check (?:it |me |them )?out|\bmore (?:\w+ ){0,2}(?:stories|like|from|by|at|on|in|here|parts|"
@@ -290,8 +289,7 @@ _FORMULAE = (
         "asking",
         rf"(?:\w+ )?(?:i )?(?:just )?(?:really )?hope(?:d|fully)? (?:{_YOU}|op|this|it)(?: guys|"
         rf" all| folks)?(?: (?:{_LIKED}|was|is|isn.t|wasn.t|were))+(?: (?:this|it|the|my|reading|"
-        rf"little|"
-        r"short|story|stories|piece|good|okay|ok|too|bad|terrible|awful|enjoyable|and|take|"
+        rf"little|short|story|stories|piece|good|okay|ok|too|bad|terrible|awful|enjoyable|and|take|"
         r"response)\b)*[\W_]*(?:[:;][a-z])?$",
         r"enjoy|like|story|reading|good|bad|terrible|awful",
         longest=120,
@@ -305,8 +303,7 @@ _FORMULAE = (
         r"poster)\b",
         r"\b(?:posting|here|on (?:this )?(?:sub|reddit|here)|this sub\b|be (?:nice|gentle|kind)|"
         r"feedback|critici|(?:so |i.m )sorry|\bsorry (?:for|about|if)|a prompt|wp|"
-        r"writing ?prompts?|submission|responding|"
-        r"doing (?:this|one of these))\b",
+        r"writing ?prompts?|submission|responding|doing (?:this|one of these))\b",
         longest=240,
     ),
     # "Sorry for the formatting, I'm on mobile"
@@ -315,8 +312,7 @@ _FORMULAE = (
         rf"{_EXCLAIM}(?:(?:written|wrote|typed|typing|posted|posting|writing)(?: this| it)?"
         r"(?: all)? (?:on|from) |on )?(?:(?:i.?m )?(?:so |really |very |also )*(?:sorry|"
         r"apologi[sz]e|apologies)\b|(?:please )?(?:excuse|forgive|pardon) (?:the|any|all)\b|"
-        r"(?:my )?"
-        r"(?:mobile|phone)\b)",
+        r"(?:my )?(?:mobile|phone)\b)",
         r"format|grammar|\btypos?\b|spelling|\b(?:on|from) (?:mobile|my phone)\b|(?:bad|poor|my) "
         r"english|punctuation|\bweak\b.*\bfirst time",
         longest=180,
