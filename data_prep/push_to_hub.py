@@ -46,10 +46,17 @@ LABEL_SOURCES = {
     "models can be made from them.**",
 }
 # What the Hub calls the sizes of data sets.
-SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
+SIZES = {
+    10**3: "n<1K",
+    10**4: "1K<n<10K",
+    10**5: "10K<n<100K",
+    10**6: "100K<n<1M",
+    10**7: "1M<n<10M",
+    10**8: "10M<n<100M",
+}
 STATISTICS = """
     SELECT split, count(*) AS pairs, count(DISTINCT prompt_id) AS prompts,
-      median((chosen_n_words + rejected_n_words) / 2) AS "words per story, median",
+      round(avg((chosen_n_words + rejected_n_words) / 2), 1) AS "words per story, mean",
       round(avg((chosen_n_words > rejected_n_words)::INT), 4) AS "chosen story longer, share",
       round(avg((chosen_n_words = rejected_n_words)::INT), 4) AS "both equally long, share",
       median(chosen_score) AS "score of chosen, median",
@@ -192,6 +199,15 @@ def as_code(values: Any) -> str:
     return textwrap.indent(text, "    ", lambda _: True)
 
 
+def only_numbers(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts without anything else, such as lists and texts."""
+    return {
+        key: only_numbers(value) if isinstance(value, Mapping) else value
+        for key, value in counts.items()
+        if isinstance(value, int | float | Mapping)
+    }
+
+
 def describe_making(manifest: Mapping[str, Any]) -> list[str]:
     """Program, config, inputs and counts."""
     program = str(manifest.get("program", ""))
@@ -206,9 +222,14 @@ def describe_making(manifest: Mapping[str, Any]) -> list[str]:
     }  # fmt: skip
     config = without_runtime_keys(manifest).get("config", {})
     config = {key: value for key, value in config.items() if key != "out" and key not in inputs}
-    counts = dict(manifest.get("counts", {}))
-    funnel = counts.pop("funnel", [])
-    rows = [(one["about"], f"{one['kept']:,} {one['unit']}", one["removed"]) for one in funnel]
+    counts = manifest.get("counts", {})
+    # make_pairs.py has what make_stories.py counted under "stories".
+    before = counts.get("stories")
+    steps = before.get("funnel", []) if isinstance(before, Mapping) else []
+    rows = [
+        (step["about"], f"{step['kept']:,} {step['unit']}", f"{step['removed']:,}")
+        for step in [*steps, *counts.get("funnel", [])]
+    ]
     version = manifest.get("versions", {}).get("litbench", "?")
     return [
         "## How it was made",
@@ -217,7 +238,7 @@ def describe_making(manifest: Mapping[str, Any]) -> list[str]:
         as_code({"inputs": inputs, "config": config}),
         "What each step kept and removed:",
         "\n".join(make_rows(("step", "kept", "removed"), rows)),
-        as_code(counts),
+        as_code(only_numbers(counts)),
     ]
 
 
@@ -241,7 +262,7 @@ def write_card(
         pretty_name=config.title or config.repository,
         task_categories=["text-classification"],
         tags=[*config.tags, "litbench"],
-        size_categories=[next((size for n, size in SIZES.items() if pairs.num_rows < n), "n>1M")],
+        size_categories=[next(size for n, size in SIZES.items() if pairs.num_rows < n)],
         configs=[
             {
                 "config_name": "default",
@@ -254,7 +275,9 @@ def write_card(
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'").register("pairs", pairs)
         found = connection.sql(STATISTICS)
-        heading, *statistics = zip(found.columns, *found.fetchall(), strict=True)
+        heading, *rows = zip(found.columns, *found.fetchall(), strict=True)
+    # What the source does not have is left out.
+    statistics = [row for row in rows if any(value is not None for value in row[1:])]
     about = {column.name: (column.kind, column.about) for column in PAIRS.columns}
     described = [
         (new, *about.get(old, (str(schema.field(old).type), "kept from the source")))
@@ -287,7 +310,7 @@ def write_card(
         "its address. It goes from the next version of this set; ask the Hub for the removal of "
         "older ones.",
     ]  # fmt: skip
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def main(config: Config) -> None:
