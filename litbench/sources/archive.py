@@ -20,7 +20,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,19 +129,17 @@ class Dump:
     def records(self, problem: Problem) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the objects of the subreddits with their line numbers; the rest is counted.
 
-        Names are compared letter for letter. A line is parsed unless it begins and ends as an
-        object and holds none of the names in quotes nor any escaped character of a name: then no
-        parser would find a name in it.
+        Names are compared letter for letter.
 
         Raises:
             DataError: the file cannot be read, is cut off or damaged.
             MissingExtraError: it is zstd and backports.zstd is not installed.
         """
         for lines in self._lines():
-            for number, line in enumerate(lines, self.lines + 1):
-                if line[:1] == b"{" and line[-1:] == b"}" and not self._may_be_wanted(line):
-                    self.elsewhere += 1
-                    continue
+            candidates = self._candidates(lines)
+            self.elsewhere += len(lines) - len(candidates)
+            for place in candidates:
+                number, line = self.lines + place + 1, lines[place]
                 if not line or line.isspace():
                     self.blank += 1
                     continue
@@ -161,11 +159,17 @@ class Dump:
                     self.elsewhere += 1
             self.lines += len(lines)
 
-    def _may_be_wanted(self, line: bytes) -> bool:
+    def _candidates(self, lines: Sequence[bytes]) -> list[int]:
+        """Places of the lines to parse.
+
+        The others begin and end as an object and hold none of the names in quotes nor any escaped
+        character of a name: no parser would find a name in them.
+        """
+        found = {n for n, line in enumerate(lines) if line[:1] != b"{" or line[-1:] != b"}"}
         for needle in self._needles:
-            if needle in line:
-                return True
-        return b"\\u00" in line and _ESCAPED_NAME.search(line) is not None
+            found |= {n for n, line in enumerate(lines) if needle in line}
+        escaped = (n for n, line in enumerate(lines) if b"\\u00" in line)
+        return sorted(found.union(n for n in escaped if _ESCAPED_NAME.search(lines[n])))
 
     def _lines(self) -> Iterator[list[bytes]]:
         rest = b""
