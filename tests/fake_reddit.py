@@ -8,9 +8,7 @@ In a test:
     assert reddit.answered["comments"] == 12
 
 PRAW is pointed at it by a praw.ini in the user's configuration folder, the way any other Reddit
-would be named. As a process, for trying the programs by hand:
-
-    python tests/fake_reddit.py
+would be named.
 """
 
 import base64
@@ -20,7 +18,6 @@ import os
 import random
 import re
 import subprocess
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -545,21 +542,3 @@ def _escape(content: Any) -> Any:
     if isinstance(content, dict):
         return {name: _escape(one) for name, one in content.items()}
     return content
-
-
-if __name__ == "__main__":
-    seed = random.randrange(10_000)
-    with tempfile.TemporaryDirectory() as scratch, FakeReddit(
-        make_world(seed, posts=200), faults=drawn_faults(seed, 0.05), page=10
-    ) as server:  # fmt: skip
-        environment = server.environment(Path(scratch))
-        print(f"seed {seed}; in another shell:")
-        print(
-            "export " + " ".join(f"{name}={value}" for name, value in environment.items()),
-            flush=True,
-        )
-        try:
-            while True:
-                time.sleep(3_600)
-        except KeyboardInterrupt:
-            print(f"{dict(server.answered)} answered, faults {dict(server.faults)}")

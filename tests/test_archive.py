@@ -501,14 +501,3 @@ def test_scores_read_too_early_are_null_and_counted(
     assert rows[0]["score"] == score
     about_scores = {name: n for name, n in counts.items() if name.startswith("scores_")}
     assert about_scores == ({counted: 1} if counted else {})
-
-
-def test_half_a_surrogate_pair_is_mended_and_counted(tmp_path: Path) -> None:
-    rows, counts, _ = stories_of(
-        tmp_path,
-        [post("p1", "[WP] A \ud83d door")],
-        [comment("c1", "p1", body="Half \ude00, whole \U0001f600.")],
-    )
-    assert rows[0]["prompt"] == "[WP] A � door"
-    assert rows[0]["text"] == "Half �, whole \U0001f600."
-    assert counts["mended_texts"] == 2

@@ -194,20 +194,6 @@ def test_scores_that_are_hidden_or_young_are_null_and_no_request_is_repeated_for
         assert server.requests == before
 
 
-def test_half_a_surrogate_pair_is_mended_and_counted(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
-    world = World()
-    post = world.add_post("[WP] One \udc00")
-    world.add_comment(post, "half \ud83d pair")
-    world.add_comment(post, "whole 🏰 pair")
-    with FakeReddit(world) as server:
-        rows = collect(server)
-    assert {row["text"] for row in rows} == {"half � pair", "whole 🏰 pair"}
-    assert {row["prompt"] for row in rows} == {"[WP] One �"}
-    assert manifest(tmp_path / "out")["comments"]["mended_texts"] == 2
-
-
 def test_rows_that_name_nothing_do_not_end_a_collection(
     collect: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from fake_reddit import Killer, drawn_faults
 from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.judges.store import AnswerStore, Sampling, identity, keys_of
+from litbench.judges.store import AnswerStore, Sampling, keys_of
 from litbench.records import PAIRS, write_table
 from litbench.tables import read_table
 from litbench.templates import load_template
@@ -160,18 +160,20 @@ def test_what_is_no_verdict_is_rejected_with_its_reason(
     assert counts["agreement"]["n"] == expected[None]
 
 
-def test_a_verdict_before_its_explanation_explains_nothing(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda q: "\n".join(longer_story(q).split("\n")[::-1]),
+        lambda q: f"Hm.\nPreferred: A\nNo, wait.\n{longer_story(q)}",
+    ],
+    ids=["the verdict first", "a verdict taken back"],
+)
+def test_what_explains_nothing_is_no_explanation(
+    distil: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    say: Callable[[str], str],
 ) -> None:
-    with FakeOpenAI(lambda q: "\n".join(longer_story(q).split("\n")[::-1])) as server:
-        bring(server, monkeypatch)
-        assert distil()["rejected_rows"] == {"rationale: unparsed": 24}
-
-
-def test_an_explanation_that_takes_a_verdict_back_is_no_explanation(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with FakeOpenAI(lambda q: f"Hm.\nPreferred: A\nNo, wait.\n{longer_story(q)}") as server:
+    with FakeOpenAI(say) as server:
         bring(server, monkeypatch)
         counts = distil()
     assert (counts["rationales"], counts["rejected_rows"]) == (0, {"rationale: unparsed": 24})
@@ -210,23 +212,6 @@ def test_another_template_makes_the_product_anew(
         assert "unchanged" not in capsys.readouterr().out
         assert server.requests == 48
         assert all("two paragraphs" in question for question in list(server.asked)[24:])
-
-
-def test_a_run_into_a_folder_called_like_its_model_pays_once(
-    distil: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with FakeOpenAI() as server:
-        bring(server, monkeypatch)
-        for out in (Path("fake/judge"), Path(FakeOpenAI.model)):
-            for _ in range(2):
-                identity.cache_clear()
-                distil(out=str(out))
-            assert "unchanged" in capsys.readouterr().out, "the folder is no input"
-        assert server.requests == 2 * 24
 
 
 def test_a_dry_run_tells_and_asks_nothing(

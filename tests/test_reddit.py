@@ -299,19 +299,6 @@ def test_a_request_that_fails_for_good_ends_with_what_to_do(
         assert s.faults[fault] == {"503": 4, "page": 1}.get(fault, 3)
 
 
-def test_a_server_that_is_not_there_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("litbench.sources.reddit._MOST_RETRIES", 1)
-    monkeypatch.setattr("prawcore.sessions.FiniteRetryStrategy._sleep_seconds", lambda _: None)
-    with FakeReddit(make_world(1)) as server:
-        server.take_over(monkeypatch, tmp_path)
-    client = RedditClient()
-    with pytest.raises(RedditError, match="Connection refused"):
-        client.info(["t3_abc"])
-    client.close()
-
-
 @pytest.mark.parametrize("answer", [{}, [], {"data": None}, {"data": {"children": [1]}}])
 def test_an_answer_of_unknown_form_is_an_error(
     connect: Callable[..., RedditClient], monkeypatch: pytest.MonkeyPatch, answer: Any

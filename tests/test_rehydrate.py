@@ -18,8 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 from fake_reddit import (
-    CLIENT_ID,
-    CLIENT_SECRET,
     NOW,
     SALT,
     FakeReddit,
@@ -306,25 +304,6 @@ def test_changes_since_publication_are_counted(
     )
 
 
-def test_columns_by_other_names_and_csv_are_read(
-    load_program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, pairs = make_published(7, posts=2, third_pairs=0)
-    rows = [",".join(str(value) for value in pair.values()) for pair in pairs]
-    path = tmp_path / "ids.csv"
-    path.write_text("\n".join(["winner,loser,up,down", *rows]) + "\n", encoding="utf-8")
-    module = load_program(PROGRAM)
-    columns = {
-        "chosen_comment_id": "winner", "rejected_comment_id": "loser", "chosen_upvotes": "up",
-        "rejected_upvotes": "down",
-    }  # fmt: skip
-    with FakeReddit(world) as server:
-        server.take_over(monkeypatch, tmp_path / "settings")
-        module.main(module.Config(pairs=str(path), out=tmp_path / "out", columns=columns))
-    assert counts_of(tmp_path / "out")["coverage"]["made"] == 4
-    assert counts_of(tmp_path / "out")["score_changes"]["comments"] == 6
-
-
 def test_what_cannot_be_rehydrated_is_said(rehydrate: Callable[..., Any]) -> None:
     world, pairs = make_published(8, posts=2, third_pairs=0)
     with FakeReddit(world) as server:
@@ -402,24 +381,6 @@ def test_what_an_author_deleted_is_nowhere_after_reading_again(
             assert b"unmistakable" not in content, path
 
 
-def test_another_salt_reads_again_so_that_authors_have_one_hash(
-    rehydrate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    load_program: Callable[[str], ModuleType],
-) -> None:  # fmt: skip
-    world, pairs = make_published(15, posts=2, third_pairs=0)
-    other = "another salt, long enough"
-    with FakeReddit(world) as server:
-        rehydrate(server, pairs)
-        monkeypatch.setenv("LITBENCH_SALT", other)
-        module = load_program(PROGRAM)
-        ids = str(tmp_path / "ids.jsonl")
-        module.main(module.Config(pairs=ids, out=tmp_path / "out"))
-        assert server.answered["info"] == 4
-    rows = pq.read_table(tmp_path / "out" / "pairs.parquet").to_pylist()
-    hashes = {hash_author(comment["author"], other) for comment in world.comments.values()}
-    assert {row["chosen_author"] for row in rows} <= hashes
-
-
 # Processes -------------------------------------------------------------------------------------
 
 
@@ -432,36 +393,6 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str) -> Any:
         env={**os.environ, **server.environment(tmp_path / "settings")},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
-
-
-def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
-    world, pairs = make_published(12, posts=40, third_pairs=0)
-    write_ids(tmp_path / "ids.jsonl", pairs)
-    with FakeReddit(world) as server:
-        process = run_process(server, tmp_path)
-        said = "".join(process.communicate(timeout=300))
-        assert process.returncode == 0
-    everything = said.encode()
-    for path in (tmp_path / "killed").rglob("*"):
-        if path.is_file():
-            everything += path.read_bytes()
-            if path.suffix == ".parquet":
-                everything += str(pq.read_table(path).to_pylist()).encode()
-    for secret in (CLIENT_ID, CLIENT_SECRET, SALT, "token-", "Writer_", "asker_"):
-        assert secret.encode() not in everything, secret
-    assert b"t1_" in everything
-
-
-def test_missing_credentials_end_the_program_with_what_to_set(
-    program_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("praw_client_id", "praw_client_secret", "praw_site"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    source = write_ids(tmp_path / "ids.jsonl", [ids("a", "b")])
-    done = program_process(PROGRAM, "--pairs", source, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: Reddit's credentials are missing")
 
 
 @pytest.mark.parametrize(
