@@ -1,5 +1,6 @@
 """The Reddit client, through the real PRAW, against a server on loopback."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litbench import __version__
-from litbench.errors import ConfigError
+from litbench.errors import ConfigError, MissingExtraError
 from litbench.sources.parts import Parts
 from litbench.sources.reddit import (
     RedditClient,
@@ -95,6 +96,12 @@ def test_a_broken_praw_ini_is_an_error_without_its_content(
     with pytest.raises(ConfigError, match=r"praw\.ini cannot be used") as told:
         RedditClient().info([])
     assert "planted" not in str(told.value)
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "praw.exceptions", None)
+    with pytest.raises(MissingExtraError, match=r"litbench\[data\]"):
+        RedditClient().info(["t3_abc"])
 
 
 def test_the_user_agent_names_program_and_version(connect: Callable[..., RedditClient]) -> None:

@@ -145,13 +145,11 @@ class RedditClient:
 
     @functools.cached_property
     def _reddit(self) -> Any:
-        try:
-            import praw  # noqa: PLC0415
-            from requests import Session  # noqa: PLC0415
-            from requests.adapters import HTTPAdapter  # noqa: PLC0415
-            from urllib3.util import Retry  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingExtraError("praw", "data") from error
+        import praw  # noqa: PLC0415
+        from requests import Session  # noqa: PLC0415
+        from requests.adapters import HTTPAdapter  # noqa: PLC0415
+        from urllib3.util import Retry  # noqa: PLC0415
+
         agent = _check_settings()
         retry = Retry(
             _MOST_RETRIES,
@@ -294,9 +292,11 @@ _CREDENTIALS = (
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
     """Turn the errors of PRAW and of unexpected answers into errors of one line."""
-    from praw.exceptions import RedditAPIException  # noqa: PLC0415
-    from prawcore import exceptions  # noqa: PLC0415
-
+    try:
+        from praw.exceptions import RedditAPIException  # noqa: PLC0415
+        from prawcore import exceptions  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("praw", "data") from error
     try:
         yield
     except exceptions.Redirect as error:
