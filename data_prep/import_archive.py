@@ -193,7 +193,8 @@ def keep_latest(parts: Sequence[Part]) -> tuple[np.ndarray, dict[str, Any]]:
     keys, times = (table[name].fill_null(UNKNOWN_TIME).to_numpy() for name in names[:2])
     order = np.lexsort((times, keys))
     keep = np.zeros(len(keys), bool)
-    keep[order[np.append(keys[order][1:] != keys[order][:-1], True)[: len(keys)]]] = True
+    is_last = np.append(np.diff(keys[order]) != 0, True)[: len(keys)]
+    keep[order[is_last]] = True
     known = keep & (times != UNKNOWN_TIME)
     ages = (times[known] - table["created_utc"].to_numpy()[known]) / 3_600
     about: dict[str, Any] = {"unknown": int(keep.sum() - known.sum())}
@@ -240,7 +241,8 @@ def main(config: Config) -> None:
     funnel = Funnel()
     total = sum(path.stat().st_size for path in [*submissions, *comments])
     with tqdm(total=total, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        store, read = Parts(folder, about_posts), partial(read_posts, prompt_tags=tags)
+        store = Parts(folder, about_posts)
+        read = partial(read_posts, prompt_tags=tags)
         posts_parts = [
             read_file(path, "submissions", store, config, bar, read) for path in submissions
         ]
@@ -258,17 +260,17 @@ def main(config: Config) -> None:
                 f"{len(posts):,} posts without the tag): give other files, spell subreddits "
                 "letter for letter, or set prompt_tags to null for every post"
             )
-        store, read = (
-            Parts(folder, about_stories),
-            partial(
-                read_stories,
-                posts=posts,
-                source=config.source,
-                salt=salt,
-                min_score_age_hours=config.min_score_age_hours,
-            ),
+        store = Parts(folder, about_stories)
+        read_comments = partial(
+            read_stories,
+            posts=posts,
+            source=config.source,
+            salt=salt,
+            min_score_age_hours=config.min_score_age_hours,
         )
-        parts = [read_file(path, "comments", store, config, bar, read) for path in comments]
+        parts = [
+            read_file(path, "comments", store, config, bar, read_comments) for path in comments
+        ]
     keep, score_age = keep_latest(parts)
     stories, found = int(keep.sum()), totals(parts)
     add_steps(funnel, "comments", config, found, {
