@@ -224,7 +224,7 @@ def main(config: Config) -> None:
     submissions = find_files(config.submissions, "submissions")
     comments = find_files(config.comments, "comments")
     salt = load_salt()
-    # Dumps are too large to be hashed before they are read; their digests are in the counts.
+    # Dumps are too large to be hashed.
     inputs = {f"submissions: {path}": identity(path) for path in submissions}
     inputs |= {f"comments: {path}": identity(path) for path in comments}
     inputs["salt"] = salt_name(salt)
