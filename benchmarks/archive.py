@@ -7,14 +7,14 @@ mixed, a tenth of the comments in the wanted one (`--share`; in a real month it 
 hundredth), the fields of real rows, zstd with a window of 2^31 bytes; the texts are word soup.
 Three ways then read the comments in turn, `--repeats` times, and medians are printed: the program
 `zstd` piped into `wc -l`, which only counts lines; a Python loop that decompresses, parses every
-line with json and keeps the top-level comments in a list; and data_prep/import_archive.py as it is
-run, from its start to the finished table, which reads the submissions too (their bytes are
-counted). Rates are megabytes of compressed input a second; seconds of processors are given beside
-them, since a busy machine changes these less. The last line is one JSON object.
+line with json and keeps the top-level comments; and data_prep/import_archive.py as it is run, from
+its start to the finished table, which reads the submissions too (their bytes are counted). Rates
+are megabytes of compressed input a second; CPU seconds are given beside them, since a busy machine
+changes these less. The last line is one JSON object.
 """
 
 import argparse
-import io
+import itertools
 import json
 import math
 import os
@@ -31,7 +31,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import zstandard
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBREDDIT = "WritingPrompts"
@@ -143,16 +147,17 @@ def invent_comments(
 
 def write_dump(rows: Iterator[dict[str, Any]], path: Path) -> tuple[int, int]:
     """Write rows as the dumps are: JSON lines in one zstd frame; return lines and bytes of JSON."""
-    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=31, enable_ldm=False)
+    options = {
+        zstd.CompressionParameter.compression_level: 3,
+        zstd.CompressionParameter.window_log: 31,
+    }
     lines = written = 0
-    with path.open("wb") as file:
-        compressor = zstandard.ZstdCompressor(compression_params=parameters)
-        with compressor.stream_writer(file) as stream:
-            for row in rows:
-                line = json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-                stream.write(line)
-                lines += 1
-                written += len(line)
+    with zstd.ZstdFile(path, "wb", options=options) as stream:
+        for row in rows:
+            line = json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+            stream.write(line)
+            lines += 1
+            written += len(line)
     return lines, written
 
 
@@ -172,14 +177,14 @@ def count_with_zstd(path: Path) -> int:
 
 
 def loop_with_json(path: Path) -> int:
-    """Top-level comments of the subreddit, as one would write it without a second thought."""
-    kept = []
-    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-    with path.open("rb") as file, decompressor.stream_reader(file) as stream:
-        for line in io.TextIOWrapper(stream, encoding="utf-8"):
-            comment = json.loads(line)
-            if comment["subreddit"] == SUBREDDIT and comment["parent_id"] == comment["link_id"]:
-                kept.append(comment)
+    """Top-level comments of the subreddit, by the obvious loop."""
+    options = {zstd.DecompressionParameter.window_log_max: 31}
+    with zstd.open(path, options=options) as stream:
+        kept = [
+            comment
+            for comment in map(json.loads, stream)
+            if comment["subreddit"] == SUBREDDIT and comment["parent_id"] == comment["link_id"]
+        ]
     return len(kept)
 
 
@@ -196,16 +201,11 @@ def run_importer(submissions: Path, comments: Path, out: Path) -> int:
     return pq.ParquetFile(out / "stories.parquet").metadata.num_rows
 
 
-def processor_seconds() -> float:
-    """Of this process and of those that it started and that have ended."""
-    return sum(os.times()[:4])
-
-
 def timed(work: Callable[[], int]) -> tuple[float, float, int]:
-    """Seconds, seconds of processors, and the result."""
-    started, used = time.perf_counter(), processor_seconds()
+    """Seconds, CPU seconds (of processes that it started, too), and the result."""
+    started, used = time.perf_counter(), sum(os.times()[:4])
     result = work()
-    return time.perf_counter() - started, processor_seconds() - used, result
+    return time.perf_counter() - started, sum(os.times()[:4]) - used, result
 
 
 def main() -> None:
@@ -224,63 +224,38 @@ def main() -> None:
         rows = invent_comments(given.megabytes, given.share, posts, soup, source)
         lines, unpacked = write_dump(rows, comments)
         packed, packed_posts = comments.stat().st_size, submissions.stat().st_size
-        ways: dict[str, tuple[int, Callable[[], int]]] = {}
-        if shutil.which("zstd"):
-            ways["zstd"] = (packed, lambda: count_with_zstd(comments))
-        else:
+        ways: dict[str, tuple[int, Callable[[], int]]] = {
+            "zstd": (packed, lambda: count_with_zstd(comments)),
+            "json_loop": (packed, lambda: loop_with_json(comments)),
+            "import": (
+                packed + packed_posts,
+                lambda: run_importer(submissions, comments, folder / "out"),
+            ),
+        }
+        if not shutil.which("zstd"):
             print("zstd is not installed (apt-get install zstd): its part is left out")
-        ways["json_loop"] = (packed, lambda: loop_with_json(comments))
-        ways["import"] = (
-            packed + packed_posts,
-            lambda: run_importer(submissions, comments, folder / "out"),
-        )
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
-        processors: dict[str, list[float]] = {way: [] for way in ways}
-        results = {}
+            del ways["zstd"]
+        runs: dict[str, list[tuple[float, float, int]]] = {way: [] for way in ways}
         # In turn, so that a busy minute of the machine falls on all of them.
-        for _ in range(given.repeats):
-            for way, (_, work) in ways.items():
-                taken, used, results[way] = timed(work)
-                seconds[way].append(taken)
-                processors[way].append(used)
-    if results.get("zstd", lines) != lines:
-        raise SystemExit(f"zstd counts {results['zstd']} lines of {lines}")
-    if results["import"] != results["json_loop"]:
-        raise SystemExit(f"{results['import']} stories, and the loop finds {results['json_loop']}")
-    rates = {way: size / 1e6 / median(seconds[way]) for way, (size, _) in ways.items()}
+        for _, (way, (_, work)) in itertools.product(range(given.repeats), ways.items()):
+            runs[way].append(timed(work))
+    results = {way: times[0][2] for way, times in runs.items()}
+    if results.get("zstd", lines) != lines or results["import"] != results["json_loop"]:
+        raise SystemExit(f"of {lines} lines the three ways find {results}")
     print(
         f"{lines:,} comments, {unpacked / 1e6:.0f} MB in {packed / 1e6:.1f} MB of zstd; "
-        f"{results['import']:,} stories; MB of compressed input a second, median of "
-        f"{given.repeats}:"
+        f"{results['import']:,} stories; medians of {given.repeats}:"
     )
-    for way, about in (
-        ("zstd", "zstd -dc | wc -l"),
-        ("json_loop", "Python loop with json"),
-        ("import", "import_archive.py, whole run"),
-    ):
-        if way in rates:
-            print(
-                f"{about:30} {rates[way]:7.1f} MB/s {median(seconds[way]):7.2f} s "
-                f"({median(processors[way]):.2f} s of processors)"
-            )
-    print(
-        json.dumps(
-            {
-                "comments": lines,
-                "stories": results["import"],
-                "unpacked_bytes": unpacked,
-                "packed_bytes": packed,
-                "repeats": given.repeats,
-                "share": given.share,
-                **{f"{way}_mb_per_second": round(rate, 2) for way, rate in rates.items()},
-                **{f"{way}_cpu_seconds": round(median(cpu), 2) for way, cpu in processors.items()},
-                "import_over_zstd": round(rates["import"] / rates["zstd"], 3)
-                if "zstd" in rates
-                else None,
-                "import_over_json_loop": round(rates["import"] / rates["json_loop"], 3),
-            }
-        )
-    )
+    found: dict[str, float] = {"comments": lines, "share": given.share}
+    for way, times in runs.items():
+        seconds, cpu = (median(one[k] for one in times) for k in (0, 1))
+        rate = ways[way][0] / 1e6 / seconds
+        print(f"{way:10} {rate:7.1f} MB/s {seconds:7.2f} s ({cpu:.2f} CPU seconds)")
+        found |= {f"{way}_mb_per_second": round(rate, 2), f"{way}_cpu_seconds": round(cpu, 2)}
+    for way in runs.keys() - {"import"}:
+        ratio = found["import_mb_per_second"] / found[f"{way}_mb_per_second"]
+        found[f"import_over_{way}"] = round(ratio, 3)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

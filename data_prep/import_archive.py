@@ -2,35 +2,28 @@
 
     python data_prep/import_archive.py --config configs/data/archive_stories.yaml
 
-Reads submissions and comments as JSON lines, plain or in zstd, of a month or of a subreddit. The
-first pass takes the prompts out of the submissions, the second the top-level comments of these
-prompts out of the comments. Both stream; memory holds the prompts and, with dumps compressed as
-the monthly ones, 2 GiB for their window. Each file is kept in `parts/` until all are read, so a
-killed run goes on with the file it was in. Writes `stories.parquet`, `rejected.jsonl` (lines that
-could not be used, with reasons) and `manifest.json` into `out`.
+Reads submissions and comments as JSON lines, plain or compressed (.zst, .bz2, .xz), of a month or
+of a subreddit: first the prompts from the submissions, then the top-level comments of these
+prompts. Both are streamed. Each file is kept in `out/parts` until all are read, so a killed run
+resumes with the file it was in. Writes `stories.parquet`, `rejected.jsonl` (lines that could not
+be used, with reasons) and `manifest.json` into `out`.
 """
 
 import glob
-import itertools
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import (
-    Artifact,
-    code_digest,
-    fingerprint,
-    write_atomically,
-    write_json,
-)
+from litbench.artifact import Artifact, file_digest, fingerprint, write_atomically
 from litbench.config import run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
@@ -39,14 +32,16 @@ from litbench.sources.archive import (
     KEYED_ROWS,
     POSTS,
     Dump,
-    Posts,
     check_subreddits,
-    latest,
+    latest_posts,
     read_posts,
     read_stories,
 )
+from litbench.sources.parts import Parts
 from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
 from litbench.tables import RejectedRows, write_sorted_batches
+
+UNKNOWN_TIME = -(1 << 63)
 
 
 @dataclass
@@ -74,244 +69,154 @@ class Config:
     source: str = "reddit_archive"
 
 
-@dataclass(frozen=True)
-class Part:
-    """What was taken out of one file.
-
-    Attributes:
-        dump: the file.
-        name: of the part's files in the folder, without their endings.
-        fingerprint: of all that the part depends on.
-    """
-
-    dump: Path
-    folder: Path
-    name: str
-    fingerprint: str
-
-    @property
-    def rows(self) -> Path:
-        """The rows, in Arrow's own format, which costs less time to write twice than Parquet."""
-        return self.folder / f"{self.name}.arrow"
-
-    @property
-    def rejected_rows(self) -> Path:
-        """The lines that could not be used, JSONL."""
-        return self.folder / f"{self.name}.rejected.jsonl"
-
-    def counts(self) -> dict[str, Any] | None:
-        """What was counted when the part was made; null when it is not there, whole and current."""
-        try:
-            note = json.loads((self.folder / f"{self.name}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        whole = self.rows.exists() and self.rejected_rows.exists()
-        if not whole or note.get("fingerprint") != self.fingerprint:
-            return None
-        counts: dict[str, Any] = note["counts"]
-        return counts
-
-    def finish(self, counts: dict[str, Any]) -> None:
-        """Note the counts, last: only now is the part whole."""
-        note = {"fingerprint": self.fingerprint, "counts": counts}
-        write_json(note, self.folder / f"{self.name}.json")
-
-
-def find_files(patterns: Sequence[str], key: str) -> list[Path]:
-    """Resolve paths and patterns; the files of a pattern in the order of their names."""
-    found: list[Path] = []
-    for pattern in patterns:
-        # A name may hold brackets of its own.
-        names = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))  # noqa: PTH207
-        paths = [Path(name) for name in names]
-        if not paths:
-            raise ConfigError(f"{key}: there is no file {pattern}: check the path")
-        found += paths
-    if not found:
-        raise ConfigError(f"{key} names no file: give at least one")
-    seen: set[Path] = set()
-    for path in found:
-        if path.is_dir():
-            raise ConfigError(f"{key}: {path} is a folder: write {path}/*.zst for its files")
-        if path.resolve() in seen:
-            raise ConfigError(f"{key}: {path} is named twice: name it once")
-        seen.add(path.resolve())
-    return found
-
-
-def identity(path: Path) -> str:
-    """What tells a file from another without reading all of it: name, size, time of change."""
-    stat = path.stat()
-    return f"{path.name}, {stat.st_size} bytes, changed {stat.st_mtime_ns}"
-
-
-def read_file(
-    part: Part,
-    config: Config,
-    bar: "tqdm[Any]",
-    read: Callable[[Dump, Callable[..., None], Counter[str]], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-) -> dict[str, Any]:
-    """Take out of one file what is wanted; returns the counts. A part that is there is kept."""
-    counts = part.counts()
-    if counts is not None:
-        bar.update(part.dump.stat().st_size)
-        return counts
-    bar.set_description(part.dump.name)
-    dump = Dump(part.dump, config.subreddits, bar.update)
-    rejected_rows, counted = RejectedRows(), Counter[str]()
-
-    def problem(row: int, column: str, reason: str, value: Any) -> None:
-        rejected_rows.add(str(part.dump), row, column, reason, value)
-
-    rows = read(dump, problem, counted)
-    write_atomically(part.rows, lambda path: write_batches(rows, schema, path))
-    write_atomically(part.rejected_rows, rejected_rows.write)
-    counts = {
-        "file": str(part.dump),
-        "bytes": dump.position,
-        "sha256": dump.sha256(),
-        "lines": dump.lines,
-        "blank": dump.blank,
-        "elsewhere": dump.elsewhere,
-        "rejected_rows": rejected_rows.counts(),
-        **{name: counted[name] for name in sorted(counted)},
-    }
-    part.finish(counts)
-    return counts
-
-
-def write_batches(batches: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
-    """Write rows as they come."""
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema, options=options) as sink:
-        for batch in batches:
-            sink.write_batch(batch)
-
-
-def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read some columns of what `write_batches` wrote, a batch at a time."""
-    with pa.memory_map(str(path)) as file:
-        names = pa.ipc.open_file(file).schema.names
-        wanted = [names.index(name) for name in columns]
-        options = pa.ipc.IpcReadOptions(included_fields=wanted)
-        reader = pa.ipc.open_file(file, options=options)
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
-
-
-def totals(counts: Sequence[dict[str, Any]]) -> Counter[str]:
-    """Sums over files of what is a number; `rejected_rows` is the sum of its reasons."""
-    total: Counter[str] = Counter()
-    for one in counts:
-        total.update({name: value for name, value in one.items() if isinstance(value, int)})
-        total["rejected_rows"] += sum(one["rejected_rows"].values())
-    return total
-
-
-def keep_latest(parts: Sequence[Part]) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """Choose, of several readings of a comment, the latest, by ids and times alone.
-
-    Returns:
-        For every part which of its rows are kept (bool, shape (rows,)); and how old the scores of
-        the rows were when they were read.
-    """
-    columns = [KEYED_ROWS.field(name) for name in ("score_utc", "created_utc", "key")]
-    schema = pa.schema(columns)
-    tables = [
-        pa.Table.from_batches(read_batches(part.rows, schema.names), schema) for part in parts
-    ]
-    joined = pa.concat_tables(tables)
-    times = joined["score_utc"].fill_null(-(1 << 63)).to_numpy()
-    chosen = latest(joined["key"].to_numpy(), times)
-    keep = np.zeros(joined.num_rows, bool)
-    keep[chosen] = True
-    known = keep & (times != -(1 << 63))
-    ages = (times[known] - joined["created_utc"].to_numpy()[known]) / 3_600
-    about: dict[str, Any] = {"unknown": int(keep.sum() - known.sum())}
-    for name, share in (("percentile_5", 0.05), ("median", 0.5), ("percentile_95", 0.95)):
-        about[name] = round(float(np.quantile(ages, share)), 1) if len(ages) else None
-    ends = np.cumsum([table.num_rows for table in tables])
-    return np.split(keep, ends[:-1]), about
-
-
-def kept_rows(parts: Sequence[Part], keep: Sequence[np.ndarray]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all parts that are kept, in the order of the files."""
-    for part, mask in zip(parts, keep, strict=True):
-        start = 0
-        for batch in read_batches(part.rows, STORY_ROWS.names):
-            wanted = mask[start : start + batch.num_rows]
-            start += batch.num_rows
-            yield batch if wanted.all() else batch.filter(pa.array(wanted))
-
-
 def check(config: Config) -> None:
     """Check what the types cannot."""
     check_subreddits(config.subreddits)
     if config.min_score_age_hours < 0:
         raise ConfigError("min_score_age_hours is below 0: give 0 to keep every score")
-    if config.prompt_tags is not None:
-        if not config.prompt_tags:
-            raise ConfigError("prompt_tags is empty: name tags such as WP, or null for every post")
-        for tag in config.prompt_tags:
-            if not tag.isalpha():
-                raise ConfigError(f"prompt_tags: '{tag}' is no tag: write WP for [WP]")
+    if config.prompt_tags is not None and not all(map(str.isalpha, config.prompt_tags or [""])):
+        raise ConfigError(
+            f"prompt_tags is {config.prompt_tags}: write WP for [WP], or null for every post"
+        )
+
+
+def find_files(patterns: Sequence[str], key: str) -> list[Path]:
+    """Resolve paths and patterns; the files of a pattern in the order of their names."""
+    # A path may hold brackets of its own.
+    found = [Path(name) for pattern in patterns for name in sorted(glob.glob(pattern)) or [pattern]]  # noqa: PTH207
+    for path in found:
+        if not path.is_file():
+            raise ConfigError(f"{key}: there is no file {path}: give files, or {path}/*.zst")
+    if not found or len({path.resolve() for path in found}) < len(found):
+        raise ConfigError(f"{key} names no file, or one of them twice: name each file once")
+    return found
+
+
+def identity(path: Path) -> str:
+    """What tells a file from another without reading it: name, size, time of change."""
+    stat = path.stat()
+    return f"{path.name}, {stat.st_size} bytes, changed {stat.st_mtime_ns}"
+
+
+@dataclass
+class Part:
+    """What was taken out of one file: Parquet, JSONL, and what was counted."""
+
+    rows: Path
+    rejected: Path
+    counts: dict[str, Any]
+
+
+def read_file(
+    path: Path,
+    kind: str,
+    parts: Parts,
+    config: Config,
+    bar: "tqdm[Any]",
+    read: Callable[..., Iterator[pa.RecordBatch]],
+) -> Part:
+    """Take out of one file what is wanted, unless an earlier run has done so."""
+    before = identity(path)
+    name = f"{kind}/{fingerprint(before)[:16]}"
+    rows, rejected = (parts.folder / f"{name}{end}" for end in (".parquet", ".rejected.jsonl"))
+    made = parts.get(name)
+    if made is not None and made["digests"] == [
+        file_digest(file) if file.exists() else None for file in (rows, rejected)
+    ]:
+        bar.update(path.stat().st_size)
+        return Part(rows, rejected, made["counts"])
+    bar.set_description(path.name)
+    dump = Dump(path, config.subreddits, bar.update)
+    rejected_rows, counted = RejectedRows(), Counter[str]()
+    batches = read(dump, problem=partial(rejected_rows.add, str(path)), counts=counted)
+
+    def write(file: Path) -> None:
+        schema = POSTS if kind == "submissions" else KEYED_ROWS
+        with pq.ParquetWriter(file, schema, compression="lz4", use_dictionary=False) as sink:
+            for batch in batches:
+                sink.write_batch(batch)
+
+    write_atomically(rows, write)
+    write_atomically(rejected, rejected_rows.write)
+    if identity(path) != before:
+        raise DataError(f"{path} changed while it was read: run the same command again")
+    counts = {
+        "file": str(path),
+        "bytes": dump.position,
+        "lines": dump.lines,
+        "blank": dump.blank,
+        "elsewhere": dump.elsewhere,
+        "rejected_rows": rejected_rows.counts(),
+        **counted,
+    }
+    # Last: only now is the part whole.
+    parts.put(name, {"counts": counts, "digests": [file_digest(rows), file_digest(rejected)]})
+    return Part(rows, rejected, counts)
+
+
+def totals(parts: Sequence[Part]) -> Counter[str]:
+    """Sums over files of what is a number; `rejected_rows` is the sum over its reasons."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update({key: n for key, n in part.counts.items() if isinstance(n, int)})
+        total["rejected_rows"] += sum(part.counts["rejected_rows"].values())
+    return total
 
 
 def add_steps(
     funnel: Funnel,
-    config: Config,
-    total: Counter[str],
     unit: str,
-    steps: Sequence[tuple[str, str, int]],
-    left: int,
+    config: Config,
+    found: Counter[str],
+    steps: dict[str, tuple[str, int]],
 ) -> None:
-    """Add the steps from the lines of all files to the rows that are left."""
-    kept = total["lines"] - total["blank"]
-    funnel.add("read", f"lines of {unit}", unit, kept, 0)
-    own = [
-        ("subreddits", f"in {', '.join(config.subreddits)}", total["elsewhere"]),
-        ("usable", "can be read", total["rejected_rows"]),
-    ]
-    for step, about, removed in [*own, *steps]:
-        kept -= removed
-        funnel.add(step, about, unit, kept, removed)
-    if kept != left:
-        raise AssertionError(f"{unit}: {left} are left, and the steps leave {kept}")
+    """Add the steps from the lines of all files to what is left of them."""
+    steps = {
+        "subreddits": (f"in {', '.join(config.subreddits)}", found["elsewhere"]),
+        "usable": ("can be read", found["rejected_rows"]),
+        **steps,
+    }
+    lines = found["lines"] - found["blank"]
+    funnel.add("read", f"lines of {unit}", unit, lines, 0)
+    rules = [(step, about) for step, (about, _) in steps.items()]
+    funnel.add_all(rules, {step: removed for step, (_, removed) in steps.items()}, lines, unit)
 
 
-def import_posts(config: Config, parts: Sequence[Part], bar: "tqdm[Any]") -> list[dict[str, Any]]:
-    """Take the posts out of every file of submissions; returns the counts of each."""
-    tags = None if config.prompt_tags is None else [tag.upper() for tag in config.prompt_tags]
+def keep_latest(parts: Sequence[Part]) -> tuple[np.ndarray, dict[str, Any]]:
+    """Choose, of several readings of a comment, the latest; of those of one time the last.
 
-    def read(
-        dump: Dump, problem: Callable[..., None], counts: Counter[str]
-    ) -> Iterator[pa.RecordBatch]:
-        return read_posts(dump, config.subreddits, tags, problem, counts)
+    Returns:
+        Which rows of all parts are kept (bool, shape (rows,)); and how old the scores of these
+        were, in hours, when they were read.
+    """
+    names = ["key", "score_utc", "created_utc"]
+    table = pa.concat_tables(pq.read_table(part.rows, columns=names) for part in parts)
+    keys, times = (table[name].fill_null(UNKNOWN_TIME).to_numpy() for name in names[:2])
+    order = np.lexsort((times, keys))
+    keep = np.zeros(len(keys), bool)
+    is_last = np.append(np.diff(keys[order]) != 0, True)[: len(keys)]
+    keep[order[is_last]] = True
+    known = keep & (times != UNKNOWN_TIME)
+    ages = (times[known] - table["created_utc"].to_numpy()[known]) / 3_600
+    about: dict[str, Any] = {"unknown": int(keep.sum() - known.sum())}
+    for name, share in (("percentile_5", 0.05), ("median", 0.5), ("percentile_95", 0.95)):
+        about[name] = round(float(np.quantile(ages, share)), 1) if len(ages) else None
+    return keep, about
 
-    return [read_file(part, config, bar, read, POSTS) for part in parts]
+
+def batches_of(parts: Sequence[Part], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of all parts, in the order of the files."""
+    for part in parts:
+        yield from pq.ParquetFile(part.rows).iter_batches(columns=list(columns), batch_size=2_048)
 
 
-def import_stories(
-    config: Config, parts: Sequence[Part], posts: Posts, salt: str, bar: "tqdm[Any]"
-) -> list[dict[str, Any]]:
-    """Take the stories out of every file of comments; returns the counts of each."""
-
-    def read(
-        dump: Dump, problem: Callable[..., None], counts: Counter[str]
-    ) -> Iterator[pa.RecordBatch]:
-        return read_stories(
-            dump,
-            config.subreddits,
-            posts,
-            source=config.source,
-            salt=salt,
-            min_score_age_hours=config.min_score_age_hours,
-            problem=problem,
-            counts=counts,
-        )
-
-    return [read_file(part, config, bar, read, KEYED_ROWS) for part in parts]
+def kept_rows(parts: Sequence[Part], keep: np.ndarray) -> Iterator[pa.RecordBatch]:
+    """Those rows of all parts that are kept."""
+    start = 0
+    for batch in batches_of(parts, STORY_ROWS.names):
+        wanted = keep[start : start + batch.num_rows]
+        start += batch.num_rows
+        yield batch.filter(pa.array(wanted))
 
 
 def main(config: Config) -> None:
@@ -320,7 +225,7 @@ def main(config: Config) -> None:
     submissions = find_files(config.submissions, "submissions")
     comments = find_files(config.comments, "comments")
     salt = load_salt()
-    # Dumps are too large to be hashed before they are read; their digests are in the counts.
+    # Dumps are too large to be hashed.
     inputs = {f"submissions: {path}": identity(path) for path in submissions}
     inputs |= {f"comments: {path}": identity(path) for path in comments}
     inputs["salt"] = salt_name(salt)
@@ -330,75 +235,79 @@ def main(config: Config) -> None:
         # The run that made it may have been killed before it could remove them.
         shutil.rmtree(folder, ignore_errors=True)
         return
-    posts_depend_on = [code_digest(__file__), config.subreddits, config.prompt_tags]
-    posts_parts = [
-        Part(
-            path, folder, f"submissions-{number:04d}", fingerprint(posts_depend_on, identity(path))
-        )
-        for number, path in enumerate(submissions)
-    ]
+    tags = None if config.prompt_tags is None else [tag.upper() for tag in config.prompt_tags]
+    about_posts = [config.subreddits, tags]
     settings = [config.min_score_age_hours, config.source, inputs["salt"]]
-    stories_depend_on = [*settings, *(part.fingerprint for part in posts_parts)]
-    parts = [
-        Part(path, folder, f"comments-{number:04d}", fingerprint(stories_depend_on, identity(path)))
-        for number, path in enumerate(comments)
-    ]
-    total = sum(path.stat().st_size for path in [*submissions, *comments])
+    about_stories = [*about_posts, *settings, *map(identity, submissions)]
     funnel = Funnel()
+    total = sum(path.stat().st_size for path in [*submissions, *comments])
     with tqdm(total=total, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        posts_counts = import_posts(config, posts_parts, bar)
-        rows = itertools.chain.from_iterable(
-            read_batches(part.rows, POSTS.names) for part in posts_parts
-        )
-        posts = Posts(rows)
-        found = totals(posts_counts)
-        add_steps(funnel, config, found, "posts", [
-            ("prompt_tags", "title opens with a prompt's tag", found["posts"] - found["prompts"]),
-            ("latest_reading", "latest reading of each prompt", found["prompts"] - len(posts)),
-        ], left=len(posts))  # fmt: skip
-        if not len(posts):
+        store = Parts(folder, about_posts)
+        read = partial(read_posts, prompt_tags=tags)
+        posts_parts = [
+            read_file(path, "submissions", store, config, bar, read) for path in submissions
+        ]
+        posts = latest_posts(batches_of(posts_parts, POSTS.names))
+        prompts = sum(post is not None for post in posts.values())
+        found = totals(posts_parts)
+        add_steps(funnel, "posts", config, found, {
+            "prompt_tags": ("title opens with a prompt's tag", found["posts"] - found["prompts"]),
+            "latest_reading": ("latest reading of each prompt", found["prompts"] - prompts),
+        })  # fmt: skip
+        if not prompts:
             raise DataError(
                 f"no prompt of {', '.join(config.subreddits)} is in {', '.join(config.submissions)}"
                 f" ({found['lines']:,} lines, {found['elsewhere']:,} of other subreddits, "
-                f"{posts.others:,} posts without the tag): give other files, spell subreddits "
+                f"{len(posts):,} posts without the tag): give other files, spell subreddits "
                 "letter for letter, or set prompt_tags to null for every post"
             )
-        story_counts = import_stories(config, parts, posts, salt, bar)
+        store = Parts(folder, about_stories)
+        read_comments = partial(
+            read_stories,
+            posts=posts,
+            source=config.source,
+            salt=salt,
+            min_score_age_hours=config.min_score_age_hours,
+        )
+        parts = [
+            read_file(path, "comments", store, config, bar, read_comments) for path in comments
+        ]
     keep, score_age = keep_latest(parts)
-    stories = int(sum(mask.sum() for mask in keep))
-    found = totals(story_counts)
-    add_steps(funnel, config, found, "comments", [
-        ("top_level", "answers a post, not a comment", found["replies"]),
-        ("known_posts", "its post is in the submissions", found["unknown_posts"]),
-        ("prompt_tags", "its post is a prompt", found["not_prompts"]),
-        ("latest_reading", "latest reading of each comment", found["rows"] - stories),
-    ], left=stories)  # fmt: skip
+    stories, found = int(keep.sum()), totals(parts)
+    add_steps(funnel, "comments", config, found, {
+        "top_level": ("answers a post, not a comment", found["replies"]),
+        "known_posts": ("its post is in the submissions", found["unknown_posts"]),
+        "prompt_tags": ("its post is a prompt", found["not_prompts"]),
+        "latest_reading": ("latest reading of each comment", found["rows"] - stories),
+    })  # fmt: skip
+    assert funnel.steps[-1].kept == stories, "every line is counted"
     print(funnel)
     if not stories:
         raise DataError(
-            f"no comment in {', '.join(config.comments)} answers one of {len(posts):,} prompts: "
-            "give submissions and comments of the same months (the steps above say where the "
-            "lines went)"
+            f"no comment in {', '.join(config.comments)} answers one of {prompts:,} prompts: give "
+            "submissions and comments of the same months (the steps above say where the lines went)"
         )
     reader = pa.RecordBatchReader.from_batches(STORY_ROWS, kept_rows(parts, keep))
     artifact.write("stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path))
-    artifact.write(
-        "rejected.jsonl",
-        lambda path: join_files([part.rejected_rows for part in [*posts_parts, *parts]], path),
-    )
+    every = [*posts_parts, *parts]
+    rejected: Counter[str] = Counter()
+    for part in every:
+        rejected.update(part.counts["rejected_rows"])
+
+    def join(path: Path) -> None:
+        path.write_bytes(b"".join(part.rejected.read_bytes() for part in every))
+
+    artifact.write("rejected.jsonl", join)
     scores = {name: found[f"scores_{name}"] for name in ("not_settled", "hidden", "missing")}
-    rejected_rows: Counter[str] = Counter()
-    for counts in [*posts_counts, *story_counts]:
-        rejected_rows.update(counts["rejected_rows"])
     artifact.counts = {
         "stories": stories,
-        "prompts": len(posts),
+        "prompts": prompts,
         "funnel": funnel.plain(),
         # Of all rows, before the latest reading of each was chosen.
         "scores_null": scores,
         "score_age_hours": score_age,
-        "rejected_rows": dict(rejected_rows.most_common()),
-        "files": [*posts_counts, *story_counts],
+        "rejected_rows": dict(rejected.most_common()),
+        "files": [part.counts for part in every],
     }
     artifact.finish()
     shutil.rmtree(folder)
@@ -408,16 +317,8 @@ def main(config: Config) -> None:
         f"{scores['hidden']:,} hidden, {scores['missing']:,} missing; half were read within "
         f"{score_age['median']} hours of posting"
     )
-    for reason, number in rejected_rows.most_common():
-        print(f"  set aside: {number:,} lines, {reason} (see rejected.jsonl)")
-
-
-def join_files(files: Sequence[Path], path: Path) -> None:
-    """Write several files one behind the other."""
-    with path.open("wb") as joined:
-        for file in files:
-            with file.open("rb") as part:
-                shutil.copyfileobj(part, joined)
+    for reason, number in rejected.most_common():
+        print(f"  rejected: {number:,} lines, {reason} (see rejected.jsonl)")
 
 
 if __name__ == "__main__":

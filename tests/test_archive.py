@@ -1,18 +1,16 @@
 """Dumps are read line by line: nothing wanted is lost, nothing broken passes, cuts are noticed."""
 
-import gzip
+import bz2
 import json
+import lzma
 import random
-import threading
 import tracemalloc
 from collections import Counter
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pyarrow as pa
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,40 +19,39 @@ from litbench.sources import archive
 from litbench.sources.archive import (
     POSTS,
     Dump,
-    Posts,
     answered_post,
-    latest,
+    latest_posts,
     parse_line,
     read_posts,
     read_stories,
     read_utc,
-    records,
 )
 
 NAMES = ["WritingPrompts", "nosleep_2"]
 SALT = "a salt of the tests"
 
 
-def write_zstd(path: Path, *frames: bytes, **parameters: object) -> Path:
+zstd = archive._zstd()
+
+
+def write_zstd(path: Path, *frames: bytes) -> Path:
     """Each frame is written as a stream, so it declares its window and no length."""
-    options = {"window_log": 31, "write_checksum": 1, "compression_level": 3, **parameters}
+    options = {
+        zstd.CompressionParameter.window_log: 31,
+        zstd.CompressionParameter.checksum_flag: 1,
+    }
     with path.open("wb") as file:
         for content in frames:
-            compressor = zstandard.ZstdCompressor(
-                compression_params=zstandard.ZstdCompressionParameters(**options)
-            )
-            with compressor.stream_writer(file, closefd=False) as stream:
+            with zstd.ZstdFile(file, "wb", options=options) as stream:
                 stream.write(content)
     return path
 
 
-def read_all(dump: Dump, names: list[str] = NAMES) -> tuple[list[int], list[tuple[int, str, str]]]:
+def read_all(dump: Dump) -> tuple[list[int], list[tuple[int, str, str]]]:
     """Numbers of the lines that were found, and what could not be used."""
     problems: list[tuple[int, str, str]] = []
     found = [
-        number
-        for block in records(dump, names, lambda row, *rest: problems.append((row, *rest[:2])))
-        for number, _ in block
+        number for number, _ in dump.records(lambda row, *rest: problems.append((row, *rest[:2])))
     ]
     return found, problems
 
@@ -150,12 +147,12 @@ def test_looking_at_bytes_before_parsing_loses_nothing(
     # Without an end, an empty last line is no line.
     if lines and not last and not lines[-1]:
         lines = lines[:-1]
-    path = tmp_path_factory.mktemp("dump") / "lines"
+    path = tmp_path_factory.mktemp("dump") / ("lines.zst" if packed else "lines")
     if packed:
         write_zstd(path, content)
     else:
         path.write_bytes(content)
-    with mock.patch.object(archive, "_BLOCK", max(block, 7) if packed else block):
+    with mock.patch.object(archive, "_BLOCK", block):
         dump = Dump(path, NAMES)
         found, problems = read_all(dump)
     wanted, broken, blank = parse_all(lines)
@@ -177,7 +174,7 @@ def test_a_single_escaped_character_hides_no_name(form: str, tmp_path: Path) -> 
     ]
     path = tmp_path / "lines"
     path.write_text("".join(lines))
-    assert read_all(Dump(path, [name]), [name])[0] == list(range(1, len(lines) + 1))
+    assert read_all(Dump(path, [name]))[0] == list(range(1, len(lines) + 1))
 
 
 def test_lines_that_need_no_parsing_are_not_parsed(tmp_path: Path) -> None:
@@ -204,10 +201,7 @@ def test_frames_follow_one_another_with_windows_of_two_gigabytes(tmp_path: Path)
     heard: list[int] = []
     dump = Dump(path, NAMES, heard.append)
     assert read_all(dump)[0] == list(range(1, 31))
-    assert dump.position == dump.size == sum(heard) == path.stat().st_size
-    import hashlib  # noqa: PLC0415
-
-    assert dump.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert dump.position == sum(heard) == path.stat().st_size
 
 
 @pytest.mark.parametrize("kind", ["words", "noise", "zeros"])
@@ -216,53 +210,57 @@ def test_a_file_cut_off_anywhere_is_noticed(kind: str, tmp_path: Path) -> None:
     body = {
         "words": " ".join(source.choices(["river", "moth", "ladder"], k=200)),
         "noise": source.randbytes(300).hex(),
-        # Cut within a run that looks much like the mark put behind the file.
         "zeros": "\0" * 5_000,
     }[kind]
     line = b'{"subreddit":"WritingPrompts","body":"' + body.encode() + b'"}\n'
     whole = write_zstd(tmp_path / "whole.zst", line).read_bytes()
     path = tmp_path / "cut.zst"
-    for length in range(4, len(whole)):
+    for length in range(1, len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(
-            DataError, match=rf"cut\.zst is cut off or .* at byte {length:,}: fetch"
-        ):
+        with pytest.raises(DataError, match=rf"cut\.zst is cut off.* after byte {length:,} .*get"):
             read_all(Dump(path, NAMES))
     path.write_bytes(whole)
     found, problems = read_all(Dump(path, NAMES))
     assert len(found) + len(problems) == 1
 
 
-def test_damage_is_told_from_a_cut_with_its_place(tmp_path: Path) -> None:
-    noise = random.Random(0).randbytes(2_000_000)
-    path = write_zstd(tmp_path / "RC.zst", noise.hex().encode())
+@pytest.mark.parametrize("name", ["RC.zst", "RC.bz2", "RC.xz"])
+def test_damage_is_noticed(name: str, tmp_path: Path) -> None:
+    content = random.Random(0).randbytes(200_000).hex().encode()
+    path = tmp_path / name
+    if name == "RC.zst":
+        write_zstd(path, content)
+    else:
+        path.write_bytes((bz2 if name == "RC.bz2" else lzma).compress(content))
     packed = bytearray(path.read_bytes())
-    # Wider than a block, so that the head of one is hit.
-    packed[600_000:800_000] = b"\xff" * 200_000
-    path.write_bytes(packed)
-    with pytest.raises(DataError, match=r"is damaged within .* before byte 1,048,576 of "):
-        read_all(Dump(path, NAMES))
+    packed[60_000:80_000] = b"\xff" * 20_000
+    for damaged in (bytes(packed), bytes(packed[:-5]), b"<html>not found</html>\n"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"is cut off, damaged or unreadable after byte"):
+            read_all(Dump(path, NAMES))
 
 
-def test_other_formats_are_named(tmp_path: Path) -> None:
-    packed = tmp_path / "RC_2008-01.gz"
-    packed.write_bytes(gzip.compress(b"{}\n"))
-    with pytest.raises(DataError, match="is gzip"):
-        read_all(Dump(packed, NAMES))
-    page = tmp_path / "RC_2008-01.zst"
-    page.write_bytes(b"<html>not found</html>\n")
-    with pytest.raises(DataError, match=r"not zstd, though its name says so .*<html>"):
-        read_all(Dump(page, NAMES))
-    with pytest.raises(DataError, match="check the path"):
-        Dump(tmp_path / "nothing", NAMES)
+@pytest.mark.parametrize("name", ["RC", "RC.zst", "RC.bz2", "RC.xz"])
+def test_a_byte_order_mark_is_no_part_of_a_line(name: str, tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbf{"subreddit":"WritingPrompts"}\n'
+    path = tmp_path / name
+    if name == "RC.zst":
+        write_zstd(path, content)
+    else:
+        pack = {"RC.bz2": bz2.compress, "RC.xz": lzma.compress}.get(name, bytes)
+        path.write_bytes(pack(content))
+    assert read_all(Dump(path, NAMES)) == ([1], [])
 
 
-def test_plain_lines_need_no_zstandard(tmp_path: Path) -> None:
+def test_plain_lines_need_no_zstd(tmp_path: Path) -> None:
     plain = tmp_path / "RC"
-    plain.write_bytes(b'\xef\xbb\xbf{"subreddit":"WritingPrompts"}\n')
+    plain.write_bytes(b'{"subreddit":"WritingPrompts"}\n')
     packed = write_zstd(tmp_path / "RC.zst", plain.read_bytes())
-    with mock.patch.dict("sys.modules", {"zstandard": None}):
-        assert read_all(Dump(plain, NAMES))[0] == [1], "a byte-order mark is no part of a line"
+    with (
+        mock.patch.dict("sys.modules", {"backports": None, "backports.zstd": None}),
+        mock.patch("sys.version_info", (3, 13)),
+    ):
+        assert read_all(Dump(plain, NAMES))[0] == [1]
         with pytest.raises(MissingExtraError, match=r"litbench\[data\]"):
             read_all(Dump(packed, NAMES))
 
@@ -274,7 +272,7 @@ def test_names_of_subreddits_are_checked(names: list[str], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("block", [16, 64, 1 << 20])
-def test_an_endless_line_is_dropped_and_its_neighbours_stay(block: int, tmp_path: Path) -> None:
+def test_an_endless_line_is_rejected_and_its_neighbours_stay(block: int, tmp_path: Path) -> None:
     good = b'{"subreddit":"WritingPrompts"}'
     lines = [
         good,
@@ -290,9 +288,8 @@ def test_an_endless_line_is_dropped_and_its_neighbours_stay(block: int, tmp_path
     ):
         dump = Dump(path, NAMES)
         found, problems = read_all(dump)
-    if block < 1_000:
-        assert found == [1, 3]
-        assert problems == [(row, "line", "longer than 99 bytes") for row in (2, 4)]
+    assert found == [1, 3]
+    assert problems == [(row, "line", "longer than 99 bytes") for row in (2, 4)]
     assert dump.lines == 4
 
 
@@ -311,17 +308,6 @@ def test_an_endless_line_does_not_fill_the_memory(tmp_path: Path) -> None:
             tracemalloc.stop()
     assert len(problems) == 1
     assert peak < 4_000_000
-
-
-def test_a_reader_that_is_left_stops_its_thread(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    path.write_bytes(b'{"subreddit":"WritingPrompts"}\n' * 10_000)
-    with mock.patch.object(archive, "_BLOCK", 512):
-        blocks = Dump(path, NAMES).candidates()
-        next(blocks)
-        assert "read-ahead" in {thread.name for thread in threading.enumerate()}
-        blocks.close()
-    assert "read-ahead" not in {thread.name for thread in threading.enumerate()}
 
 
 # Values ---------------------------------------------------------------------------------------
@@ -408,26 +394,13 @@ def test_a_time_that_is_none_is_named(value: object) -> None:
         read_utc({"retrieved_on": value})
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3)), max_size=30))
-def test_the_latest_reading_wins(rows: list[tuple[int, int]]) -> None:
-    expected: dict[int, tuple[int, int]] = {}
-    for place, (key, time_utc) in enumerate(rows):
-        if key not in expected or time_utc >= expected[key][0]:
-            expected[key] = (time_utc, place)
-    keys, times = (np.array([row[n] for row in rows], np.int64) for n in (0, 1))
-    assert latest(keys, times).tolist() == [expected[key][1] for key in sorted(expected)]
-
-
 @given(
     st.lists(
         st.tuples(st.integers(1, 40), st.one_of(st.none(), st.integers(0, 3)), st.booleans()),
         max_size=30,
-    ),
-    st.lists(st.integers(1, 45), max_size=20),
+    )
 )
-def test_posts_are_looked_up_by_their_latest_reading(
-    rows: list[tuple[int, int | None, bool]], wanted: list[int]
-) -> None:
+def test_the_latest_reading_of_a_post_counts(rows: list[tuple[int, int | None, bool]]) -> None:
     full = [
         {"key": key, "read_utc": read, "is_prompt": prompt, "title": f"[WP] {place}",
          "link_flair_text": None, "created_utc": None, "over_18": False}
@@ -436,19 +409,11 @@ def test_posts_are_looked_up_by_their_latest_reading(
     by_key: dict[int, dict[str, object]] = {}
     for row in sorted(full, key=lambda row: -1 if row["read_utc"] is None else row["read_utc"]):
         by_key[row["key"]] = row
-    posts = Posts(pa.Table.from_pylist(full, POSTS).to_batches(max_chunksize=3))
-    assert posts.repeated == len(rows) - len(by_key)
-    assert len(posts) == sum(bool(row["is_prompt"]) for row in by_key.values())
-    for key, found in zip(wanted, posts.look_up(wanted), strict=True):
-        row = by_key.get(key)
-        if row is None:
-            assert found is True
-        elif not row["is_prompt"]:
-            assert found is False
-        else:
-            assert isinstance(found, dict)
-            assert (int(found["id"], 36), found["title"]) == (key, row["title"])
-            assert found["id"] == found["id"].lower()
+    posts = latest_posts(pa.Table.from_pylist(full, POSTS).to_batches(max_chunksize=3))
+    assert posts == {
+        key: (row["title"], None, None, False) if row["is_prompt"] else None
+        for key, row in by_key.items()
+    }
 
 
 # From lines to rows ---------------------------------------------------------------------------
@@ -478,14 +443,13 @@ def stories_of(
     problems: list[tuple[object, ...]] = []
     counts: Counter[str] = Counter()
     batches = read_posts(
-        dump_of(tmp_path / "RS", submissions), NAMES, ["WP"], lambda *row: problems.append(row),
-        counts,
+        dump_of(tmp_path / "RS", submissions), ["WP"], lambda *row: problems.append(row), counts,
     )  # fmt: skip
-    posts = Posts(batches)
+    posts = latest_posts(batches)
     rows = [
         row
         for batch in read_stories(
-            dump_of(tmp_path / "RC", comments), NAMES, posts, source="test", salt=SALT,
+            dump_of(tmp_path / "RC", comments), posts, source="test", salt=SALT,
             min_score_age_hours=hours, problem=lambda *row: problems.append(row), counts=counts,
         )
         for row in batch.to_pylist()
@@ -537,90 +501,3 @@ def test_scores_read_too_early_are_null_and_counted(
     assert rows[0]["score"] == score
     about_scores = {name: n for name, n in counts.items() if name.startswith("scores_")}
     assert about_scores == ({counted: 1} if counted else {})
-
-
-def test_any_age_will_do_when_the_config_says_so(tmp_path: Path) -> None:
-    young = comment("c1", "p1", retrieved_on=None)
-    assert stories_of(tmp_path, [post("p1")], [young], hours=0)[0][0]["score"] == 12
-
-
-def test_every_row_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    without = {name: comment("c9", "p1") for name in ("body", "id", "created_utc", "link_id")}
-    for name, row in without.items():
-        del row[name]
-    odd = {
-        ("body", "is a int, not text"): comment("c9", "p1", body=5),
-        ("created_utc", "not a number"): comment("c9", "p1", created_utc=float("nan")),
-        ("score", "not a number"): comment("c9", "p1", score=10**400),
-        ("score", "not a number "): comment("c9", "p1", score=1 << 70),
-        ("created_utc", "in the future"): comment("c9", "p1", created_utc=9_999_999_999),
-        ("edited", "not a number"): comment("c9", "p1", edited="long ago"),
-        ("id", "no id of Reddit"): comment("c-9", "p1"),
-        ("retrieved_on", "not a number"): comment("c9", "p1", retrieved_on="now"),
-        ("author", "is a list, not text"): comment("c9", "p1", author=["a"]),
-    }
-    rows, counts, problems = stories_of(
-        tmp_path,
-        [post("p1"), post("p2", title=7), post("p3", created_utc="x"), post("p+"),
-         {**post("p4"), "title": None}, post("p5", link_flair_text=1)],
-        [comment("c1", "p1"), *without.values(), *odd.values(), comment("c2", "p1")],
-    )  # fmt: skip
-    assert [row["story_id"] for row in rows] == ["t1_c1", "t1_c2"]
-    assert [(column, why) for _, column, why, _ in problems[:5]] == [
-        ("title", "a int, not text"), ("created_utc", "not a number"), ("id", "no id of Reddit"),
-        ("title", "missing"), ("link_flair_text", "a int, not text"),
-    ]  # fmt: skip
-    expected = Counter((name, "missing") for name in without)
-    expected.update((column, why.strip().removeprefix("is ")) for column, why in odd)
-    assert Counter((column, why) for _, column, why, _ in problems[5:]) == expected
-    assert counts["rows"] == 2
-
-
-def test_comments_that_are_no_stories_are_counted_apart(tmp_path: Path) -> None:
-    rows, counts, problems = stories_of(
-        tmp_path,
-        [post("p1"), post("p2", "[OT] Talk"), post("p3", "A door"), post("p4", subreddit="pics")],
-        [
-            comment("c1", "p1"), comment("c2", "p1", parent_id="t1_c1"), comment("c3", "p2"),
-            comment("c4", "p3"), comment("c5", "zz"), comment("c6", "p1", parent_id=None),
-            comment("c7", "p4"), comment("c8", "p1", subreddit="pics"),
-        ],
-    )  # fmt: skip
-    assert not problems
-    assert [row["story_id"] for row in rows] == ["t1_c1", "t1_c6"]
-    assert {name: counts[name] for name in ("replies", "not_prompts", "unknown_posts")} == {
-        "replies": 1, "not_prompts": 2, "unknown_posts": 2,
-    }  # fmt: skip
-    assert (counts["null_parents"], counts["rows"], counts["posts"]) == (1, 2, 3)
-
-
-def test_half_a_surrogate_pair_is_mended_and_counted(tmp_path: Path) -> None:
-    rows, counts, _ = stories_of(
-        tmp_path,
-        [post("p1", "[WP] A \ud83d door")],
-        [comment("c1", "p1", body="Half \ude00, whole \U0001f600.")],
-    )
-    assert rows[0]["prompt"] == "[WP] A � door"
-    assert rows[0]["text"] == "Half �, whole \U0001f600."
-    assert counts["mended_texts"] == 2
-
-
-def test_batches_hold_the_same_rows_whatever_their_size(tmp_path: Path) -> None:
-    comments = [comment(f"c{n}", f"p{n % 3}") for n in range(50)]
-    submissions = [post(f"p{n}") for n in range(3)]
-    whole = stories_of(tmp_path, submissions, comments)
-    with mock.patch.object(archive, "_BATCH_ROWS", 7), mock.patch.object(archive, "_BLOCK", 999):
-        assert stories_of(tmp_path, submissions, comments) == whole
-    with mock.patch.object(archive, "_BATCH_BYTES", 1):
-        assert stories_of(tmp_path, submissions, comments) == whole
-    assert len(whole[0]) == 50
-
-
-@pytest.mark.parametrize(
-    "body", ["[" * 10**6, "\\u00" * 10**6, '"WritingPrompts"' * 10**5, "é" * 10**6]
-)
-def test_a_million_characters_take_no_time_to_speak_of(body: str, tmp_path: Path) -> None:
-    rows, _, _ = stories_of(
-        tmp_path, [post("p1", "[WP] " + body[:100_000])], [comment("c1", "p1", body=body)]
-    )
-    assert rows[0]["text"] == body

@@ -14,11 +14,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
-from litbench.sources.archive import Dump
+from litbench.sources.archive import Dump, _zstd
 from litbench.tables import check_parquet, read_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,16 +34,13 @@ def importing(load_program: Callable[[str], ModuleType]) -> ModuleType:
     return load_program("data_prep/import_archive.py")
 
 
-def write_dump(path: Path, rows: list[Any], packed: bool = True) -> Path:
-    """Rows as JSON lines; bytes stand for themselves."""
+def write_dump(path: Path, rows: list[Any]) -> Path:
+    """Rows as JSON lines, in zstd where the name says so; bytes stand for themselves."""
     content = b"".join(
         (row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows
     )
-    if packed:
-        parameters = zstandard.ZstdCompressionParameters(window_log=31, compression_level=3)
-        compressor = zstandard.ZstdCompressor(compression_params=parameters)
-        packing = compressor.compressobj()
-        content = packing.compress(content) + packing.flush()
+    if path.suffix == ".zst":
+        content = _zstd().compress(content, 3)
     path.write_bytes(content)
     return path
 
@@ -95,12 +91,12 @@ def steps(counts: dict[str, Any], unit: str) -> dict[str, int]:
     return {s["step"]: s["removed"] for s in counts["funnel"] if s["unit"] == unit}
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("ending", ["", ".zst"])
 def test_both_forms_of_dump_become_one_table(
-    packed: bool, importing: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ending: str, importing: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old_posts = write_dump(
-        tmp_path / "RS_2020-09",
+        tmp_path / f"RS_2020-09{ending}",
         [
             pushshift_post("p1", "[WP] A door &amp; a key", over_18=True),
             pushshift_post("p2", "[OT] Talk", link_flair_text="Off Topic"),
@@ -108,15 +104,13 @@ def test_both_forms_of_dump_become_one_table(
             b"",
             b'{"subreddit": "WritingPrompts", "id": ',
         ],
-        packed,
     )
     new_posts = write_dump(
-        tmp_path / "RS_2023-12",
+        tmp_path / f"RS_2023-12{ending}",
         [pushshift_post("p4", "[EU] A well", _meta={"retrieved_2nd_on": WHEN + 10**7})],
-        packed,
     )
     old = write_dump(
-        tmp_path / "RC_2020-09",
+        tmp_path / f"RC_2020-09{ending}",
         [
             pushshift_comment("c1", "p1", edited=WHEN + 4_000),
             pushshift_comment("c2", "p1", parent_id="t1_c1"),
@@ -129,16 +123,14 @@ def test_both_forms_of_dump_become_one_table(
             b"not a line of JSON",
             b"[1, 2]",
         ],
-        packed,
     )
     new = write_dump(
-        tmp_path / "RC_2023-12",
+        tmp_path / f"RC_2023-12{ending}",
         [
             arctic_comment("d1", "p4"),
             arctic_comment("d2", "p4", _meta={"note": "no_2nd_retrieval"}),
             arctic_comment("d3", "p1", score_hidden=True),
         ],
-        packed,
     )
     rows, counts = run(importing, tmp_path, [old_posts, new_posts], [old, new])
     check_parquet(tmp_path / "out" / "stories.parquet", STORIES)
@@ -173,10 +165,10 @@ def test_both_forms_of_dump_become_one_table(
     ]
     noted = [(Path(row["file"]).name, row["row"], row["column"], row["reason"]) for row in aside]
     assert noted == [
-        ("RS_2020-09", 5, "line", "not JSON"),
-        ("RC_2020-09", 7, "body", "missing"),
-        ("RC_2020-09", 9, "line", "not JSON"),
-        ("RC_2020-09", 10, "line", "no JSON object"),
+        (f"RS_2020-09{ending}", 5, "line", "not JSON"),
+        (f"RC_2020-09{ending}", 7, "body", "missing"),
+        (f"RC_2020-09{ending}", 9, "line", "not JSON"),
+        (f"RC_2020-09{ending}", 10, "line", "no JSON object"),
     ]  # fmt: skip
     assert not (tmp_path / "out" / "parts").exists()
     shown = capsys.readouterr().out
@@ -302,13 +294,13 @@ def three_months(folder: Path, stories: int, words: int = 8) -> tuple[list[Path]
 def watch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are opened."""
     read: list[str] = []
-    candidates = Dump.candidates
+    records = Dump.records
 
-    def noted(self: Dump) -> Any:
+    def noted(self: Dump, problem: Any) -> Any:
         read.append(self.path.name)
-        return candidates(self)
+        return records(self, problem)
 
-    monkeypatch.setattr(Dump, "candidates", noted)
+    monkeypatch.setattr(Dump, "records", noted)
     return read
 
 
@@ -380,11 +372,33 @@ def test_a_part_that_is_not_whole_is_made_again(
         with pytest.raises(DataError, match="no room"):
             run(importing, tmp_path, submissions, comments)
     parts = tmp_path / "out" / "parts"
-    (parts / "comments-0000.json").write_text("{")
-    (parts / "comments-0001.arrow").unlink()
+    first, second, third = (
+        parts / "comments" / importing.fingerprint(importing.identity(path))[:16]
+        for path in comments
+    )
+    first.with_suffix(".json").write_text("{")
+    second.with_suffix(".parquet").unlink()
+    rejected = third.with_suffix(".rejected.jsonl")
+    rejected.write_bytes(rejected.read_bytes().replace(b"JSON", b"JSOM"))
     read = watch(monkeypatch)
     run(importing, tmp_path, submissions, comments)
-    assert read == ["RC_0.zst", "RC_1.zst"]
+    assert read == ["RC_0.zst", "RC_1.zst", "RC_2.zst"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(
+    importing: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submissions, comments = three_months(tmp_path / "dumps", stories=5)
+    records = Dump.records
+
+    def growing(self: Dump, problem: Any) -> Any:
+        yield from records(self, problem)
+        if self.path == comments[1]:
+            self.path.write_bytes(self.path.read_bytes() * 2)
+
+    monkeypatch.setattr(Dump, "records", growing)
+    with pytest.raises(DataError, match=r"RC_1\.zst changed while it was read"):
+        run(importing, tmp_path, submissions, comments)
 
 
 @pytest.mark.long
@@ -417,7 +431,7 @@ def test_runs_killed_at_any_moment_end_in_the_same_files(tmp_path: Path) -> None
             run.send_signal(signal.SIGKILL)
             run.wait()
             kills += 1
-        parts = len(list((out / "parts").glob("*.json")))
+        parts = len(list((out / "parts").glob("*/*.json")))
         finished = (out / "manifest.json").exists()
         assert finished or parts >= parts_before, "what was read stays"
         parts_before = parts
@@ -456,7 +470,7 @@ def test_secrets_and_names_are_written_nowhere(
         whole | {"link_id": ["RealName"]},
     ]
     comments = write_dump(tmp_path / "RC", rows)
-    damaged = write_dump(tmp_path / "RC_2", [whole])
+    damaged = write_dump(tmp_path / "RC_2.zst", [whole])
     packed = damaged.read_bytes()
     damaged.write_bytes(packed[:-3])
 
@@ -472,7 +486,7 @@ def test_secrets_and_names_are_written_nowhere(
     # A run that fails leaves its parts behind.
     with pytest.raises(DataError, match="cut off") as told:
         run(importing, tmp_path, [submissions], [comments, damaged])
-    assert list((tmp_path / "out" / "parts").glob("comments-*.rejected.jsonl"))
+    assert list((tmp_path / "out" / "parts" / "comments").glob("*.rejected.jsonl"))
     left_behind = all_written(str(told.value))
     _, counts = run(importing, tmp_path, [submissions], [comments])
     assert sum(counts["rejected_rows"].values()) == 9
@@ -491,10 +505,10 @@ def test_mistakes_are_named_before_anything_is_read(importing: ModuleType, tmp_p
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({"submissions": [tmp_path / "RX_*"]}, "submissions: there is no file .*RX_"),
         ({"comments": []}, "comments names no file"),
-        ({"comments": [comments, tmp_path / "R[C]"]}, "named twice"),
-        ({"comments": [tmp_path]}, r"is a folder: write .*\*\.zst"),
+        ({"comments": [comments, tmp_path / "R[C]"]}, "one of them twice"),
+        ({"comments": [tmp_path]}, r"there is no file .*\*\.zst"),
         ({"subreddits": []}, "subreddits is empty"),
-        ({"prompt_tags": []}, "prompt_tags is empty"),
+        ({"prompt_tags": []}, "prompt_tags is"),
         ({"prompt_tags": ["[WP]"]}, r"write WP for \[WP\]"),
         ({"min_score_age_hours": -1}, "below 0"),
     ]
@@ -540,4 +554,4 @@ def test_the_program_runs_from_its_config(
     done = program("data_prep/import_archive.py", "--config", config, "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
-    assert "at byte 4: fetch it again" in done.stderr
+    assert "after byte 4 " in done.stderr
