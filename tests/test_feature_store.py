@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import pyarrow as pa
 import pytest
 
 from litbench.errors import DataError
@@ -55,22 +54,14 @@ def test_a_store_uses_several_processes_for_many_stories(tmp_path, monkeypatch):
     assert found.tolist() == feature_matrix(prompts, stories).tolist()
 
 
-def test_a_store_says_which_file_is_broken(tmp_path):
+def test_a_broken_file_of_a_store_is_made_again(tmp_path):
     store = FeatureStore(tmp_path)
     found = store.matrix(["p"], ["A story."])
     (path,) = store.folder.glob("*.arrow")
     whole = path.read_bytes()
     for broken in (b"", whole[:-20], whole[: len(whole) // 2]):
         path.write_bytes(broken)
-        with pytest.raises(DataError, match=rf"cannot read .*{path.name}.*: delete it"):
-            FeatureStore(tmp_path).matrix(["p"], ["A story."])
-    other = pa.table({"key": pa.array([b"0" * 16], pa.binary(16))})
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, other.schema) as writer:
-        writer.write_table(other)
-    with pytest.raises(DataError, match="holds no features: delete it"):
-        FeatureStore(tmp_path).matrix(["p"], ["A story."])
-    path.unlink()
-    assert FeatureStore(tmp_path).matrix(["p"], ["A story."]).tolist() == found.tolist()
+        assert FeatureStore(tmp_path).matrix(["p"], ["A story."]).tolist() == found.tolist()
 
 
 def test_a_store_on_a_full_disk_says_so_and_leaves_no_half_file(tmp_path):
