@@ -13,7 +13,7 @@ rating of the people. Writes into `out`:
 - `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
 
 A text that the source does not have stays empty, with a length of 0: raters that read cannot judge
-such pairs, recorded ones can. `needs_text` leaves these stories out.
+such pairs, recorded ones can. `where: text IS NOT NULL` leaves these stories out.
 """
 
 from collections import Counter
@@ -56,7 +56,6 @@ class Config:
         keep: further columns of the stories; each stands in the pairs once per side.
         min_raters: least number of people who rated a story.
         min_gap: least difference of two means, in units of a rating.
-        needs_text: leave out stories whose text is not there.
         split: name of the split.
     """
 
@@ -70,18 +69,7 @@ class Config:
     keep: list[str] = field(default_factory=list)
     min_raters: int = 2
     min_gap: float = 0.0
-    needs_text: bool = False
     split: str = "all"
-
-
-def rater_counts(ratings: pa.Table) -> dict[str, dict[str, int]]:
-    """How many stories each recorded judge rated, and how many ratings could not be read."""
-    counts: dict[str, Counter[str]] = {}
-    for row in ratings.select(["rater", "rater_kind", "rating"]).to_pylist():
-        if row["rater_kind"] == "recorded":
-            count = counts.setdefault(row["rater"], Counter(rated=0, unread=0))
-            count["unread" if row["rating"] is None else "rated"] += 1
-    return {rater: dict(count) for rater, count in counts.items()}
 
 
 def main(config: Config) -> None:
@@ -114,14 +102,7 @@ def main(config: Config) -> None:
     ratings = pa.concat_tables(read)
     funnel.add("stories", "stories that can be used", "stories", stories.num_rows, 0)
     means = people_means(ratings, config.min_raters)
-    every = pair_rated_stories(
-        stories,
-        means,
-        funnel,
-        needs_text=config.needs_text,
-        split=config.split,
-        keep=config.keep,
-    )
+    every = pair_rated_stories(stories, means, funnel, split=config.split, keep=config.keep)
     pairs = with_label(every, config.min_gap, funnel)
     if pairs.num_rows == 0:
         raise DataError(
@@ -132,11 +113,15 @@ def main(config: Config) -> None:
     artifact.write("all_pairs.parquet", lambda path: write_table(every, path))
     artifact.write("ratings.parquet", lambda path: write_table(ratings, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
+    recorded: dict[str, Counter[str]] = {}
+    for row in ratings.filter(pc.equal(ratings["rater_kind"], "recorded")).to_pylist():
+        count = recorded.setdefault(row["rater"], Counter(rated=0, unread=0))
+        count["unread" if row["rating"] is None else "rated"] += 1
     artifact.counts = {
         "pairs": pairs.num_rows,
         "prompts": pc.count_distinct(pairs["prompt_id"]).as_py(),
         "people": len(set(read[0]["rater"].to_pylist())),
-        "recorded": rater_counts(ratings),
+        "recorded": recorded,
         "funnel": funnel.plain(),
         "not_selected": rejected_rows.not_selected,
         "rejected_rows": rejected_rows.counts(),

@@ -19,11 +19,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tokenizers import Tokenizer
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from litbench.artifact import Artifact
@@ -37,6 +36,7 @@ from litbench.sources.sample import read_sample, sample_path
 from litbench.tables import RejectedRows, read_large_table, write_sorted_batches
 from litbench.text import count_words
 
+# After so many rows the bar says how far the work is.
 _PIECE_ROWS = 1_000
 
 
@@ -88,48 +88,29 @@ def find_inputs(pattern: str) -> list[str]:
     return found
 
 
-def in_pieces(chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Cut chunks into pieces, after each of which the bar can say how far the work is."""
-    for table in chunks:
-        for start in range(0, table.num_rows, _PIECE_ROWS):
-            yield table.slice(start, _PIECE_ROWS)
-
-
-def clean(
-    chunks: Iterable[pa.Table], cleaning: Cleaning, cut: Counter[str], examples: Examples
+def prepare(
+    chunks: Iterable[pa.Table], config: Config, cut: Counter[str], examples: Examples
 ) -> Iterator[pa.Table]:
-    """Clean the texts and count their words; `cut` counts the changed texts of each step."""
-    for given in chunks:
-        table, changed = clean_table(given, cleaning, {"text": "story_id"}, examples)
+    """Clean the texts and count words and tokens; `cut` counts the changed texts of each step."""
+    tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
+    pieces = (
+        chunk.slice(start, _PIECE_ROWS)
+        for chunk in chunks
+        for start in range(0, chunk.num_rows, _PIECE_ROWS)
+    )
+    for given in pieces:
+        table, changed = clean_table(given, config.cleaning, {"text": "story_id"}, examples)
         cut.update(changed)
+        n_words = table["n_words"].to_numpy().copy()
         edited = np.flatnonzero(pc.not_equal(table["text"], given["text"]).to_numpy())
-        if len(edited):
-            n_words = table["n_words"].to_numpy().copy()
-            n_words[edited] = count_words(table["text"].take(pa.array(edited))).to_numpy()
-            place = table.column_names.index("n_words")
-            table = table.set_column(place, "n_words", pa.array(n_words))
+        n_words[edited] = count_words(table["text"].take(pa.array(edited))).to_numpy()
+        counts = {"n_words": n_words}
+        if tokenizer is not None:
+            texts = table["text"].to_pylist()
+            counts["n_tokens"] = count_tokens(tokenizer, texts, n_words, config.max_words_tokenized)
+        for name, values in counts.items():
+            table = table.set_column(table.column_names.index(name), name, pa.array(values))
         yield table
-
-
-def with_tokens(
-    chunks: Iterable[pa.Table], tokenizer: Tokenizer, most_words: int
-) -> Iterator[pa.Table]:
-    """Count the tokens of every story."""
-    for table in chunks:
-        texts, n_words = table["text"].to_pylist(), table["n_words"].to_numpy()
-        counts = count_tokens(tokenizer, texts, n_words, most_words)
-        place = table.column_names.index("n_tokens")
-        yield table.set_column(place, "n_tokens", pa.array(counts))
-
-
-def count_prompts(stories: Path) -> int:
-    """How many prompts a written table has; their ids need not fit into memory."""
-    with duckdb.connect() as connection:
-        connection.execute("SET memory_limit = '1GB'")
-        query = "SELECT count(DISTINCT prompt_id) FROM read_parquet(?)"
-        row = connection.execute(query, [str(stories)]).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def main(config: Config) -> None:
@@ -178,14 +159,10 @@ def main(config: Config) -> None:
                 encoding=config.encoding,
             )
             chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
-        stories = clean(in_pieces(chunks), config.cleaning, cut, examples)
-        if config.tokenizer is not None:
-            counter = load_tokenizer(config.tokenizer)
-            stories = with_tokens(stories, counter, config.max_words_tokenized)
         bar = tqdm(total=total, desc="stories", unit=" stories", leave=False, disable=None)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for table in stories:
+            for table in prepare(chunks, config, cut, examples):
                 yield from table.cast(schema).to_batches()
                 bar.update(table.num_rows)
 
@@ -196,9 +173,10 @@ def main(config: Config) -> None:
             )
     artifact.write("rejected.jsonl", rejected_rows.write)
     artifact.write("examples.jsonl", examples.write)
+    written = pq.read_table(config.out / "stories.parquet", columns=["prompt_id"])
     artifact.counts = {
         "stories": total,
-        "prompts": count_prompts(config.out / "stories.parquet"),
+        "prompts": pc.count_distinct(written["prompt_id"]).as_py(),
         "not_selected": rejected_rows.not_selected,
         "empty_lists": rejected_rows.empty_lists,
         "rejected_rows": rejected_rows.counts(),

@@ -616,7 +616,7 @@ def _judge_at_once(rater: Rater, pairs: pa.Table, fold: str | None) -> pa.Table:
         judged = ask(rater, blinded)
     else:
         raise DataError(
-            f"rater {rater.name}: some pairs have no text to read: leave them out (needs_text of "
+            f"rater {rater.name}: some pairs have no text to read: leave them out (where: of "
             "data_prep/import_ratings.py), or take recorded judges only"
         )
     rows: dict[str, list[Any]] = {column.name: [] for column in VERDICTS.columns}

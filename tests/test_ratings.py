@@ -158,9 +158,7 @@ MEANS = {"a": 2.0, "b": 3.0, "c": 3.5, "d": 1.0, "e": 4.0, "f": 4.0}
 
 def test_stories_of_a_prompt_become_pairs_with_the_higher_mean_chosen():
     funnel = Funnel()
-    every = pair_rated_stories(
-        stories_of(STORIES), MEANS, funnel, needs_text=False, split="test", keep=["system"]
-    )
+    every = pair_rated_stories(stories_of(STORIES), MEANS, funnel, split="test", keep=["system"])
     rows = {(r["chosen_story_id"], r["rejected_story_id"]): r for r in every.to_pylist()}
     # b and d are the same text; e and f are tied, on whichever side.
     tied = next(pair for pair in rows if set(pair) == {"e", "f"})
@@ -178,22 +176,17 @@ def test_stories_of_a_prompt_become_pairs_with_the_higher_mean_chosen():
     assert steps == {
         "rated": (6, 0), "pairs": (7, 0), "same_text": (6, 1), "ties": (5, 1), "min_gap": (4, 1),
     }  # fmt: skip
-    told = pair_rated_stories(stories_of(STORIES), MEANS, Funnel(), needs_text=True, split="all")
-    assert all(told[side].to_pylist() for side in ("chosen", "rejected"))
-    assert told.num_rows == 3
     shuffled = random.Random(0).sample(STORIES, len(STORIES))
-    again = pair_rated_stories(
-        stories_of(shuffled), MEANS, Funnel(), needs_text=False, split="test", keep=["system"]
-    )
+    again = pair_rated_stories(stories_of(shuffled), MEANS, Funnel(), split="test", keep=["system"])
     assert again.equals(every)
 
 
 def test_stories_that_cannot_be_paired_are_refused():
     stories = stories_of(STORIES)
     with pytest.raises(DataError, match="no column 'sytem' to keep: did you mean 'system'"):
-        pair_rated_stories(stories, MEANS, Funnel(), needs_text=False, split="a", keep=["sytem"])
+        pair_rated_stories(stories, MEANS, Funnel(), split="a", keep=["sytem"])
     with pytest.raises(DataError, match="no prompt has two stories"):
-        pair_rated_stories(stories, {"a": 1.0, "e": 2.0}, Funnel(), needs_text=False, split="a")
+        pair_rated_stories(stories, {"a": 1.0, "e": 2.0}, Funnel(), split="a")
 
 
 def ratings_table(rows):
@@ -366,7 +359,7 @@ def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp
 
 def test_raters_that_read_stand_in_the_same_leaderboard(study, programs, load_program, tmp_path):
     importing, benchmark = programs
-    importing.main(importing.Config(**study, needs_text=True))
+    importing.main(importing.Config(**study, where="story IS NOT NULL"))
     raters = {"longer": {"kind": "longer"}, "coin": {"kind": "random"}}
     benchmark.main(config_of(study, benchmark, tmp_path / "all", raters=raters))
     plain = {"raters": raters, "reference": "longer", "ratings": None}
@@ -391,7 +384,7 @@ def test_raters_that_read_stand_in_the_same_leaderboard(study, programs, load_pr
 
 def test_equal_mean_ratings_are_no_label(study, programs, tmp_path):
     importing, benchmark = programs
-    importing.main(importing.Config(**study, needs_text=True))
+    importing.main(importing.Config(**study, where="story IS NOT NULL"))
     keys = {"raters": {"longer": {"kind": "longer"}}, "reference": "longer", "ratings": None}
     counts = []
     for name in ("pairs", "all_pairs"):
@@ -416,7 +409,7 @@ def test_equal_mean_ratings_are_no_label(study, programs, tmp_path):
 )
 def test_what_cannot_be_done_is_said(study, programs, tmp_path, keys, error, message):
     importing, benchmark = programs
-    importing.main(importing.Config(**study, needs_text=True))
+    importing.main(importing.Config(**study, where="story IS NOT NULL"))
     with pytest.raises(error, match=message):
         benchmark.main(config_of(study, benchmark, tmp_path / "out", **keys))
     assert not (tmp_path / "out").exists()

@@ -115,18 +115,11 @@ def story_digest(prompt: str, text: str) -> str:
 
 
 def _as_number(value: Any) -> float:
-    if isinstance(value, str):
-        word = value.strip().casefold()
-        return _WORDS[word] if word in _WORDS else _finite(float(word))
-    if isinstance(value, bool | int | float):
-        return _finite(float(value))
-    raise ValueError(f"a {type(value).__name__} where a rating belongs")
-
-
-def _finite(number: float) -> float:
-    if not math.isfinite(number):
+    if isinstance(value, str) and (word := value.strip().casefold()) in _WORDS:
+        return _WORDS[word]
+    if not isinstance(value, str | bool | int | float) or not math.isfinite(float(value)):
         raise ValueError("not a finite number")
-    return number
+    return float(value)
 
 
 def read_ratings(
@@ -139,9 +132,9 @@ def read_ratings(
 ) -> pa.Table:
     """Read a table of ratings.
 
-    A row without a value is set aside
-    where people rated; of a recorded judge it is an answer that could not be read, so that the
-    rating is null where less than `least_share` of the values are known.
+    A row without a value is rejected where people rated; of a recorded judge it is an answer that
+    could not be read, so that the rating is null where less than `least_share` of the values are
+    known.
 
     Args:
         how: the file and its columns.
@@ -149,7 +142,7 @@ def read_ratings(
         digests: `story_digest` of every story, None of one without text.
         rejected_rows: takes the rows that cannot be used.
         are_selected: the caller left stories out, so that rows about others are not selected; else
-            they are set aside.
+            they are rejected.
 
     Returns:
         Table by the schema RATINGS, in the order of rater and story.
@@ -162,9 +155,11 @@ def read_ratings(
         raise ConfigError("values: name the columns that hold the ratings")
     if not 0 < how.least_share <= 1:
         raise ConfigError(f"least_share is {how.least_share}: give a share above 0, at most 1")
-    columns = {"story_id": how.story_id, "rater": how.rater}
-    columns |= {} if how.item is None else {"item": how.item}
-    columns |= {} if how.explanation is None else {"explanation": how.explanation}
+    columns = {
+        name: getattr(how, name)
+        for name in ("story_id", "rater", "item", "explanation")
+        if getattr(how, name) is not None
+    }
     file = str(how.table)
     rows = read_table(
         how.table,
@@ -272,7 +267,6 @@ def pair_rated_stories(
     means: Mapping[str, float],
     funnel: Funnel,
     *,
-    needs_text: bool,
     split: str,
     keep: Sequence[str] = (),
 ) -> pa.Table:
@@ -285,7 +279,6 @@ def pair_rated_stories(
         stories: table by the schema RATED_STORIES.
         means: see `people_means`.
         funnel: gets the steps.
-        needs_text: leave out stories without text.
         split: name of the split.
         keep: further columns of the stories, to stand in the pairs once per side.
 
@@ -304,10 +297,6 @@ def pair_rated_stories(
     rows = sorted(stories.to_pylist(), key=lambda row: row["story_id"])
     rated = [row for row in rows if row["story_id"] in means]
     funnel.add("rated", "rated by enough people", "stories", len(rated), len(rows) - len(rated))
-    if needs_text:
-        told = [row for row in rated if row["text"]]
-        funnel.add("text", "the text is known", "stories", len(told), len(rated) - len(told))
-        rated = told
     words = count_words(pa.array([row["text"] or "" for row in rated], pa.large_string()))
     by_prompt: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row, n_words in zip(rated, words.to_pylist(), strict=True):
