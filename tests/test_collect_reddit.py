@@ -361,21 +361,6 @@ def test_nothing_stays_of_a_post_to_skip_but_its_id(
         assert server.requests == before + 2
 
 
-def test_damaged_parts_are_read_again(collect: Callable[..., Any], tmp_path: Path) -> None:
-    world = make_world(1)
-    with FakeReddit(world) as server:
-        collect(server)
-        whole = (tmp_path / "out" / "stories.parquet").read_bytes()
-        parts = sorted((tmp_path / "out" / "parts" / "posts").iterdir())
-        parts[0].write_bytes(parts[0].read_bytes().replace(b"score", b"socre", 1))
-        parts[1].write_bytes(parts[1].read_bytes()[:-9])
-        (tmp_path / "out" / "manifest.json").unlink()
-        before = server.answered["comments"]
-        collect(server)
-        assert server.answered["comments"] == before + 2
-    assert (tmp_path / "out" / "stories.parquet").read_bytes() == whole
-
-
 # Secrets ---------------------------------------------------------------------------------------
 
 
@@ -410,18 +395,6 @@ def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
 
 def first_fault(fault: str) -> Callable[[int, str], str | None]:
     return lambda number, _kind: fault if number == 3 else None
-
-
-def test_missing_credentials_end_the_program_with_what_to_set(
-    program_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("praw_client_id", "praw_client_secret", "praw_site"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    done = program_process(PROGRAM, "--out", tmp_path / "out", "--posts", "[abc]")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: Reddit's credentials are missing")
-    assert "export praw_client_id=... praw_client_secret=..." in done.stderr
 
 
 # Kills -----------------------------------------------------------------------------------------

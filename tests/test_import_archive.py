@@ -208,30 +208,6 @@ def test_of_several_readings_the_latest_is_kept(importing: ModuleType, tmp_path:
         assert rows["t1_c1"]["score"] == 20
 
 
-def test_every_post_is_a_prompt_when_no_tag_is_asked_for(
-    importing: ModuleType, tmp_path: Path
-) -> None:
-    posts = write_dump(
-        tmp_path / "RS",
-        [
-            pushshift_post("p1", "A plain title", link_flair_text=None),
-            pushshift_post("p2", "[WP] Of another", subreddit="shortscarystories"),
-        ],
-    )
-    comments = write_dump(
-        tmp_path / "RC",
-        [
-            pushshift_comment("c1", "p1"),
-            pushshift_comment("c2", "p2", subreddit="shortscarystories"),
-        ],
-    )
-    names = ["WritingPrompts", "shortscarystories"]
-    rows, _ = run(importing, tmp_path, [posts], [comments], subreddits=names, prompt_tags=None)
-    assert [row["flair"] for row in rows.values()] == [None, "WP"]
-    rows, _ = run(importing, tmp_path, [posts], [comments], subreddits=names, prompt_tags=["wp"])
-    assert list(rows) == ["t1_c2"]
-
-
 def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_path: Path) -> None:
     source = random.Random(5)
     whole = pushshift_comment("b0", "p1")
@@ -516,11 +492,14 @@ def test_dumps_that_do_not_fit_each_other_are_told(importing: ModuleType, tmp_pa
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p7")])
     with pytest.raises(DataError, match=r"answers one of the prompts: .* same months"):
         run(importing, tmp_path, [posts], [comments])
-    with pytest.raises(DataError, match=r"no prompt of writingprompts .* 1 of other subreddits"):
-        run(importing, tmp_path, [posts], [comments], subreddits=["writingprompts"])
-    untagged = write_dump(tmp_path / "RS_2", [pushshift_post("p1", "A door")])
+    # In dumps without tags every post is a prompt.
+    untagged = write_dump(tmp_path / "RS_2", [pushshift_post("p7", "A door")])
     with pytest.raises(DataError, match=r"1 posts without the tag.*prompt_tags to null"):
         run(importing, tmp_path, [untagged], [comments])
+    rows, _ = run(importing, tmp_path, [untagged], [comments], prompt_tags=None)
+    assert rows["t1_c1"]["prompt"] == "A door"
+    with pytest.raises(DataError, match=r"no prompt of writingprompts .* 1 of other subreddits"):
+        run(importing, tmp_path, [posts], [comments], subreddits=["writingprompts"])
 
 
 def test_the_program_runs_from_its_config(

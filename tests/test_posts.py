@@ -13,7 +13,6 @@ from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources import posts
 from litbench.sources.posts import (
-    fullname,
     hash_author,
     is_bot,
     load_salt,
@@ -134,15 +133,6 @@ def test_what_is_said_of_a_broken_field_holds_nothing_of_it() -> None:
         assert "RealName" not in str(told.value)
 
 
-@pytest.mark.parametrize("nobody", [None, "", "[deleted]", "[removed]"])
-def test_a_deleted_account_is_nobody(nobody: str | None) -> None:
-    assert hash_author(nobody, SALT) is None
-
-
-def test_a_full_name_is_made_once() -> None:
-    assert {fullname("t1", name) for name in ("abc", "t1_abc", "T1_ABC", " abc\n")} == {"t1_abc"}
-
-
 def test_a_row_has_the_columns_of_a_story(row_of: Callable[..., dict[str, Any]]) -> None:
     row = row_of()
     counted = {"n_words", "n_tokens"}
@@ -193,8 +183,3 @@ def test_a_broken_field_is_named(
 ) -> None:
     with pytest.raises(DataError, match=field):
         row_of(**{field: value})
-
-
-def test_a_post_without_title_is_an_error(row_of: Callable[..., dict[str, Any]]) -> None:
-    with pytest.raises(DataError, match="title is missing"):
-        row_of(post={"title": None})

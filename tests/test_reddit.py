@@ -1,6 +1,5 @@
 """The Reddit client, through the real PRAW, against a server on loopback."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +17,7 @@ from fake_reddit import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litbench import __version__
-from litbench.errors import ConfigError, MissingExtraError
+from litbench.errors import ConfigError
 from litbench.sources.parts import Parts
 from litbench.sources.reddit import (
     RedditClient,
@@ -96,21 +94,6 @@ def test_a_broken_praw_ini_is_an_error_without_its_content(
     assert "planted" not in str(told.value)
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "praw.exceptions", None)
-    with pytest.raises(MissingExtraError, match=r"litbench\[data\]"):
-        RedditClient().info(["t3_abc"])
-
-
-def test_the_user_agent_names_program_and_version(connect: Callable[..., RedditClient]) -> None:
-    with FakeReddit(make_world(1)) as server:
-        connect(server).info(["t3_abc"])
-        assert all(f"litbench:v{__version__}" in agent for agent in server.agents)
-        server.agents.clear()
-        connect(server, praw_user_agent="from the environment").info(["t3_abc"])
-        assert all(agent.startswith("from the environment") for agent in server.agents)
-
-
 def test_a_password_that_praw_finds_is_not_used(connect: Callable[..., RedditClient]) -> None:
     with FakeReddit(make_world(1)) as server:
         connect(server, praw_username="ann", praw_password="planted").info(["t3_abc"])  # noqa: S106
@@ -128,21 +111,6 @@ def test_wrong_credentials_are_no_fault_to_wait_for(connect: Callable[..., Reddi
 
 
 # What is asked and what comes back -------------------------------------------------------------
-
-
-def test_a_search_finds_the_prompt(connect: Callable[..., RedditClient]) -> None:
-    world = make_world(3)
-    with FakeReddit(world) as server:
-        for post in world.posts.values():
-            query = search_query(post["title"])
-            found = connect(server).find("WritingPrompts", "search", query=query, limit=9)
-            assert post["id"] in [one["id"] for one in found]
-        assert not server.violations
-
-
-def test_a_subreddit_that_is_not_there_is_refused(connect: Callable[..., RedditClient]) -> None:
-    with FakeReddit(make_world(1)) as server, pytest.raises(RefusedError, match="banned"):
-        connect(server).find("Nowhere", "new", limit=1)
 
 
 @pytest.mark.parametrize(
@@ -163,18 +131,6 @@ def test_all_top_level_comments_come_and_no_replies(
     assert read.withheld == 0
     assert read.read_utc == NOW
     assert {when for _, when in read.comments} <= {NOW}
-
-
-def test_texts_come_plain(connect: Callable[..., RedditClient]) -> None:
-    world = World()
-    post = world.add_post("[WP] Salt & pepper <3")
-    comment = world.add_comment(post, "a & b < c > d &amp; e")
-    with FakeReddit(world) as server:
-        client = connect(server)
-        read = client.post_with_comments(post)
-        things = client.info([f"t1_{comment}", f"t3_{post}"])
-    assert read.post["title"] == things[f"t3_{post}"]["title"] == "[WP] Salt & pepper <3"
-    assert read.comments[0][0]["body"] == things[f"t1_{comment}"]["body"] == "a & b < c > d &amp; e"
 
 
 def test_comments_that_are_announced_and_not_given_are_counted(

@@ -7,7 +7,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +29,6 @@ from fake_reddit import (
 from litbench.errors import DataError
 from litbench.records import PAIRS, pair_id
 from litbench.sources.posts import hash_author
-from litbench.sources.reddit import RedditError
 from litbench.tables import read_table
 from litbench.text import count_words_of
 
@@ -162,16 +160,6 @@ def test_what_cannot_be_made_is_rejected_with_its_reason(
     }  # fmt: skip
 
 
-def test_half_a_surrogate_pair_is_mended(rehydrate: Callable[..., Any]) -> None:
-    world, pairs = make_published(3, posts=1, third_pairs=0)
-    world.comments[pairs[0]["chosen_comment_id"]]["body"] = "half \udc00 pair"
-    next(iter(world.posts.values()))["title"] = "[WP] Half \ud83d title"
-    with FakeReddit(world) as server:
-        rows = rehydrate(server, pairs)
-    assert "half � pair" in {row["chosen"] for row in rows}
-    assert {row["prompt"] for row in rows} == {"[WP] Half � title"}
-
-
 def test_labels_that_were_published_come_back(
     rehydrate: Callable[..., Any], load_program: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
@@ -298,68 +286,6 @@ def test_what_cannot_be_rehydrated_is_said(rehydrate: Callable[..., Any]) -> Non
 
 
 # Faults ----------------------------------------------------------------------------------------
-
-
-def test_faults_change_neither_the_files_nor_the_useful_requests(
-    rehydrate: Callable[..., Any], tmp_path: Path
-) -> None:
-    world, pairs = make_published(9, posts=400, third_pairs=0)
-    with FakeReddit(world) as calm:
-        rehydrate(calm, pairs, "calm")
-        assert calm.answered == {"token": 1, "info": 12 + 4}
-    with FakeReddit(world, faults=drawn_faults(7, 0.5), hang_seconds=60) as wild:
-        rehydrate(wild, pairs, "wild")
-        assert len(wild.faults) >= 6
-        assert wild.answered == calm.answered
-        assert wild.requests == 17 + wild.faults.total()
-    assert counts_of(tmp_path / "wild")["requests_of_this_run"]["requests"] == wild.requests
-    for name in ("pairs.parquet", "rejected.jsonl"):
-        assert (tmp_path / "calm" / name).read_bytes() == (tmp_path / "wild" / name).read_bytes()
-
-
-def test_a_reddit_that_stays_down_leaves_what_was_fetched_and_the_next_run_resumes(
-    rehydrate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, pairs = make_published(10, posts=200, third_pairs=0)
-    down = FakeReddit(world, faults=lambda number, _: "503" if number > 5 else None)
-    with down, monkeypatch.context() as hurried:
-        hurried.setattr("litbench.sources.reddit._MOST_RETRIES", 2)
-        with pytest.raises(RedditError, match=r"503.*run the same command again"):
-            rehydrate(down, pairs)
-    # Without the first pair, whose chosen comment is in no other, nothing is asked for twice.
-    with FakeReddit(world, now=NOW + 9) as server:
-        rows = rehydrate(server, pairs[::-1][:-1])
-        assert server.answered == {"token": 1, "info": 2 + 2}
-    assert len(rows) == 399
-    assert {row["chosen_score_utc"] for row in rows} == {NOW, NOW + 9}
-
-
-def test_what_an_author_deleted_is_nowhere_after_reading_again(
-    rehydrate: Callable[..., Any], tmp_path: Path
-) -> None:
-    world, pairs = make_published(11, posts=60, third_pairs=0)
-    gone = pairs[4]["chosen_comment_id"]
-    world.comments[gone]["body"] = "unmistakable words"
-    now = int(time.time())
-    with FakeReddit(world, now=now - 40 * 86_400) as server:
-        assert len(rehydrate(server, pairs, read_again_after_days=30)) == 120
-        assert server.answered["info"] == 3
-    world.delete(gone)
-    with FakeReddit(world, now=now) as server:
-        rehydrate(server, pairs, read_again_after_days=60)
-        assert server.requests == 0
-        # Without the first post's pairs other comments share a hundred.
-        for _ in range(2):
-            rows = rehydrate(server, pairs[2:], read_again_after_days=30)
-            assert server.answered == {"token": 1, "info": 3}
-    assert len(rows) == 117
-    assert reasons_of(tmp_path / "out") == {"chosen: deleted": 1}
-    for path in (tmp_path / "out").rglob("*"):
-        if path.is_file():
-            content = path.read_bytes()
-            if path.suffix == ".parquet":
-                content = str(pq.read_table(path).to_pylist()).encode()
-            assert b"unmistakable" not in content, path
 
 
 # Processes -------------------------------------------------------------------------------------
