@@ -6,10 +6,12 @@ Reads submissions and comments as JSON lines, plain or compressed (.zst, .bz2, .
 of a subreddit: first the prompts from the submissions, then the top-level comments of these
 prompts. Both are streamed. Each file is kept in `out/parts` until all are read, so a killed run
 resumes with the file it was in. Writes `stories.parquet`, `rejected.jsonl` (lines that could not
-be used, with reasons) and `manifest.json` into `out`.
+be used, with reasons) and `manifest.json` into `out`. A comment that several files hold is there
+several times; make_stories.py keeps its latest reading.
 """
 
 import glob
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,30 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import Artifact, file_digest, fingerprint, write_atomically
+from litbench.artifact import Artifact, fingerprint, read_part, write_part
 from litbench.config import run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
-from litbench.sources.archive import (
-    KEYED_ROWS,
-    POSTS,
-    Dump,
-    check_subreddits,
-    latest_posts,
-    read_posts,
-    read_stories,
-)
-from litbench.sources.parts import Parts
+from litbench.sources.archive import POSTS, latest_posts, read_posts, read_records, read_stories
 from litbench.sources.posts import PROMPT_TAGS, STORY_ROWS, load_salt, salt_name
 from litbench.tables import RejectedRows, write_sorted_batches
-
-UNKNOWN_TIME = -(1 << 63)
 
 
 @dataclass
@@ -67,17 +57,6 @@ class Config:
     prompt_tags: list[str] | None = field(default_factory=lambda: list(PROMPT_TAGS))
     min_score_age_hours: float = 36
     source: str = "reddit_archive"
-
-
-def check(config: Config) -> None:
-    """Check what the types cannot."""
-    check_subreddits(config.subreddits)
-    if config.min_score_age_hours < 0:
-        raise ConfigError("min_score_age_hours is below 0: give 0 to keep every score")
-    if config.prompt_tags is not None and not all(map(str.isalpha, config.prompt_tags or [""])):
-        raise ConfigError(
-            f"prompt_tags is {config.prompt_tags}: write WP for [WP], or null for every post"
-        )
 
 
 def find_files(patterns: Sequence[str], key: str) -> list[Path]:
@@ -109,119 +88,75 @@ class Part:
 
 def read_file(
     path: Path,
-    kind: str,
-    parts: Parts,
+    folder: Path,
+    made_for: list[Any],
     config: Config,
     bar: "tqdm[Any]",
+    schema: pa.Schema,
     read: Callable[..., Iterator[pa.RecordBatch]],
 ) -> Part:
     """Take out of one file what is wanted, unless an earlier run has done so."""
     before = identity(path)
-    name = f"{kind}/{fingerprint(before)[:16]}"
-    rows, rejected = (parts.folder / f"{name}{end}" for end in (".parquet", ".rejected.jsonl"))
-    made = parts.get(name)
-    if made is not None and made["digests"] == [
-        file_digest(file) if file.exists() else None for file in (rows, rejected)
-    ]:
+    name = fingerprint(made_for, before)[:16]
+    rows, rejected, counted = (folder / f"{name}{end}" for end in (".parquet", ".jsonl", ".json"))
+    counts = read_part(counted, lambda file: json.loads(file.read_bytes()))
+    if counts is not None and all(read_part(one, Path.exists) for one in (rows, rejected)):
         bar.update(path.stat().st_size)
-        return Part(rows, rejected, made["counts"])
+        return Part(rows, rejected, counts)
     bar.set_description(path.name)
-    dump = Dump(path, config.subreddits, bar.update)
-    rejected_rows, counted = RejectedRows(), Counter[str]()
-    batches = read(dump, problem=partial(rejected_rows.add, str(path)), counts=counted)
+    rejected_rows, found = RejectedRows(), Counter[str]()
+    problem = partial(rejected_rows.add, str(path))
+    records = read_records(path, config.subreddits, problem, found, bar.update)
 
     def write(file: Path) -> None:
-        schema = POSTS if kind == "submissions" else KEYED_ROWS
         with pq.ParquetWriter(file, schema, compression="lz4", use_dictionary=False) as sink:
-            for batch in batches:
+            for batch in read(records, problem=problem, counts=found):
                 sink.write_batch(batch)
 
-    write_atomically(rows, write)
-    write_atomically(rejected, rejected_rows.write)
+    write_part(rows, write)
+    write_part(rejected, rejected_rows.write)
     if identity(path) != before:
         raise DataError(f"{path} changed while it was read: run the same command again")
-    counts = {
-        "file": str(path),
-        "bytes": dump.position,
-        "lines": dump.lines,
-        "blank": dump.blank,
-        "elsewhere": dump.elsewhere,
-        "rejected_rows": rejected_rows.counts(),
-        **counted,
-    }
+    counts = {"file": str(path), **found, "rejected_rows": rejected_rows.counts()}
     # Last: only now is the part whole.
-    parts.put(name, {"counts": counts, "digests": [file_digest(rows), file_digest(rejected)]})
+    write_part(counted, lambda file: file.write_text(json.dumps(counts), encoding="utf-8"))
     return Part(rows, rejected, counts)
-
-
-def totals(parts: Sequence[Part]) -> Counter[str]:
-    """Sums over files of what is a number; `rejected_rows` is the sum over its reasons."""
-    total: Counter[str] = Counter()
-    for part in parts:
-        total.update({key: n for key, n in part.counts.items() if isinstance(n, int)})
-        total["rejected_rows"] += sum(part.counts["rejected_rows"].values())
-    return total
 
 
 def add_steps(
     funnel: Funnel,
     unit: str,
     config: Config,
-    found: Counter[str],
-    steps: dict[str, tuple[str, int]],
-) -> None:
-    """Add the steps from the lines of all files to what is left of them."""
+    parts: Sequence[Part],
+    steps: dict[str, tuple[str, str]],
+) -> Counter[str]:
+    """Add the steps from the lines of all files to what is left of them; return the sums."""
+    found: Counter[str] = Counter()
+    for part in parts:
+        found.update({key: n for key, n in part.counts.items() if isinstance(n, int)})
+        found["rejected"] += sum(part.counts["rejected_rows"].values())
     steps = {
-        "subreddits": (f"in {', '.join(config.subreddits)}", found["elsewhere"]),
-        "usable": ("can be read", found["rejected_rows"]),
+        "subreddits": (f"in {', '.join(config.subreddits)}", "elsewhere"),
+        "usable": ("can be read", "rejected"),
         **steps,
     }
     lines = found["lines"] - found["blank"]
     funnel.add("read", f"lines of {unit}", unit, lines, 0)
     rules = [(step, about) for step, (about, _) in steps.items()]
-    funnel.add_all(rules, {step: removed for step, (_, removed) in steps.items()}, lines, unit)
+    funnel.add_all(rules, {step: found[key] for step, (_, key) in steps.items()}, lines, unit)
+    return found
 
 
-def keep_latest(parts: Sequence[Part]) -> tuple[np.ndarray, dict[str, Any]]:
-    """Choose, of several readings of a comment, the latest; of those of one time the last.
-
-    Returns:
-        Which rows of all parts are kept (bool, shape (rows,)); and how old the scores of these
-        were, in hours, when they were read.
-    """
-    names = ["key", "score_utc", "created_utc"]
-    table = pa.concat_tables(pq.read_table(part.rows, columns=names) for part in parts)
-    keys, times = (table[name].fill_null(UNKNOWN_TIME).to_numpy() for name in names[:2])
-    order = np.lexsort((times, keys))
-    keep = np.zeros(len(keys), bool)
-    is_last = np.append(np.diff(keys[order]) != 0, True)[: len(keys)]
-    keep[order[is_last]] = True
-    known = keep & (times != UNKNOWN_TIME)
-    ages = (times[known] - table["created_utc"].to_numpy()[known]) / 3_600
-    about: dict[str, Any] = {"unknown": int(keep.sum() - known.sum())}
-    for name, share in (("percentile_5", 0.05), ("median", 0.5), ("percentile_95", 0.95)):
-        about[name] = round(float(np.quantile(ages, share)), 1) if len(ages) else None
-    return keep, about
-
-
-def batches_of(parts: Sequence[Part], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def batches_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
     """Rows of all parts, in the order of the files."""
     for part in parts:
-        yield from pq.ParquetFile(part.rows).iter_batches(columns=list(columns), batch_size=2_048)
-
-
-def kept_rows(parts: Sequence[Part], keep: np.ndarray) -> Iterator[pa.RecordBatch]:
-    """Those rows of all parts that are kept."""
-    start = 0
-    for batch in batches_of(parts, STORY_ROWS.names):
-        wanted = keep[start : start + batch.num_rows]
-        start += batch.num_rows
-        yield batch.filter(pa.array(wanted))
+        yield from pq.ParquetFile(part.rows).iter_batches(batch_size=2_048)
 
 
 def main(config: Config) -> None:
-    """Read the submissions, read the comments, keep the latest readings, write."""
-    check(config)
+    """Read the submissions, read the comments, write."""
+    if not config.subreddits:
+        raise ConfigError("subreddits is empty: name at least one, such as WritingPrompts")
     submissions = find_files(config.submissions, "submissions")
     comments = find_files(config.comments, "comments")
     salt = load_salt()
@@ -229,7 +164,7 @@ def main(config: Config) -> None:
     inputs = {f"submissions: {path}": identity(path) for path in submissions}
     inputs |= {f"comments: {path}": identity(path) for path in comments}
     inputs["salt"] = salt_name(salt)
-    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
+    artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs, version=2)
     folder = config.out / "parts"
     if artifact.is_current():
         # The run that made it may have been killed before it could remove them.
@@ -242,71 +177,59 @@ def main(config: Config) -> None:
     funnel = Funnel()
     total = sum(path.stat().st_size for path in [*submissions, *comments])
     with tqdm(total=total, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        store = Parts(folder, about_posts)
         read = partial(read_posts, prompt_tags=tags)
         posts_parts = [
-            read_file(path, "submissions", store, config, bar, read) for path in submissions
+            read_file(path, folder, about_posts, config, bar, POSTS, read) for path in submissions
         ]
-        posts = latest_posts(batches_of(posts_parts, POSTS.names))
-        prompts = sum(post is not None for post in posts.values())
-        found = totals(posts_parts)
-        add_steps(funnel, "posts", config, found, {
-            "prompt_tags": ("title opens with a prompt's tag", found["posts"] - found["prompts"]),
-            "latest_reading": ("latest reading of each prompt", found["prompts"] - prompts),
-        })  # fmt: skip
-        if not prompts:
+        steps = {"prompt_tags": ("title opens with a prompt's tag", "not_prompts")}
+        found = add_steps(funnel, "posts", config, posts_parts, steps)
+        if not found["prompts"]:
             raise DataError(
                 f"no prompt of {', '.join(config.subreddits)} is in {', '.join(config.submissions)}"
                 f" ({found['lines']:,} lines, {found['elsewhere']:,} of other subreddits, "
-                f"{len(posts):,} posts without the tag): give other files, spell subreddits "
-                "letter for letter, or set prompt_tags to null for every post"
+                f"{found['not_prompts']:,} posts without the tag): give other files, spell "
+                "subreddits letter for letter, or set prompt_tags to null for every post"
             )
-        store = Parts(folder, about_stories)
         read_comments = partial(
             read_stories,
-            posts=posts,
+            posts=latest_posts(batches_of(posts_parts)),
             source=config.source,
             salt=salt,
             min_score_age_hours=config.min_score_age_hours,
         )
         parts = [
-            read_file(path, "comments", store, config, bar, read_comments) for path in comments
+            read_file(path, folder, about_stories, config, bar, STORY_ROWS, read_comments)
+            for path in comments
         ]
-    keep, score_age = keep_latest(parts)
-    stories, found = int(keep.sum()), totals(parts)
-    add_steps(funnel, "comments", config, found, {
-        "top_level": ("answers a post, not a comment", found["replies"]),
-        "known_posts": ("its post is in the submissions", found["unknown_posts"]),
-        "prompt_tags": ("its post is a prompt", found["not_prompts"]),
-        "latest_reading": ("latest reading of each comment", found["rows"] - stories),
-    })  # fmt: skip
+    steps = {
+        "top_level": ("answers a post, not a comment", "replies"),
+        "known_posts": ("its post is in the submissions", "unknown_posts"),
+        "prompt_tags": ("its post is a prompt", "not_prompts"),
+    }
+    found = add_steps(funnel, "comments", config, parts, steps)
+    stories = found["rows"]
     assert funnel.steps[-1].kept == stories, "every line is counted"
     print(funnel)
     if not stories:
         raise DataError(
-            f"no comment in {', '.join(config.comments)} answers one of {prompts:,} prompts: give "
+            f"no comment in {', '.join(config.comments)} answers one of the prompts: give "
             "submissions and comments of the same months (the steps above say where the lines went)"
         )
-    reader = pa.RecordBatchReader.from_batches(STORY_ROWS, kept_rows(parts, keep))
+    reader = pa.RecordBatchReader.from_batches(STORY_ROWS, batches_of(parts))
     artifact.write("stories.parquet", lambda path: write_sorted_batches(reader, STORIES, path))
     every = [*posts_parts, *parts]
-    rejected: Counter[str] = Counter()
-    for part in every:
-        rejected.update(part.counts["rejected_rows"])
 
     def join(path: Path) -> None:
-        path.write_bytes(b"".join(part.rejected.read_bytes() for part in every))
+        with path.open("wb") as file:
+            for part in every:
+                file.write(part.rejected.read_bytes())
 
     artifact.write("rejected.jsonl", join)
     scores = {name: found[f"scores_{name}"] for name in ("not_settled", "hidden", "missing")}
     artifact.counts = {
         "stories": stories,
-        "prompts": prompts,
         "funnel": funnel.plain(),
-        # Of all rows, before the latest reading of each was chosen.
         "scores_null": scores,
-        "score_age_hours": score_age,
-        "rejected_rows": dict(rejected.most_common()),
         "files": [part.counts for part in every],
     }
     artifact.finish()
@@ -314,9 +237,11 @@ def main(config: Config) -> None:
     print(f"{config.out / 'stories.parquet'}: {stories:,} stories")
     print(
         f"  scores left null: {scores['not_settled']:,} read before they settled, "
-        f"{scores['hidden']:,} hidden, {scores['missing']:,} missing; half were read within "
-        f"{score_age['median']} hours of posting"
+        f"{scores['hidden']:,} hidden, {scores['missing']:,} missing"
     )
+    rejected = Counter[str]()
+    for part in every:
+        rejected.update(part.counts["rejected_rows"])
     for reason, number in rejected.most_common():
         print(f"  rejected: {number:,} lines, {reason} (see rejected.jsonl)")
 

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import yaml
@@ -36,9 +34,6 @@ from litbench.tables import check_parquet
 
 SIDES = ("chosen", "rejected")
 TEXTS = ("prompt", "chosen", "rejected")
-# As litbench.sources.posts.hash_author writes them.
-AUTHOR_HASH = "[0-9a-f]{16}"
-ROWS_PER_FILE, ROWS_PER_GROUP = 50_000, 10_000
 LABEL_SOURCES = {
     "votes": "The chosen story of a pair has more votes of readers than the rejected one.",
     "people": "People said which story of a pair is better.",
@@ -46,26 +41,14 @@ LABEL_SOURCES = {
     "planted": "**The votes behind these labels are simulated. No claim about readers, writers or "
     "models can be made from them.**",
 }
-# What the Hub calls the sizes of data sets.
-SIZES = {
-    10**3: "n<1K",
-    10**4: "1K<n<10K",
-    10**5: "10K<n<100K",
-    10**6: "100K<n<1M",
-    10**7: "1M<n<10M",
-    10**8: "10M<n<100M",
-}
 STATISTICS = """
     SELECT split, count(*) AS pairs, count(DISTINCT prompt_id) AS prompts,
       round(avg((chosen_n_words + rejected_n_words) / 2), 1) AS "words per story, mean",
       round(avg((chosen_n_words > rejected_n_words)::INT), 4) AS "chosen story longer, share",
-      round(avg((chosen_n_words = rejected_n_words)::INT), 4) AS "both equally long, share",
       median(chosen_score) AS "score of chosen, median",
       median(rejected_score) AS "score of rejected, median",
-      strftime(to_timestamp(least(min(chosen_created_utc), min(rejected_created_utc))),
-        '%Y-%m-%d') AS "first story posted",
-      strftime(to_timestamp(greatest(max(chosen_created_utc), max(rejected_created_utc))),
-        '%Y-%m-%d') AS "last story posted"
+      make_date((min(chosen_created_utc) // 86400)::INT) AS "first chosen story posted",
+      make_date((max(chosen_created_utc) // 86400)::INT) AS "last chosen story posted"
     FROM pairs GROUP BY split ORDER BY split
 """
 RIGHTS_OF_IDS = """\
@@ -88,13 +71,10 @@ class Config:
         repository: owner/name on the Hub.
         contact: where authors write to have a story removed: an address or a page.
         out: folder to write.
-        title: heading of the card; the name of the repository when null.
         about: what the set is, in words.
         license: the Hub's key for the licence of the selection and the labels.
         language: codes of the texts' languages, such as en.
-        tags: words to find the set by.
         ids_only: publish ids of comments and labels, and no text.
-        authors: also publish the salted hashes of authors' names; plain names are refused.
         private: make the data set private.
         dry_run: write the folder and push nothing.
     """
@@ -103,22 +83,17 @@ class Config:
     repository: str
     contact: str
     out: Path
-    title: str | None = None
     about: str = ""
     license: str = "other"
     language: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=lambda: ["preference", "reward-model"])
     ids_only: bool = False
-    authors: bool = False
     private: bool = True
     dry_run: bool = True
 
 
 def published_columns(names: Sequence[str], config: Config) -> dict[str, str]:
     """The columns to publish: their names in pairs.parquet by the names that they get."""
-    # With the id of a comment anybody can look its author up, and so undo the hash.
-    authors = config.authors and not config.ids_only
-    kept = [name for name in names if authors or not name.endswith("_author")]
+    kept = [name for name in names if not name.endswith("_author")]
     if not config.ids_only:
         return {name: name for name in kept}
     # Extra columns may hold texts, such as rationales.
@@ -131,29 +106,21 @@ def published_columns(names: Sequence[str], config: Config) -> dict[str, str]:
     return {renamed.get(name, name): name for name in kept if name in declared}
 
 
-def check_values(path: Path, columns: Sequence[str], config: Config) -> None:
-    """Refuse to publish authors' names, and ids of stories that Reddit does not know.
+def check_ids(path: Path) -> None:
+    """Refuse to publish ids that Reddit does not know, which may hold texts.
 
     Raises:
-        DataError: a column holds anything else than salted hashes, or than Reddit's ids.
+        DataError: a column holds anything else than Reddit's ids.
     """
-    hashed = "salted hashes (set authors to false, or hash them)"
-    patterns = {
-        name: (AUTHOR_HASH, hashed) for name in columns if name.endswith("_author")
-    }  # fmt: skip
-    if config.ids_only:
-        ids = "Reddit's ids (ids_only needs pairs of Reddit's comments)"
-        patterns |= {f"{side}_story_id": (f"t1_{THING_ID}", ids) for side in SIDES}
-        patterns["prompt_id"] = (f"t3_{THING_ID}", ids)
-    for name, (pattern, wanted) in patterns.items():
-        values = pq.read_table(path, columns=[name])[name].cast(pa.large_string())
-        fits = pc.match_substring_regex(values, pattern=rf"\A(?:{pattern})\z")
-        wrong = pc.indices_nonzero(pc.invert(fits))
-        if len(wrong):
-            # Without the value: it may be a person's name, and messages end up in logs.
+    kinds = {"chosen_story_id": "t1", "rejected_story_id": "t1", "prompt_id": "t3"}
+    for name, kind in kinds.items():
+        values = pq.read_table(path, columns=[name])[name].to_pylist()
+        wrong = sum(not re.fullmatch(f"{kind}_{THING_ID}", value) for value in values)
+        if wrong:
+            # Without the values: messages end up in logs.
             raise DataError(
-                f"{path}: column {name}: {len(wrong):,} values, the first in row "
-                f"{wrong[0].as_py() + 1:,}, are not {wanted}"
+                f"{path}: column {name}: {wrong:,} values are not Reddit's ids: ids_only needs "
+                "pairs of Reddit's comments"
             )
 
 
@@ -175,23 +142,16 @@ def split_names(splits: Sequence[str]) -> dict[str, str]:
 def write_data(
     folder: Path, path: Path, columns: Mapping[str, str], names: Mapping[str, str]
 ) -> None:
-    """Write `SPLIT-0.parquet`, `SPLIT-1.parquet`, ... for every split, in the order of the rows."""
+    """Write `SPLIT.parquet` for every split, in the order of the rows."""
+    fields = {new: pa_dataset.field(old) for new, old in columns.items()}
     for split, name in names.items():
-        pa_dataset.write_dataset(
-            pa_dataset.dataset(path).scanner(
-                columns={new: pa_dataset.field(old) for new, old in columns.items()},
-                filter=pa_dataset.field("split") == split,
-                batch_size=2_048,
-            ),
-            folder,
-            format="parquet",
-            basename_template=f"{name}-{{i}}.parquet",
-            file_options=pa_dataset.ParquetFileFormat().make_write_options(compression="zstd"),
-            existing_data_behavior="overwrite_or_ignore",
-            preserve_order=True,
-            max_rows_per_file=ROWS_PER_FILE,
-            max_rows_per_group=ROWS_PER_GROUP,
+        rows = pa_dataset.dataset(path).scanner(
+            columns=fields, filter=pa_dataset.field("split") == split, batch_size=2_048
         )
+        file = folder / f"{name}.parquet"
+        with pq.ParquetWriter(file, rows.projected_schema, compression="zstd") as writer:
+            for batch in rows.to_batches():
+                writer.write_batch(batch)
 
 
 def as_code(values: Any) -> str:
@@ -200,20 +160,8 @@ def as_code(values: Any) -> str:
     return textwrap.indent(text, "    ", lambda _: True)
 
 
-def only_numbers(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts without anything else, such as lists and texts."""
-    return {
-        key: only_numbers(value) if isinstance(value, Mapping) else value
-        for key, value in counts.items()
-        if isinstance(value, int | float | Mapping)
-    }
-
-
 def describe_making(manifest: Mapping[str, Any]) -> list[str]:
     """Program, config, inputs and counts."""
-    program = str(manifest.get("program", ""))
-    if re.fullmatch(r"\w+\.py", program) is None:
-        raise DataError(f"the manifest names the program {program!r:.60}: make the pairs again")
     inputs = {
         name: source["sha256"] if source["sha256"].startswith("name:")
         else f"{Path(source['path']).name}, SHA-256 {source['sha256'][:16]}"
@@ -226,20 +174,21 @@ def describe_making(manifest: Mapping[str, Any]) -> list[str]:
     counts = manifest.get("counts", {})
     # make_pairs.py has what make_stories.py counted under "stories".
     before = counts.get("stories")
-    steps = before.get("funnel", []) if isinstance(before, Mapping) else []
+    before = before if isinstance(before, Mapping) else {}
     rows = [
         (step["about"], f"{step['kept']:,} {step['unit']}", f"{step['removed']:,}")
-        for step in [*steps, *counts.get("funnel", [])]
+        for step in [*before.get("funnel", []), *counts.get("funnel", [])]
     ]
     version = manifest.get("versions", {}).get("litbench", "?")
     return [
         "## How it was made",
-        f"By `{program}` of LitBench {escape(version)} on "
+        f"By {escape(manifest['program'])} of LitBench {escape(version)} on "
         f"{escape(manifest.get('finished_utc', '?'))}, from these inputs and by these rules:",
         as_code({"inputs": inputs, "config": config}),
         "What each step kept and removed:",
         "\n".join(make_rows(("step", "kept", "removed"), rows)),
-        as_code(only_numbers(counts)),
+        "Rows that could not be used:",
+        as_code({**before.get("rejected_rows", {}), **counts.get("rejected_rows", {})}),
     ]
 
 
@@ -252,49 +201,46 @@ def write_card(
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "data") from error
     schema = pq.read_schema(path)
-    pairs = pq.read_table(
-        path, columns=[one.name for one in PAIRS.columns if one.name not in TEXTS]
-    )
+    columns_read = [one.name for one in PAIRS.columns if one.name not in TEXTS]
+    pairs = pq.read_table(path, columns=columns_read)
     sources = Counter(pairs["label_source"].to_pylist())
-    names = split_names(pc.unique(pairs["split"]).to_pylist())
+    with duckdb.connect() as connection:
+        found = connection.register("pairs", pairs).sql(STATISTICS)
+        heading, *rows = zip(found.columns, *found.fetchall(), strict=True)
+    # What the source does not have is left out.
+    statistics = [row for row in rows if any(value is not None for value in row[1:])]
+    names = split_names(heading[1:])
     data = DatasetCardData(
         license=config.license,
         language=config.language or None,
-        pretty_name=config.title or config.repository,
+        pretty_name=config.repository,
         task_categories=["text-classification"],
-        tags=[*config.tags, "litbench"],
-        size_categories=[next(size for n, size in SIZES.items() if pairs.num_rows < n)],
+        tags=["preference", "reward-model", "litbench"],
         configs=[
             {
                 "config_name": "default",
                 "data_files": [
-                    {"split": name, "path": f"data/{name}-*"} for name in names.values()
+                    {"split": name, "path": f"data/{name}.parquet"} for name in names.values()
                 ],
             }
         ],
     )
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'").register("pairs", pairs)
-        found = connection.sql(STATISTICS)
-        heading, *rows = zip(found.columns, *found.fetchall(), strict=True)
-    # What the source does not have is left out.
-    statistics = [row for row in rows if any(value is not None for value in row[1:])]
     about = {column.name: (column.kind, column.about) for column in PAIRS.columns}
     described = [
         (new, *about.get(old, (str(schema.field(old).type), "kept from the source")))
         for new, old in columns.items()
     ]
-    paragraphs = [escape(part) for part in re.split(r"\n\s*\n", config.about) if part.strip()]
+    of_ids = (
+        "`python data_prep/rehydrate.py` of LitBench fetches the comments that are still there and "
+        "makes full pairs of these ids."
+    )
     parts = [
         f"---\n{data.to_yaml()}\n---",
-        f"# {escape(config.title or config.repository)}",
-        *paragraphs,
-        f"{pairs.num_rows:,} pairs of stories, each pair written to the same prompt and with one "
+        f"# {escape(config.repository)}",
+        escape(config.about),
+        f"{sources.total():,} pairs of stories, each pair written to the same prompt and with one "
         "story preferred to the other.",
-        *(
-            ["`python data_prep/rehydrate.py` of LitBench fetches the comments that are still "
-             "there and makes full pairs of these ids."] if config.ids_only else []
-        ),
+        of_ids if config.ids_only else "",
         "## Labels",
         "\n".join(make_rows(("label source", "pairs"), sorted(sources.items()))),
         *(LABEL_SOURCES[source] for source in sorted(sources)),
@@ -310,14 +256,13 @@ def write_card(
         f"**To have a story removed**, write to {escape(config.contact)} and name it by its id or "
         "its address. It goes from the next version of this set; ask the Hub for the removal of "
         "older ones.",
-    ]  # fmt: skip
-    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+    ]
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
 def main(config: Config) -> None:
     """Write the folder; push it when told to."""
-    if str(parse_name(config.repository)) != parse_name(config.repository).repository:
-        raise ConfigError(f"repository is '{config.repository}': give owner/name and no more")
+    parse_name(config.repository)
     if not config.contact.strip():
         raise ConfigError("contact is empty: say where authors can ask to be removed")
     path = config.artifact / "pairs.parquet"
@@ -332,10 +277,12 @@ def main(config: Config) -> None:
         program=__file__,
         config=keys,
         inputs={"artifact": config.artifact / "manifest.json", "pairs": path},
+        version=2,
     )
     if not artifact.is_current():
         columns = published_columns(pq.read_schema(path).names, config)
-        check_values(path, list(columns.values()), config)
+        if config.ids_only:
+            check_ids(path)
         counts = Counter(pq.read_table(path, columns=["split"])["split"].to_pylist())
         names = split_names(list(counts))
         card = write_card(manifest, path, columns, config)

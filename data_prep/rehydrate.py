@@ -7,40 +7,37 @@ with `chosen_comment_id` and `rejected_comment_id`, as push_to_hub.py writes it 
 asks Reddit for a hundred comments at a time, then for their posts, whose titles are the prompts.
 Every hundred is kept in `out/parts` as soon as it was read: a killed run resumes with the next.
 
-The label stays as published. Writes `pairs.parquet`, `comments.parquet` (every comment asked for
-and what has become of it), `rejected.jsonl` (pairs that cannot be made, with reasons) and
-`manifest.json` into `out`, and prints what has changed since publication. Texts are as Reddit
-shows them; import_pairs.py with `cleaning` cleans them.
+The label stays as published. Writes `pairs.parquet`, `rejected.jsonl` (pairs that cannot be made,
+with reasons) and `manifest.json` into `out`, and prints what has changed since publication. Texts
+are as Reddit shows them; import_pairs.py with `cleaning` cleans them.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
 from functools import partial
-from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
+import pandas as pd
 import pyarrow as pa
 from tqdm import tqdm
 
 from litbench.artifact import Artifact
 from litbench.config import run_program
-from litbench.errors import ConfigError, DataError
+from litbench.errors import DataError
 from litbench.records import PAIRS, Column, Schema, pair_id
 from litbench.sources.parts import Parts
 from litbench.sources.posts import (
     THING_ID,
     fullname,
     load_salt,
-    mend,
-    mend_row,
     salt_name,
     story_row,
+    text_of,
 )
 from litbench.sources.reddit import BATCH, RedditClient, text_state
 from litbench.tables import ROW, RejectedRows, read_table, write_table
@@ -60,25 +57,9 @@ IDS = Schema(
     ),
     key=("chosen_comment_id", "rejected_comment_id"),
 )
-COMMENTS = pa.schema(
-    [
-        ("story_id", pa.large_string()),
-        ("prompt_id", pa.large_string()),
-        ("state", pa.large_string()),
-        ("text", pa.large_string()),
-        ("n_words", pa.int64()),
-        ("score", pa.int64()),
-        ("score_utc", pa.int64()),
-        ("published_score", pa.int64()),
-        ("created_utc", pa.int64()),
-        ("edited_utc", pa.int64()),
-        ("author", pa.large_string()),
-    ]
-)
 # What a pair has beyond PAIRS, each once per side.
 EXTRA = ("score_utc", "published_score", "edited_utc")
 
-LabelSource = Literal["votes", "people", "model", "planted"]
 # What is known of comments or posts, by full name.
 Facts = dict[str, dict[str, Any]]
 
@@ -90,15 +71,11 @@ class Config:
     Attributes:
         pairs: a file, a folder saved by datasets, or owner/name[@revision][:split].
         out: folder to write.
-        columns: for each of chosen_comment_id, rejected_comment_id, chosen_upvotes and
-            rejected_upvotes, and for label_source, split, margin, weight and fold, its column in
-            `pairs`, where that has another name; "'test'" is the same for all pairs.
+        columns: for each column of the ids (chosen_comment_id, rejected_comment_id,
+            chosen_upvotes, rejected_upvotes) and of the labels (label_source, split, margin,
+            weight, fold) its column in `pairs`, where that has another name; "'train'" is the same
+            for all pairs. Where nothing else is said, label_source is votes and split is test.
         where: SQL condition on the columns of `pairs`.
-        published: the day the pairs were published, as "2025-07-01"; comments edited after it are
-            counted. Null counts edited comments only.
-        label_source: who preferred the chosen stories of pairs that do not say so themselves:
-            votes, people, model or planted.
-        split: written into the column `split` of pairs that have none themselves.
         read_again_after_days: comments and posts read longer ago are read again, which drops what
             authors have deleted since; null keeps them.
     """
@@ -107,9 +84,6 @@ class Config:
     out: Path
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
-    published: str | None = None
-    label_source: LabelSource = "votes"
-    split: str = "test"
     read_again_after_days: float | None = None
 
 
@@ -124,26 +98,20 @@ def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]
         numbered=True,
     )
     given: list[dict[str, Any]] = []
-    orders: dict[str, set[str]] = {}
+    chosen_of: dict[str, set[str]] = {}
     for row in table.select([ROW, *(one.name for one in IDS.columns)]).to_pylist():
-        number = row.pop(ROW)
-        spelled = {side: row.pop(f"{side}_comment_id") for side in SIDES}
-        names = {side: fullname("t1", name) for side, name in spelled.items()}
-        wrong = [side for side in SIDES if not re.fullmatch(f"t1_{THING_ID}", names[side])]
-        if wrong:
-            column, value = f"{wrong[0]}_comment_id", spelled[wrong[0]]
-            rejected_rows.add(config.pairs, number, column, "not a comment's id", value)
-        elif names["chosen"] == names["rejected"]:
-            column, reason = "rejected_comment_id", "the same comment on both sides"
-            rejected_rows.add(config.pairs, number, column, reason, names["rejected"])
-        else:
-            name = pair_id(*names.values())
-            orders.setdefault(name, set()).add(names["chosen"])
-            given.append({"row": number, "pair_id": name, **names, **row})
+        names = {side: fullname("t1", row[f"{side}_comment_id"]) for side in SIDES}
+        name = pair_id(*names.values())
+        chosen_of.setdefault(name, set()).add(names["chosen"])
+        given.append({**row, **names, "pair_id": name})
     kept: dict[str, dict[str, Any]] = {}
     for pair in given:
         reason = None
-        if len(orders[pair["pair_id"]]) == 2:
+        if not all(re.fullmatch(f"t1_{THING_ID}", pair[side]) for side in SIDES):
+            reason = "not a comment's id"
+        elif pair["chosen"] == pair["rejected"]:
+            reason = "the same comment on both sides"
+        elif len(chosen_of[pair["pair_id"]]) == 2:
             reason = "the pair stands there with the sides swapped, too"
         elif pair["pair_id"] in kept:
             reason = "the pair stands there already"
@@ -151,44 +119,33 @@ def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]
             kept[pair["pair_id"]] = pair
         else:
             shown = [pair[side] for side in SIDES]
-            rejected_rows.add(config.pairs, pair["row"], "chosen_comment_id", reason, shown)
+            rejected_rows.add(config.pairs, pair[ROW], "ids", reason, shown)
     return list(kept.values())
-
-
-# Reading from Reddit ---------------------------------------------------------------------------
 
 
 def comment_facts(thing: Mapping[str, Any] | None, read_utc: int, salt: str) -> dict[str, Any]:
     """What is kept of a comment: its row without the prompt, and its state.
 
     States: present, deleted (by its author), removed (by moderators or Reddit), missing (Reddit
-    does not know the id), broken (with `reason`).
+    does not know the id), or what is broken about it.
     """
     if thing is None:
-        return {"state": "missing", "score_utc": read_utc}
+        return {"state": "missing"}
+    # The post is read later; its id is all that is known here.
+    post = {"id": thing.get("link_id"), "title": ""}
     try:
-        # The post is read later; its id is all that is known here.
-        post = {"id": thing.get("link_id"), "title": ""}
         row = story_row(thing, post, source="reddit", salt=salt, score_utc=read_utc, escaped=False)
     except DataError as error:
-        return {"state": "broken", "reason": str(error), "score_utc": read_utc}
-    mended = mend_row(row)
+        return {"state": str(error)}
     names = ("prompt_id", "text", "score", "score_utc", "created_utc", "edited_utc", "author")
-    return {
-        "state": text_state(row["text"]),
-        "edited": bool(thing.get("edited")),
-        "mended": mended > 0,
-        **{name: row[name] for name in names},
-    }
+    return {"state": text_state(row["text"]), **{name: row[name] for name in names}}
 
 
 def post_facts(thing: Mapping[str, Any] | None, _: int) -> dict[str, Any]:
     """What is kept of a post: its title and whether that is there to be read."""
-    title = None if thing is None else thing.get("title")
-    if not isinstance(title, str):
-        return {"state": "missing", "title": None}
+    title = None if thing is None else text_of(thing, "title", needed=False)
     # A post without its title is no prompt; one whose text or picture is gone still is.
-    return {"state": text_state(title), "title": mend(title)}
+    return {"state": "missing" if title is None else text_state(title), "title": title}
 
 
 def fetch(
@@ -197,18 +154,13 @@ def fetch(
     keep: Callable[[Mapping[str, Any] | None, int], dict[str, Any]],
     client: RedditClient,
     parts: Parts,
-) -> tuple[Facts, int]:
-    """Facts about comments or posts; those that are absent from the parts are requested.
-
-    Returns:
-        The facts, and how many of them an earlier run had read.
-    """
-    held = [part for name in parts.names(kind) if (part := parts.get(name)) is not None]
+) -> Facts:
+    """Facts about comments or posts; those that no part has are requested."""
     facts: Facts = {}
-    # What was read last counts.
-    for part in sorted(held, key=lambda part: part["read_utc"]):
-        facts |= {name: one for name, one in part["things"].items() if name in wanted}
-    read_before = len(facts)
+    for name in parts.names(kind):
+        part = parts.get(name)
+        assert part is not None
+        facts |= part["things"]
     missing = sorted(wanted - facts.keys())
     starts = range(0, len(missing), BATCH)
     for start in tqdm(starts, desc=kind, unit="request", disable=None, leave=False):
@@ -217,10 +169,7 @@ def fetch(
         new = {name: keep(things.get(name), client.read_utc) for name in batch}
         parts.put(f"{kind}/{digest(*batch)}", {"read_utc": client.read_utc, "things": new})
         facts |= new
-    return facts, read_before
-
-
-# Making pairs ----------------------------------------------------------------------------------
+    return facts
 
 
 def make_pairs(
@@ -238,28 +187,22 @@ def make_pairs(
     rows = []
     for pair in given:
         sides = {side: comments[pair[side]] for side in SIDES}
-        absent = [(side, one) for side, one in sides.items() if one["state"] != "present"]
-        reason = None
-        if absent:
-            side, one = absent[0]
-            reason = (side, one.get("reason", one["state"]))
-        else:
-            prompts = [posts[one["prompt_id"]] for one in sides.values()]
-            states = [one["state"] for one in prompts if one["state"] != "present"]
-            if states:
-                reason = ("prompt", states[0])
-            elif len({normalise_prompt(one["title"]) for one in prompts}) > 1:
-                reason = ("prompt", "the comments answer two prompts")
-        if reason is not None:
+        prompts = [posts[one["prompt_id"]] for one in sides.values() if one["state"] == "present"]
+        reasons = [(side, one["state"]) for side, one in sides.items()]
+        reasons += [("prompt", one["state"]) for one in prompts]
+        reasons = [(column, state) for column, state in reasons if state != "present"]
+        if not reasons and len({normalise_prompt(one["title"]) for one in prompts}) > 1:
+            reasons = [("prompt", "the comments answer two prompts")]
+        if reasons:
             shown = [pair[side] for side in SIDES]
-            rejected_rows.add(config.pairs, pair["row"], *reason, shown)
+            rejected_rows.add(config.pairs, pair[ROW], *reasons[0], shown)
             continue
         row = {
             **pair,
             "prompt_id": sides["chosen"]["prompt_id"],
             "prompt": prompts[0]["title"],
-            "label_source": pair["label_source"] or config.label_source,
-            "split": pair["split"] or config.split,
+            "label_source": pair["label_source"] or "votes",
+            "split": pair["split"] or "test",
         }
         for side, one in sides.items():
             row |= {f"{side}_{name}": value for name, value in one.items()}
@@ -275,143 +218,83 @@ def make_pairs(
     return table
 
 
-def comment_table(given: Sequence[Mapping[str, Any]], comments: Facts) -> pa.Table:
-    """Every comment asked for, by its id."""
-    published = {pair[side]: pair[f"{side}_upvotes"] for pair in given for side in SIDES}
-    rows = [
-        {"story_id": name, **facts, "published_score": published[name]}
-        for name, facts in sorted(comments.items())
-    ]
-    table = pa.Table.from_pylist(rows, COMMENTS)
-    place = table.column_names.index("n_words")
-    return table.set_column(place, "n_words", count_words(table["text"]))
-
-
-def changes(
-    given: Sequence[Mapping[str, Any]], comments: Facts, n_pairs: int, published_utc: int | None
-) -> dict[str, Any]:
-    """What has become of the comments, their votes and the pairs since publication."""
+def changes(pairs: pa.Table, comments: Facts, n_published: int) -> dict[str, Any]:
+    """What has become of the comments, and of the votes of the pairs, since publication."""
     states = Counter(one["state"] for one in comments.values())
-    present = [one for one in comments.values() if one["state"] == "present"]
-    steps_of = {}
-    for pair, side in product(given, SIDES):
-        before, now = pair[f"{side}_upvotes"], comments[pair[side]].get("score")
-        if before is not None and now is not None:
-            # A comment of several pairs counts once.
-            steps_of[pair[side]] = now - before
-    steps = list(steps_of.values())
-    shares = (0.05, 0.25, 0.5, 0.75, 0.95)
-    quantiles = np.quantile(steps, shares).tolist() if steps else []
-    both = [[comments[pair[side]] for side in SIDES] for pair in given]
-    both = [sides for sides in both if all(one["state"] == "present" for one in sides)]
-    voted = [(a["score"], b["score"]) for a, b in both if None not in (a["score"], b["score"])]
-    turned = sum(a < b for a, b in voted)
+    frame = pairs.to_pandas(types_mapper=pd.ArrowDtype)
+    sides = [
+        frame[[f"{side}_{name}" for name in ("story_id", "score", "published_score")]]
+        .set_axis(["story_id", "now", "before"], axis=1)
+        for side in SIDES
+    ]  # fmt: skip
+    stories = pd.concat(sides).drop_duplicates("story_id").dropna()
+    steps = (stories["now"] - stories["before"]).astype("float64")
+    ahead = (frame["chosen_score"] - frame["rejected_score"]).dropna()
     return {
         "comments": {
             "asked_for": len(comments),
-            "fetched": len(comments) - states["missing"] - states["broken"],
-            **{
-                state: states[state]
-                for state in ("present", "deleted", "removed", "missing", "broken")
-            },
-            "edited": sum(one["edited"] for one in present),
-            "edited_since_publication": None
-            if published_utc is None
-            else sum((one["edited_utc"] or 0) > published_utc for one in present),
-            "account_deleted": sum(one["author"] is None for one in present),
-            "mended": sum(one["mended"] for one in present),
+            **dict(sorted(states.items())),
+            "edited": sum(one.get("edited_utc") is not None for one in comments.values()),
         },
         "score_changes": {
             "comments": len(steps),
-            "unchanged": steps.count(0),
+            "unchanged": int((steps == 0).sum()),
             "quantiles": {
-                f"{share:.0%}": value for share, value in zip(shares, quantiles, strict=False)
+                f"{share:.0%}": None if steps.empty else float(steps.quantile(share))
+                for share in (0.05, 0.25, 0.5, 0.75, 0.95)
             },
         },
         "order": {
-            "pairs_with_both_scores": len(voted),
-            "changed": turned,
-            "changed_share": turned / len(voted) if voted else None,
-            "tied": sum(a == b for a, b in voted),
+            "pairs_with_both_scores": len(ahead),
+            "changed": int((ahead < 0).sum()),
+            "tied": int((ahead == 0).sum()),
         },
-        "chosen_later": {
-            "pairs_with_both_times": len(both),
-            "holds": sum(a["created_utc"] > b["created_utc"] for a, b in both),
-        },
-        "coverage": {
-            "published": len(given), "made": n_pairs, "share": n_pairs / len(given)
-        },
-    }  # fmt: skip
-
-
-def say(found: Mapping[str, Any]) -> None:
-    """Print the changes."""
-    for name in ("comments", "score_changes", "order", "chosen_later", "coverage"):
-        values = ", ".join(
-            f"{key.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else
-            f"{key.replace('_', ' ')} {value}"
-            for key, value in found[name].items()
-        )  # fmt: skip
-        print(f"  {name.replace('_', ' ')}: {values}")
+        "chosen_later": int((frame["chosen_created_utc"] > frame["rejected_created_utc"]).sum()),
+        "coverage": {"published": n_published, "made": len(frame)},
+    }
 
 
 def main(config: Config) -> None:
     """Read ids, request what is absent, make pairs, report what has changed."""
-    published_utc = _end_of_day(config.published)
     rejected_rows, salt = RejectedRows(), load_salt()
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs={"pairs": config.pairs, "salt": salt_name(salt)},
+        version=2,
     )
-    depends_on = {"form": 3, "salt": salt_name(salt)}
-    parts = Parts(config.out / "parts", depends_on, config.read_again_after_days)
-    if parts.are_current() and artifact.is_current():
+    depends_on = {"form": 4, "salt": salt_name(salt)}
+    parts = Parts(config.out, depends_on, config.read_again_after_days)
+    if parts.names() and artifact.is_current():
         return
     given = read_ids(config, rejected_rows)
-    if not given:
-        raise DataError(f"{config.pairs}: no pair of ids is left: {rejected_rows.counts()}")
     wanted = {pair[side] for pair in given for side in SIDES}
     with closing(RedditClient()) as client:
-        keep = partial(comment_facts, salt=salt)
-        comments, comments_before = fetch("comments", wanted, keep, client, parts)
+        comments = fetch("comments", wanted, partial(comment_facts, salt=salt), client, parts)
+        comments = {name: one for name, one in comments.items() if name in wanted}
         answered = {one["prompt_id"] for one in comments.values() if one["state"] == "present"}
-        posts, posts_before = fetch("posts", answered, post_facts, client, parts)
+        posts = fetch("posts", answered, post_facts, client, parts)
     pairs = make_pairs(given, comments, posts, config, rejected_rows)
     if pairs.num_rows == 0:
-        raise DataError(f"{config.pairs}: no pair could be made: {rejected_rows.counts()}")
-    found = changes(given, comments, pairs.num_rows, published_utc)
-    table = comment_table(given, comments)
+        raise DataError(
+            f"{config.pairs}: no pair could be made ({rejected_rows.counts()}): check the ids"
+        )
     artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
-    artifact.write("comments.parquet", lambda path: write_table(table, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
-    parts.discard_absent()
-    read = [one["score_utc"] for one in comments.values()]
+    found = changes(pairs, comments, len(given))
     artifact.counts = {
         "requests_of_this_run": client.traffic(),
-        "read_before": {"comments": comments_before, "posts": posts_before},
         "pairs": pairs.num_rows,
         "prompts": len(set(pairs["prompt_id"].to_pylist())),
         "rejected_rows": rejected_rows.counts(),
-        "read_from_utc": min(read),
-        "read_to_utc": max(read),
         **found,
     }
     artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
-    say(found)
+    for name, values in found.items():
+        print(f"  {name.replace('_', ' ')}: {json.dumps(values)}")
     print(rejected_rows.summary(), end="")
-
-
-def _end_of_day(day: str | None) -> int | None:
-    if day is None:
-        return None
-    try:
-        moment = date.fromisoformat(day)
-    except ValueError as error:
-        raise ConfigError(f"published is {day!r}: write a day as '2025-07-01'") from error
-    return int(datetime(moment.year, moment.month, moment.day, tzinfo=UTC).timestamp()) + 86_400
 
 
 if __name__ == "__main__":

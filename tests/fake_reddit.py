@@ -242,7 +242,6 @@ class FakeReddit(Loopback):
         violations: what a client did that Reddit forbids.
         replies_sent: comments that are no stories and were sent all the same.
         paths: what was asked for, in order; of a POST with its body.
-        agents: how clients named themselves.
     """
 
     def __init__(
@@ -279,9 +278,7 @@ class FakeReddit(Loopback):
         self.violations: Counter[str] = Counter()
         self.replies_sent = 0
         self.paths: list[str] = []
-        self.agents: set[str] = set()
         self.tokens: set[str] = set()
-        self.in_more = 0
         super().__init__(_Handler)
 
     def take_over(self, patch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
@@ -337,7 +334,6 @@ class _Handler(Handler):
         with reddit.lock:
             reddit.paths.append(self.path if method == "GET" else f"{parts.path}?{body}")
             number = len(reddit.paths)
-            reddit.agents.add(self.headers.get("user-agent", ""))
         reddit.on_request(number, "before")
         fault = reddit.draw(number, kind)
         if fault is None:
@@ -475,11 +471,6 @@ class _Handler(Handler):
 
     def _more_comments(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
         reddit = self.server.fake
-        with reddit.lock:
-            reddit.in_more += 1
-            if reddit.in_more > 1:
-                reddit.violations["more comments at once"] += 1
-        reddit.closing.wait(0.01)
         asked = values["children"].split(",")
         world = reddit.world
         things = []
@@ -496,8 +487,6 @@ class _Handler(Handler):
         if len(asked) > 100:
             reddit.violations["more than 100 children"] += 1
             things.append(_more(values["link_id"], asked[100:]))
-        with reddit.lock:
-            reddit.in_more -= 1
         return 200, {"json": {"errors": [], "data": {"things": things}}}
 
     def _info(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002

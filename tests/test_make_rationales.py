@@ -1,9 +1,6 @@
 """Rationales agree with the readers, say which side they call A, and cost no call twice."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fake_openai import KEY, FakeOpenAI, drawn_manners, longer_story, shown_story
-from fake_reddit import Killer, drawn_faults
 
 from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.judges.store import AnswerStore, Sampling, keys_of
 from litbench.records import PAIRS
 from litbench.tables import read_table, write_table
-from litbench.templates import load_template
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
@@ -180,40 +174,6 @@ def test_what_explains_nothing_is_no_explanation(
     assert counts["agreement"]["n"] == 0
 
 
-def test_a_cut_answer_is_rejected_although_it_quotes_a_verdict(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def quoting(question: str) -> str:
-        said = f"The form asked for is:\n{longer_story(question)}\n"
-        return said + "y" * len(said)
-
-    with FakeOpenAI(quoting, manners=lambda _: "length") as server:
-        bring(server, monkeypatch)
-        assert distil()["rejected_rows"] == {"rationale: cut": 24}
-
-
-def test_another_template_makes_the_product_anew(
-    distil: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    mine = tmp_path / "mine.yaml"
-    text = load_template("rationale").path.read_text(encoding="utf-8")
-    mine.write_text(text, encoding="utf-8")
-    with FakeOpenAI() as server:
-        bring(server, monkeypatch)
-        distil(template=str(mine))
-        distil(template=str(mine))
-        assert "unchanged" in capsys.readouterr().out
-        assert server.requests == 24
-        mine.write_text(text.replace("one paragraph", "two paragraphs"), encoding="utf-8")
-        distil(template=str(mine))
-        assert "unchanged" not in capsys.readouterr().out
-        assert server.requests == 48
-        assert all("two paragraphs" in question for question in list(server.asked)[24:])
-
-
 def test_a_dry_run_tells_and_asks_nothing(
     distil: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
@@ -268,56 +228,3 @@ def test_pairs_are_chosen_by_a_condition_and_files_hold_no_key(
     for path in (tmp_path / "out").rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
     assert "traffic" not in read_manifest(tmp_path / "out")["config"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [21])
-def test_killed_at_random_it_ends_in_the_same_files(
-    seed: int, tmp_path: Path, pair_table: Callable[..., pa.Table]
-) -> None:
-    print(f"seed {seed}")
-    pairs = make_pairs(pair_table, 120)
-    write_table(pairs, tmp_path / "in.parquet")
-    manners = drawn_manners(seed, 0.1)
-
-    def command(out: Path) -> list[str]:
-        return [
-            sys.executable, str(ROOT / PROGRAM), "--pairs", str(tmp_path / "in.parquet"),
-            "--out", str(out), "--model", FakeOpenAI.model, "--accept_errors",
-            "--traffic.connections", "8", "--traffic.first_wait_seconds", "0.01",
-            "--traffic.longest_wait_seconds", "0.05", "--traffic.give_up_after", "100",
-        ]  # fmt: skip
-
-    with FakeOpenAI(manners=manners) as server:
-        done = subprocess.run(
-            command(tmp_path / "calm"), env=os.environ | server.environment(), check=False
-        )
-        assert done.returncode == 0
-        requests = server.requests
-        keys = {
-            key: question
-            for question in server.asked
-            for key in keys_of(FakeOpenAI.model, [question], Sampling())
-        }
-    killer = Killer(seed, kills=7, requests=requests)
-    faults = drawn_faults(seed, 0.1, ["429", "429 later", "500", "reset", "cut"])
-    out = tmp_path / "killed"
-    with FakeOpenAI(manners=manners, faults=faults, on_request=killer, seconds=0.01) as server:
-        for _ in range(20):
-            with AnswerStore(out / "answers", read_only=True) as known:
-                stored = {question for key, question in keys.items() if known.get(key) is not None}
-            before = server.asked.copy()
-            killer.process = subprocess.Popen(
-                command(out), env=os.environ | server.environment(), text=True
-            )
-            code = killer.process.wait(timeout=300)
-            assert not stored & (server.asked - before).keys()
-            if code == 0:
-                break
-            assert code == -9
-    assert killer.killed == 7
-    for name in ("pairs.parquet", "rejected.jsonl"):
-        assert (out / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
-    counts, calm = (read_manifest(tmp_path / name)["counts"] for name in ("killed", "calm"))
-    assert counts == calm
-    assert counts["rationales"] > 60

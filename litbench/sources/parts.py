@@ -1,90 +1,64 @@
 """What a long run has read so far, in parts, so that a killed run resumes where it was."""
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from litbench.artifact import fingerprint, write_atomically
-from litbench.text import digest
+from litbench.artifact import fingerprint, read_json_part, write_json_part
 
 
 class Parts:
-    """JSON files in a folder, each whole or absent.
+    """JSON files in the folder `parts` of an output folder, each whole or absent.
 
-    A part counts as absent when it is damaged, too old, or was made for something else, such as
-    another salt.
-
-    Attributes:
-        folder: where the files are.
+    At first, parts are removed that are damaged, too old, or were made for something else, such as
+    another salt; so is the manifest of an artifact that was made of them. No deleted text stays.
 
     Args:
-        folder: where the files are.
+        out: the output folder.
         made_for: plain values that the parts depend on.
-        read_again_after_days: age from which a part counts as absent; null for never.
+        read_again_after_days: age (by `read_utc` of the part) from which a part is removed; null
+            for never.
     """
 
     def __init__(
-        self, folder: Path, made_for: Any, read_again_after_days: float | None = None
+        self, out: Path, made_for: Any, read_again_after_days: float | None = None
     ) -> None:
-        self.folder = folder
+        self.folder = out / "parts"
         self._made_for = fingerprint(made_for)
-        self._oldest_utc = (
-            None if read_again_after_days is None else time.time() - read_again_after_days * 86_400
-        )
-        # What this run has written is not too old, whatever the server's clock says.
-        self._new: set[str] = set()
+        oldest = 0.0
+        if read_again_after_days is not None:
+            oldest = time.time() - read_again_after_days * 86_400
+        for path in self.folder.rglob("*.json"):
+            part = read_json_part(path)
+            if part is None or part["made_for"] != self._made_for or part["read_utc"] < oldest:
+                path.unlink()
+                (out / "manifest.json").unlink(missing_ok=True)
 
     def get(self, name: str) -> dict[str, Any] | None:
         """Read a part, such as "posts/1abcde"; null when it is absent."""
-        try:
-            text = (self.folder / f"{name}.json").read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError):
-            return None
-        found, _, body = text.partition("\n")
-        if found != digest(self._made_for, body):
-            return None
-        content: dict[str, Any] = json.loads(body)
-        if self._oldest_utc is not None and name not in self._new:
-            return content if content["read_utc"] >= self._oldest_utc else None
+        content: dict[str, Any] | None = read_json_part(self.folder / f"{name}.json")
         return content
 
     def put(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a part; where an age limit is set, `read_utc` in it is its time.
+        """Write a part, with `read_utc` in it.
 
         Raises:
             DataError: the disk is full or the folder cannot be written.
         """
-        # ASCII, since unpaired surrogates have no UTF-8 encoding.
-        body = json.dumps(content, ensure_ascii=True)
-        text = f"{digest(self._made_for, body)}\n{body}"
-        write_atomically(
-            self.folder / f"{name}.json", lambda path: path.write_text(text, encoding="ascii")
-        )
-        self._new.add(name)
+        part = {**content, "made_for": self._made_for}
+        write_json_part(part, self.folder / f"{name}.json")
 
     def names(self, kind: str = "*") -> list[str]:
-        """Names of the parts in a subfolder, or in all of them, sorted; absent ones too."""
-        paths = self.folder.glob(f"{kind}/[!.]*.json")
+        """Names of the parts in a subfolder, or in all of them, sorted."""
+        paths = self.folder.glob(f"{kind}/*.json")
         return sorted(f"{path.parent.name}/{path.stem}" for path in paths)
 
     def absent(self, names: Iterable[str]) -> list[str]:
         """Those of some names that have no part."""
-        return [name for name in names if self.get(name) is None]
-
-    def are_current(self) -> bool:
-        """Whether there are parts and none of them counts as absent."""
-        names = self.names()
-        return bool(names) and not self.absent(names)
+        there = set(self.names())
+        return [name for name in names if name not in there]
 
     def discard(self, name: str) -> None:
         """Remove a part."""
         (self.folder / f"{name}.json").unlink(missing_ok=True)
-
-    def discard_absent(self) -> None:
-        """Remove parts that count as absent, which may hold deleted texts, and partial files."""
-        for name in self.absent(self.names()):
-            self.discard(name)
-        for path in self.folder.rglob(".part-*"):
-            path.unlink(missing_ok=True)

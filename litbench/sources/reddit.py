@@ -14,9 +14,8 @@ import string
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from litbench.curation.gone import GONE
 from litbench.errors import ConfigError, LitBenchError, MissingExtraError
@@ -34,7 +33,6 @@ _RETRIED = (408, 429, 500, 502, 503, 504, 520, 522)
 # ASCII, as in the SQL of the filters.
 _GONE = re.compile(GONE, re.ASCII)
 
-PostSort = Literal["relevance", "hot", "top", "new", "comments"]
 TimeFilter = Literal["hour", "day", "week", "month", "year", "all"]
 State = Literal["present", "deleted", "removed"]
 
@@ -104,15 +102,10 @@ def search_query(prompt: str) -> str:
     return query
 
 
-@dataclass
-class PostComments:
-    """A post with its top-level comments.
+class PostComments(NamedTuple):
+    """A post with its top-level comments: their JSON, and when each was read.
 
-    Attributes:
-        post: its JSON.
-        comments: JSON and time of reading of each top-level comment.
-        withheld: comments that Reddit announced under "more comments" and did not return.
-        read_utc: when the post was read.
+    `withheld` counts the comments that Reddit announced under "more comments" and did not return.
     """
 
     post: dict[str, Any]
@@ -150,7 +143,6 @@ class RedditClient:
         from requests.adapters import HTTPAdapter  # noqa: PLC0415
         from urllib3.util import Retry  # noqa: PLC0415
 
-        agent = _check_settings()
         retry = Retry(
             _MOST_RETRIES,
             status_forcelist=_RETRIED,
@@ -163,12 +155,27 @@ class RedditClient:
         for scheme in ("https://", "http://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=retry))
         self._session.hooks["response"].append(self._note)
-        reddit = praw.Reddit(
-            user_agent=agent,
-            requestor_kwargs={"session": self._session},
-            check_for_updates=False,
-            check_for_async=False,
-        )
+        ours = f"python:litbench:v{importlib.metadata.version('litbench')}"
+        try:
+            reddit = praw.Reddit(
+                user_agent=os.environ.get("praw_user_agent", ours),  # noqa: SIM112
+                requestor_kwargs={"session": self._session},
+                check_for_updates=False,
+                check_for_async=False,
+            )
+        except praw.exceptions.MissingRequiredAttributeException as error:
+            raise ConfigError(
+                "Reddit's credentials are missing: export praw_client_id=... "
+                "praw_client_secret=..., or write client_id and client_secret into "
+                "~/.config/praw.ini; Reddit gives them to an application of type script "
+                "(https://www.reddit.com/prefs/apps), once it has approved the use"
+            ) from error
+        except configparser.Error as error:
+            # Without the message, which may quote a secret.
+            raise ConfigError(
+                f"praw.ini cannot be used ({type(error).__name__}): check its lines, and that it "
+                "has the section that praw_site names"
+            ) from None
         reddit.read_only = True
         return reddit
 
@@ -258,35 +265,11 @@ class RedditClient:
             self.read_utc = int(time.time())
 
 
-def _check_settings() -> str:
-    """Look for the credentials where PRAW will; return the user agent."""
-    from praw.config import Config  # noqa: PLC0415
-
-    try:
-        settings = Config(os.environ.get("praw_site") or "DEFAULT")  # noqa: SIM112
-    except (configparser.Error, ValueError) as error:
-        raise ConfigError(
-            f"praw.ini cannot be used ({type(error).__name__}): check its lines, and that it has "
-            "the section that praw_site names"
-        ) from error
-    absent = (Config.CONFIG_NOT_SET, None, "")
-    missing = [n for n in ("client_id", "client_secret") if getattr(settings, n) in absent]
-    if missing:
-        export = " ".join(f"praw_{name}=..." for name in missing)
-        raise ConfigError(
-            f"Reddit's credentials are missing ({' and '.join(missing)}): export {export}, or "
-            "write them into ~/.config/praw.ini; Reddit gives them to an application of type "
-            "script (https://www.reddit.com/prefs/apps), once it has approved the use"
-        )
-    version = importlib.metadata.version("litbench")
-    given = settings.user_agent
-    return f"python:litbench:v{version}" if given in absent else str(given)
-
-
 _CREDENTIALS = (
     "Reddit refuses the credentials ({}): check praw_client_id and praw_client_secret, and that "
     "the application's type is script"
 )
+_REASONS = {403: "forbidden", 404: "not found", 451: "withheld for legal reasons"}
 
 
 @contextlib.contextmanager
@@ -306,13 +289,12 @@ def _explained(what: str) -> Iterator[None]:
         raise ConfigError(_CREDENTIALS.format(error.error)) from error
     except exceptions.ResponseException as error:
         raise _response_error(what, error.response) from error
-    except exceptions.RequestException as error:
+    except (exceptions.RequestException, RedditAPIException) as error:
+        said = getattr(error, "original_exception", error)
         raise RedditError(
-            f"Reddit gave no usable answer to {what} ({error.original_exception}): see whether "
-            "Reddit is up and run the same command again to go on"
+            f"Reddit gave no usable answer to {what} ({said}): see whether Reddit is up and run "
+            "the same command again to go on"
         ) from error
-    except RedditAPIException as error:
-        raise RedditError(f"Reddit refuses {what} ({error}): correct the config") from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         if error.args == (401,):
             # prawcore 4.0 has no class for a 401 without a reason.
@@ -327,12 +309,11 @@ def _response_error(what: str, response: Any) -> LitBenchError:
     status = response.status_code
     if status == 401:
         return ConfigError(_CREDENTIALS.format(status))
-    reasons = {403: "forbidden", 404: "not found", 451: "withheld for legal reasons"}
     with contextlib.suppress(ValueError, AttributeError):
         # A page in place of JSON is not about this post: the application or network is blocked.
         content = response.json()
-        if status in reasons and "/api/v1/access_token" not in response.url:
-            return RefusedError(what, str(content.get("reason") or reasons[status]))
+        if status in _REASONS and "/api/v1/access_token" not in response.url:
+            return RefusedError(what, str(content.get("reason") or _REASONS[status]))
     return RedditError(
         f"Reddit answers {what} with status {status} and nothing usable: check that the "
         "application is allowed to use the API, and run the same command again to go on"
