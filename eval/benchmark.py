@@ -195,7 +195,7 @@ def open_set(config: Config, name: str, one: Set, notes: list[tuple[str, str]]) 
             notes.append((name, f"{pairs.num_rows - known.num_rows:,} pairs left out: no text"))
         if not known.num_rows:
             raise DataError(f"{one.pairs}: no pair has both its texts: leave the set out")
-        drawn = known if config.most_pairs is None else subsample(known, config.most_pairs, 0)
+        drawn = known if config.most_pairs is None else subsample(known, config.most_pairs)
         if drawn.num_rows < known.num_rows:
             notes.append((name, f"{drawn.num_rows:,} of {known.num_rows:,} pairs drawn"))
         if drawn.num_rows < pairs.num_rows:
