@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,8 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Job, VerdictParts, evaluate, read_pairs
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.intervals import jackknife_interval
-from litbench.metrics.leaderboard import leaderboard, leaderboard_json, leaderboard_text, plain
+from litbench.metrics.leaderboard import leaderboard, leaderboard_json, plain
+from litbench.metrics.printing import leaderboard_text
 from litbench.raters import RaterSpec, check_options, files_of, kinds, load_object
 from litbench.records import prompt_keys
 from litbench.tables import write_table

@@ -286,8 +286,8 @@ def test_length_raters_count_words(
     chosen: str, rejected: str, longer: str, shorter: str, pair_table: Build
 ) -> None:
     pairs = pair_table([{"chosen": chosen, "rejected": rejected}])
-    for make, outcome in ((LengthRater.longer, longer), (LengthRater.shorter, shorter)):
-        verdicts = judge_pairs(make("length", {}, "raters.length"), pairs)
+    for kind, outcome in (("longer", longer), ("shorter", shorter)):
+        verdicts = judge_pairs(load_rater(RaterSpec("length", kind)), pairs)
         assert verdicts["outcome"].to_pylist() == [outcome]
 
 
@@ -295,7 +295,7 @@ def test_longer_agrees_with_the_stored_word_counts(
     invented_pairs: Callable[[int, int], pa.Table],
 ) -> None:
     pairs = invented_pairs(100, 10)
-    verdicts = judge_pairs(LengthRater.longer("longer", {}, ""), pairs)
+    verdicts = judge_pairs(LengthRater("longer", "longer", 1), pairs)
     assert verdicts["reward_chosen"].to_pylist() == pairs["chosen_n_words"].to_pylist()
     assert verdicts["reward_rejected"].to_pylist() == pairs["rejected_n_words"].to_pylist()
 

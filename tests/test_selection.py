@@ -72,7 +72,7 @@ class KnownAsker(KnownJudge):
         self.folders.append(folder)
 
     def estimate(self, pairs: Any) -> list[Estimate]:
-        return [Estimate(self.name, "m", 2 * len(pairs), 0, 1_000, 50, None, 0.25, 0.5, 30.0)]
+        return [Estimate(self.name, "m", 2 * len(pairs), 0, 1_000, 50, 0.25, 0.5, 30.0)]
 
     def judge(self, pairs: Any) -> list[list[Judgement]]:
         assert self.folders, "a judge that asks is told where to keep its answers"

@@ -17,7 +17,8 @@ from litbench.config import nearest
 from litbench.errors import ConfigError
 from litbench.metrics.ablation import write_size
 from litbench.metrics.intervals import Interval
-from litbench.metrics.leaderboard import LeaderboardRow, write_dollars
+from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.metrics.printing import write_dollars
 from litbench.report import figures
 from litbench.report.document import Panel, short_name
 from litbench.text import clean_name
