@@ -552,16 +552,6 @@ def test_a_damaged_part_is_as_good_as_none(tmp_path: Path, seed: int) -> None:
     assert parts_of(path) == ["again"]
 
 
-def test_the_seconds_of_a_run_are_in_the_manifest(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    artifact = artifact_of(config)
-    now = time.time()
-    monkeypatch.setattr("time.time", lambda: now + 90)
-    artifact.finish()
-    assert 90 <= read_manifest(config.out)["seconds"] < 150
-
-
 def test_an_empty_name_is_no_input() -> None:
     with pytest.raises(DataError, match="name of an input is empty"):
         source_digest("")

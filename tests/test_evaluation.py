@@ -22,7 +22,6 @@ from litbench.evaluation import (
     read_held_out,
     read_pairs,
 )
-from litbench.metrics.leaderboard import check_reference
 from litbench.raters import Kind, LengthRater, RaterSpec, files_of, judge_pairs
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
@@ -89,12 +88,6 @@ def test_a_rater_trained_on_the_prompts_is_refused_or_counted(pair_table):
         check_training_prompts(rater, pairs, "refuse")
 
 
-def test_a_reference_that_is_no_rater_names_the_nearest():
-    check_reference("longer", ["shorter", "longer"])
-    with pytest.raises(ConfigError, match="reference 'longr' is no rater: did you mean 'longer'"):
-        check_reference("longr", ["shorter", "longer"])
-
-
 @pytest.fixture
 def part(pair_table):
     """A maker of a part that counts how often it was called."""
@@ -119,14 +112,6 @@ def test_a_part_is_made_once_and_read_afterwards(part, tmp_path):
     assert again[1] == first[1] == {"notes": {"made": 1}}
     VerdictParts(tmp_path).get_or_make("longer", ["pairs", 2], make)
     assert len(calls) == 2
-
-
-def test_long_names_that_begin_alike_are_parts_of_their_own(part, tmp_path):
-    make, calls = part
-    for name in ("夜" * 85, "夜" * 84 + "月"):
-        VerdictParts(tmp_path).get_or_make(name, [name], make)
-    assert len(calls) == 2
-    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):

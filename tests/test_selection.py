@@ -264,15 +264,6 @@ def test_renamed_sides_make_the_worst_template_the_best(
     assert f"tiny@{found['turned']['template']}" == found["straight"]["templates"][-1]["rater"]
 
 
-def test_without_verdicts_the_first_template_is_taken(benchmark, tmp_path):
-    silent = dict.fromkeys(KNOWN)
-    program, config = benchmark({"tiny": {"kind": "known", "rights": silent}})
-    program.main(config)
-    (found,) = found_in(tmp_path / "out")
-    assert found["template"] == "writerly"
-    assert {(row["agreement"]["mean"], row["coverage"]) for row in found["templates"]} == {(0.5, 0)}
-
-
 def test_choosing_anew_never_sees_the_prompts_it_is_scored_on():
     """Templates without merit: the highest looks good, and chosen anew it does not."""
     drawn = np.random.default_rng(0)
