@@ -29,8 +29,7 @@ from litbench.metrics.explanations import (
     read_explanations,
 )
 from litbench.records import VERDICTS
-from litbench.report.explanations_page import draw_effects, figure_8, render_explanations
-from litbench.report.tables import tables_latex
+from litbench.report.explanations_page import draw_effects, figure_8_latex, render_explanations
 from litbench.tables import read_table
 
 
@@ -151,7 +150,7 @@ def main(config: Config) -> None:
     artifact.write("explanations.csv", lambda path: write_csv(explanation_rows(study), path))
     text = explanations_text(study) + "\n"
     artifact.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    latex = tables_latex([figure_8(study)])
+    latex = figure_8_latex(study)
     artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     panel = draw_effects(study)
     if panel is not None:

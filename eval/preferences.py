@@ -356,10 +356,10 @@ def estimate_descriptions(config: Config, model: str, chosen: Mapping[int, UnitP
     price = price_of(model, load_prices(config.prices))
     return Estimate(
         rater="units", model=model, calls=calls, known=0, input_tokens=read,
-        output_tokens=written, most_output_tokens=most,
+        output_tokens=written,
         cost_usd=None if price is None else price.of(read, written),
         most_cost_usd=None if price is None or most is None else price.of(read, most),
-        seconds=calls * _USUAL_SECONDS / config.traffic.connections, is_bound=True,
+        seconds=calls * _USUAL_SECONDS / config.traffic.connections,
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ from litbench.report.tables import (
     draw_figure_5,
     group_of,
     table_3,
-    tables_latex,
+    table_3_latex,
 )
 
 
@@ -192,9 +192,9 @@ def check_raters(key: str, given: Sequence[str] | Mapping[str, Any], known: list
 
 def write_tables(artifact: Artifact, entries: Sequence[Entry], published: Published) -> None:
     """Write Table 3 and Figures 4 and 5."""
-    table = table_3(entries, published)
-    artifact.write("table3.csv", lambda path: write_csv(table.as_rows(), path))
-    latex = tables_latex([table])
+    rows = table_3(entries)
+    artifact.write("table3.csv", lambda path: write_csv(rows, path))
+    latex = table_3_latex(rows, published)
     artifact.write("table3.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     for name, draw in (("figure4", draw_figure_4), ("figure5", draw_figure_5)):
         if (panel := draw(entries, published)) is not None:

@@ -91,29 +91,6 @@ def source_digest(source: str | Path, *, is_model: bool = False) -> str:
 
 
 @cache
-def code_digest(program: str, *parts: str) -> str:
-    """Digest of a program's file and the package: what older code made is not current.
-
-    Args:
-        program: path of the program.
-        parts: files and folders of the package that count; all when not given.
-    """
-    package = Path(__file__).parent
-    places = [package / part for part in parts] or [package]
-    inner = [
-        file
-        for place in places
-        # Templates change verdicts as code does.
-        for file in ([place] if place.is_file() else [*place.rglob("*.py"), *place.rglob("*.yaml")])
-    ]
-    files = [*sorted(inner), Path(program)]
-    hasher = hashlib.sha256()
-    for file in files:
-        hasher.update(file.name.encode() + b"\0" + file.read_bytes())
-    return hasher.hexdigest()
-
-
-@cache
 def versions() -> dict[str, str]:
     """Versions of Python and of every library that can change a result; absent ones left out."""
     found = {"python": platform.python_version()}

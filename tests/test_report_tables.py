@@ -20,7 +20,7 @@ from litbench.report.tables import (
     group_of,
     latex_escape,
     table_3,
-    tables_latex,
+    table_3_latex,
 )
 
 HOSTILE = (
@@ -61,16 +61,16 @@ def entries(pair_table, verdict_table):
 
 
 def read_csv(table, path):
-    write_csv(table.as_rows(), path)
+    write_csv(table, path)
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def test_csv_and_latex_have_the_numbers_of_the_leaderboard(entries, tmp_path):
     given, published = entries(), Published.load()
-    table = table_3(given, published)
-    latex = tables_latex([table])
-    assert published.note.split(",")[0] in table.caption
+    table = table_3(given)
+    latex = table_3_latex(table, published)
+    assert latex_escape(published.note.split(",")[0]) in latex
     for entry, row in zip(given, read_csv(table, tmp_path / "t.csv"), strict=True):
         known = entry.row.agreement
         for key, value in (
@@ -84,7 +84,7 @@ def test_csv_and_latex_have_the_numbers_of_the_leaderboard(entries, tmp_path):
         assert row["published_agreement"] == ("" if wanted is None else wanted.stated)
         assert row["published_where"] == ("" if wanted is None else wanted.where)
     alone = [entry for entry in given if entry.name == "longer"]
-    quiet = tables_latex([table_3(alone, published)])
+    quiet = table_3_latex(table_3(alone), published)
     assert "flip rate" not in quiet, "columns without a value are in CSV alone"
     assert "published" not in quiet
     assert "coverage" in quiet
@@ -93,15 +93,15 @@ def test_csv_and_latex_have_the_numbers_of_the_leaderboard(entries, tmp_path):
 def test_one_prompt_has_a_mean_and_no_interval(entries, tmp_path):
     given = entries(n=1)
     assert math.isnan(given[0].row.agreement.low)
-    table = table_3(given, Published.load())
+    table = table_3(given)
     assert read_csv(table, tmp_path / "t.csv")[0]["agreement_low"] == ""
-    assert "nan" not in tables_latex([table])
+    assert "nan" not in table_3_latex(table, Published.load())
 
 
 def test_a_hostile_name_is_text_in_every_format(entries, tmp_path):
     given, published = entries(parameters={HOSTILE: 1e9, "mine": 22_700_000.0}), Published.load()
-    table = table_3(given, published)
-    assert "\\input" not in tables_latex([table])
+    table = table_3(given)
+    assert "\\input" not in table_3_latex(table, published)
     cells = [cell for row in read_csv(table, tmp_path / "t.csv") for cell in row.values()]
     assert not [cell for cell in cells if cell[:1] in ("=", "@")]
     assert f"'{HOSTILE}" in cells
@@ -130,7 +130,7 @@ def test_latex_prints_a_name_as_it_is(name, written):
 
 
 def test_no_special_letter_of_latex_is_left_alone(entries):
-    text = tables_latex([table_3(entries(), Published.load())])
+    text = table_3_latex(table_3(entries()), Published.load())
     table = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
     bare = re.sub(r"\\(text\w+\{\}|dots\{\}|[\\{}$&#%_]|toprule|midrule)|\{\\char\d+\}", "", table)
     bare = re.sub(r"\{[\[\]*'-]\}", "", bare)

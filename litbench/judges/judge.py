@@ -224,7 +224,6 @@ class Judge:
                 known=len(known),
                 input_tokens=read,
                 output_tokens=calls * usual,
-                most_output_tokens=None if most is None else calls * most,
                 cost_usd=cost,
                 most_cost_usd=most_cost,
                 seconds=calls * seconds / self.options.traffic.connections,

@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the difference is outside the noise at the 5 % level after correction."""
+        """Whether the difference is significant at the 5 % level after correction."""
         return self.p_holm < 0.05
 
 
@@ -98,14 +98,12 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
     The step-up rule of Benjamini and Hochberg (1995). NaN stays NaN and is not counted.
     """
-    order = sorted(
-        ((p, place) for place, p in enumerate(p_values) if not math.isnan(p)), reverse=True
-    )
-    adjusted = [math.nan] * len(p_values)
-    running = 1.0
-    for above, (p, place) in enumerate(order):
-        running = min(running, p * len(order) / (len(order) - above))
-        adjusted[place] = running
+    from scipy import stats  # noqa: PLC0415
+
+    values = np.array(p_values, dtype=float)
+    known = ~np.isnan(values)
+    values[known] = stats.false_discovery_control(values[known])
+    adjusted: list[float] = values.tolist()
     return adjusted
 
 

@@ -1,12 +1,26 @@
 """Figures as a CSV file."""
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from litbench.metrics.intervals import Interval
-from litbench.metrics.leaderboard import csv_cell
+from litbench.metrics.leaderboard import plain
+
+# Full-width forms count: spreadsheets of East Asian locales take them for the plain ones.
+_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
+
+
+def csv_cell(value: Any) -> Any:
+    """A value for CSV: what `plain` gives, and a text that a spreadsheet would run made harmless.
+
+    Spreadsheets take a cell that begins with =, +, -, @, a tab or a carriage return for a formula;
+    an apostrophe in front makes it a text (OWASP, CSV injection).
+    """
+    value = plain(value)
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -90,7 +90,6 @@ class ServiceEmbeddings:
             known=len(self._key_of) - sum(map(len, batches)),
             input_tokens=tokens,
             output_tokens=0,
-            most_output_tokens=0,
             cost_usd=None if price is None else price.of(tokens, 0),
             most_cost_usd=None if price is None else price.of(2 * tokens, 0),
             seconds=len(batches) * _SECONDS_PER_CALL,

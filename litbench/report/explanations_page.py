@@ -14,7 +14,7 @@ from litbench.metrics.explanations import (
 )
 from litbench.report import figures
 from litbench.report.document import Panel, render, short_name
-from litbench.report.tables import Column, PaperTable
+from litbench.report.tables import latex_table
 from litbench.text import digest
 
 _EXAMPLES = 3
@@ -96,27 +96,27 @@ def draw_effects(study: ExplanationStudy) -> Panel | None:
     return Panel("Features of explanations and agreement", caption, drawn)
 
 
-def figure_8(study: ExplanationStudy) -> PaperTable:
+def figure_8_latex(study: ExplanationStudy) -> str:
     """The values that Figure 8 draws: features of explanations over all raters."""
-    columns = (
-        Column("feature", "feature"), Column("group", "group"), Column("rate", "rate [95 %]"),
-        Column("difference", "difference [95 %]"), Column("p_holm", "p (Holm)", "share"),
-        Column("published_difference", "published (LitBench, 5.2)", "share"),
-    )  # fmt: skip
+    columns = {
+        "feature": ("feature", ""),
+        "group": ("group", ""),
+        "rate": ("rate [95 %]", ".3f"),
+        "difference": ("difference [95 %]", ".3f"),
+        "p_holm": ("p (Holm)", ".3f"),
+        "published": ("published (LitBench, 5.2)", ".3f"),
+    }
     (overall,) = study.at("all").values()
     rows = [
-        (
-            one.feature, one.group, one.rate, one.difference, one.p_holm,
-            PUBLISHED_PLOT_GAIN if one.feature == "plot" else None,
-        )
+        vars(one) | {"published": PUBLISHED_PLOT_GAIN if one.feature == "plot" else None}
         for one in overall
-    ]  # fmt: skip
+    ]
     caption = (
         "Figure 8: agreement of verdicts whose explanation has the feature minus that of the "
         "others, within raters, over all raters. The published difference is of other judges on "
         "other pairs, without an interval."
     )
-    return PaperTable("figure8", caption, columns, rows)
+    return latex_table("figure8", caption, columns, rows)
 
 
 def _summary(study: ExplanationStudy) -> str:

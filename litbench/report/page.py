@@ -12,7 +12,8 @@ import pyarrow as pa
 from litbench.artifact import without_runtime_keys
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.comparisons import Change
-from litbench.metrics.leaderboard import LeaderboardRow, noise_note, strata_note
+from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.metrics.printing import significance_note, strata_note
 from litbench.records import OUTCOMES
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, render, short_name
@@ -232,7 +233,7 @@ def render_report(
         judges=judges,
         humans=humans,
         changes=changes,
-        noise=noise_note(rows),
+        noise=significance_note(rows),
         strata=strata_note(rows[0]),
         any_order=any(row.position_lean is not None for row in judges),
         any_pooled=any(row.pooled_agreement is not None for row in judges),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -17,7 +17,8 @@ from litbench.config import nearest
 from litbench.errors import ConfigError
 from litbench.metrics.ablation import write_size
 from litbench.metrics.intervals import Interval
-from litbench.metrics.leaderboard import LeaderboardRow, write_dollars
+from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.metrics.printing import write_dollars
 from litbench.report import figures
 from litbench.report.document import Panel, short_name
 from litbench.text import clean_name
@@ -36,8 +37,6 @@ _GROUP_OF_KIND = {
     "talk": "baselines",
     "features": "baselines",
 }
-
-Form = Literal["text", "count", "share", "words", "dollars", "size"]
 
 
 @dataclass(frozen=True)
@@ -163,84 +162,36 @@ def by_group(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 # Tables ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        key: its name in CSV.
-        title: its heading in LaTeX; None for a column of the CSV alone.
-        form: how LaTeX writes its values.
-    """
-
-    key: str
-    title: str | None
-    form: Form = "text"
-
-
-@dataclass(frozen=True)
-class PaperTable:
-    """A table of plain values.
-
-    Attributes:
-        name: of its files.
-        caption: title and notes.
-        columns: of every row.
-        rows: one value per column: text, number, Interval or None.
-    """
-
-    name: str
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]
-
-    def as_rows(self) -> list[dict[str, Any]]:
-        """The rows with all columns, by key."""
-        keys = [column.key for column in self.columns]
-        return [dict(zip(keys, row, strict=True)) for row in self.rows]
-
-
-def table_3(entries: Sequence[Entry], published: Published) -> PaperTable:
+def table_3(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Every rater with agreement, both orders, explanations and cost (paper, Table 3).
 
-    The CSV has what Figures 4 and 5 draw, too: group, family and parameters.
+    The rows have what Figures 4 and 5 draw, too: group, family and parameters.
     """
-    unit = published.explanation_unit
-    columns = (
-        Column("rater", "rater"), Column("group", None), Column("kind", None),
-        Column("family", None), Column("parameters", None, "size"),
-        Column("pairs", None, "count"), Column("prompts", None, "count"),
-        Column("agreement", "agreement [95 %]", "share"),
-        Column("difference", None, "share"), Column("p_holm", None, "share"),
-        Column("compared", "difference"),
-        Column("flip_rate", "flip rate [95 %]", "share"),
-        Column("first_wins", "first wins [95 %]", "share"),
-        Column("coverage", "coverage", "share"),
-        Column("explanation_words", "words of an explanation", "words"),
-        Column("cost_per_1000_pairs", "$ per 1,000 pairs", "dollars"),
-        Column("published_agreement", f"published ({published.source})"),
-        Column("published_where", "stated in"),
-        Column("published_explanation", f"published length of an explanation ({unit})", "words"),
-    )  # fmt: skip
-    rows = [
-        (
-            entry.name, entry.group, row.kind, entry.family, entry.parameters, row.agreement.n,
-            row.agreement.clusters, row.agreement, row.comparison and row.comparison.difference,
-            row.comparison and row.comparison.p_holm, _compared(row), row.flip_rate,
-            row.position_lean, row.coverage, row.explanation_words, row.cost_per_1000_pairs,
-            stated and stated.stated, stated and stated.where, stated and stated.explanation,
-        )
+    return [
+        {
+            "rater": entry.name,
+            "group": entry.group,
+            "kind": row.kind,
+            "family": entry.family,
+            "parameters": entry.parameters,
+            "pairs": row.agreement.n,
+            "prompts": row.agreement.clusters,
+            "agreement": row.agreement,
+            "difference": row.comparison and row.comparison.difference,
+            "p_holm": row.comparison and row.comparison.p_holm,
+            "compared": _compared(row),
+            "flip_rate": row.flip_rate,
+            "first_wins": row.position_lean,
+            "coverage": row.coverage,
+            "explanation_words": row.explanation_words,
+            "cost_per_1000_pairs": row.cost_per_1000_pairs,
+            "published_agreement": stated and stated.stated,
+            "published_where": stated and stated.where,
+            "published_explanation": stated and stated.explanation,
+        }
         for entry in entries
         for row, stated in [(entry.row, entry.published)]
-    ]  # fmt: skip
-    caption = (
-        "Table 3: raters and their agreement with the labels: right 1, tie 1/2, not judged 1/2, "
-        "mean over both orders, then over pairs. Intervals are 95 %, clustered by prompt. "
-        "Differences are paired, with Holm's correction."
-    )
-    if any(entry.published for entry in entries):
-        caption = f"{caption} {published.note}"
-    return PaperTable("table3", caption, columns, rows)
+    ]
 
 
 def _compared(row: LeaderboardRow) -> str | None:
@@ -250,25 +201,16 @@ def _compared(row: LeaderboardRow) -> str | None:
     return f"{row.comparison.difference.mean:+.3f} from {row.comparison.reference}{found}"
 
 
-def _by_size(entries: Iterable[Entry]) -> list[Entry]:
-    known = [entry for entry in entries if entry.parameters is not None]
-    return sorted(known, key=lambda entry: entry.parameters or 0)
-
-
-def _written(value: Any, form: Form) -> str:
+def _written(value: Any, form: str) -> str:
+    if isinstance(value, Interval) and math.isfinite(value.low):
+        return str(value)
     if isinstance(value, Interval):
-        if not math.isfinite(value.mean):
-            return "–"
-        return str(value) if math.isfinite(value.low) else f"{value.mean:.3f}"
+        value = value.mean
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
-    if form == "text":
-        return clean_name(str(value))
     if form == "dollars":
         return write_dollars(value)
-    if form == "size":
-        return write_size(value)
-    return format(value, {"count": ",.0f", "share": ".3f", "words": ",.1f"}[form])
+    return format(value, form) if form else clean_name(str(value))
 
 
 _LATEX = {
@@ -287,33 +229,73 @@ def latex_escape(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in clean_name(text))
 
 
-def tables_latex(tables: Sequence[PaperTable]) -> str:
-    """All tables as LaTeX; the document needs booktabs and graphicx.
+def latex_table(
+    name: str,
+    caption: str,
+    columns: Mapping[str, tuple[str, str]],
+    rows: Sequence[Mapping[str, Any]],
+) -> str:
+    """A table in LaTeX, without empty columns; the document needs booktabs and graphicx.
 
-    Columns without any value are left out.
+    Args:
+        name: of its label.
+        caption: title and notes.
+        columns: by key the heading and the format of numbers: a format specification, "dollars",
+            or "" for text.
+        rows: values by key: text, number, Interval or None.
     """
-    lines = [r"% \usepackage{booktabs,graphicx}"]
-    for table in tables:
-        shown = [
-            (place, column)
-            for place, column in enumerate(table.columns)
-            if column.title is not None and any(row[place] is not None for row in table.rows)
-        ]
-        sides = "".join("l" if column.form == "text" else "r" for _, column in shown)
-        lines += [
-            "", r"\begin{table}", r"\centering", f"\\caption{{{latex_escape(table.caption)}}}",
-            f"\\label{{tab:{table.name}}}", r"\resizebox{\ifdim\width>\linewidth\linewidth\else"
-            r"\width\fi}{!}{%", f"\\begin{{tabular}}{{{sides}}}", r"\toprule",
-            " & ".join(latex_escape(str(column.title)) for _, column in shown) + r" \\",
-            r"\midrule",
-            *(
-                " & ".join(latex_escape(_written(row[at], column.form)) for at, column in shown)
-                + r" \\"
-                for row in table.rows
-            ),
-            r"\bottomrule", r"\end{tabular}}", r"\end{table}",
-        ]  # fmt: skip
+    shown = [key for key in columns if any(row[key] is not None for row in rows)]
+    cells = [[_written(row[key], columns[key][1]) for key in shown] for row in rows]
+    heading, *body = [
+        " & ".join(map(latex_escape, row)) + r" \\"
+        for row in [[columns[key][0] for key in shown], *cells]
+    ]
+    lines = [
+        r"% \usepackage{booktabs,graphicx}",
+        "",
+        r"\begin{table}",
+        r"\centering",
+        f"\\caption{{{latex_escape(caption)}}}",
+        f"\\label{{tab:{name}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        f"\\begin{{tabular}}{{{''.join('r' if columns[key][1] else 'l' for key in shown)}}}",
+        r"\toprule",
+        heading,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}}",
+        r"\end{table}",
+    ]
     return "\n".join(lines) + "\n"
+
+
+def table_3_latex(rows: Sequence[Mapping[str, Any]], published: Published) -> str:
+    """The rows of `table_3` as LaTeX."""
+    columns = {
+        "rater": ("rater", ""),
+        "agreement": ("agreement [95 %]", ".3f"),
+        "compared": ("difference", ""),
+        "flip_rate": ("flip rate [95 %]", ".3f"),
+        "first_wins": ("first wins [95 %]", ".3f"),
+        "coverage": ("coverage", ".3f"),
+        "explanation_words": ("words of an explanation", ",.1f"),
+        "cost_per_1000_pairs": ("$ per 1,000 pairs", "dollars"),
+        "published_agreement": (f"published ({published.source})", ""),
+        "published_where": ("stated in", ""),
+        "published_explanation": (
+            f"published length of an explanation ({published.explanation_unit})",
+            ",.1f",
+        ),
+    }
+    caption = (
+        "Table 3: raters and their agreement with the labels: right 1, tie 1/2, not judged 1/2, "
+        "mean over both orders, then over pairs. Intervals are 95 %, clustered by prompt. "
+        "Differences are paired, with Holm's correction."
+    )
+    if any(row["published_agreement"] for row in rows):
+        caption = f"{caption} {published.note}"
+    return latex_table("table3", caption, columns, rows)
 
 
 # Plots ----------------------------------------------------------------------------------------
@@ -347,8 +329,9 @@ def draw_figure_5(entries: Sequence[Entry], published: Published) -> Panel | Non
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
+    known = [entry for entry in entries if entry.parameters is not None]
     lines: dict[tuple[str, str], list[Entry]] = {}
-    for entry in _by_size(entries):
+    for entry in sorted(known, key=lambda entry: entry.parameters or 0):
         # A rater without a family is a line of its own.
         lines.setdefault((entry.group, entry.family or f"\0{entry.name}"), []).append(entry)
     if not lines:
