@@ -33,7 +33,7 @@ from litbench.tables import ROW, read_table
 from litbench.templates import (
     Label,
     Template,
-    deal_sides,
+    assign_positions,
     has_verdict_line,
     load_template,
     split_verdict,
@@ -113,7 +113,7 @@ class Case:
 def read_cases(pairs: pa.Table, rows: Sequence[int], seed: int) -> list[Case]:
     """Deal A and B for every pair."""
     cases = []
-    chosen_as_a = deal_sides(pairs["pair_id"].to_pylist(), seed)
+    chosen_as_a = assign_positions(pairs["pair_id"].to_pylist(), seed)
     texts = (pairs[name].to_pylist() for name in ("prompt", "chosen", "rejected"))
     for row, as_a, prompt, chosen, rejected in zip(rows, chosen_as_a, *texts, strict=True):
         stories = (chosen, rejected) if as_a else (rejected, chosen)

@@ -400,8 +400,11 @@ KINDS: dict[str, Kind] = {
         "litbench.models.generative:GenerativeRaterOptions",
         "litbench.models.generative_training:train_rater",
         "litbench.models.generative_training:GenerativeTraining",
+        version=2,
     ),
-    "judge": Kind("litbench.judges.judge:rater_from_options", "litbench.judges.judge:JudgeOptions"),
+    "judge": Kind(
+        "litbench.judges.judge:rater_from_options", "litbench.judges.judge:JudgeOptions", version=2
+    ),
     "recorded": Kind(
         "litbench.judges.recorded:RecordedRater.from_options",
         "litbench.judges.recorded:RecordedOptions",

@@ -12,9 +12,8 @@ from typing import Any, cast
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
-from litbench.templates.forms import AnswerForm
-from litbench.templates.markers import without_markers
-from litbench.templates.wording import Label
+from litbench.templates.delimiters import without_delimiters
+from litbench.templates.forms import AnswerForm, Label
 
 SLOTS = ("prompt", "story_a", "story_b")
 # A name in braces; the braces of JSON hold quotes or nothing and pass through.
@@ -95,10 +94,10 @@ class Template:
         """The whole question.
 
         A placeholder inside a text stays text, and a line that could pass for one of the markers
-        loses its equals signs; see `without_markers`.
+        loses its equals signs; see `without_delimiters`.
         """
         before, to_first, to_second, after = self.parts()
-        prompt, story_a, story_b = map(without_markers, (prompt, story_a, story_b))
+        prompt, story_a, story_b = map(without_delimiters, (prompt, story_a, story_b))
         return before + prompt + to_first + story_a + to_second + story_b + after
 
     def hinted(self, preferred: Label) -> "Template":
