@@ -25,7 +25,7 @@ import pyarrow as pa
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens
+from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import PAIRS, RejectedRows, write_table
@@ -49,7 +49,7 @@ class Config:
     Attributes:
         pairs: pairs table: a file, a folder saved by datasets, or owner/name[@revision][:split].
         out: folder to write.
-        model: a name that inspect-ai knows, see litbench.judges.asking.
+        model: a name that inspect-ai knows, see litbench.judges.client.
         template: one that comes with LitBench, or a file; asks for an explanation.
         where: SQL condition on the columns of `pairs`; other pairs are left out.
         keep: agreeing keeps an explanation whose verdict is the readers'; all keeps the others

@@ -147,6 +147,16 @@ class Asks(Protocol):
 
 
 @runtime_checkable
+class WritesLogs(Protocol):
+    """A rater that logs what it judged, with the label, once the verdicts are there."""
+
+    def write_log(
+        self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
+    ) -> None:
+        """Write the log of the pairs that were judged last; both of shape (pairs,)."""
+
+
+@runtime_checkable
 class KnowsStories(Protocol):
     """A rater that knows stories by their ids, so that it judges pairs without texts too."""
 
@@ -622,6 +632,8 @@ def _judge_at_once(rater: Rater, pairs: pa.Table, fold: str | None) -> pa.Table:
             f"rater {rater.name}: some pairs have no text to read: leave them out (needs_text of "
             "data_prep/import_ratings.py), or take recorded judges only"
         )
+    if isinstance(rater, WritesLogs):
+        rater.write_log(judged, chosen_first.tolist())
     rows: dict[str, list[Any]] = {column.name: [] for column in VERDICTS.columns}
     for pair_id, is_first, judgements in zip(ids, chosen_first, judged, strict=True):
         for judgement in judgements:

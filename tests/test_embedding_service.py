@@ -14,7 +14,7 @@ import pytest
 from loopback import Handler, Loopback
 
 from litbench.errors import ConfigError, ModelError
-from litbench.judges.asking import Budget, Traffic
+from litbench.judges.client import Budget, Traffic
 from litbench.judges.prices import Price
 from litbench.models import embedding_service
 from litbench.models.embedding_service import ServiceEmbeddings
@@ -224,7 +224,7 @@ def test_a_wrong_key_or_an_empty_account_is_not_tried_again(
         fetch(["one story"], tmp_path)
     assert server.requests == 1
     assert KEY not in str(error.value)
-    assert "***" in str(error.value) or fault == "quota"
+    assert "withheld" in str(error.value) or fault == "quota"
 
 
 def test_a_missing_key_or_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

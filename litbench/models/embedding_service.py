@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from litbench.artifact import fingerprint
 from litbench.errors import ConfigError, MissingExtraError, ModelError
-from litbench.judges.asking import Budget, Traffic, estimate_tokens, without_secrets
+from litbench.judges.client import Budget, Traffic, estimate_tokens, without_secrets
 from litbench.judges.prices import Price
 from litbench.judges.store import Answer, Sampling
 from litbench.models.embeddings import (
