@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -824,3 +825,26 @@ def test_a_batch_is_asked_and_paid_for_as_one(
         read, written = row["input_tokens"], row["output_tokens"]
         dollars = ((read - 7) * 0.15 + 7 * 0.075 + written * 0.6) / 1e6 / 2
         assert row["cost_usd"] == pytest.approx(dollars)
+
+
+# inspect-ai 0.3.285 still asks tenacity 9.1 by a name that it deprecates.
+@pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
+def test_inspect_ai_runs_the_pairs_as_a_task(
+    server: FakeOpenAI, pair_table: Callable[..., pa.Table], tmp_path: Path
+) -> None:
+    """As `inspect eval litbench/preference` does."""
+    import inspect_ai  # noqa: PLC0415
+
+    from litbench.judges.task import preference  # noqa: PLC0415
+
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["inspect_ai"] == {"litbench": "litbench.judges.task"}
+    write_table(pair_table(some_pairs(6)), tmp_path / "pairs.parquet")
+    task = preference(str(tmp_path / "pairs.parquet"), template="writerly", answer="verdict")
+    (log,) = inspect_ai.eval(
+        task, model=server.model, log_dir=str(tmp_path), display="none", log_level="error"
+    )
+    assert server.requests == 12
+    assert log.results is not None
+    assert log.results.scores[0].metrics["accuracy"].value == pytest.approx(4 / 6)
+    assert {sample.target for sample in log.samples or []} == {"A", "B"}
