@@ -37,7 +37,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from litbench.judges.asking import Traffic
+from litbench.judges.client import Traffic
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.raters import blind, judge_pairs
 from litbench.records import PAIRS, empty_columns, pair_id

@@ -24,12 +24,12 @@ import pyarrow as pa
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens
+from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import PAIRS
 from litbench.tables import ROW, RejectedRows, read_table, write_table
-from litbench.templates import deal_sides, has_verdict_line, load_template, split_verdict
+from litbench.templates import assign_positions, has_verdict_line, load_template, split_verdict
 
 COLUMNS = ("rationale", "rationale_first")
 
@@ -41,7 +41,7 @@ class Config:
     Attributes:
         pairs: pairs table: a file, a folder saved by datasets, or owner/name[@revision][:split].
         out: folder to write.
-        model: a name that inspect-ai knows, see litbench.judges.asking.
+        model: a name that inspect-ai knows, see litbench.judges.client.
         template: one that comes with LitBench, or a file; asks for an explanation.
         where: SQL condition on the columns of `pairs`; other pairs are left out.
         seed: of the order of the two stories.
@@ -162,7 +162,7 @@ def main(config: Config) -> None:
                 f"{config.pairs}: there is a column '{name}' already: give pairs without it"
             )
     numbers, pairs = pairs[ROW].to_pylist(), pairs.drop_columns([ROW])
-    chosen_first = deal_sides(pairs["pair_id"].to_pylist(), config.seed)
+    chosen_first = assign_positions(pairs["pair_id"].to_pylist(), config.seed)
     texts = (pairs[name].to_pylist() for name in ("prompt", "chosen", "rejected"))
     questions = [
         template.render(prompt, *((chosen, rejected) if first else (rejected, chosen)))

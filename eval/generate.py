@@ -22,7 +22,7 @@ import pyarrow as pa
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens, is_error
+from litbench.judges.client import Budget, Traffic, ask, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.records import STORIES, Column, Schema, empty_columns
@@ -64,7 +64,7 @@ class Config:
 
     Attributes:
         model: any name that inspect-ai knows, such as openai/gpt-4.1-2025-04-14, hf/FOLDER for a
-            model on this machine, or openai-api/SERVICE/MODEL; see litbench.judges.asking.
+            model on this machine, or openai-api/SERVICE/MODEL; see litbench.judges.client.
         prompts: table with a column `prompt` (and `prompt_id`), or a list of prompts.
         out: folder to write.
         n: stories per prompt.

@@ -38,7 +38,7 @@ from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import estimates_text, read_pairs
-from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens
+from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
 from litbench.judges.interpreting import (
     InterpretingOptions,
     UnitPairs,

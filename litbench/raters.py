@@ -143,6 +143,16 @@ class Asks(Protocol):
 
 
 @runtime_checkable
+class WritesLogs(Protocol):
+    """A rater that logs what it judged, with the label, once the verdicts are there."""
+
+    def write_log(
+        self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
+    ) -> None:
+        """Write the log of the pairs that were judged last; both of shape (pairs,)."""
+
+
+@runtime_checkable
 class KnowsStories(Protocol):
     """A rater that knows stories by their ids, so that it judges pairs without texts too."""
 
@@ -384,8 +394,11 @@ KINDS: dict[str, Kind] = {
         "litbench.models.generative:GenerativeRaterOptions",
         "litbench.models.generative_training:train_rater",
         "litbench.models.generative_training:GenerativeTraining",
+        version=2,
     ),
-    "judge": Kind("litbench.judges.judge:rater_from_options", "litbench.judges.judge:JudgeOptions"),
+    "judge": Kind(
+        "litbench.judges.judge:rater_from_options", "litbench.judges.judge:JudgeOptions", version=2
+    ),
     "recorded": Kind(
         "litbench.judges.recorded:RecordedRater.from_options",
         "litbench.judges.recorded:RecordedOptions",
@@ -587,6 +600,8 @@ def _judge_at_once(rater: Rater, pairs: pa.Table, fold: str | None) -> pa.Table:
             f"rater {rater.name}: some pairs have no text to read: leave them out (where: of "
             "data_prep/import_ratings.py), or take recorded judges only"
         )
+    if isinstance(rater, WritesLogs):
+        rater.write_log(judged, chosen_first.tolist())
     rows = [
         {"pair_id": pair_id, "rater": rater.name, "kind": rater.kind, "fold": fold}
         | _to_sides(judgement, "chosen" if is_first else "rejected")

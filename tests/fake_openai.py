@@ -29,6 +29,7 @@ from typing import Any
 from fake_reddit import drawn_faults
 from loopback import Handler, Loopback
 
+from litbench.judges.prices import Price
 from litbench.text import digest
 
 # Never to be seen in any output.
@@ -132,6 +133,7 @@ class FakeOpenAI(Loopback):
         self.faults: Counter[str] = Counter()
         self.bodies: dict[str, dict[str, Any]] = {}
         self.files: dict[str, list[dict[str, Any]]] = {}
+        self.billed = [0, 0]
         self.under_way = 0
         self.most_at_once = 0
         super().__init__(_Handler)
@@ -140,6 +142,10 @@ class FakeOpenAI(Loopback):
     def environment(self) -> dict[str, str]:
         """Environment variables that bring a client here."""
         return {"FAKE_BASE_URL": self.url, "FAKE_API_KEY": KEY}
+
+    def dollars(self, price: Price) -> float:
+        """What the requests so far cost, those with an empty answer too."""
+        return price.of(*self.billed)
 
     def batch(self, name: str) -> dict[str, Any]:
         """The batch of a file; done at once."""
@@ -181,8 +187,7 @@ class _Handler(Handler):
         if self.path != "/v1/chat/completions" or body["model"] not in fake.answers:
             self._send(404, {"error": {"message": f"no model {body['model']} at {self.path}"}})
             return
-        (message,) = body["messages"]
-        question = message["content"]
+        question = body["messages"][-1]["content"]
         with fake.lock:
             fake.requests += 1
             number = fake.requests
@@ -287,7 +292,12 @@ class _Handler(Handler):
         choices: list[tuple[dict[str, Any], str]],
         logprobs: dict[str, Any] | None = None,
     ) -> None:
-        self._send(200, self._completion(question, choices, logprobs))
+        content = self._completion(question, choices, logprobs)
+        fake = self.server.fake
+        with fake.lock:
+            fake.billed[0] += content["usage"]["prompt_tokens"]
+            fake.billed[1] += content["usage"]["completion_tokens"]
+        self._send(200, content)
 
     @staticmethod
     def _completion(
@@ -335,7 +345,7 @@ class _Handler(Handler):
             self.wfile.write(b'{"id": "chatcm')
             self.close_connection = True
         elif fault == "empty":
-            self._complete("", [({"role": "assistant", "content": ""}, "stop")])
+            self._complete("word " * 20, [({"role": "assistant", "content": ""}, "stop")])
         else:
             assert fault == "no json", fault
             self._send_bytes(200, b"<html>a proxy of somebody</html>", {})

@@ -265,11 +265,11 @@ def test_prompts_come_from_a_table_once_each(
 def test_a_model_is_opened_once_for_all_samples(
     generate: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from litbench.judges.asking import Conversation  # noqa: PLC0415
+    from litbench.judges.client import Client  # noqa: PLC0415
 
     opened = []
-    open_it = Conversation.open
-    monkeypatch.setattr(Conversation, "open", lambda self: opened.append(1) or open_it(self))
+    open_it = Client.open
+    monkeypatch.setattr(Client, "open", lambda self: opened.append(1) or open_it(self))
     with FakeOpenAI(lambda question: f"About {question.strip()[-9:]}.") as server:
         bring(server, monkeypatch)
         generate(n=2)

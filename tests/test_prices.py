@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from litbench.errors import ConfigError
-from litbench.judges.asking import Budget, Traffic
+from litbench.judges.client import Budget, Traffic
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from litbench.config import build, read_yaml
 from litbench.errors import ConfigError
-from litbench.templates import without_markers
+from litbench.templates import without_delimiters
 from litbench.text import clean_name, digest
 
 _FILE = Path(__file__).with_name("interpreting.yaml")
@@ -156,7 +156,7 @@ def verify_question(
 def read_description(text: str) -> str | None:
     """The quality that an answer names, on one line; None where it names none. The last counts."""
     found = _QUALITY.findall(text)
-    line = clean_name(without_markers(found[-1])) if found else ""
+    line = clean_name(without_delimiters(found[-1])) if found else ""
     if not line:
         return None
     return line if len(line) <= _MOST_LETTERS else line[: _MOST_LETTERS - 1] + "…"
@@ -174,7 +174,7 @@ def _shown(text: str, letters: int) -> str:
         words = (cut.rsplit(maxsplit=1) or [cut])[0]
         # Without spaces between words there is nothing to cut at.
         text = (words if len(words) > letters * 0.9 else cut) + " […]"
-    return without_markers(text)
+    return without_delimiters(text)
 
 
 def _filled(template: str, content: Mapping[str, str]) -> str:

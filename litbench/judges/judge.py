@@ -7,37 +7,22 @@
         template: reddit_verbose
         answer: json_explanation
 
-The model is any name that inspect-ai knows, see `litbench.judges.asking`. Each pair is one sample
-of an inspect-ai task and both orders are asked inside it; pairs come in shards, and each shard
-leaves one log that `inspect view --log-dir FOLDER` shows. Every answer is stored as soon as it is
-there (`litbench.judges.store`), so a run that was killed asks for what is missing and no more.
-Verdicts are read from the answers, and figures are computed from the verdicts, by the same
-functions as for any other rater; inspect-ai only asks and logs.
+The model is any name that inspect-ai knows, see `litbench.judges.client`, which asks and stores.
+Pairs come in shards, and each shard leaves one log that `inspect view --log-dir FOLDER` shows, with
+both orders of a pair in a sample.
 """
 
-import asyncio
-import gc
+import contextlib
 import math
-import os
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from litbench.config import build
-from litbench.errors import ConfigError, ModelError
-from litbench.judges.asking import (
-    Budget,
-    Conversation,
-    Traffic,
-    estimate_tokens,
-    is_error,
-    without_secrets,
-)
+from litbench.errors import ConfigError
+from litbench.judges.client import Budget, Traffic, ask, is_error, plan
 from litbench.judges.prices import Price, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.raters import BlindPair, Estimate, Judgement, Preference
@@ -52,10 +37,6 @@ USUAL_TOKENS: dict[AnswerForm, int] = {
     "explanation": 300,
     "json_explanation": 320,
 }
-# Guesses for a model whose stored answers do not tell: how fast it starts, and how it writes.
-_SECONDS_TO_START = 1.0
-_TOKENS_PER_SECOND = 60.0
-_ENOUGH_TIMED = 20
 
 
 @dataclass
@@ -158,8 +139,8 @@ class Judge:
                 options.sampling, top_logprobs=options.sampling.top_logprobs or 20
             )
         self._folder: Path | None = None
-        self._dollars_before = 0.0
-        self._calls = 0
+        self._budget = Budget(options.traffic, self.price)
+        self._shard: tuple[list[tuple[_Order, _Order]], dict[str, Answer]] = [], {}
         self._models: set[str] = set()
         self._failed: list[str] = []
         self._without_probability = 0
@@ -179,7 +160,7 @@ class Judge:
             "answered_by": sorted(self._models),
             "template": self.template.name,
             "answer": self.template.answer,
-            "calls_of_this_run": self._calls,
+            "calls_of_this_run": self._budget.calls,
             "price": None if self.price is None else vars(self.price),
         }
         if self._failed:
@@ -189,46 +170,20 @@ class Judge:
         return found
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
-        """Tell what judging some pairs would take, asking nothing."""
-        waiting: dict[str, str] = {}
-        known: list[Answer] = []
+        """Estimate the cost without sending requests."""
+        questions = [order.question for both in self._orders(pairs) for order in both]
         with AnswerStore(self._answers_folder(), read_only=True) as store:
-            for orders in self._orders(pairs):
-                for order in orders:
-                    answer = store.get(order.key)
-                    if answer is None:
-                        waiting[order.key] = order.question
-                    else:
-                        known.append(answer)
-        read = sum(map(estimate_tokens, waiting.values()))
-        counted = [one.output_tokens for one in known if one.output_tokens is not None]
-        usual = USUAL_TOKENS[self.template.answer]
-        if len(counted) >= _ENOUGH_TIMED:
-            usual = round(statistics.mean(counted))
-        timed = [one.seconds for one in known if one.seconds is not None]
-        seconds = _SECONDS_TO_START + usual / _TOKENS_PER_SECOND
-        if len(timed) >= _ENOUGH_TIMED:
-            seconds = statistics.mean(timed)
-        calls, most = len(waiting), self._sampling.max_tokens
-        cost = most_cost = None
-        if self.price is not None:
-            batched = self.options.batch is not None
-            cost = self.price.of(read, calls * usual, batched=batched)
-            if most is not None:
-                most_cost = self.price.of(read, calls * most, batched=batched)
-        return [
-            Estimate(
-                rater=self.name,
-                model=self.options.model,
-                calls=calls,
-                known=len(known),
-                input_tokens=read,
-                output_tokens=calls * usual,
-                cost_usd=cost,
-                most_cost_usd=most_cost,
-                seconds=calls * seconds / self.options.traffic.connections,
+            found = plan(
+                self.options.model,
+                questions,
+                store,
+                self._sampling,
+                self.options.traffic,
+                price=self.price,
+                usual_tokens=USUAL_TOKENS[self.template.answer],
+                batched=self.options.batch is not None,
             )
-        ]
+        return [Estimate(rater=self.name, model=self.options.model, **vars(found))]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Ask about every pair in both orders, and read the answers.
@@ -241,18 +196,57 @@ class Judge:
             MissingExtraError: inspect-ai is not installed and something must be asked.
         """
         orders = self._orders(pairs)
+        questions = {order.key: order.question for both in orders for order in both}
         with AnswerStore(self._answers_folder(), _file_name(self.name)) as store:
-            answers = self._ask(orders, store)
-        asked = {order.key for both in orders for order in both}
-        seconds = busy_seconds(answers[key] for key in asked) / max(len(asked), 1)
-        self._models |= {one.model for one in answers.values() if one.model is not None}
-        self._failed += [one.detail or "" for one in answers.values() if is_error(one)]
+            self._budget.note_stored(store, questions)
+            found = ask(
+                self.options.model,
+                list(questions.values()),
+                store,
+                self._sampling,
+                self.options.traffic,
+                about=f"rater {self.name}",
+                budget=self._budget,
+                batch=self.options.batch,
+            )
+        answers = dict(zip(questions, found, strict=True))
+        self._shard = orders, answers
+        seconds = busy_seconds(found) / max(len(found), 1)
+        self._models |= {one.model for one in found if one.model is not None}
+        self._failed += [one.detail or "" for one in found if is_error(one)]
         if self.options.probabilities:
-            self._without_probability += sum(o.first_token is None for o in answers.values())
+            self._without_probability += sum(one.first_token is None for one in found)
         return [
             [self._judgement(order, answers[order.key], seconds) for order in both]
             for both in orders
         ]
+
+    def write_log(
+        self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
+    ) -> None:
+        """Write a log of inspect-ai for the pairs that were judged last.
+
+        Args:
+            judged: both judgements of every pair.
+            chosen_first: whether the chosen story is the first; the judge never sees it.
+        """
+        orders, answers = self._shard
+        # Stored answers can be read without inspect-ai.
+        with contextlib.suppress(ImportError):
+            from litbench.judges.log import write_log  # noqa: PLC0415
+
+            shown = [[(order.question, answers[order.key]) for order in both] for both in orders]
+            named = digest(*(order.key for both in orders for order in both))[:12]
+            folder = self._work_folder() / "logs" / _file_name(self.name)
+            write_log(
+                folder / f"{_file_name(self.name)}_{named}.eval",
+                task=self.name,
+                model=self.options.model,
+                metadata={"template": self.template.name, "answer": self.template.answer},
+                shown=shown,
+                judged=judged,
+                chosen_first=chosen_first,
+            )
 
     def _orders(self, pairs: Sequence[BlindPair]) -> list[tuple[_Order, _Order]]:
         """Both questions about every pair."""
@@ -280,45 +274,6 @@ class Judge:
                 "call work_in"
             )
         return self._folder
-
-    def _ask(
-        self, orders: Sequence[tuple[_Order, _Order]], store: AnswerStore
-    ) -> dict[str, Answer]:
-        """Get an answer for every question, from the store or from the model."""
-        options = self.options
-        known = {
-            order.key: answer
-            for both in orders
-            for order in both
-            if (answer := store.get(order.key)) is not None
-        }
-        keys = {order.key for both in orders for order in both}
-        budget = Budget(options.traffic, self.price)
-        # Of earlier shards, and of these pairs in earlier runs.
-        budget.dollars, budget.calls = self._dollars_before, self._calls
-        for answer in known.values():
-            budget.note(answer)
-        self._dollars_before = budget.dollars
-        if len(known) == len(keys):
-            return known
-        conversation = Conversation(
-            options.model, store, self._sampling, options.traffic, budget, batch=options.batch
-        )
-        log = _ShardLog(self, orders)
-        log.run(conversation, known)
-        if len(known) == len(keys) and any(map(is_error, known.values())):
-            # What failed once, such as an empty answer, often succeeds a while later.
-            for key in [key for key, answer in known.items() if is_error(answer)]:
-                del known[key]
-            conversation.gives_up = False
-            log.run(conversation, known)
-        self._dollars_before, self._calls = budget.dollars, budget.calls
-        if len(known) < len(keys):
-            raise ConfigError(
-                f"rater {self.name}: {budget.spent()}; {len(store):,} answers are kept in "
-                f"{store.folder}: run the same command again, or raise the limit"
-            )
-        return known
 
     def _judgement(self, order: _Order, answer: Answer, seconds: float) -> Judgement:
         prefers, explanation = self.read(answer)
@@ -366,156 +321,6 @@ _PREFERS: dict[str, Preference] = {
     "refused": "refused",
 }
 _LABEL = re.compile(r"\s*[AB]\s*")
-
-
-class _ShardLog:
-    """Runs one shard as a task of inspect-ai, which leaves its log."""
-
-    def __init__(self, judge: Judge, orders: Sequence[tuple[_Order, _Order]]) -> None:
-        self.judge = judge
-        self.orders = orders
-        self.folder = judge._work_folder() / "logs" / _file_name(judge.name)
-        named = re.sub(r"[^A-Za-z0-9]+", "-", judge.name)[:40].strip("-")
-        of_keys = digest(*(one.key for both in orders for one in both))[:12]
-        # As inspect-ai writes it into the name of the log's file, so that the file can be found.
-        self.task = f"{named}-{of_keys}"
-
-    def run(self, conversation: Conversation, known: dict[str, Answer]) -> None:
-        """Ask what is not known; `known` has it afterwards, but for what the budget forbade.
-
-        Raises:
-            ModelError: the model gave up, or inspect-ai failed.
-            LitBenchError: what the conversation raised.
-        """
-        import inspect_ai  # noqa: PLC0415
-
-        # Its traces in the home folder hold addresses with their logins and what servers complain
-        # of, keys among it.
-        os.environ.setdefault("INSPECT_TRACE_LEVEL", "CRITICAL")
-        # Of a run that was killed, or stopped at a limit; this one has all that was in them.
-        for path in self.folder.glob(f"*_{self.task}_*.eval"):
-            path.unlink()
-        open_calls = len({one.key for both in self.orders for one in both} - known.keys())
-        about = f"judge {self.judge.name}"
-        with tqdm(total=open_calls, desc=about, unit="call", leave=False, disable=None) as bar:
-            task, failures = self._task(conversation, known, bar)
-            # What is there already need not be looked through at every collection: a fifth faster.
-            # Of the shard before, tens of megabytes are garbage in circles.
-            gc.collect()
-            # Who froze something before would find it thawed.
-            freezes = gc.get_freeze_count() == 0
-            if freezes:
-                gc.freeze()
-            try:
-                (log,) = inspect_ai.eval(
-                    task,
-                    model=conversation.open(),
-                    display="none",
-                    log_level="error",
-                    log_dir=str(self.folder),
-                    log_format="eval",
-                    log_realtime=False,
-                    log_model_api=False,
-                    score=True,
-                    fail_on_error=True,
-                    max_samples=self._samples_at_once(),
-                    ctl_server=False,
-                    acp_server=False,
-                )
-            finally:
-                if freezes:
-                    gc.unfreeze()
-        if failures:
-            raise failures[0]
-        if log.status == "cancelled":
-            raise KeyboardInterrupt
-        if log.status != "success":
-            said = "" if log.error is None else without_secrets(log.error.message)
-            raise ModelError(
-                f"rater {self.judge.name}: inspect-ai ended with '{log.status}': {said}: the "
-                f"answers are kept; see {log.location} and run the same command again"
-            )
-
-    def _samples_at_once(self) -> int:
-        if self.judge.options.batch is not None:
-            return len(self.orders)
-        # Two calls each; what waits for a connection costs little.
-        return self.judge.options.traffic.connections
-
-    def _task(
-        self, conversation: Conversation, known: dict[str, Answer], bar: Any
-    ) -> tuple[Any, list[Exception]]:
-        """The task, and a list that will hold what went wrong."""
-        from inspect_ai import Task  # noqa: PLC0415
-        from inspect_ai.dataset import MemoryDataset, Sample  # noqa: PLC0415
-        from inspect_ai.model import ChatMessageAssistant, ChatMessageUser  # noqa: PLC0415
-        from inspect_ai.scorer import Score, scorer  # noqa: PLC0415
-        from inspect_ai.solver import solver  # noqa: PLC0415
-
-        judge, failures = self.judge, list[Exception]()
-        # Questions that begin alike follow each other: a provider's prompt cache can help.
-        in_order = sorted(self.orders, key=lambda both: both[0].question)
-        by_id = dict(enumerate(in_order, start=1))
-        under_way: dict[str, asyncio.Lock] = {}
-
-        def both_orders() -> Any:
-            async def solve(state: Any, generate: Any) -> Any:
-                del generate
-                conversation.close_with_the_loop()
-                messages = []
-                for order, answer in zip(
-                    by_id[state.sample_id], await ask(by_id[state.sample_id]), strict=True
-                ):
-                    said = "" if answer is None else answer.text or answer.detail or ""
-                    messages.append(ChatMessageUser(content=order.question))
-                    messages.append(ChatMessageAssistant(content=said))
-                state.messages = messages
-                return state
-
-            async def ask(both: tuple[_Order, _Order]) -> list[Answer | None]:
-                try:
-                    return await asyncio.gather(*(one(order) for order in both))
-                except Exception as error:
-                    failures.append(error)
-                    raise
-
-            async def one(order: _Order) -> Answer | None:
-                # A pair that comes twice in a shard waits for its first one's answer.
-                async with under_way.setdefault(order.key, asyncio.Lock()):
-                    answer = known.get(order.key)
-                    if answer is None:
-                        answer = await conversation.answer(order.question, order.key)
-                        if answer is not None:
-                            known[order.key] = answer
-                            bar.update()
-                            bar.set_postfix(conversation.said())
-                return answer
-
-            return solve
-
-        def preference() -> Any:
-            async def score(state: Any, target: Any) -> Any:
-                del target
-                value: dict[str, str] = {}
-                for order in by_id[state.sample_id]:
-                    answer = known.get(order.key)
-                    said: Preference | None = None if answer is None else judge.read(answer)[0]
-                    if said is not None and order.shown == "second":
-                        said = _OTHER.get(said, said)
-                    value[f"{order.shown} story shown first"] = said or "not asked"
-                return Score(value=value)
-
-            return score
-
-        samples = [Sample(id=place, input=both[0].question) for place, both in by_id.items()]
-        task = Task(
-            name=self.task,
-            dataset=MemoryDataset(samples),
-            solver=solver(both_orders)(),
-            scorer=scorer(metrics=[])(preference)(),
-            metadata={"rater": judge.name, "template": judge.template.name},
-        )
-        return task, failures
 
 
 def label_probability(first_token: Mapping[str, float]) -> tuple[float | None, float]:

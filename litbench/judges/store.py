@@ -22,6 +22,8 @@ from litbench.errors import DataError
 from litbench.text import digest
 
 Outcome = Literal["answered", "refused", "cut", "error"]
+# A text, or a conversation as pairs of a role (system, user or assistant) and a text.
+Question = str | Sequence[tuple[str, str]]
 
 # Providers of inspect-ai whose model may be a folder; to all others a folder is only a name.
 _LOCAL_PROVIDERS = ("hf", "sglang", "vllm", "vllm-completions")
@@ -39,6 +41,7 @@ class Sampling:
         reasoning_effort: such as low or high, for models that have it.
         top_logprobs: how many of the likeliest first tokens to ask for, with their probabilities;
             most providers that give any give at most 20.
+        extra_body: further keys of the request, as the provider names them.
     """
 
     temperature: float | None = 0.0
@@ -47,6 +50,7 @@ class Sampling:
     seed: int | None = None
     reasoning_effort: str | None = None
     top_logprobs: int | None = None
+    extra_body: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class AnswerStore:
         self._path = folder / f"{name}.jsonl"
         # Of each key the file that holds its answer, and where its line starts there.
         self._places: dict[str, tuple[Path, int]] = {}
+        self._failed: dict[str, list[Answer]] = {}
         self._files: dict[Path, BinaryIO] = {}
         self._file: BinaryIO | None = None
         if not read_only:
@@ -156,8 +161,15 @@ class AnswerStore:
             ) from error
         return answer
 
+    def billed(self, key: str) -> list[Answer]:
+        """Everything that was paid for under a key: failed answers, and the answer itself."""
+        answer = self.get(key)
+        return [*self._failed.get(key, []), *([] if answer is None else [answer])]
+
     def put(self, key: str, answer: Answer) -> None:
         """Keep an answer; when this returns, killing the program cannot lose it.
+
+        Of an error its cost is kept: the key stays without an answer.
 
         Raises:
             DataError: the disk is full or the file cannot be written.
@@ -171,7 +183,13 @@ class AnswerStore:
             raise DataError(
                 f"cannot write {self._path}: {error}; free space and run the same command again"
             ) from error
-        self._places[key] = (self._path, start)
+        self._index(key, answer, self._path, start)
+
+    def _index(self, key: str, answer: Answer, path: Path, start: int) -> None:
+        if answer.outcome == "error":
+            self._failed.setdefault(key, []).append(answer)
+        else:
+            self._places[key] = (path, start)
 
     def _open(self) -> BinaryIO:
         try:
@@ -203,8 +221,7 @@ class AnswerStore:
             for line in file:
                 if line.strip():
                     try:
-                        key, _ = _parse(line)
-                        self._places[key] = (path, start)
+                        self._index(*_parse(line), path, start)
                     except (ValueError, KeyError, TypeError, AttributeError):
                         self.unreadable += 1
                 start += len(line)
@@ -237,7 +254,7 @@ def local_folder(model: str) -> Path | None:
 
 
 def keys_of(
-    model: str, questions: Sequence[str], sampling: Sampling, sample: int | Sequence[int] = 0
+    model: str, questions: Sequence[Question], sampling: Sampling, sample: int | Sequence[int] = 0
 ) -> list[str]:
     """The names of the answers to some questions; of all questions sample by sample.
 
@@ -245,7 +262,7 @@ def keys_of(
 
     Args:
         model: see the module.
-        questions: whole texts.
+        questions: texts or conversations.
         sampling: see `Sampling`.
         sample: another number asks the same question again, for several answers to it; or several
             numbers.
@@ -253,4 +270,15 @@ def keys_of(
     given = {name: value for name, value in as_plain(sampling).items() if value is not None}
     about = (identity(model), json.dumps(given, sort_keys=True))
     samples = [sample] if isinstance(sample, int) else sample
-    return [digest("answer", *about, one, question) for one in samples for question in questions]
+    contents = [
+        ("answer", question)
+        if isinstance(question, str)
+        else ("conversation", json.dumps([list(turn) for turn in question]))
+        for question in questions
+    ]
+    return [digest(kind, *about, one, content) for one in samples for kind, content in contents]
+
+
+def text_of(question: Question) -> str:
+    """All texts of a question."""
+    return question if isinstance(question, str) else "\n".join(text for _, text in question)

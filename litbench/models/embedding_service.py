@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from litbench.artifact import fingerprint
 from litbench.errors import ConfigError, MissingExtraError, ModelError
-from litbench.judges.asking import estimate_tokens, without_secrets
+from litbench.judges.client import estimate_tokens, without_secrets
 from litbench.judges.prices import Price
 from litbench.models.embeddings import (
     SERVICE,

@@ -32,7 +32,7 @@ from litbench.models.training import (
 )
 from litbench.raters import training_prompts_of
 from litbench.records import pair_weights
-from litbench.templates import deal_sides, load_template, template_files
+from litbench.templates import assign_positions, load_template, template_files
 
 
 @dataclass(kw_only=True)
@@ -121,7 +121,7 @@ def tokenise(
     """
     weight = pair_weights(pairs)
     ids = pairs["pair_id"].to_pylist()
-    chosen_is_a: list[bool | None] = list(deal_sides(ids, options.seed))
+    chosen_is_a: list[bool | None] = list(assign_positions(ids, options.seed))
     rationales: list[str | None] = [None] * len(ids)
     if question.explains:
         lacking = {"rationale", "rationale_first"} - set(pairs.column_names)

@@ -18,7 +18,7 @@ import numpy as np
 from litbench.config import build
 from litbench.errors import ModelError
 from litbench.models.layout import bos_of, chat_pieces, longest_of, tokenize
-from litbench.templates import AnswerForm, without_markers
+from litbench.templates import AnswerForm, without_delimiters
 
 LABELS = ("A", "B")
 # What stands before the label of an answer in words.
@@ -165,7 +165,7 @@ class Question:
             second: shape (n,), those that stand as B.
         """
         distinct = list(dict.fromkeys([*prompts, *first, *second]))
-        shown = list(map(without_markers, distinct))
+        shown = list(map(without_delimiters, distinct))
         ids_of = dict(zip(distinct, tokenize(tokenizer, shown) if shown else [], strict=True))
         ids, cut = [], []
         for prompt, a, b in zip(prompts, first, second, strict=True):

@@ -12,20 +12,20 @@ questions about one prompt begin alike and a provider's prompt cache can keep th
 
 The packaged templates fence each text with lines such as `===== STORY A ENDS =====`. The texts of
 authors may hold such lines too, so those of their lines that begin with five or more equals signs
-go in with hyphens in their place (`without_markers`); nothing else of a text changes, and a
+go in with hyphens in their place (`without_delimiters`); nothing else of a text changes, and a
 placeholder inside one stays text. Templates of yours are guarded when their markers begin likewise.
 """
 
-from litbench.templates.answers import (
+from litbench.templates.delimiters import without_delimiters
+from litbench.templates.forms import AnswerForm, Label
+from litbench.templates.parser import (
     Reading,
     Verdict,
     has_verdict_line,
     read_answer,
     split_verdict,
 )
-from litbench.templates.dealing import deal_sides
-from litbench.templates.forms import AnswerForm
-from litbench.templates.markers import without_markers
+from litbench.templates.positions import assign_positions
 from litbench.templates.template import (
     Template,
     family_names,
@@ -33,7 +33,6 @@ from litbench.templates.template import (
     packaged_names,
     template_files,
 )
-from litbench.templates.wording import Label
 
 __all__ = [
     "AnswerForm",
@@ -41,7 +40,7 @@ __all__ = [
     "Reading",
     "Template",
     "Verdict",
-    "deal_sides",
+    "assign_positions",
     "family_names",
     "has_verdict_line",
     "load_template",
@@ -49,5 +48,5 @@ __all__ = [
     "read_answer",
     "split_verdict",
     "template_files",
-    "without_markers",
+    "without_delimiters",
 ]

@@ -5,16 +5,15 @@ families share, and the words that ask for each form, stand in `frame.yaml`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from litbench.config import build, nearest, read_yaml
 from litbench.errors import ConfigError
-from litbench.templates.forms import AnswerForm
-from litbench.templates.markers import without_markers
-from litbench.templates.wording import Label
+from litbench.templates.delimiters import without_delimiters
+from litbench.templates.forms import AnswerForm, Label
 
 SLOTS = ("prompt", "story_a", "story_b")
 # A name in braces; the braces of JSON hold quotes or nothing and pass through.
@@ -95,10 +94,10 @@ class Template:
         """The whole question.
 
         A placeholder inside a text stays text, and a line that could pass for one of the markers
-        loses its equals signs; see `without_markers`.
+        loses its equals signs; see `without_delimiters`.
         """
         before, to_first, to_second, after = self.parts()
-        prompt, story_a, story_b = map(without_markers, (prompt, story_a, story_b))
+        prompt, story_a, story_b = map(without_delimiters, (prompt, story_a, story_b))
         return before + prompt + to_first + story_a + to_second + story_b + after
 
     def hinted(self, preferred: Label) -> "Template":
@@ -209,39 +208,20 @@ def _framed(keys: Mapping[str, Any], answer: AnswerForm, path: Path) -> FixedFil
 
 
 def _cut(text: str, path: Path) -> tuple[str, str, str, str]:
+    """The pieces of a text around its places."""
     found = [match[1] for match in _PLACEHOLDER.finditer(text)]
-    for name in found:
-        if name not in (*SLOTS, "hint"):
-            raise ConfigError(
-                f"template {path}: unknown placeholder {{{name}}}: there are {{prompt}}, "
-                "{story_a} and {story_b}, and {hint} behind them"
-            )
-    for name in (*SLOTS, "hint"):
-        if found.count(name) > 1:
-            raise ConfigError(f"template {path}: {{{name}}} stands there twice: keep one of them")
-    missing = [f"{{{name}}}" for name in SLOTS if name not in found]
-    if missing:
-        raise ConfigError(f"template {path}: {', '.join(missing)} is missing: put it into text")
-    if not _in_order(found):
-        order = ", ".join(f"{{{name}}}" for name in found)
+    if found not in (list(SLOTS), [*SLOTS, "hint"]) or text.rstrip().endswith("{story_b}"):
+        named = ", ".join(f"{{{name}}}" for name in found) or "none"
         raise ConfigError(
-            f"template {path}: the order is {order}: write {{prompt}}, {{story_a}}, {{story_b}}, "
-            "and {hint}, if any, behind them"
+            f"template {path}: the placeholders of its text are {named}: write {{prompt}}, "
+            "{story_a} and {story_b} once each and in this order, then what to answer, with {hint} "
+            "before it where the template has one"
         )
-    if text.rstrip().endswith("{story_b}"):
-        raise ConfigError(
-            f"template {path}: nothing stands behind {{story_b}}: say there what to answer"
-        )
-    rest = text
     pieces = []
     for name in SLOTS:
-        piece, _, rest = rest.partition(f"{{{name}}}")
+        piece, _, text = text.partition(f"{{{name}}}")
         pieces.append(piece)
-    return cast(tuple[str, str, str, str], (*pieces, rest))
-
-
-def _in_order(found: Sequence[str]) -> bool:
-    return found in (list(SLOTS), [*SLOTS, "hint"])
+    return cast(tuple[str, str, str, str], (*pieces, text))
 
 
 def _check_hint(file: FixedFile, after: str, path: Path) -> None:

@@ -1,7 +1,9 @@
 """Questions get their answers whatever fails on the way, and no stored answer is asked again."""
 
+import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -17,7 +19,15 @@ from fake_openai import FAULTS, KEY, FakeOpenAI, drawn_manners
 from fake_reddit import drawn_faults
 
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
-from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens
+from litbench.judges.client import (
+    WITHHELD,
+    Budget,
+    Traffic,
+    ask,
+    estimate_tokens,
+    without_secrets,
+)
+from litbench.judges.prices import Price
 from litbench.judges.store import Answer, AnswerStore, Sampling, identity, keys_of, local_folder
 
 pytest.importorskip("inspect_ai")
@@ -26,6 +36,14 @@ pytest.importorskip("openai")
 # A good answer may be late on a busy machine; only who waits for a hang gives up sooner.
 QUICK = Traffic(first_wait_seconds=0.01, longest_wait_seconds=0.05, timeout_seconds=60)
 QUESTIONS = [f"Is {k} a good number? Answer {{story_a}} or é." for k in range(30)]
+
+
+OLD_KEYS = [
+    "d339efe0d6ca9dadeb22656e12d5a900",
+    "334f9270e0d97a82a0d1f6261e63b302",
+    "de3b15d15897f7e45cb5aabc9e26de4a",
+    "5a7925e76035ff9fa149075321454430",
+]
 
 
 def echo(question: str) -> str:
@@ -185,10 +203,10 @@ def test_a_run_that_gets_no_answers_gives_up(
     with FakeOpenAI(echo) as server:
         bring(server, monkeypatch)
         monkeypatch.setenv("FAKE_API_KEY", "wrong-and-still-secret")
-        with pytest.raises(ModelError, match=r"without an answer between them.*Incorrect") as error:
+        with pytest.raises(ModelError, match=r"without an answer between them.*Auth") as error:
             run(server, tmp_path, [f"q{k}" for k in range(500)])
         assert "wrong-and-still-secret" not in str(error.value)
-        assert "***" in str(error.value)
+        assert WITHHELD in str(error.value)
         assert server.requests == 0
     with FakeOpenAI(echo, faults=lambda n, _: "500" if n > 20 else None) as server:
         bring(server, monkeypatch)
@@ -198,40 +216,53 @@ def test_a_run_that_gets_no_answers_gives_up(
         assert server.requests < 60
 
 
-@pytest.mark.parametrize("fault", ["400", "500"])
-def test_keys_and_questions_are_in_no_error(
-    fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    once = Traffic(max_retries=0, first_wait_seconds=0, timeout_seconds=5)
-    complaint = f"not well today: the key {KEY} is refused"
-    with FakeOpenAI(echo, faults=lambda *_: fault, complaint=complaint) as server:
-        bring(server, monkeypatch)
-        (answer,) = run(server, tmp_path, ["A story nobody may see"], traffic=once)
-    assert answer.outcome == "error"
-    assert "not well today: the key *** is refused" in str(answer.detail)
-    assert not leaked(answer.detail)
-    assert "nobody may see" not in str(answer.detail)
-    assert (tmp_path / "answers.jsonl").read_text() == "", "an error is no answer"
-
-
 def leaked(text: str | None, secret: str = KEY) -> list[str]:
     """Pieces of a secret, eight characters long, that a text holds."""
     pieces = [secret[start : start + 8] for start in range(len(secret) - 7)]
     return [piece for piece in pieces if piece in str(text)]
 
 
-def test_a_key_that_crosses_the_end_of_a_message_is_struck_whole(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "in capitals": str.upper,
+    "percent-encoded": lambda key: key.replace("-", "%2D"),
+    "hexadecimal": lambda key: key.encode().hex(),
+    "base64": lambda key: base64.b64encode(key.encode()).decode(),
+    "base64 in a header": lambda key: base64.b64encode(f"me:{key}".encode()).decode(),
+    "base64, shifted": lambda key: base64.b64encode(f"you:{key}.".encode()).decode(),
+    "over lines": lambda key: "\n".join(re.findall(".{1,5}", key)),
+    "in pieces": " ".join,
+    "cut short": lambda key: key[: len(key) * 2 // 3],
+    "at the end of what is shown": lambda key: "x " * 145 + key,
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_message_that_holds_a_key_is_withheld(
+    spelling: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages are cut after 297 characters, some of which the provider's library adds."""
-    once = Traffic(max_retries=0, first_wait_seconds=0, timeout_seconds=5, give_up_after=1)
-    with FakeOpenAI(echo, faults=lambda *_: "400") as server:
-        bring(server, monkeypatch)
-        for before in range(220, 300, 8):
-            server.complaint = "x" * before + KEY + " was the key" + " and more" * 9
-            with pytest.raises(ModelError, match=r"such as .*\.\.\.: mend it") as error:
-                run(server, tmp_path, ["q"], traffic=once)
-            assert not leaked(str(error.value))
+    monkeypatch.setenv("SOME_API_KEY", KEY)
+    monkeypatch.setenv("SOME_BASE_URL", "http://me:pass-of-the-proxy@host/v1")
+    for secret in (KEY, "pass-of-the-proxy"):
+        assert without_secrets(f"bad key: {spelling(secret)}, sorry") == WITHHELD
+    said = "the model is not well today at http://***@host/v1"
+    assert without_secrets(said.replace("***", "me:pass-of-the-proxy")) == said
+
+
+@pytest.mark.parametrize("fault", ["400", "500"])
+def test_errors_name_what_the_provider_said_without_keys_and_questions(
+    fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    once = Traffic(max_retries=0, first_wait_seconds=0, timeout_seconds=5)
+    for complaint, said in (("not well today", "not well today"), (f"the key {KEY}", WITHHELD)):
+        with FakeOpenAI(echo, faults=lambda *_: fault, complaint=complaint) as server:
+            bring(server, monkeypatch)
+            (answer,) = run(server, tmp_path, ["A story nobody may see"], traffic=once)
+        assert answer.outcome == "error"
+        assert said in str(answer.detail)
+        assert not leaked(answer.detail)
+        assert "nobody may see" not in str(answer.detail)
+    assert (tmp_path / "answers.jsonl").read_text() == "", "nothing was billed"
 
 
 @pytest.mark.parametrize("code", ["content_filter", "context_length_exceeded"])
@@ -244,24 +275,69 @@ def test_what_a_provider_says_in_place_of_an_answer_is_kept_without_keys(
         (answer,) = run(server, tmp_path, ["q"])
     assert answer.outcome == ("refused" if code == "content_filter" else "cut")
     stored = (tmp_path / "answers.jsonl").read_text()
-    assert "xxxx" in stored
+    assert WITHHELD in stored
     assert not leaked(stored)
 
 
-def test_secrets_within_secrets_and_logins_in_addresses_are_struck(
+def test_a_limit_in_dollars_bounds_what_is_billed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    longer, login = f"{KEY}-and-its-tail-of-secrets", "http://me:pass-of-the-proxy@host/v1"
-    monkeypatch.setenv("AAA_API_KEY", longer)
-    monkeypatch.setenv("SPACED_TOKEN", " a-token-with-a-newline\n")
-    monkeypatch.setenv("PROXY_BASE_URL", login)
-    complaint = f"{longer}, a-token-with-a-newline and {login}"
-    with FakeOpenAI(echo, faults=lambda *_: "400", complaint=complaint) as server:
+    """Three of four answers are empty and billed all the same; later runs know it."""
+    price = Price(input=1_000.0, output=1_000.0, cached=1_000.0)
+    billed = []
+
+    def empty(number: int, _kind: str) -> str | None:
+        return "empty" if number % 4 else None
+
+    sampling = Sampling(max_tokens=20)
+    traffic = replace(QUICK, max_cost_usd=1.0, give_up_after=1_000, connections=4)
+    questions = [f"A question of some length, number {k}" for k in range(200)]
+    with FakeOpenAI(echo, faults=empty) as server:
         bring(server, monkeypatch)
-        (answer,) = run(server, tmp_path, ["q"])
-    assert "***, *** and http://***@host/v1" in str(answer.detail)
-    for secret in (longer, "a-token-with-a-newline", "pass-of-the-proxy"):
-        assert not leaked(answer.detail, secret)
+        for _ in range(3):
+            budget = Budget(traffic, price)
+            with AnswerStore(tmp_path) as store:
+                keys = keys_of(server.model, questions, sampling)
+                budget.note_stored(store, keys)
+                with pytest.raises(ConfigError, match="max_cost_usd"):
+                    ask(server.model, questions, store, sampling, traffic, budget=budget)
+            billed.append(server.dollars(price))
+            assert billed[-1] <= 1.0
+            assert budget.dollars == pytest.approx(billed[-1])
+    assert billed[0] > 0.8
+    assert server.faults["empty"] > 10
+
+
+def test_what_may_be_billed_stays_reserved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a failed attempt nobody counts the tokens; a request that is rejected costs nothing."""
+    price, sampling = Price(input=0.0, output=1_000.0), Sampling(max_tokens=100)
+    for fault, attempts in (("500", 3), ("400", 0), ("429", 0), ("reset", 3)):
+        traffic = replace(QUICK, max_retries=2, give_up_after=100)
+        budget = Budget(traffic, price)
+        with FakeOpenAI(echo, faults=lambda *_, fault=fault: fault) as server:
+            bring(server, monkeypatch)
+            run(server, tmp_path / fault, ["q"], traffic, sampling, budget=budget)
+        # The question is asked again at the end.
+        assert budget.dollars == pytest.approx(2 * attempts * 0.1), fault
+
+
+def test_a_conversation_is_a_question_too(server: FakeOpenAI, tmp_path: Path) -> None:
+    talk = [("system", "Be brief."), ("user", "Which?"), ("assistant", "A."), ("user", "Sure?")]
+    sampling = Sampling(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    (answer,) = run(server, tmp_path, [talk], sampling=sampling)
+    assert answer.text == echo("Sure?")
+    body = server.bodies["Sure?"]
+    assert [(one["role"], one["content"]) for one in body["messages"]] == talk
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert run(server, tmp_path, [talk], sampling=sampling) == [answer]
+    run(server, tmp_path, [talk[1:], "Sure?"], sampling=sampling)
+    assert server.requests == 3, "each of them is another question"
+
+
+def test_keys_of_stored_answers_stay_what_they_were() -> None:
+    """Computed by version 0.9; another key would pay for every stored answer again."""
+    questions = ["Which story is better?", "é"]
+    assert keys_of("openai/gpt-4.1", questions, Sampling(), [0, 3]) == OLD_KEYS
 
 
 def test_a_missing_key_or_provider_is_named(
@@ -438,7 +514,7 @@ def test_tokens_are_estimated_from_bytes() -> None:
 CHILD = """
 import json, sys
 from pathlib import Path
-from litbench.judges.asking import Traffic, ask
+from litbench.judges.client import Traffic, ask
 from litbench.judges.store import AnswerStore, Sampling
 
 questions = json.loads(Path(sys.argv[1]).read_text())

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from litbench.text import digest
 
 
-def deal_sides(pair_ids: Sequence[str], seed: int) -> list[bool]:
-    """Deal which side stands as A, at random and exactly balanced.
+def assign_positions(pair_ids: Sequence[str], seed: int) -> list[bool]:
+    """Assign the chosen story to position A or B, at random and exactly balanced.
 
-    The pairs are put in order by a hash of the seed and their id; the chosen story is A in the
-    first half. So the order of the rows says nothing, and A is right as often as B: a model that
-    always answers A gets one half.
+    Pairs are sorted by a hash of the seed and their id; the chosen story is A in the first half.
+    So the order of the rows says nothing, and a model that always answers A gets one half.
 
     Args:
         pair_ids: distinct names; shape (n,).
-        seed: another seed, another deal.
+        seed: of the hash.
 
     Returns:
         Whether the chosen story stands as A; shape (n,), true for n / 2 of them, rounded up.

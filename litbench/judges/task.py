@@ -1,0 +1,64 @@
+"""`inspect eval litbench/preference -T pairs=FILE --model NAME`: judges as a task of inspect-ai.
+
+For users of inspect-ai: its own retries, logs and viewer around our templates and verdict parser.
+The kind `judge` of eval/benchmark.py also stores every answer and limits the cost.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, accuracy, scorer, stderr
+from inspect_ai.solver import TaskState, generate
+
+from litbench.raters import blind
+from litbench.records import PAIRS
+from litbench.tables import read_table
+from litbench.templates import AnswerForm, load_template, read_answer
+
+
+@scorer(metrics=[accuracy(), stderr(cluster="prompt_id")])  # type: ignore[untyped-decorator]
+def verdict(form: AnswerForm) -> Scorer:
+    """Score the verdict of an answer: a tie, or none, counts one half."""
+
+    async def score(state: TaskState, target: Any) -> Score:
+        reading = read_answer(state.output.completion, form)
+        value: str | float = 0.5
+        if reading.verdict in ("A", "B"):
+            value = CORRECT if reading.verdict == target.text else INCORRECT
+        return Score(value=value, answer=reading.verdict, explanation=reading.explanation)
+
+    return score
+
+
+@task  # type: ignore[untyped-decorator]
+def preference(
+    pairs: str, template: str = "alternative", answer: str | None = None, split: str | None = None
+) -> Task:
+    """Which of two stories is better, asked in both orders.
+
+    Args:
+        pairs: a pairs table.
+        template: a template family or file.
+        answer: the answer form, for a family; explanation when null.
+        split: only pairs of this split; null for all.
+    """
+    table = read_table(Path(pairs), PAIRS)
+    rows = table.to_pylist()
+    loaded = load_template(template, answer)  # type: ignore[arg-type]
+    samples = []
+    for row, pair, is_first in zip(rows, *blind(table), strict=True):
+        if split in (None, row["split"]):
+            for number, stories in enumerate(
+                [(pair.first, pair.second), (pair.second, pair.first)]
+            ):
+                samples.append(
+                    Sample(
+                        id=f"{row['pair_id']}-{number + 1}",
+                        input=loaded.render(pair.prompt, *stories),
+                        target="A" if is_first == (number == 0) else "B",
+                        metadata={"prompt_id": row["prompt_id"]},
+                    )
+                )
+    return Task(dataset=MemoryDataset(samples), solver=generate(), scorer=verdict(loaded.answer))
