@@ -490,7 +490,7 @@ def _finish(job: ScoringJob, sources: Sequence[_Source]) -> dict[str, Any]:
     job.rejected_rows.unlink(missing_ok=True)
     if lines:
         write_atomically(job.rejected_rows, lambda path: path.write_bytes(lines))
-    counts = {"stories": len(stories), "stories_cut": cut}
+    counts: dict[str, Any] = {"stories": len(stories), "stories_cut": cut}
     if len(sources) > 1:
         counts |= {"reference_stories": len(humans), "reference_stories_cut": humans_cut}
         counts["stories_with_reference"] = compared
