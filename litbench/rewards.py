@@ -30,7 +30,7 @@ import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -119,63 +119,19 @@ class _Frame:
     @classmethod
     def of(cls, shaping: RewardShaping, rewards: np.ndarray, words: np.ndarray) -> "_Frame":
         """Fill in from reference stories, which may be none if nothing needs them."""
-        filled: dict[str, Any] = {}
+        filled: dict[str, float] = {}
         if shaping.penalty:
-            filled["shortest"] = float(_given(shaping.shortest, words, np.quantile, 0.05))
-            longest = float(_given(shaping.longest, words, np.quantile, 0.95))
+            low, high = shaping.shortest, shaping.longest
+            filled["shortest"] = float(np.quantile(words, 0.05) if low is None else low)
+            longest = float(np.quantile(words, 0.95) if high is None else high)
             filled["longest"] = max(longest, filled["shortest"])
         if shaping.scaling == "sigmoid":
-            filled["centre"] = float(_given(shaping.centre, rewards, np.median))
-            filled["width"] = float(_given(shaping.width, rewards, np.std))
+            centre, width = shaping.centre, shaping.width
+            filled["centre"] = float(np.median(rewards) if centre is None else centre)
+            filled["width"] = float(np.std(rewards) if width is None else width)
         if shaping.clip is not None:
             filled["clip"] = float(np.quantile(rewards, shaping.clip))
         return cls(**filled)
-
-
-def _given(number: float | None, values: np.ndarray, otherwise: Any, *arguments: Any) -> Any:
-    return otherwise(values, *arguments) if number is None else number
-
-
-@dataclass(frozen=True)
-class Shaped:
-    """Rewards of some completions and how they came about; arrays of shape (n,).
-
-    Attributes:
-        rewards: what the policy gets; NaN for a completion whose reward is not finite.
-        lowest: what a completion gets that earned nothing.
-        raw: the rater's own rewards; NaN for a completion without words or finite reward.
-        words: of each completion.
-        clipped: whether clipping lowered it.
-        guarded: whether its length is outside the range.
-        diversity: share of distinct trigrams; see litbench.metrics.diversity.
-    """
-
-    rewards: np.ndarray
-    lowest: np.ndarray
-    raw: np.ndarray
-    words: np.ndarray
-    clipped: np.ndarray
-    guarded: np.ndarray
-    diversity: float
-
-    def metrics(self) -> dict[str, float]:
-        """Means over the call; those without a value are left out."""
-        scored, empty = np.isfinite(self.raw), self.words == 0
-        found = {
-            "raw": self.raw[scored].mean() if scored.any() else math.nan,
-            "clipped_share": self.clipped.mean(),
-            "guarded_share": self.guarded.mean(),
-            "empty_share": empty.mean(),
-            "unscored_share": (~scored & ~empty).mean(),
-            "words": self.words.mean(),
-            "distinct_trigrams": self.diversity,
-        }
-        return {name: float(value) for name, value in found.items() if math.isfinite(value)}
-
-    def numbers(self) -> list[float]:
-        """Rewards for a library that knows no missing ones: the lowest in their place."""
-        found: list[float] = np.where(np.isfinite(self.rewards), self.rewards, self.lowest).tolist()
-        return found
 
 
 class PolicyReward:
@@ -287,7 +243,7 @@ class PolicyReward:
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Reward completions as trl asks for it, shape (n,); log `Shaped.metrics`.
+        """Reward completions as trl asks for it, shape (n,); log `last`.
 
         Args:
             prompts: texts or lists of messages; shape (n,).
@@ -301,20 +257,34 @@ class PolicyReward:
         """
         if self.prompt_column is not None:
             prompts = _value_of(columns, self.prompt_column, "the data set")
-        shaped = self.shape(prompts, completions)
+        rewards, _ = self.shape(prompts, completions)
         if log_metric is not None:
             for metric, value in self.last.items():
                 log_metric(f"{self.__name__}/{metric}", value)
-        return [value if math.isfinite(value) else None for value in shaped.rewards.tolist()]
+        return [value if math.isfinite(value) else None for value in rewards.tolist()]
 
-    def shape(self, prompts: Sequence[Any], completions: Sequence[Any]) -> Shaped:
+    def numbers(self, prompts: Sequence[Any], completions: Sequence[Any]) -> list[float]:
+        """As `shape`, for a library that knows no missing rewards: the lowest in their place."""
+        rewards, lowest = self.shape(prompts, completions)
+        numbers: list[float] = np.where(np.isfinite(rewards), rewards, lowest).tolist()
+        return numbers
+
+    def shape(
+        self, prompts: Sequence[Any], completions: Sequence[Any]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Score completions and shape their rewards; completions of one prompt are its group.
+
+        Returns:
+            The rewards, NaN where the rater's own is not finite, and what a completion gets that
+            earned nothing; float64, shape (n,) each.
 
         Raises:
             DataError: a prompt has no text, or they are not as many as the completions.
             ModelError: no reward of the call is finite, though some completions have words.
         """
         shaping = self.shaping
+        if not len(completions):
+            return np.zeros(0), np.zeros(0)
         if len(prompts) != len(completions):
             raise DataError(
                 f"{len(prompts)} prompts and {len(completions)} completions: give a prompt for "
@@ -330,11 +300,7 @@ class PolicyReward:
                 )
         keys = [prompt_key(prompt) for prompt in asked]
         frames = [self._frames.get(key, self._overall) for key in keys]
-        shortest, longest, clip, centre, width = (
-            np.array([(f.shortest, f.longest, f.clip, f.centre, f.width) for f in frames])
-            .reshape(-1, 5)
-            .T
-        )
+        shortest, longest, clip, centre, width = np.array([astuple(one) for one in frames]).T
         words = _count(texts)
         beyond = np.maximum(words - longest, 0) / longest
         below = np.maximum(1 - words / np.maximum(shortest, 1), 0) * (shortest > 0)
@@ -361,9 +327,18 @@ class PolicyReward:
             floor = least if shaping.scaling == "raw" else min(least, 0)
             lowest[rows] = floor - (shaping.penalty or 1)
         value = np.where(words == 0, lowest, value)
-        shaped = Shaped(value, lowest, raw, words, capped > clip, guarded, distinct_trigrams(texts))
-        self.last = shaped.metrics() if texts else {}
-        return shaped
+        scored, is_empty = np.isfinite(raw), words == 0
+        metrics = {
+            "raw": raw[scored].mean() if scored.any() else math.nan,
+            "clipped_share": (capped > clip).mean(),
+            "guarded_share": guarded.mean(),
+            "empty_share": is_empty.mean(),
+            "unscored_share": (~scored & ~is_empty).mean(),
+            "words": words.mean(),
+            "distinct_trigrams": distinct_trigrams(texts),
+        }
+        self.last = {key: float(number) for key, number in metrics.items() if math.isfinite(number)}
+        return value, lowest
 
     def _scored(
         self, prompts: list[str], texts: list[str], words: np.ndarray, longest: np.ndarray
@@ -411,8 +386,7 @@ def rubric_function(reward: PolicyReward) -> Callable[..., Awaitable[list[float]
         if column is not None:
             infos = [{}] * len(completions) if infos is None else infos
             prompts = [_value_of(info, column, "a rollout's info") for info in infos]
-        shaped = await asyncio.to_thread(reward.shape, prompts, completions)
-        return shaped.numbers()
+        return await asyncio.to_thread(reward.numbers, prompts, completions)
 
     grouped.__name__ = reward.__name__
     return grouped
@@ -422,7 +396,7 @@ def trace_function(reward: PolicyReward) -> Callable[..., Awaitable[float]]:
     """The reward function of a task in `verifiers.v1` (verifiers 0.4), for one rollout.
 
     Call it in a method marked `@vf.reward`, or name it in the task's config. To compare the
-    rollouts of a task, give `reward.shape` all of them in the environment's `finalize`.
+    rollouts of a task, give `reward.numbers` all of them in the environment's `finalize`.
 
     Args:
         reward: its `prompt_column` is a field of the task's data.
@@ -437,15 +411,15 @@ def trace_function(reward: PolicyReward) -> Callable[..., Awaitable[float]]:
     if reward.shaping.scaling != "sigmoid":
         raise ConfigError(
             f"scaling is {reward.shaping.scaling}, and a task's reward function sees one rollout, "
-            "which has no rank and no lowest reward: choose sigmoid, or call reward.shape in the "
+            "which has no rank and no lowest reward: choose sigmoid, or call reward.numbers in the "
             "environment's finalize"
         )
     column = reward.prompt_column
 
     async def single(task: Any, trace: Any) -> float:
         prompt = getattr(task, column or "prompt")
-        shaped = await asyncio.to_thread(reward.shape, [prompt], [trace.last_reply])
-        return shaped.numbers()[0]
+        (number,) = await asyncio.to_thread(reward.numbers, [prompt], [trace.last_reply])
+        return number
 
     single.__name__ = reward.__name__
     return single

@@ -190,7 +190,7 @@ def test_a_reward_that_is_not_finite_is_none_and_never_all_of_them() -> None:
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", penalty=0))
     assert reward(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, None, 1.0]
     assert reward.last["unscored_share"] == pytest.approx(1 / 3)
-    assert reward.shape(["p"] * 3, ["a *", "nan", "b * *"]).numbers() == [0.0, -1.0, 1.0]
+    assert reward.numbers(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, -1.0, 1.0]
     with pytest.raises(ModelError, match="none of the 2 completions"):
         reward(["p"] * 2, ["nan", "nan"])
     with pytest.raises(ModelError, match="reference stories"):
@@ -353,9 +353,9 @@ def test_the_program_goes_from_stories_to_a_curve(
     config = program.Config(
         stories=tmp_path / "stories.parquet", rater={"kind": "longer"}, out=tmp_path / "out",
         other_raters={"shorter": {"kind": "shorter"}},
-        held_out=2, max_words=150, vocabulary=400, hidden_size=16, layers=1, pretraining_epochs=1,
+        held_out=2, max_words=150, vocabulary=400, hidden_size=16, pretraining_epochs=1,
         max_steps=2, prompts_per_step=1, num_generations=2, max_completion_length=12,
-        eval_steps=1, samples_per_prompt=2, save_steps=1,
+        eval_steps=1, samples_per_prompt=2,
     )  # fmt: skip
     caplog.set_level(logging.ERROR)
     trained_to: list[int] = []
