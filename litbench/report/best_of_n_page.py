@@ -71,7 +71,6 @@ def _lead(choices: Sequence[Choice], rater: str, second: str | None) -> str:
 
 def render_best_of_n(
     *,
-    title: str,
     choices: Sequence[Choice],
     rater: str,
     second: str | None,
@@ -82,7 +81,6 @@ def render_best_of_n(
     """Render the page.
 
     Args:
-        title: heading of the page.
         choices: the curve.
         rater: name of the rater that chooses.
         second: name of the second one.
@@ -94,10 +92,12 @@ def render_best_of_n(
         MissingExtraError: jinja2 is not installed.
     """
     raters = (("rater", rater), ("second", second))
-    seen = [(name, counts["trained_on"][key]) for key, name in raters if counts["trained_on"][key]]
+    seen = [
+        (name, counts["trained_on"][key]) for key, name in raters if counts["trained_on"].get(key)
+    ]
     return render(
         "best_of_n_page.html",
-        title=title,
+        title="LitBench: best of n",
         label_sources=[],
         lead=_lead(choices, rater, second),
         choices=choices,

@@ -87,7 +87,6 @@ def draw_probes(results: Sequence[ProbeResult]) -> dict[Effect, Panel]:
 
 def render_probes(
     *,
-    title: str,
     results: Sequence[ProbeResult],
     panels: Mapping[Effect, Panel],
     pairs: pa.Table,
@@ -97,7 +96,6 @@ def render_probes(
     """Render the page.
 
     Args:
-        title: heading of the page.
         results: from `litbench.metrics.probes.probe_results`.
         panels: from `draw_probes`.
         pairs: the stories and their changed copies, for the examples.
@@ -112,7 +110,7 @@ def render_probes(
     rows = list(zip(*raters.values(), strict=True))
     return render(
         "probes_page.html",
-        title=title,
+        title="LitBench: probes",
         # No reader compared these stories; the page itself says so.
         label_sources=[],
         lead=fooled_text(results),
