@@ -247,7 +247,7 @@ def make_pairs(config: Config, what: PairRules | Path, path: Path) -> None:
         stories = read_stories(engine, config.stories)
         made = make_keys(engine, stories, what, where=str(config.stories))
         made.check_not_empty()
-        write_atomically(path, lambda part: made.write(made.after, part, "pairs"))
+        write_atomically(path, lambda part: made.write(made.after, part))
         write_json(made.funnel.plain(), funnel_path)
 
 
