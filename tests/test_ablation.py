@@ -115,7 +115,6 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
             "symmetry_buckets": 10,
             "label_source": "planted",
             "most_test_pairs": 60,
-            "truth_pairs": 60,
             **LOOSE,
             **changes,
         }
@@ -284,7 +283,6 @@ def test_in_a_world_that_likes_length_the_naive_pairs_teach_it(ablation):
         pairs_used=[1.0],
         natural=False,
         most_test_pairs=None,
-        truth_pairs=400,
     )
     module.main(config)
     found = json.loads((config.out / "ablation.json").read_text(encoding="utf-8"))
@@ -393,21 +391,20 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     [
         ({"variants": {"full": {"min_scor": 3}}}, "variants: full: unknown key 'min_scor'"),
         ({"variants": {"full": {"min_gap": 2.0}}}, "min_gap is 2.0"),
-        ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "ready pairs file: leave out seed"),
-        ({"variants": {}}, "variants is empty"),
-        ({"variants": {"truth": {}}, "reference": "truth"}, "rename the variant"),
-        ({"test_pairs": {"full": "x"}}, "names another test set"),
+        ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "give {pairs: FILE} alone"),
+        ({"variants": {}}, "name at least one variant"),
+        ({"variants": {"truth": {}}, "reference": "truth"}, "names two test sets"),
+        ({"test_pairs": {"full": "x"}}, "names two test sets"),
         ({"test_split": None}, "test_split is null and test_pairs is empty"),
-        ({"reference": "ful"}, "reference is 'ful': give one of full"),
+        ({"reference": "ful"}, "reference is ful:"),
         ({"raters": {"longer": {"kind": "longer"}}}, "none of them can be trained"),
-        ({"raters": {"f": {**FAST, "seed": 1}}}, r"f: unknown key 'seed'|raters\.f\.seed is given"),
+        ({"raters": {"f": {**FAST, "seed": 1}}}, r"f: unknown key 'seed'|f\.seed: leave it out"),
         ({"seeds": []}, r"seeds is \[\]"),
         ({"pairs_used": []}, "pairs_used is empty"),
         ({"pairs_used": [10_000_000]}, "pairs_used has 10000000"),
         ({"pairs_used": [1.5]}, "pairs_used has 1.5"),
         ({"pairs_used": [0.999999, 1.0]}, "twice"),
         ({"part": "3/2"}, "part is '3/2'"),
-        ({"truth_pairs": 0}, "truth_pairs is 0"),
         ({"train_split": "trian"}, "no pair of split 'trian'"),
     ],
 )
@@ -427,7 +424,7 @@ def test_only_a_number_is_taken_for_the_truth(ablation, tmp_path):
     ]
     unknown = {stories["story_id"][row].as_py() for row in range(3, stories.num_rows, 8)}
     some = stories.set_column(place, "quality", pa.array(values))
-    module, config = ablation(stories=some, truth_pairs=10_000)
+    module, config = ablation(stories=some, most_test_pairs=None)
     prompts = set(some["prompt_id"].to_pylist())
     truth = module.truth_table(config, tmp_path / "work", prompts)
     assert truth.num_rows == len(prompts) * 7 * 6 // 2
@@ -518,8 +515,7 @@ def test_a_pair_labelled_both_ways_is_judged_once_and_counts_for_both(pair_table
     arms = [Arm("r on one@5", "r", "one", 5, True), Arm("l", "l")]
     # The first pair right, the second (a, c) wrong, the third a tie.
     credit = {"r on one@5": [np.array([1.0, 0.0, 0.5])] * 2, "l": [np.zeros(3)]}
-    kinds = {"r on one@5": "test", "l": "longer"}
-    study = ablation_study(arms, credit, kinds, pairs, tests, "one", ["one"])
+    study = ablation_study(arms, credit, pairs, tests, "one", ["one"])
     assert study.cell("r on one@5", "one").agreement.mean == 0.5
     assert study.cell("r on one@5", "other").agreement.mean == pytest.approx((0 + 0.5 + 0) / 3)
     # a is the shortest: who calls the chosen a right prefers the shorter.
@@ -534,7 +530,7 @@ def test_a_pair_labelled_both_ways_is_judged_once_and_counts_for_both(pair_table
     )
     lengths = []
     for (of, tests), credit in ((alone, 1.0), (flipped, 0.0)):
-        study = ablation_study([arms[1]], {"l": [np.array([credit])]}, kinds, of, tests, "x", ["x"])
+        study = ablation_study([arms[1]], {"l": [np.array([credit])]}, of, tests, "x", ["x"])
         lengths.append(study.cells[0].prefers_longer.mean)
     assert lengths == [0.0, 0.0]
 
@@ -549,8 +545,7 @@ def test_only_the_same_amounts_are_compared_and_holm_counts_them_all(pair_table)
             name = f"r on {variant}@{used}"
             arms.append(Arm(name, "r", variant, used, used <= 6, used == natural))
             credit[name] = [random.random(6), random.random(6)]
-    kinds = {arm.name: "test" for arm in arms}
-    study = ablation_study(arms, credit, kinds, pairs, tests, "full", ["full"])
+    study = ablation_study(arms, credit, pairs, tests, "full", ["full"])
     compared = [(c.axis, c.comparison.rater, c.comparison.reference) for c in study.contrasts]
     assert compared == [
         ("variant", "r on naive@6", "r on full@6"),
@@ -580,8 +575,7 @@ def test_variants_with_as_many_pairs_are_compared_once_and_seeds_side_by_side(pa
         "r on full@6": [np.zeros(6), np.full(6, 0.5)],
         "r on other@6": [np.ones(6), np.array([0.5] * 5 + [1.0])],
     }
-    kinds = {arm.name: "test" for arm in arms}
-    study = ablation_study(arms, credit, kinds, pairs, tests, "full", ["full"])
+    study = ablation_study(arms, credit, pairs, tests, "full", ["full"])
     (contrast,) = study.contrasts
     assert contrast.seeds == [1.0, pytest.approx(0.5 / 6)]
     assert contrast.comparison.difference.mean == pytest.approx(np.mean(contrast.seeds))
@@ -595,7 +589,7 @@ def test_names_of_others_are_text_in_files(pair_table, tmp_path):
     arms = [Arm("a", wicked, wicked, 2, True, True)]
     arms.append(Arm("b", wicked, "other", 2, True, True))
     credit = {arm.name: [np.array([1.0, 0.0])] for arm in arms}
-    study = ablation_study(arms, credit, {"a": "t", "b": "t"}, pairs, tests, wicked, [wicked])
+    study = ablation_study(arms, credit, pairs, tests, wicked, [wicked])
     text = ablation_text(study)
     assert "\x1b" not in text
     assert "=1+1[2J new" in text
@@ -609,7 +603,7 @@ def test_files_of_plots_differ_where_small_and_large_letters_are_one(pair_table)
     sets = {name: keys_of(pair_table, [("a", "b"), ("c", "d")]) for name in ("full", "Full")}
     pairs, tests = join_test_sets(sets)
     arms = [Arm("a", "r", "full", 2, True, True)]
-    study = ablation_study(arms, {"a": [np.ones(2)]}, {"a": "t"}, pairs, tests, "full", ["full"])
+    study = ablation_study(arms, {"a": [np.ones(2)]}, pairs, tests, "full", ["full"])
     names = list(draw_panels(study))
     assert len({name.lower() for name in names}) == 2
 
@@ -627,10 +621,8 @@ def test_of_many_bands_only_that_of_the_reference_is_drawn(pair_table, monkeypat
     credit = {arm.name: [np.array([1.0, 0.0])] for arm in arms}
     counted = []
     for some in (arms[:3], arms):
-        kinds = dict.fromkeys(credit, "t")
-        (panel,) = draw_panels(
-            ablation_study(some, credit, kinds, pairs, tests, "v1", ["v1"])
-        ).values()
+        study = ablation_study(some, credit, pairs, tests, "v1", ["v1"])
+        (panel,) = draw_panels(study).values()
         counted.append((len(bands), panel.caption.split("Band: ")[1][:3]))
         bands.clear()
     assert counted == [(3, "its"), (1, "v1’")]
@@ -640,9 +632,7 @@ def test_names_of_others_are_text_on_the_page(pair_table):
     wicked = "<script>alert(1)</script>"
     pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
     arms = [Arm("a", f"{wicked}/r", wicked, 2, True, True)]
-    study = ablation_study(
-        arms, {"a": [np.array([1.0, 0.0])]}, {"a": "t"}, pairs, tests, wicked, [wicked]
-    )
+    study = ablation_study(arms, {"a": [np.array([1.0, 0.0])]}, pairs, tests, wicked, [wicked])
     panels = draw_panels(study)
     assert all("/" not in name and "<" not in name for name in panels)
     page = render_ablation(

@@ -51,13 +51,10 @@ class Fidelity:
     Attributes:
         agreement: share of the pairs on which the unit is active whose side with more of it the
             reader of the description names; neither side is 1/2, and so is chance.
-        correlation: of the reader's answer (1, 0, -1) with the unit, over active and quiet pairs;
-            NaN where either never varies.
         unread: answers that could not be read; left out.
     """
 
     agreement: Interval
-    correlation: float
     unread: int
 
 
@@ -125,7 +122,6 @@ class PreferenceStudy:
         prompts: of them.
         held_out: how they were held out, in words.
         agreements: the units first.
-        fitted_on: pairs that the units of the table were fitted on.
         units: by size of the coefficient, active ones only; not those of `agreements`, which come
             from an autoencoder for each fit and have other places and meanings in each.
         silent_units: units that are active on no pair.
@@ -138,7 +134,6 @@ class PreferenceStudy:
     prompts: int
     held_out: str
     agreements: list[Agreement]
-    fitted_on: int
     units: list[UnitRow]
     silent_units: int
     unexplained: float
@@ -280,12 +275,8 @@ def fidelity_of(
     if not active.any():
         return None
     credit = (1 + said[active] * np.sign(values[active])) / 2
-    varies = np.ptp(said[read]) > 0 and np.ptp(values[read]) > 0
-    return Fidelity(
-        jackknife_interval(credit, np.asarray(prompts)[active]),
-        float(np.corrcoef(said[read], values[read])[0, 1]) if varies else math.nan,
-        int((~read).sum()),
-    )
+    agreement = jackknife_interval(credit, np.asarray(prompts)[active])
+    return Fidelity(agreement, int((~read).sum()))
 
 
 def distinct_words(text: str) -> frozenset[str]:
@@ -385,7 +376,7 @@ def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     significant = sum(row.is_significant for row in study.units)
     lines += [
         "",
-        f"units of one autoencoder, fitted on {study.fitted_on:,} pairs, {named}: "
+        f"units of one autoencoder, fitted on all pairs, {named}: "
         f"{len(study.units)} active, {study.silent_units} silent, {significant} significant (*); "
         f"{study.unexplained:.0%} of the held-out differences not explained",
         "coefficient                prevalence  preferred  fidelity  unit",

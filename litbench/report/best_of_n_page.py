@@ -23,11 +23,13 @@ def draw_panels(choices: Sequence[Choice], rater: str, second: str | None) -> di
     """
 
     def plot(name: str, of: str, level: float, y_label: str) -> figures.Drawing:
-        told: list[tuple[float, Interval]] = [
-            (one.n, getattr(one, of)) for one in choices if getattr(one, of) is not None
+        told: list[tuple[float, Interval, list[float]]] = [
+            (one.n, getattr(one, of), []) for one in choices if getattr(one, of) is not None
         ]
-        lines = [(short_name(name), told)]
-        return figures.best_of_n(lines, level, "n, stories chosen from", y_label, by_factor=True)
+        line = figures.Line(short_name(name), told)
+        return figures.scaling(
+            [line], [], "n, stories chosen from", "{:,.0f}".format, y_label, level
+        )
 
     band = " Band: its 95 % interval, by prompt."
     panels = {

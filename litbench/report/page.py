@@ -195,7 +195,11 @@ def render_report(
     buckets = (pairs_manifest or {}).get("config", {}).get("symmetry_buckets") or 60
     plots = _distributions(pairs)
     if len(differences):
-        svg = figures.length_symmetry(wider, differences, buckets)
+        every = differences if wider is None else wider
+        widest = max(1, int(np.abs(every).max()))
+        edges = np.linspace(-widest, widest, min(buckets, 60) // 2 * 2 + 1)
+        before = None if wider is None else np.histogram(wider, edges)[0]
+        svg = figures.length_buckets(before, np.histogram(differences, edges)[0], widest)
         caption = "Pairs right of the line have the longer story chosen."
         plots.insert(0, Figure("Length differences", caption, svg))
     shown = [row for row in rows if row.kind not in ("longer", "shorter", "random")] or list(rows)
