@@ -54,7 +54,6 @@ from litbench.evaluation import Job, VerdictParts, evaluate
 from litbench.metrics.ablation import (
     TRUTH,
     Arm,
-    ablation_json,
     ablation_rows,
     ablation_study,
     ablation_text,
@@ -62,6 +61,7 @@ from litbench.metrics.ablation import (
 )
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.csv_table import write_csv
+from litbench.metrics.leaderboard import plain
 from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
 from litbench.records import PAIRS, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_panels, render_ablation
@@ -347,16 +347,11 @@ def list_arms(
 ) -> list[tuple[RaterSpec, Arm]]:
     """All arms, by variant in the order of the config, then by size; ready raters first."""
     least = min(totals.values())
-    equal = [count_pairs(amount, least) for amount in config.pairs_used]
-    if len(set(equal)) < len(equal):
-        raise ConfigError(
-            f"pairs_used {config.pairs_used} names a number of pairs twice ({equal}): give amounts "
-            "that differ"
-        )
+    equal = {count_pairs(amount, least) for amount in config.pairs_used}
     arms = [(spec, arm) for spec, arm, is_trained in entries if not is_trained]
     for variant, total in totals.items():
         for spec, base, is_trained in entries:
-            sizes = {*equal, *([total] if config.natural else [])}
+            sizes = equal | {total} if config.natural else equal
             for used in sorted(sizes) if is_trained else ():
                 arm = replace(
                     base,
@@ -425,7 +420,6 @@ def main(config: Config) -> None:
 
     totals = {name: one.keys.num_rows for name, one in train.items()}
     arms = list_arms(config, entries, totals)
-    order = functools.cache(lambda variant, seed: order_of(train[variant].keys, seed))
     judged = fingerprint(
         *(test[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected"))
     )
@@ -434,7 +428,7 @@ def main(config: Config) -> None:
         source = train[str(arm.variant)]
         if arm.natural:
             return source.with_texts(source.keys)
-        rows = order(arm.variant, seed)[: arm.pairs_used]
+        rows = order_of(source.keys, seed)[: arm.pairs_used]
         return source.with_texts(source.keys.take(pa.array(rows)))
 
     jobs: list[tuple[Job, Arm]] = []
@@ -489,7 +483,7 @@ def main(config: Config) -> None:
     ]
     headline = [TRUTH, reference, *config.test_pairs]
     study = ablation_study(sized, credits, test, test_sets, reference, headline)
-    artifact.write("ablation.json", lambda path: write_json(ablation_json(study), path))
+    artifact.write("ablation.json", lambda path: write_json(plain(study), path))
     artifact.write("ablation.csv", lambda path: write_csv(ablation_rows(study), path))
     text = ablation_text(study)
     artifact.write("ablation.txt", lambda path: path.write_text(text, encoding="utf-8"))

@@ -18,8 +18,7 @@ named by counts: surface features and words.
 Reads `pairs`. Writes `preferences.json` and `.txt`, `units.csv`, `units.parquet` (every pair's
 units), `preferences.html` (which shows stories), `coefficients.svg` and `.png`, `model/` (the
 autoencoder) and `manifest.json` into `out`. Embeddings in `out/embeddings` and answers in
-`out/answers` are kept as they come, so a killed run goes on. `--dry_run true` prints the cost
-of descriptions.
+`out/answers` are kept as they come, so a killed run goes on.
 """
 
 import itertools
@@ -37,8 +36,8 @@ from litbench.artifact import Artifact, write_json
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import estimates_text, read_pairs
-from litbench.judges.asking import Budget, Traffic, ask, estimate_tokens
+from litbench.evaluation import read_pairs
+from litbench.judges.asking import Budget, Traffic, ask
 from litbench.judges.interpreting import (
     InterpretingOptions,
     UnitPairs,
@@ -53,6 +52,7 @@ from litbench.judges.prices import dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
 from litbench.locations import locate
 from litbench.metrics.csv_table import write_csv
+from litbench.metrics.leaderboard import plain
 from litbench.metrics.preferences import (
     Fidelity,
     PreferenceStudy,
@@ -62,7 +62,6 @@ from litbench.metrics.preferences import (
     distinct_words,
     fidelity_of,
     preference_rows,
-    preferences_json,
     preferences_text,
     surface_of,
     unit_rows,
@@ -72,7 +71,6 @@ from litbench.models.embedding_service import embed_by_service
 from litbench.models.embeddings import WORDS, Embedding, EmbeddingOptions, WordEmbedding, embed
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
-from litbench.raters import Estimate
 from litbench.records import pair_weights, prompt_keys
 from litbench.report.preferences_page import draw_units, pairs_to_read, render_preferences
 from litbench.text import digest
@@ -81,8 +79,6 @@ _LONGER = "the longer story"
 _SHOWN_PAIRS = 3
 # Of the prompts, that decide when the training of an autoencoder stops.
 _VALIDATION_SHARE = 0.1
-# Of an answer and of a call, for the dry run.
-_USUAL_TOKENS, _USUAL_SECONDS = 25, 3.0
 
 
 @dataclass
@@ -104,7 +100,6 @@ class Config:
         sampling: what its answers depend on.
         traffic: connections, retries and limits.
         prices: file of prices that go before the packaged ones.
-        dry_run: only print what the descriptions would take.
         title: heading of the page.
     """
 
@@ -122,7 +117,6 @@ class Config:
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=256))
     traffic: Traffic = field(default_factory=Traffic)
     prices: Path | None = None
-    dry_run: bool = False
     title: str = "LitBench: what the preferences encode"
 
 
@@ -174,8 +168,6 @@ def check(config: Config) -> None:
         raise ConfigError(f"c is {config.c}: give at least one strength, all of them above 0")
     if config.model is not None:
         Budget(config.traffic, price_of(config.model, load_prices(config.prices)))
-    elif config.dry_run:
-        raise ConfigError("dry_run: no model is named, so nothing would be asked: give model")
 
 
 # The pairs ------------------------------------------------------------------------------------
@@ -306,26 +298,6 @@ def embedding_of(texts: Sequence[str], config: Config) -> Embedding:
 # Describing the units -------------------------------------------------------------------------
 
 
-def estimate_descriptions(config: Config, model: str, chosen: Mapping[int, UnitPairs]) -> Estimate:
-    """An upper bound of what describing and testing takes, were no answer stored."""
-    described = [of for of in chosen.values() if of.examples]
-    calls = len(described) + sum(len(of.tests) for of in described)
-    stories = 2 * sum(len(of.examples) + len(of.tests) for of in described)
-    instructions = sum(map(estimate_tokens, vars(load_questions()).values()))
-    # One token for four letters.
-    read = stories * config.interpreting.shown_letters // 4 + calls * instructions
-    written = calls * _USUAL_TOKENS
-    most = config.sampling.max_tokens and calls * config.sampling.max_tokens
-    price = price_of(model, load_prices(config.prices))
-    return Estimate(
-        rater="units", model=model, calls=calls, known=0, input_tokens=read,
-        output_tokens=written, most_output_tokens=most,
-        cost_usd=None if price is None else price.of(read, written),
-        most_cost_usd=None if price is None or most is None else price.of(read, most),
-        seconds=calls * _USUAL_SECONDS / config.traffic.connections, is_bound=True,
-    )  # fmt: skip
-
-
 def describe_units(
     config: Config, model: str, pairs: Pairs, units: np.ndarray, chosen: Mapping[int, UnitPairs]
 ) -> tuple[dict[int, tuple[str | None, Fidelity | None]], dict[str, Any]]:
@@ -400,10 +372,10 @@ def main(config: Config) -> None:
         models["prices"] = str(config.prices)
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"pairs": config.pairs}, models=models,
-        runtime_keys=("dry_run", "traffic"),
+        runtime_keys=("traffic",),
     )  # fmt: skip
     page_path = (config.out / "preferences.html").resolve()
-    if not config.dry_run and artifact.is_current():
+    if artifact.is_current():
         print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     read = read_table(config)
@@ -420,10 +392,6 @@ def main(config: Config) -> None:
         unit: choose_pairs(units[:, unit], keys, unit, config.interpreting, config.seed)
         for unit in active
     }
-    if config.dry_run:
-        if config.model is not None:
-            print(estimates_text([estimate_descriptions(config, config.model, chosen)]))
-        return
     linear = fit_linear_preference(units, first, keys, config.c, weights)
     scaled = units / linear.scale
     coefficients, p_values = coefficient_intervals(
@@ -450,7 +418,7 @@ def main(config: Config) -> None:
     )
 
     artifact.write_folder("model", autoencoder.save)
-    artifact.write("preferences.json", lambda path: write_json(preferences_json(study), path))
+    artifact.write("preferences.json", lambda path: write_json(plain(study), path))
     if study.units:
         artifact.write("units.csv", lambda path: write_csv(preference_rows(study), path))
     # Positive means more of the unit on the chosen side.
@@ -478,7 +446,7 @@ def main(config: Config) -> None:
     page = render_preferences(
         title=config.title,
         study=study,
-        panel=None if panel is None else panel.figure,
+        panel=panel,
         examples={
             unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit, _SHOWN_PAIRS)
             for unit in active

@@ -26,8 +26,10 @@ DRAWN = {
         [("plot", around(0.1), [around(0.2), None])], ["a", "b"], {"plot": 0.1}
     ),
     "grouped": lambda: figures.grouped([("one", [("a", around(0.6), 0.7)])], "published"),
-    "by_size": lambda: figures.by_size(
-        [("one", [("a", 1e6, around(0.6), 0.7), ("b", 1e9, around(0.7), None)])], "published", str
+    "sizes": lambda: figures.scaling(
+        [figures.Line("one", [(1e6, around(0.6), [])], labels=["a"], published=[(1e6, 0.7)]),
+         figures.Line("one", [(1e9, around(0.7), [])])],
+        [], "parameters", str,
     ),
     "probe_rates": lambda: figures.probe_rates(
         [("typos", [[around(0.3), around(0.4)], [None, None]])], ["a", "b"], 0.5

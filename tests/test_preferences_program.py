@@ -246,9 +246,8 @@ def test_weights_of_pairs_reach_the_linear_models(
 
 
 def test_descriptions_are_asked_for_once_tested_and_escaped(
-    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(question: str) -> str:
         if "Quality: the stories" in question:
             return f"Quality: more moons {HOSTILE}"
@@ -258,9 +257,6 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     with FakeOpenAI(answer) as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
-        preferences.main(make(**asking, dry_run=True))
-        assert "dry run: nothing is asked" in capsys.readouterr().out
-        assert server.requests == 0
         preferences.main(make(**asking))
         asked = server.requests
         assert asked > 6
@@ -421,8 +417,6 @@ def test_embeddings_of_other_options_and_models_are_told_apart(
 
 
 def test_configs_that_cannot_work_are_refused(preferences: ModuleType, make: Any) -> None:
-    with pytest.raises(ConfigError, match="give model"):
-        preferences.main(make(dry_run=True))
     with pytest.raises(ConfigError, match="strength"):
         preferences.main(make(c=[0.1, 0]))
     with pytest.raises(ConfigError, match="repeats"):

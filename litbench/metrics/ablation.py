@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from litbench.errors import DataError
 from litbench.metrics.comparisons import Comparison, holm, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.metrics.leaderboard import plain
 from litbench.records import prompt_keys
 from litbench.text import aligned, clean_name
 
@@ -196,21 +195,6 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """One rater trained on every variant, on every test set.
-
-    Attributes:
-        rater: entry of the config.
-        natural: whether it was trained on all pairs of each variant, or on as many of each.
-        rows: each arm with its cells, in the order of the test sets.
-    """
-
-    rater: str
-    natural: bool
-    rows: list[tuple[Arm, list[Cell]]]
-
-
-@dataclass(frozen=True)
 class AblationStudy:
     """The figures of an ablation.
 
@@ -249,17 +233,18 @@ class AblationStudy:
         """The largest number of pairs that every variant was trained on."""
         return most_equal(self.arms)
 
-    def matrices(self) -> list[Matrix]:
-        """The cells of each trained rater at equal size, and at natural size where it differs."""
+    def matrices(self) -> list[tuple[str, bool, list[Arm]]]:
+        """Each trained rater on every variant: its name, whether at natural size, and its arms.
+
+        At the largest equal size, and at natural size where that differs.
+        """
         found = []
         for rater in self.trained_raters:
             own = [arm for arm in self.arms if arm.rater == rater and arm.variant is not None]
             equal = of_size(own, self.most_equal, natural=False)
             natural = of_size(own, self.most_equal, natural=True)
-            for is_natural, arms in ((False, equal), (True, [] if natural == equal else natural)):
-                rows = [(arm, [self.cell(arm.name, t.name) for t in self.tests]) for arm in arms]
-                if rows:
-                    found.append(Matrix(rater, is_natural, rows))
+            found += [(rater, False, equal)] if equal else []
+            found += [(rater, True, natural)] if natural and natural != equal else []
         return found
 
 
@@ -388,18 +373,6 @@ def _contrasts(
     ]
 
 
-def ablation_json(study: AblationStudy) -> dict[str, Any]:
-    """The figures as JSON can hold them; what cannot be told is null."""
-    return {
-        "reference": study.reference,
-        "headline": study.headline,
-        "arms": plain(study.arms),
-        "tests": plain(study.tests),
-        "cells": plain(study.cells),
-        "contrasts": plain(study.contrasts),
-    }
-
-
 def ablation_rows(study: AblationStudy) -> list[dict[str, Any]]:
     """The cells as rows of a table."""
     longer = {test.name: test.longer.mean for test in study.tests}
@@ -463,11 +436,11 @@ def ablation_text(study: AblationStudy) -> str:
                 for arm, cell in cells
             ]
         )  # fmt: skip
-    for matrix in study.matrices():
-        size = "all pairs of each" if matrix.natural else f"{study.most_equal:,} pairs of each"
-        text += f"\n{clean_name(matrix.rater)}, {size}: agreement, prefers the longer story\n"
+    for rater, is_natural, arms in study.matrices():
+        size = "all pairs of each" if is_natural else f"{study.most_equal:,} pairs of each"
+        text += f"\n{clean_name(rater)}, {size}: agreement, prefers the longer story\n"
         rows = [["trained on", "pairs", *(f"on {clean_name(name)}" for name in study.headline)]]
-        for arm, _ in matrix.rows:
+        for arm in arms:
             own = [study.cell(arm.name, name) for name in study.headline]
             told = [f"{cell.agreement}, longer {cell.prefers_longer}" for cell in own]
             rows.append([clean_name(str(arm.variant)), f"{arm.pairs_used:,}", *told])

@@ -13,7 +13,6 @@ import numpy as np
 
 from litbench.metrics.comparisons import benjamini_hochberg, holm, paired_difference
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
-from litbench.metrics.leaderboard import plain
 from litbench.text import clean_name, digest
 
 # Groups of prompts that the jackknife of coefficients leaves out in turn, at most.
@@ -337,14 +336,6 @@ def surface_label(surface: Surface) -> str:
     said = [f"{name} {r:+.2f}" for name, r in list(surface.correlations.items())[:2]]
     said += [f"{start} {of}" for start, of in zip(("words", "not"), words, strict=True) if of]
     return "; ".join(said)
-
-
-def preferences_json(study: PreferenceStudy) -> dict[str, Any]:
-    """The study as JSON can hold it; what cannot be told is null."""
-    content: dict[str, Any] = plain(study)
-    for row, unit in zip(content["units"], study.units, strict=True):
-        row["counted"] = surface_label(unit.surface)
-    return content
 
 
 def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:

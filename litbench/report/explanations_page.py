@@ -8,7 +8,7 @@ import numpy as np
 from litbench.metrics.explanation_text import FEATURES, excerpt
 from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
 from litbench.report import figures
-from litbench.report.document import Panel, render, short_name
+from litbench.report.document import Figure, render, short_name
 from litbench.report.tables import Column, PaperTable
 from litbench.text import digest
 
@@ -42,7 +42,7 @@ def examples_of(feature: str, found: Explanations) -> list[Example]:
     ]
 
 
-def draw_effects(study: ExplanationStudy) -> Panel | None:
+def draw_effects(study: ExplanationStudy) -> Figure | None:
     """The plot of all differences over all raters, largest first; None where none can be told.
 
     Raises:
@@ -66,7 +66,7 @@ def draw_effects(study: ExplanationStudy) -> Panel | None:
         f"The hollow mark is the +{PUBLISHED_PLOT_GAIN:.1%} that LitBench's authors published "
         "for talk of plot (section 5.2), of other judges on other pairs and without an interval."
     )
-    return Panel("Features of explanations and agreement", caption, drawn)
+    return Figure("Features of explanations and agreement", caption, drawn)
 
 
 def figure_8(study: ExplanationStudy) -> PaperTable:
@@ -112,7 +112,7 @@ def render_explanations(
     *,
     title: str,
     study: ExplanationStudy,
-    panel: Panel | None,
+    panel: Figure | None,
     found: Explanations,
     label_sources: list[str],
     manifests: Mapping[str, str],
@@ -136,7 +136,7 @@ def render_explanations(
         label_sources=label_sources,
         summary=_summary(study),
         study=study,
-        figure=None if panel is None else panel.figure,
+        figure=panel,
         groups=[
             (name, [one for one in study.overall if one.group == group])
             for group, name in _GROUPS.items()

@@ -116,11 +116,6 @@ def drawing(
     return Drawing(re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL), figure)
 
 
-def _draw(name: str, draw: Callable[[Any], None], height: float = HEIGHT) -> str:
-    """A plot that is for a page alone, as SVG."""
-    return drawing(name, draw, height).svg
-
-
 def _in_light(figure: Any) -> None:
     """Give every placeholder colour of a drawn figure its colour of the light theme."""
     from matplotlib.colors import to_hex, to_rgb, to_rgba_array  # noqa: PLC0415
@@ -195,7 +190,9 @@ def bounds(intervals: Sequence[Interval]) -> tuple[np.ndarray, np.ndarray, np.nd
     return mean, low, high
 
 
-def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False) -> str:
+def distribution(
+    chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False
+) -> Drawing:
     """Histogram of one quantity for chosen and rejected stories (paper, Figure 3).
 
     Args:
@@ -226,14 +223,14 @@ def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: b
         axes.set_ylabel("stories")
         axes.legend()
 
-    return _draw(f"distribution {label}", draw)
+    return drawing(f"distribution {label}", draw)
 
 
 def _lines_with_intervals(
     name: str,
     lines: Sequence[tuple[str, np.ndarray, Sequence[Interval]]],
     finish: Callable[[Any], object],
-) -> str:
+) -> Drawing:
     """A line for each of the first six raters, with its intervals; `finish` sets the axes."""
     names = [rater for rater, *_ in lines[: len(SERIES)]]
 
@@ -252,10 +249,10 @@ def _lines_with_intervals(
         axes.set_ylabel("agreement")
         legend(axes, handles, names)
 
-    return _draw(name, draw, 2.7 + legend_height(names))
+    return drawing(name, draw, 2.7 + legend_height(names))
 
 
-def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]]]]) -> str:
+def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]]]]) -> Drawing:
     """Agreement by length gap, a line per rater with its intervals; the first six raters."""
     shown = raters[: len(SERIES)]
     ranges = sorted({(low, high) for _, rows in shown for low, high, _ in rows})
@@ -276,7 +273,7 @@ def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]
     return _lines_with_intervals("gap", lines, finish)
 
 
-def reliability(raters: Sequence[tuple[str, Calibration]]) -> str:
+def reliability(raters: Sequence[tuple[str, Calibration]]) -> Drawing:
     """Reliability curve: agreement against confidence, with intervals; the first six raters."""
     lines = [
         (
@@ -322,7 +319,7 @@ def coefficients(
 
 def length_buckets(
     before: np.ndarray | None, after: np.ndarray, widest: int, shown: int | None = None
-) -> str:
+) -> Drawing:
     """The mirrored histogram of length differences in its own buckets (paper, Figure 2).
 
     Args:
@@ -347,10 +344,10 @@ def length_buckets(
         if before is not None:
             axes.legend()
 
-    return _draw("length buckets", draw)
+    return drawing("length buckets", draw)
 
 
-def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> str:
+def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> Drawing:
     """When stories were posted, counted in steps of the calendar (paper, Figure 3).
 
     Args:
@@ -372,7 +369,7 @@ def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> str
         axes.set_ylim(0, 1.2 * max(chosen.max(), rejected.max()))
         axes.legend(loc="upper right", ncols=2)
 
-    return _draw("timeline", draw)
+    return drawing("timeline", draw)
 
 
 def scale_sizes(axes: Any, values: Sequence[float], tick: Callable[[float], str]) -> None:
@@ -422,17 +419,21 @@ class Line:
     """A line of `scaling`.
 
     Attributes:
-        name: in the legend.
+        name: in the legend; lines of one name share their colour.
         points: by what grows: its value, the quantity with its interval (drawn as a band), that of
             each seed (drawn as dots).
         last: a point that is reached by a dotted line and drawn as an open mark.
         is_banded: whether the intervals are drawn.
+        labels: written beside the points.
+        published: further points, as hollow marks.
     """
 
     name: str
     points: Sequence[tuple[float, Interval, Sequence[float]]]
     last: tuple[float, Interval] | None = None
     is_banded: bool = True
+    labels: Sequence[str] = ()
+    published: Sequence[tuple[float, float]] = ()
 
 
 def scaling(
@@ -442,6 +443,7 @@ def scaling(
     tick: Callable[[float], str],
     y_label: str = "agreement",
     level: float = 0.5,
+    mark: str = "published",
 ) -> Drawing:
     """A quantity, such as agreement, against another one that grows, on a logarithmic scale.
 
@@ -454,12 +456,14 @@ def scaling(
         tick: writes a value of it.
         y_label: the other quantity.
         level: what chance gives; a line.
+        mark: says what hollow marks are.
     """
 
     def draw(axes: Any) -> None:
         axes.axhline(level, color=FAINT, linewidth=1.2, zorder=0.6)
-        handles: list[Any] = []
-        for index, line in enumerate(lines):
+        handles: dict[str, Any] = {}
+        for line in lines:
+            index = names.index(line.name)
             color, marker = SERIES[index % 6], MARKERS[index // 6 % 5]
             x = np.array([at for at, *_ in line.points], dtype=float)
             mean, low, high = bounds([interval for _, interval, _ in line.points])
@@ -472,7 +476,16 @@ def scaling(
             seeds = [(at, value) for at, _, values in line.points for value in values]
             if seeds:
                 axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
-            handles += axes.plot(x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5)
+            (handles[line.name],) = axes.plot(
+                x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5
+            )
+            for text, at, value in zip(line.labels, x, mean, strict=False):
+                axes.annotate(text, (at, value), (4, 3), textcoords="offset points", fontsize=6.5)
+            if line.published:
+                (handles[mark],) = axes.plot(
+                    *zip(*line.published, strict=True), marker="D", color=INK, markersize=5.5,
+                    markerfacecolor="none", linestyle="none",
+                )  # fmt: skip
             if line.last is not None:
                 at, interval = line.last
                 axes.plot([x[-1], at], [mean[-1], interval.mean], color=color, linewidth=0.9,
@@ -481,18 +494,20 @@ def scaling(
                           markerfacecolor="none", linewidth=0)  # fmt: skip
         # Lines that can be told apart, for raters without a place on the axis.
         styles = ((0, (6, 2)), (0, (1, 1.6)), (0, (6, 2, 1, 2)), (0, (3, 1.5)))
-        handles += [
-            axes.axhline(value, color=INK, linewidth=0.9, linestyle=styles[index % 4], alpha=0.75)
-            for index, (_, value) in enumerate(references)
-        ]
+        for index, (name, value) in enumerate(references):
+            handles[name] = axes.axhline(
+                value, color=INK, linewidth=0.9, linestyle=styles[index % 4], alpha=0.75
+            )
         values = [at for line in lines for at, *_ in line.points]
         scale_sizes(axes, values + [line.last[0] for line in lines if line.last], tick)
         axes.grid(axis="y")
         axes.set_xlabel(label)
         axes.set_ylabel(y_label)
-        legend(axes, handles, names)
+        legend(axes, [handles[name] for name in names], names)
 
     names = [line.name for line in lines] + [name for name, _ in references]
+    names += [mark for line in lines if line.published]
+    names = list(dict.fromkeys(names))
     return drawing(f"scaling {label} {y_label}", draw, 2.7 + legend_height(names))
 
 
@@ -607,59 +622,6 @@ def grouped(
 
     rows = sum(1 + len(members) for _, members in groups)
     return drawing("grouped", draw, 0.9 + 0.2 * rows)
-
-
-def by_size(
-    lines: Sequence[tuple[str, Sequence[tuple[str, float, Interval, float | None]]]],
-    mark: str,
-    tick: Callable[[float], str],
-) -> Drawing:
-    """Agreement by model size, on a scale of logarithms (paper, Figure 5).
-
-    Args:
-        lines: group and the members that a line joins, by size: name, weights, agreement with its
-            interval, and a number from elsewhere (drawn as a hollow mark) or None. Lines of one
-            group share a colour.
-        mark: says what the hollow marks are.
-        tick: writes a size.
-    """
-
-    def draw(axes: Any) -> None:
-        handles: dict[str, Any] = {}
-        sizes = [size for _, members in lines for _, size, *_ in members]
-        middle = np.sqrt(min(sizes) * max(sizes))
-        for group, members in lines:
-            number = groups.index(group)
-            color, marker = SERIES[number % len(SERIES)], MARKERS[number // len(SERIES) % 5]
-            x = np.array([size for _, size, *_ in members])
-            mean, low, high = bounds([interval for *_, interval, _ in members])
-            low, high = np.where(np.isnan(low), mean, low), np.where(np.isnan(high), mean, high)
-            axes.vlines(x, low, high, color=color, alpha=0.4, linewidth=2)
-            (handles[group],) = axes.plot(
-                x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.2
-            )
-            for name, size, interval, elsewhere in members:
-                side = 1 if size <= middle else -1
-                axes.annotate(
-                    name, (size, interval.mean), (4 * side, 3), textcoords="offset points",
-                    ha="left" if side > 0 else "right", fontsize=6.5,
-                )  # fmt: skip
-                if elsewhere is not None:
-                    (handles[mark],) = axes.plot(
-                        size, elsewhere, marker="D", color=INK, markersize=5.5,
-                        markerfacecolor="none", linestyle="none",
-                    )  # fmt: skip
-        axes.axhline(0.5, color=INK, linewidth=0.7, linestyle=":")
-        scale_sizes(axes, sizes, tick)
-        axes.grid(axis="y")
-        axes.set_xlabel("parameters")
-        axes.set_ylabel("agreement")
-        names = [*groups, *([mark] if mark in handles else [])]
-        axes.figure.legend([handles[name] for name in names], names, loc="outside upper left",
-                           ncols=1 if mark in handles else 2)  # fmt: skip
-
-    groups = list(dict.fromkeys(group for group, _ in lines))
-    return drawing("by size", draw, 3.0 + 0.17 * len(groups))
 
 
 def policy_curves(
