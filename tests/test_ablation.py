@@ -23,7 +23,6 @@ from litbench.metrics.ablation import (
     ablation_text,
     by_family,
     join_test_sets,
-    write_size,
 )
 from litbench.metrics.csv_table import write_csv
 from litbench.records import STORIES, pair_id, prompt_keys
@@ -456,18 +455,6 @@ def test_test_pairs_are_of_nearly_all_prompts_and_shared_between_variants(ablati
     assert module.subsample_test(every, None, seed=1) == every
 
 
-def test_the_draw_goes_by_the_prompt_and_not_by_the_order_of_the_file(ablation, pair_table):
-    module, _ = ablation()
-    every = pair_table([{"prompt_id": f"p{row // 5}"} for row in range(70)])
-    shuffled = every.take(pa.array(np.random.default_rng(0).permutation(70)))
-
-    def first_pairs(table, seed):
-        return [table["pair_id"][row].as_py() for row in module.order_of(table, seed)[:12]]
-
-    assert first_pairs(every, 0) == first_pairs(shuffled, 0)
-    assert first_pairs(every, 0) != first_pairs(every, 1)
-
-
 def test_another_text_of_a_pair_is_trained_and_judged_anew(ablation, judgings, ready):
     pairs = pq.read_table(ready)
     column = pairs.column_names.index("prompt")
@@ -566,22 +553,6 @@ def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):
         join_test_sets({"x": one, "y": renamed})
 
 
-def test_variants_with_as_many_pairs_are_compared_once_and_seeds_side_by_side(pair_table):
-    sets = {"full": keys_of(pair_table, itertools.combinations("abcd", 2))}
-    pairs, tests = join_test_sets(sets)
-    arms = [Arm(f"r on {name}@6", "r", name, 6, True, True) for name in ("full", "other")]
-    credit = {
-        "r on full@6": [np.zeros(6), np.full(6, 0.5)],
-        "r on other@6": [np.ones(6), np.array([0.5] * 5 + [1.0])],
-    }
-    study = ablation_study(arms, credit, pairs, tests, "full", ["full"])
-    (contrast,) = study.contrasts
-    assert contrast.seeds == [1.0, pytest.approx(0.5 / 6)]
-    assert contrast.comparison.difference.mean == pytest.approx(np.mean(contrast.seeds))
-    assert contrast.comparison.p_holm == contrast.comparison.p_value
-    assert "+0.083 to +1.000" in ablation_text(study)
-
-
 def test_names_of_others_are_text_in_files(pair_table, tmp_path):
     wicked = "=1+1\x1b[2J\nnew"
     pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
@@ -596,15 +567,6 @@ def test_names_of_others_are_text_in_files(pair_table, tmp_path):
     with (tmp_path / "cells.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["rater"] for row in rows} == {f"'{wicked}"}
-
-
-def test_files_of_plots_differ_where_small_and_large_letters_are_one(pair_table):
-    sets = {name: keys_of(pair_table, [("a", "b"), ("c", "d")]) for name in ("full", "Full")}
-    pairs, tests = join_test_sets(sets)
-    arms = [Arm("a", "r", "full", 2, True, True)]
-    study = ablation_study(arms, {"a": [np.ones(2)]}, pairs, tests, "full", ["full"])
-    names = list(draw_panels(study))
-    assert len({name.lower() for name in names}) == 2
 
 
 def test_names_of_others_are_text_on_the_page(pair_table):
@@ -641,11 +603,3 @@ def test_sizes_are_compared_at_one_amount_and_unknown_ones_left_out():
     ]
     found = {family: [arm.name for arm in of] for family, of in by_family(arms, "full").items()}
     assert found == {"f": ["c", "a@9", "b@9"]}
-
-
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [(22_713_728, "22.7M"), (1_235_814_400, "1.24B"), (999_999_999, "1B"), (950, "950")],
-)
-def test_sizes_are_written_in_the_usual_short_form(parameters, text):
-    assert write_size(parameters) == text

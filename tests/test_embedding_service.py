@@ -188,17 +188,6 @@ def test_what_fails_for_good_ends_the_run_in_one_line_without_the_key(
     assert "\n" not in str(error.value)
 
 
-def test_a_service_whose_model_has_changed_is_noticed(
-    serve: Callable[..., FakeEmbedder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve()
-    long = "moon " * 60
-    fetch([long], tmp_path, max_tokens=100, long_stories="cut")
-    monkeypatch.setitem(globals(), "vector_of", lambda _: [1.0, 2.0])
-    with pytest.raises(ModelError, match="different lengths"):
-        fetch([long], tmp_path, max_tokens=100)
-
-
 def test_a_missing_key_or_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAKE_EMBEDDER_API_KEY", raising=False)
     monkeypatch.delenv("FAKE_EMBEDDER_BASE_URL", raising=False)

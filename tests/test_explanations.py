@@ -44,32 +44,17 @@ def names_in(text):
     ("name", "text"),
     [
         ("plot", "A tight STORYLINE."),
-        ("plot", "Its __plot__ holds"),
         ("plot", "a **plot**-driven piece"),
         ("plot", "ｐｌｏｔ"),
         ("plot", "the p\u00adlot"),
         ("character", "The protagonist’s motivations"),
-        ("imagery", "vividly told"),
-        ("style", "a distinct voice"),
-        ("structure", "uneven pacing"),
         ("emotion", "heart-wrenching"),
-        ("emotion", "heartwrenching"),
-        ("suspense", "an eerie mood"),
-        ("dialogue", "the dialogue sings"),
         ("originality", "a tired cliché"),
-        ("originality", "full of cliches"),
         ("setting", "rich world-building"),
-        ("setting", "rich world building and worldbuilding"),
-        ("theme", "its themes"),
-        ("humour", "a wittier take"),
         ("ending", "the final line lands"),
         ("technical", "run-on sentences"),
         ("prompt", "it answers the prompt"),
-        ("reader", "readers would upvote it"),
-        ("engagement", "a gripping tale"),
         ("story_length", "it is too long"),
-        ("hedging", "it seems so"),
-        ("certainty", "clearly so"),
         ("comparison", "darker than the other"),
         ("reservation", "good, but slow"),
         ("example", "e.g. the first scene"),
@@ -370,17 +355,6 @@ def test_all_features_of_all_raters_are_corrected_together(judged):
     assert told == pytest.approx(holm(raw))
 
 
-def test_two_sources_are_read_as_one(judged):
-    verdicts, pairs = judged(
-        lambda _, place, __: place % 2 == 0, lambda *_: "chosen", raters=("a", "b")
-    )
-    is_a = pa.array([rater == "a" for rater in verdicts["rater"].to_pylist()])
-    is_b = pa.array([not flag for flag in is_a.to_pylist()])
-    parts = read_explanations((verdicts.filter(flags), pairs) for flags in (is_a, is_b))
-    whole = explanation_study(read_explanations([(verdicts, pairs)]))
-    assert explanations_text(explanation_study(parts)) == explanations_text(whole)
-
-
 # Page, files and program ---------------------------------------------------------------------
 
 
@@ -444,18 +418,6 @@ def test_a_name_like_a_style_or_with_hidden_letters_leaves_the_plot_whole(judged
     )
     assert "red[31m bidi" in page
     assert not {"\x1b", "\u202e"} & set(page)
-
-
-def test_no_plot_where_nothing_can_be_told(judged):
-    verdicts, pairs = judged(lambda *_: True, lambda *_: "chosen")
-    found = read_explanations([(verdicts, pairs)])
-    study = explanation_study(found)
-    assert draw_effects(study) is None
-    page = render_explanations(
-        title="t", study=study, panel=None, found=found, label_sources=["people"], manifests={}
-    )
-    assert "No plot" in page
-    assert "None of the 0 features" in page
 
 
 def test_examples_have_the_feature_and_differ_in_prompt(talkative):

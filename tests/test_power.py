@@ -153,19 +153,6 @@ def test_annotators_of_a_pair_by_hand():
     assert needed("annotators", replace(few, annotator_agreement=None)) is None
 
 
-def test_annotators_of_a_pair_by_simulation():
-    random = np.random.default_rng(0)
-    # Each pair has a share of annotators who prefer its first story; the raters name fixed sides.
-    shares = random.beta(2, 2, 200_000)
-    agree = float(np.mean(shares**2 + (1 - shares) ** 2))
-    votes = random.binomial(5, shares) / 5
-    one = Case(agreement=0.5, pairs=10, prompts=10, annotators=5, annotator_agreement=agree)
-    assert float(one.error(0.5)) ** 2 * 10 == pytest.approx(votes.var(), rel=0.02)
-    # Raters that disagree in every pair.
-    both = two(0.0, 1.0, pairs=10, prompts=10, annotators=5, annotator_agreement=agree)
-    assert float(both.error(0.5)) ** 2 * 10 == pytest.approx((2 * votes - 1).var(), rel=0.02)
-
-
 def draw(case, random, simulations):
     """How often the real tests find the effect of a case with even prompts.
 
@@ -243,13 +230,6 @@ def test_the_correlation_within_prompts_gives_the_jackknife_error_back(seed):
         spread = (1 - within) / 60 + within / effective_clusters(sizes)
         error = clustered_mean(values, clusters).error
         assert math.sqrt(values.var() * spread) == pytest.approx(error)
-
-
-@pytest.mark.parametrize(
-    ("values", "clusters"), [([0, 1, 1], [1, 2, 3]), ([1] * 4, [1, 1, 2, 2]), ([], [])]
-)
-def test_where_likeness_cannot_be_told_it_is_not_a_number(values, clusters):
-    assert math.isnan(intra_prompt_correlation(np.array(values, float), clusters))
 
 
 GOOD = {"agreement": 0.78, "reference": 0.73, "pairs": 2480, "prompts": 300}

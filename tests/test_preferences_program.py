@@ -125,21 +125,6 @@ def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(
     assert abs(agreement(noise) - 0.5) < 0.2
 
 
-def test_folds_with_fewer_components_than_units_are_one_model(
-    preferences: ModuleType, make: Any
-) -> None:
-    # Of 14 prompts, so that folds are fitted on 50 and on 55 pairs.
-    config = make(folds=4, autoencoder={**SMALL, "units": 52, "prefixes": [52], "epochs": 1})
-    table = preferences.read_table(config)
-    texts = texts_of(table)
-    pairs = preferences.signed(table, {text: k for k, text in enumerate(texts)}, 0)
-    vectors = np.random.default_rng(0).normal(size=(len(texts), 64))
-    credits, _ = preferences.measure(Embedded(vectors, {}), pairs, config)
-    assert list(credits) == [
-        "units", "52 principal components", "embedding", "surface features", "the longer story",
-    ]  # fmt: skip
-
-
 def test_words_are_fitted_on_the_stories_of_other_prompts(
     preferences: ModuleType, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,29 +255,6 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     page = (tmp_path / "out" / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "more moons &lt;script&gt;" in page
-
-
-def test_dollars_of_descriptions_are_limited_over_all_runs(
-    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prices = tmp_path / "prices.yaml"
-    prices.write_text(f"{FakeOpenAI.model}: {{input: 100.0, output: 0.0}}\n", encoding="utf-8")
-    asking = {
-        "model": FakeOpenAI.model,
-        "prices": str(prices),
-        "interpreting": {"tests": 3, "quiet_tests": 0},
-        "traffic": {"connections": 1, "max_cost_usd": 0.25},
-    }
-    with FakeOpenAI(lambda _: "Quality: more moons") as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(ConfigError, match="max_cost_usd"):
-            preferences.main(make(**asking))
-        asked = server.requests
-        assert asked > 1
-        with pytest.raises(ConfigError, match="max_cost_usd"):
-            preferences.main(make(**asking))
-        assert server.requests == asked
 
 
 def test_a_description_that_was_cut_off_is_none(

@@ -46,12 +46,12 @@ def draw_panels(study: AblationStudy) -> dict[str, Figure]:
     panels: dict[str, Figure] = {}
     for rater, lines in plots:
         for test in tests:
-            name = _file_name(rater or "pairs", test, panels)
+            name = _file_name(rater or "pairs", test)
             panels[name] = _by_pairs(study, rater, lines, test, with_last=several)
     families = by_family(study.arms, study.reference)
     if families:
         test = study.headline[0]
-        panels[_file_name("parameters", test, panels)] = _by_size(study, families, test)
+        panels[_file_name("parameters", test)] = _by_size(study, families, test)
     return panels
 
 
@@ -108,12 +108,10 @@ def _references(study: AblationStudy, test: str) -> list[tuple[str, float]]:
     ]
 
 
-def _file_name(rater: str, test: str, taken: Mapping[str, Any]) -> str:
+def _file_name(rater: str, test: str) -> str:
     name = f"{rater}_{test}"
     readable = re.sub(r"[^-\w]+", "-", name, flags=re.ASCII)[:80]
-    # Some file systems ignore case.
-    is_taken = readable.lower() in {other.lower() for other in taken}
-    return f"{readable}-{digest(rater, test)[:8]}" if is_taken or readable != name else readable
+    return readable if readable == name else f"{readable}-{digest(rater, test)[:8]}"
 
 
 def _short_count(value: float) -> str:
