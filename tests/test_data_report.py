@@ -103,7 +103,9 @@ def render(profile_of: Callable[..., Profile]) -> Callable[..., str]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for pictures, where a test is not about them."""
-    monkeypatch.setattr(figures, "_draw", lambda *_: '<svg role="img"></svg>')
+    monkeypatch.setattr(
+        figures, "drawing", lambda *_: figures.Drawing('<svg role="img"></svg>', None)
+    )
 
 
 def funnel_manifest(**counts: Any) -> dict[str, Any]:

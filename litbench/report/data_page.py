@@ -301,10 +301,10 @@ def _length_figures(profile: Profile, buckets: int) -> list[Figure]:
             for stage, of in (("Before symmetry", before), ("In the file", after))
             if of is not None
         )
-        svg = figures.length_buckets(
+        drawn = figures.length_buckets(
             None if before is None else counts, after.buckets(widest, buckets), widest, shown
         )
-        found.append(Figure(f"Length differences: {split.name}", caption, svg, alt=alt))
+        found.append(Figure(f"Length differences: {split.name}", caption, drawn, alt=alt))
     return found
 
 
@@ -365,18 +365,18 @@ def _distributions(split: SplitProfile) -> list[Figure]:
             f"{_month(values.quantile(0.5))}"
             for side, values in (("chosen", chosen.day), ("rejected", rejected.day))
         )
-        svg = figures.timeline(*counts, edges)
-        found.append(Figure(f"Dates: {split.name}", f"By {step}. {once}", svg, alt=alt))
+        drawn = figures.timeline(*counts, edges)
+        found.append(Figure(f"Dates: {split.name}", f"By {step}. {once}", drawn, alt=alt))
     if chosen.score.n and rejected.score.n:
         low = sum(
             int(side.score.counts[side.score.values < 1].sum()) for side in (chosen, rejected)
         )
         caption = once + (f" {low:,} scores below 1 are drawn at 1." if low else "")
-        svg = figures.distribution(
+        drawn = figures.distribution(
             on_log_axis(chosen.score), on_log_axis(rejected.score), "score, net upvotes", log=True
         )
         alt = _alt("scores", chosen.score, rejected.score)
-        found.append(Figure(f"Votes: {split.name}", caption, svg, alt=alt))
+        found.append(Figure(f"Votes: {split.name}", caption, drawn, alt=alt))
     return found
 
 
