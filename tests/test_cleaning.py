@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
-from litbench.errors import DataError
 from litbench.sources.posts import PROMPT_TAGS, prompt_tag
 from litbench.text import prompt_key
 
@@ -448,11 +447,6 @@ def test_both_sides_of_a_pair_are_cleaned_and_counted():
         ("p1", "Front page!", "cut from rejected"),
         ("p2", "Edit: typo", "cut from rejected"),
     ]
-
-
-def test_a_column_that_is_missing_is_named():
-    with pytest.raises(DataError, match="no column 'body'"):
-        clean_table(table_of(["A."]), Cleaning(), {"body": "story_id"})
 
 
 @pytest.mark.parametrize(

@@ -433,12 +433,12 @@ def test_all_variants_are_checked_before_the_first_runs(load_program, story_tabl
 
 def test_examples_are_rows_that_their_step_removed(pairs_from, story_table):
     stories = village(story_table)
-    written = pairs_from(stories, max_pairs_per_prompt=9, examples_per_step=4)
+    written = pairs_from(stories, max_pairs_per_prompt=9)
     lines = (written.folder / "examples.jsonl").read_text(encoding="utf-8").splitlines()
     examples = [json.loads(line) for line in lines]
     removed = {step["step"]: step["removed"] for step in written.funnel if step["removed"]}
     assert Counter(row["step"] for row in examples) == {
-        step: min(4, count) for step, count in removed.items()
+        step: min(5, count) for step, count in removed.items()
     }
     by_name = {row["story_id"]: row for row in stories.to_pylist()}
     kept = {name for pair in sides(written.before()) for name in pair}
@@ -452,8 +452,6 @@ def test_examples_are_rows_that_their_step_removed(pairs_from, story_table):
     pruned = {row["name"] for row in examples if row["step"] == "symmetry_buckets"}
     assert pruned <= set(written.before()["pair_id"].to_pylist())
     assert not pruned & set(written.pairs["pair_id"].to_pylist())
-    none = pairs_from(stories, examples_per_step=0)
-    assert (none.folder / "examples.jsonl").read_bytes() == b""
 
 
 def test_the_digest_tells_which_pairs_there_are_and_who_was_chosen(
@@ -491,14 +489,14 @@ def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
 ):
     program = load_program("data_prep/make_pairs.py")
     stories = tmp_path / "stories.parquet"
-    write_table(village(story_table), stories)
-    assert program.counts_before(stories) is None
-    digest = source_digest(stories)
-    manifest = {"counts": {"stories": 168}, "outputs": {stories.name: {"sha256": digest}}}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    assert program.counts_before(stories) == {"stories": 168}
-    write_table(village(story_table, seed=5), stories)
-    assert program.counts_before(stories) is None
+    for seed, expected in ((0, {"stories": 168}), (5, None)):
+        write_table(village(story_table, seed=seed), stories)
+        if expected:
+            outputs = {stories.name: {"sha256": source_digest(stories)}}
+            manifest = {"counts": expected, "outputs": outputs}
+            (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        program.main(program.Config(stories=stories, out=tmp_path / "out"))
+        assert Written(tmp_path / "out").manifest["counts"].get("stories") == expected
 
 
 @pytest.mark.parametrize(
@@ -515,7 +513,6 @@ def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
         ({"must_be_clean": ["prompts"]}, "needs two splits"),
         ({"must_be_clean": ["prompt"], "splits": HALVES}, "must_be_clean.0' is 'prompt'"),
         ({"drop_near_duplicates": 1.5}, "threshold is 1.5"),
-        ({"examples_per_step": -1}, "examples_per_step is -1"),
         ({"engine": "sparkle"}, "engine"),
         ({}, r"there is no file .*nowhere\.parquet"),
         ({"variants": {}}, "variants is empty"),
