@@ -102,7 +102,7 @@ def read_rules(config: Config) -> dict[str, PairRules]:
         )
     rules = {}
     for name, keys in config.variants.items():
-        for key in {"seed", "splits", "test_from", "separate_authors", "label_source"} & set(keys):
+        for key in {"seed", "splits", "test_from", "label_source"} & set(keys):
             raise ConfigError(f"variants: {name}: '{key}' is set by the study: leave it out")
         rules[name] = build(PairRules, {**keys, "label_source": "planted"}, f"variants: {name}")
         rules[name].check()
