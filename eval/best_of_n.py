@@ -139,7 +139,7 @@ def rewards_by_rater(
     for start in range(0, len(distinct), _PART):
         some = distinct[start : start + _PART]
         name = f"rewards-{fingerprint(depends_on, some)[:16]}"
-        parts.used.add(name)
+        parts.used.add(f"{name}.json")
         path = parts.folder / f"{name}.json"
         rewards = read_json_part(path)
         if rewards is None:

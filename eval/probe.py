@@ -28,10 +28,9 @@ from litbench.evaluation import (
     Job,
     VerdictParts,
     errors_in,
-    estimates_text,
     evaluate,
+    print_estimates,
     read_pairs,
-    ready_rater,
 )
 from litbench.metrics.leaderboard import plain
 from litbench.metrics.probes import ProbeResult, probe_results, probes_text
@@ -41,7 +40,7 @@ from litbench.probes import (
     probe_pairs,
     select_probes,
 )
-from litbench.raters import Asks, RaterSpec, blind, checked_trainer, files_of, parse_raters
+from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
 from litbench.records import prompt_keys
 from litbench.report.document import write_panels
 from litbench.report.probes_page import draw_probes, render_probes
@@ -179,11 +178,8 @@ def main(config: Config) -> None:
     probes = select_probes(config.probes)
     pairs, not_applicable = probe_pairs(drawn, probes, config.strengths, config.seed, fold_of)
     if config.dry_run:
-        ready = [ready_rater(one, config.out) for one in specs if checked_trainer(one) is None]
-        asking = [one for one in ready if isinstance(one, Asks)]
-        estimates = [found for one in asking for found in one.estimate(blind(pairs)[0])]
-        print(f"{pairs.num_rows:,} pairs of a story and its changed copy, both orders")
-        print(estimates_text(estimates) if estimates else "dry run: no rater asks others")
+        ready = [spec for spec in specs if checked_trainer(spec) is None]
+        print_estimates(ready, pairs, config.out)
         return
 
     parts, verdicts = VerdictParts(config.out / "parts"), []

@@ -372,7 +372,7 @@ class VerdictParts:
 
     Attributes:
         folder: where the parts lie.
-        used: names of the parts of this run; `discard_others` removes the rest.
+        used: names of the files of this run; `discard_others` removes the rest.
     """
 
     folder: Path

@@ -576,7 +576,7 @@ def test_a_judge_is_asked_in_both_orders_and_once(
             "strengths": [1.0], "per_prompt": 1,
         }  # fmt: skip
         program.main(config_of(program, pairs_file, tmp_path / "out", **keys, dry_run=True))
-        assert "14 pairs of a story and its changed copy" in capsys.readouterr().out
+        assert "14 pairs, both orders" in capsys.readouterr().out
         assert not server.asked
         config = config_of(program, pairs_file, tmp_path / "out", **keys)
         program.main(config)
