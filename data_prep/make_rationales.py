@@ -67,14 +67,10 @@ class Config:
 
 
 def judge(answer: Answer, right: str) -> tuple[str, str | None, str | None]:
-    """Read one answer.
+    """Read one answer, `right` being the letter of the story that readers preferred.
 
     An answer that explains nothing before its verdict, or that has another verdict besides, is
     unparsed whatever its last verdict says.
-
-    Args:
-        answer: what the judge said.
-        right: the letter of the story that readers preferred.
 
     Returns:
         The result (agrees, disagrees, unparsed, refused, cut or error), the letter that the judge
@@ -195,10 +191,9 @@ def main(config: Config) -> None:
         name: sum(getattr(answer, name) or 0 for answer in answers)
         for name in ("input_tokens", "cached_tokens", "output_tokens")
     }
-    cost: float | None = dollars_of(answers, price)
+    cost = dollars_of(answers, price)
     artifact.counts = {
         "pairs": pairs.num_rows,
-        "not_selected": rejected_rows.not_selected,
         "rationales": agrees,
         "answers": dict(sorted(results.items())),
         "agreement": {
@@ -224,10 +219,7 @@ def main(config: Config) -> None:
             f"  warning: {kept['A']:,} of the rationales end in A and {kept['B']:,} in B: a model "
             "trained on them learns the letter"
         )
-    print(
-        f"  {used['input_tokens']:,} tokens read ({used['cached_tokens']:,} from a cache), "
-        f"{used['output_tokens']:,} written" + ("" if cost is None else f", ${cost:.2f}")
-    )
+    print(f"  tokens: {used}" + ("" if cost is None else f", ${cost:.2f}"))
     print(rejected_rows.summary(), end="")
 
 

@@ -303,7 +303,7 @@ def test_damaged_and_partial_parts_are_removed(tmp_path: Path) -> None:
     Parts(tmp_path, 1).put("posts/x", {"read_utc": 1, "rows": [1, 2, 3]})
     path = tmp_path / "parts" / "posts" / "x.json"
     whole = path.read_bytes()
-    path.with_name(".part-abc.json").write_text("{", encoding="utf-8")
+    path.with_name(".part-abc.json").write_bytes(whole)
     for place in range(0, len(whole), 7):
         for damaged in (whole[:place], whole[:place] + b"~" + whole[place + 1 :]):
             path.write_bytes(damaged)

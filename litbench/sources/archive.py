@@ -88,19 +88,6 @@ def _open_zstd(source: Any) -> Any:
 _OPENERS: dict[str, Callable[..., Any]] = {".zst": _open_zstd, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-class _Watched(io.FileIO):
-    """A file that tells how many bytes were read."""
-
-    def __init__(self, path: Path, progress: Callable[[int], object]) -> None:
-        super().__init__(path)
-        self._progress = progress
-
-    def readinto(self, buffer: Any) -> int:
-        n_bytes = super().readinto(buffer)
-        self._progress(n_bytes)
-        return n_bytes
-
-
 def read_lines(path: Path, progress: Callable[[int], object]) -> Iterator[bytes]:
     """Yield the lines of a file, decompressed by the file's ending.
 
@@ -114,7 +101,7 @@ def read_lines(path: Path, progress: Callable[[int], object]) -> Iterator[bytes]
     """
     position = 0
     try:
-        with io.BufferedReader(_Watched(path, progress), _BLOCK) as file:
+        with path.open("rb", _BLOCK) as file:
             opens = _OPENERS.get(path.suffix)
             stream = file if opens is None else io.BufferedReader(opens(file), _BLOCK)
             line = stream.readline(_LONGEST_LINE).removeprefix(codecs.BOM_UTF8)
@@ -122,8 +109,9 @@ def read_lines(path: Path, progress: Callable[[int], object]) -> Iterator[bytes]
                 if len(line) == _LONGEST_LINE:
                     raise ValueError(f"a line of {_LONGEST_LINE:,} bytes or more")
                 yield line
-                position = file.tell()
                 line = stream.readline(_LONGEST_LINE)
+                progress(file.tell() - position)
+                position = file.tell()
     except MissingExtraError:
         raise
     except Exception as error:  # each format has errors of its own

@@ -30,7 +30,8 @@ class Parts:
         if read_again_after_days is not None:
             oldest = time.time() - read_again_after_days * 86_400
         for path in self.folder.rglob("*.json"):
-            part = read_json_part(path)
+            # A killed run could not rename what it was writing.
+            part = None if path.name.startswith(".") else read_json_part(path)
             if part is None or part["made_for"] != self._made_for or part["read_utc"] < oldest:
                 path.unlink()
                 (out / "manifest.json").unlink(missing_ok=True)
