@@ -167,7 +167,8 @@ def choose_schema(config: Config) -> Schema:
         )
     if first and config.stories is not None:
         raise ConfigError("stories and label_first are two forms of pairs: give one of them")
-    taken = [name for name in config.keep if name in (*PAIRS.arrow().names, *RATIONALE)]
+    made = [*PAIRS.arrow().names, *(RATIONALE if config.rationale is not None else ())]
+    taken = [name for name in config.keep if name in made]
     if taken:
         raise ConfigError(f"keep: '{taken[0]}' is a column of pairs: map it under pair_columns")
     if config.rationale is not None and not first:
@@ -255,7 +256,7 @@ def join_stories(
 def apply_labels(
     given: pa.Table, config: Config, rejected_rows: RejectedRows, fates: Counter[str]
 ) -> pa.Table:
-    """Turn first and second into chosen and rejected; set a row aside whose label names neither."""
+    """Turn first and second into chosen and rejected; reject a row whose label names neither."""
     prefers = {
         side: pc.is_in(
             given["label"], value_set=pa.array([str(value) for value in values], pa.large_string())
@@ -345,7 +346,7 @@ def find_repeats(
 def complete(
     texts: pa.Table, config: Config, rejected_rows: RejectedRows, examples: Examples
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Fill in ids and lengths, clean, and set pairs aside that say nothing or stand twice.
+    """Fill in ids and lengths, clean, and reject pairs that say nothing or stand twice.
 
     Returns:
         Pairs in the order of pair_id, and the number of texts that each step of cleaning changed.

@@ -55,11 +55,6 @@ class HubName:
     configuration: str | None = None
     split: str | None = None
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the revision is a whole commit, which always means the same bytes."""
-        return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
-
     def __str__(self) -> str:
         """The name as a config gives it."""
         part = "/".join(part for part in (self.configuration, self.split) if part is not None)
@@ -100,7 +95,7 @@ def pin(source: str | Path) -> HubName:
         MissingExtraError: `huggingface_hub` is not installed.
     """
     name = parse_name(source)
-    if name.is_pinned:
+    if _COMMIT.fullmatch(name.revision or ""):
         return name
     return replace(name, revision=_ask_commit(name.repository, name.revision))
 
@@ -171,11 +166,7 @@ def open_stream(source: str) -> Iterator[pa.RecordBatch]:
 def explain(error: Exception, source: str, doing: str, noun: Noun = "data set") -> DataError:
     """Say in one sentence what an error of the Hub's libraries means and what to do.
 
-    Args:
-        error: what `huggingface_hub` or `datasets` raised; what caused it is looked at too.
-        source: its name on the Hub.
-        doing: what went wrong with it, as "cannot be read".
-        noun: what it is.
+    `doing` says what went wrong with the source, as "cannot be read".
     """
     from huggingface_hub import errors  # noqa: PLC0415
 
@@ -225,11 +216,7 @@ def fetch_model(name: str, *, with_code: bool = False) -> Path:
 
 
 def check_token() -> None:
-    """Refuse to start what has to write on the Hub later.
-
-    Raises:
-        ConfigError: there is no token.
-    """
+    """Refuse to start what has to write on the Hub later, where there is no token."""
     if _library("data").get_token() is None:
         raise ConfigError(f"there is no token for the Hub: {SIGN_IN}, with the right to write")
 
@@ -249,8 +236,8 @@ def replace_files(
         files: what it is to hold, by the path there.
         noun: what it is.
         private: make it private.
-        is_ours: whether a path there is one that we write. Such a file is deleted when it is not
-            among `files`, since it would be read with the new ones.
+        is_ours: whether a path there is one that we write; it is deleted when it is not among
+            `files`, since it would be read with the new ones.
 
     Returns:
         The commit's address.

@@ -210,11 +210,6 @@ def test_a_heading_that_is_not_utf8_is_refused(make_stories: Run, tmp_path: Path
     assert make_stories(path).says(str(path), "headings cannot be read", "in UTF-8")
 
 
-def test_the_sample_refuses_a_map_and_a_condition(make_stories: Run) -> None:
-    assert make_stories("sample").says("the sample takes no columns: and no where:")
-    assert make_stories("sample", "--where=score > 3", columns=[]).says("the sample takes no")
-
-
 def test_a_program_on_bad_input_exits_with_2_in_its_own_process(
     program_process: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -32,7 +32,6 @@ def test_a_name_is_taken_apart_and_put_together(text: str, parts: tuple[str | No
     assert (name.repository, name.revision, name.configuration, name.split) == parts
     assert str(name) == text
     assert hub.is_name(text)
-    assert name.is_pinned == (parts[1] == COMMIT)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +66,6 @@ def test_a_text_of_any_length_is_judged_at_once() -> None:
         assert len(str(caught.value)) < 400
 
 
-def test_a_commit_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(*_: object) -> str:
-        raise AssertionError("the Hub was asked")
-
-    monkeypatch.setattr(hub, "_ask_commit", ask)
-    assert str(hub.pin(f"a/b@{COMMIT}:train")) == f"a/b@{COMMIT}:train"
-    with pytest.raises(AssertionError):
-        # Seven digits of a commit are a name like any other.
-        hub.pin(f"a/b@{COMMIT[:7]}")
-
-
 def test_errors_say_what_to_do() -> None:
     def said(error: Exception) -> str:
         return str(hub.explain(error, "a/b:train", "cannot be read"))
@@ -88,13 +76,6 @@ def test_errors_say_what_to_do() -> None:
     plain = said(ValueError("Bad split"))
     assert plain.startswith("a/b:train cannot be read (ValueError: Bad split): check the name (own")
     assert "sign in with `hf auth login`" in plain
-
-
-def test_errors_of_a_model_speak_of_a_model() -> None:
-    assert "data set" not in str(hub.explain(ValueError("x"), "a/b", "cannot be pushed", "model"))
-    with pytest.raises(DataError, match="no name of a model on the Hub") as caught:
-        hub.parse_name("a", "model")
-    assert "split" not in str(caught.value)
 
 
 def test_code_of_a_model_is_fetched_only_when_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:

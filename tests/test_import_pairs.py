@@ -101,19 +101,6 @@ def test_pairs_that_hold_their_texts_need_no_stories(
     }
 
 
-def test_a_wrong_column_is_named_with_its_nearest(
-    tmp_path: Path, program: Callable[..., object]
-) -> None:
-    source = write_jsonl(tmp_path / "p.jsonl", [{"prompt": "p", "good": "x", "bad": "y"}])
-    done = program(
-        "data_prep/import_pairs.py", "--pairs", source, "--out", tmp_path / "out",
-        "--pair_columns", "{chosen: goood, rejected: bad}",
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "did you mean 'good'?" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_order_of_rows_does_not_matter(
     order: int, tmp_path: Path, program: Callable[..., object]
@@ -176,18 +163,6 @@ def test_a_label_says_which_text_is_chosen_and_its_facts_follow(
         assert pair["rejected_created_utc"] == at[worse]
 
 
-def test_exchanged_texts_with_the_other_label_are_the_same_pair(
-    importing: Callable[..., Any],
-) -> None:
-    row = labelled(1, "A")
-    other = row | {"a": row["b"], "b": row["a"], "better": "B"}
-    other |= {"votes_a": row["votes_b"], "votes_b": row["votes_a"]}
-    other |= {"at_a": row["at_b"], "at_b": row["at_a"]}
-    (one,), _ = importing([row], **LABELLED)
-    (two,), _ = importing([other], **LABELLED)
-    assert one == two
-
-
 def test_a_label_that_names_neither_text_is_set_aside_and_never_guessed(
     importing: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -198,18 +173,6 @@ def test_a_label_that_names_neither_text_is_set_aside_and_never_guessed(
     lines = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
     shown = {json.loads(line)["value"] for line in lines}
     assert {repr("tie"), repr("a"), repr("A ")} <= shown
-
-
-def test_when_no_label_fits_those_found_are_named(importing: Callable[..., Any]) -> None:
-    with pytest.raises(DataError, match=r"no pair could be made.*labels found: 'left', 'right'"):
-        importing([labelled(1, "left"), labelled(2, "right")], **LABELLED)
-
-
-def test_true_and_false_are_labels_by_a_template(importing: Callable[..., Any]) -> None:
-    columns = {**LABELLED["pair_columns"], "label": "CAST(better AS TEXT)"}
-    rows = [labelled(1, True), labelled(2, False)]
-    pairs, _ = importing(rows, pair_columns=columns, label_first=["true"], label_second=["false"])
-    assert {pair["chosen"] for pair in pairs} == {"text a 1", "text b 2"}
 
 
 @pytest.mark.parametrize(
@@ -362,14 +325,6 @@ def test_pairs_that_stand_there_twice_are_one_and_those_that_disagree_none(
         "pair_id: the two stories are a pair already": 1,
     }
     assert {pair["chosen_story_id"] for pair in pairs} == {"one", "five"}
-
-
-def test_which_of_two_is_kept_does_not_depend_on_the_order(importing: Callable[..., Any]) -> None:
-    same = {"prompt": "p", "chosen_story_id": "c", "rejected_story_id": "r", "rejected": "no"}
-    rows = [{**same, "chosen": f"version {n}"} for n in range(6)]
-    (first,), _ = importing(rows)
-    (second,), _ = importing(rows[::-1])
-    assert first == second
 
 
 @pytest.mark.parametrize("form", ["texts", "labelled", "links"])
