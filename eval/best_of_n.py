@@ -313,7 +313,7 @@ def main(config: Config) -> None:
         print(f"{asked.num_rows:,} pairs to compare, both orders")
         is_asked = isinstance(raters[-1], Asks) and asked.num_rows
         print(estimates_text(raters[-1].estimate(blind(asked)[0])) if is_asked
-              else "dry run: no rater asks others")  # fmt: skip
+              else "dry run: no rater sends requests")  # fmt: skip
         return
     if draws:
         credit = compare(specs[1], stories, groups, draws, parts)
