@@ -38,8 +38,8 @@ T = TypeVar("T")
 
 # fmt: off
 _LIBRARIES = (
-    "litbench", "accelerate", "backports.zstd", "bitsandbytes", "datasets", "deepspeed", "duckdb", "flash-attn",
-    "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas", "peft", "praw",
+    "litbench", "accelerate", "backports.zstd", "bitsandbytes", "datasets", "deepspeed", "duckdb",
+    "flash-attn", "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas", "peft", "praw",
     "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers", "torch", "transformers",
     "trl",
 )
