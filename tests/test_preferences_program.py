@@ -289,7 +289,7 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         preferences.main(make(**asking, dry_run=True))
-        assert "dry run: nothing is asked" in capsys.readouterr().out
+        assert "dry run: no request is sent" in capsys.readouterr().out
         assert server.requests == 0
         preferences.main(make(**asking))
         asked = server.requests
