@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from litbench.curation.simulation import World, simulate_world, stories_table
-from litbench.records import write_table
+from litbench.tables import write_table
 
 _ROOT = Path(__file__).resolve().parent.parent
 _CONFIG = {

@@ -1,22 +1,20 @@
-"""How fast a dump of Reddit is imported, beside `zstd -dc | wc -l` and a plain loop of json.
+"""How fast a dump of Reddit is imported, beside a plain loop of json.
 
     python benchmarks/archive.py --megabytes 250
 
 Invents a file of submissions and a file of comments as the monthly dumps are: all subreddits
 mixed, a tenth of the comments in the wanted one (`--share`; in a real month it is under a
-hundredth), the fields of real rows, zstd with a window of 2^31 bytes; the texts are word soup.
-Three ways then read the comments in turn, `--repeats` times, and medians are printed: the program
-`zstd` piped into `wc -l`, which only counts lines; a Python loop that decompresses, parses every
-line with json and keeps the top-level comments in a list; and data_prep/import_archive.py as it is
-run, from its start to the finished table, which reads the submissions too (their bytes are
-counted). Rates are megabytes of compressed input a second; seconds of processors are given beside
-them, since a busy machine changes these less. The last line is one JSON object.
+hundredth), zstd with a window of 2^31 bytes; the texts are word soup. Two ways then read the
+comments in turn, `--repeats` times, and medians are printed: a Python loop that decompresses,
+parses every line with json and keeps the top-level comments; and data_prep/import_archive.py as it
+is run, from its start to the finished table, which reads the submissions too (their bytes are
+counted). Rates are megabytes of compressed input a second; CPU seconds are given beside them, since
+a busy machine changes these less. The last line is one JSON object.
 """
 
 import argparse
-import io
+import itertools
 import json
-import math
 import os
 import random
 import shutil
@@ -24,163 +22,107 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import zstandard
+
+from litbench.sources.archive import zstd
 
 ROOT = Path(__file__).resolve().parent.parent
-SUBREDDIT = "WritingPrompts"
-ELSEWHERE = ("AskReddit", "funny", "pics", "gaming", "worldnews", "nba", "politics", "soccer")
 FIRST_SECOND = 1_577_836_800  # 2020 begins
+# Real rows have as many fields that the importer does not read.
+UNREAD = {f"field_number_{number}": None for number in range(34)}
 
 
 class Soup:
     """Invented words with the frequencies of a language, joined to texts."""
 
-    def __init__(self, seed: int) -> None:
-        source = random.Random(seed)
+    def __init__(self) -> None:
+        source = random.Random(0)
         letters = "etaoinshrdlucmfwypvbgk"
         words = ["".join(source.choices(letters, k=source.randint(2, 9))) for _ in range(20_000)]
         # What real texts hold beside words: paragraphs, quotes to be escaped, other scripts.
         for place in range(20, len(words), 40):
-            words[place] += source.choice(
-                [",", ".", ".\n\n", '."\n\n"', "\u2019s", " \u2014", " &amp;"]
-            )
+            words[place] += source.choice([",", ".\n\n", '."\n\n"', "\u2019s", " &amp;"])
         self._words = np.array(words, dtype=object)
-        weights = np.cumsum(1 / np.arange(1, len(words) + 1))
-        self._upto = weights / weights[-1]
-        self._draw = np.random.default_rng(seed)
+        self._upto = np.cumsum(1 / np.arange(1, len(words) + 1))
+        self._draw = np.random.default_rng(0)
 
-    def texts(self, lengths: list[int]) -> list[str]:
-        """One text of so many words for each length."""
-        places = np.searchsorted(self._upto, self._draw.random(sum(lengths)))
-        words = self._words[places].tolist()
-        texts, start = [], 0
-        for length in lengths:
-            texts.append(" ".join(words[start : start + length]))
-            start += length
-        return texts
+    def text(self, n_words: int) -> str:
+        """A text of so many words."""
+        places = np.searchsorted(self._upto, self._draw.random(n_words) * self._upto[-1])
+        return " ".join(self._words[places])
 
 
-def base36(number: int) -> str:
-    """A number as Reddit writes ids."""
-    digits = ""
-    while number:
-        number, digit = divmod(number, 36)
-        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
-    return digits or "0"
-
-
-def invent_submissions(posts: int, soup: Soup, source: random.Random) -> Iterator[dict[str, Any]]:
+def invent_submissions(posts: int, soup: Soup) -> Iterator[dict[str, Any]]:
     """Every tenth post is of the subreddit."""
-    titles = soup.texts([source.randint(8, 40) for _ in range(posts)])
-    for place, title in enumerate(titles):
+    for place in range(posts):
         wanted = place % 10 == 0
         created = FIRST_SECOND + place * 20
-        yield {
-            "archived": False, "author": f"author{source.randrange(10**6)}",
-            "author_flair_text": None, "author_fullname": f"t2_{base36(source.getrandbits(40))}",
-            "can_gild": True, "created_utc": created, "distinguished": None, "edited": False,
-            "domain": "self.x", "gilded": 0, "id": base36(10**9 + place), "is_self": True,
-            "link_flair_text": "Writing Prompt" if wanted else None, "locked": False,
-            "num_comments": source.randrange(60), "over_18": source.random() < 0.02,
-            "permalink": f"/r/x/comments/{base36(10**9 + place)}/", "retrieved_on": created + 10**6,
-            "score": int(source.paretovariate(1)), "selftext": "", "stickied": False,
-            "subreddit": SUBREDDIT if wanted else source.choice(ELSEWHERE),
-            "subreddit_id": "t5_2s3nb", "subreddit_type": "public",
-            "title": ("[WP] " if wanted else "") + title, "url": "https://www.reddit.com/",
+        yield UNREAD | {
+            "author": f"author{place % 10**6}", "created_utc": created,
+            "id": np.base_repr(10**9 + place, 36).lower(),
+            "link_flair_text": "Writing Prompt" if wanted else None, "over_18": False,
+            "retrieved_on": created + 10**6, "score": 3, "selftext": "",
+            "subreddit": "WritingPrompts" if wanted else "AskReddit",
+            "title": ("[WP] " if wanted else "") + soup.text(25),
         }  # fmt: skip
 
 
 def invent_comments(
-    megabytes: float, share: float, posts: int, soup: Soup, source: random.Random
+    megabytes: float, share: float, posts: int, soup: Soup
 ) -> Iterator[dict[str, Any]]:
     """Comments until their JSON is about so large; a share of them is of the subreddit."""
-    written, place = 0, 0
-    while written < megabytes * 1e6:
-        wanted_rows = [source.random() < share for _ in range(2_000)]
+    source = random.Random(0)
+    written = 0.0
+    for place in itertools.count():
+        if written > megabytes * 1e6:
+            return
+        wanted = source.random() < share
         # Of ten comments in the subreddit four are stories.
-        stories = [wanted and source.random() < 0.4 for wanted in wanted_rows]
-        lengths = [
-            min(max(int(source.lognormvariate(math.log(450 if story else 25), 0.7)), 3), 4_000)
-            for story in stories
-        ]
-        for wanted, story, body in zip(wanted_rows, stories, soup.texts(lengths), strict=True):
-            post = source.randrange(posts // 10) * 10
-            post += 0 if wanted else 1 + source.randrange(9)
-            created = FIRST_SECOND + place
-            link, top = base36(10**9 + post), story or source.random() < 0.3
-            comment = base36(10**10 + place)
-            place += 1
-            written += len(body) + 1_050
-            yield {
-                "all_awardings": [], "approved_at_utc": None, "associated_award": None,
-                "author": f"author{source.randrange(10**6)}", "author_created_utc": None,
-                "author_flair_background_color": None, "author_flair_css_class": None,
-                "author_flair_richtext": [], "author_flair_template_id": None,
-                "author_flair_text": None, "author_flair_text_color": None,
-                "author_flair_type": "text",
-                "author_fullname": f"t2_{base36(source.getrandbits(40))}",
-                "author_patreon_flair": False, "author_premium": False, "body": body,
-                "can_gild": True, "collapsed": False, "collapsed_reason": None,
-                "controversiality": 0, "created_utc": created, "distinguished": None,
-                "edited": created + 3_600 if source.random() < 0.05 else False, "gilded": 0,
-                "gildings": {}, "id": comment, "is_submitter": False, "link_id": f"t3_{link}",
-                "locked": False, "no_follow": True,
-                "parent_id": f"t3_{link}" if top else f"t1_{base36(10**10 + place // 2)}",
-                "permalink": f"/r/x/comments/{link}/y/{comment}/", "retrieved_on": created + 10**6,
-                "score": int(source.paretovariate(1)), "send_replies": True, "stickied": False,
-                "subreddit": SUBREDDIT if wanted else source.choice(ELSEWHERE),
-                "subreddit_id": "t5_2s3nb", "subreddit_name_prefixed": "r/x",
-                "subreddit_type": "public", "total_awards_received": 0, "treatment_tags": [],
-            }  # fmt: skip
+        story = wanted and source.random() < 0.4
+        body = soup.text(min(int(source.lognormvariate(6.1 if story else 3.2, 0.7)) + 3, 4_000))
+        written += len(body) + 1_050
+        post = source.randrange(posts // 10) * 10 + (0 if wanted else 1 + source.randrange(9))
+        link = "t3_" + np.base_repr(10**9 + post, 36).lower()
+        created = FIRST_SECOND + place
+        yield UNREAD | {
+            "author": f"author{source.randrange(10**6)}", "body": body, "created_utc": created,
+            "edited": False, "id": np.base_repr(10**10 + place, 36).lower(), "link_id": link,
+            "parent_id": link if story or source.random() < 0.3 else "t1_" + link[3:],
+            "retrieved_on": created + 10**6, "score": int(source.paretovariate(1)),
+            "subreddit": "WritingPrompts" if wanted else "AskReddit",
+        }  # fmt: skip
 
 
-def write_dump(rows: Iterator[dict[str, Any]], path: Path) -> tuple[int, int]:
+def write_dump(rows: Iterable[dict[str, Any]], path: Path) -> tuple[int, int]:
     """Write rows as the dumps are: JSON lines in one zstd frame; return lines and bytes of JSON."""
-    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=31, enable_ldm=False)
+    options = {
+        zstd().CompressionParameter.compression_level: 3,
+        zstd().CompressionParameter.window_log: 31,
+    }
     lines = written = 0
-    with path.open("wb") as file:
-        compressor = zstandard.ZstdCompressor(compression_params=parameters)
-        with compressor.stream_writer(file) as stream:
-            for row in rows:
-                line = json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-                stream.write(line)
-                lines += 1
-                written += len(line)
+    with zstd().ZstdFile(path, "wb", options=options) as stream:
+        for row in rows:
+            line = json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+            stream.write(line)
+            lines += 1
+            written += len(line)
     return lines, written
 
 
-def count_with_zstd(path: Path) -> int:
-    """Lines by `zstd -dc --long=31 | wc -l`."""
-    command = ["zstd", "-dc", "--long=31", "--quiet", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as unpack:
-        counted = subprocess.run(
-            ["wc", "-l"],  # noqa: S607
-            stdin=unpack.stdout,
-            capture_output=True,
-            check=True,
-        )
-    if unpack.returncode:
-        raise SystemExit("zstd failed: run the benchmark again")
-    return int(counted.stdout)
-
-
 def loop_with_json(path: Path) -> int:
-    """Top-level comments of the subreddit, as one would write it without a second thought."""
-    kept = []
-    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-    with path.open("rb") as file, decompressor.stream_reader(file) as stream:
-        for line in io.TextIOWrapper(stream, encoding="utf-8"):
-            comment = json.loads(line)
-            if comment["subreddit"] == SUBREDDIT and comment["parent_id"] == comment["link_id"]:
-                kept.append(comment)
-    return len(kept)
+    """Top-level comments of the subreddit, by the obvious loop."""
+    options = {zstd().DecompressionParameter.window_log_max: 31}
+    with zstd().open(path, options=options) as stream:
+        return sum(
+            comment["subreddit"] == "WritingPrompts" and comment["parent_id"] == comment["link_id"]
+            for comment in map(json.loads, stream)
+        )
 
 
 def run_importer(submissions: Path, comments: Path, out: Path) -> int:
@@ -196,16 +138,11 @@ def run_importer(submissions: Path, comments: Path, out: Path) -> int:
     return pq.ParquetFile(out / "stories.parquet").metadata.num_rows
 
 
-def processor_seconds() -> float:
-    """Of this process and of those that it started and that have ended."""
-    return sum(os.times()[:4])
-
-
 def timed(work: Callable[[], int]) -> tuple[float, float, int]:
-    """Seconds, seconds of processors, and the result."""
-    started, used = time.perf_counter(), processor_seconds()
+    """Seconds, CPU seconds (of processes that it started, too), and the result."""
+    started, used = time.perf_counter(), sum(os.times()[:4])
     result = work()
-    return time.perf_counter() - started, processor_seconds() - used, result
+    return time.perf_counter() - started, sum(os.times()[:4]) - used, result
 
 
 def main() -> None:
@@ -218,69 +155,37 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         submissions, comments = folder / "RS_2020-01.zst", folder / "RC_2020-01.zst"
-        soup, source = Soup(0), random.Random(0)
-        posts = max(int(given.megabytes * 80), 100)
-        write_dump(invent_submissions(posts, soup, source), submissions)
-        rows = invent_comments(given.megabytes, given.share, posts, soup, source)
+        soup, posts = Soup(), max(int(given.megabytes * 80), 100)
+        write_dump(invent_submissions(posts, soup), submissions)
+        rows = invent_comments(given.megabytes, given.share, posts, soup)
         lines, unpacked = write_dump(rows, comments)
         packed, packed_posts = comments.stat().st_size, submissions.stat().st_size
-        ways: dict[str, tuple[int, Callable[[], int]]] = {}
-        if shutil.which("zstd"):
-            ways["zstd"] = (packed, lambda: count_with_zstd(comments))
-        else:
-            print("zstd is not installed (apt-get install zstd): its part is left out")
-        ways["json_loop"] = (packed, lambda: loop_with_json(comments))
-        ways["import"] = (
-            packed + packed_posts,
-            lambda: run_importer(submissions, comments, folder / "out"),
-        )
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
-        processors: dict[str, list[float]] = {way: [] for way in ways}
-        results = {}
-        # In turn, so that a busy minute of the machine falls on all of them.
-        for _ in range(given.repeats):
-            for way, (_, work) in ways.items():
-                taken, used, results[way] = timed(work)
-                seconds[way].append(taken)
-                processors[way].append(used)
-    if results.get("zstd", lines) != lines:
-        raise SystemExit(f"zstd counts {results['zstd']} lines of {lines}")
+        ways: dict[str, tuple[int, Callable[[], int]]] = {
+            "json_loop": (packed, lambda: loop_with_json(comments)),
+            "import": (
+                packed + packed_posts,
+                lambda: run_importer(submissions, comments, folder / "out"),
+            ),
+        }
+        runs: dict[str, list[tuple[float, float, int]]] = {way: [] for way in ways}
+        # In turn, so that a busy minute of the machine falls on both.
+        for _, (way, (_, work)) in itertools.product(range(given.repeats), ways.items()):
+            runs[way].append(timed(work))
+    results = {way: times[0][2] for way, times in runs.items()}
     if results["import"] != results["json_loop"]:
-        raise SystemExit(f"{results['import']} stories, and the loop finds {results['json_loop']}")
-    rates = {way: size / 1e6 / median(seconds[way]) for way, (size, _) in ways.items()}
+        raise SystemExit(f"of {lines} lines the two ways find {results}")
     print(
         f"{lines:,} comments, {unpacked / 1e6:.0f} MB in {packed / 1e6:.1f} MB of zstd; "
-        f"{results['import']:,} stories; MB of compressed input a second, median of "
-        f"{given.repeats}:"
+        f"{results['import']:,} stories; medians of {given.repeats}:"
     )
-    for way, about in (
-        ("zstd", "zstd -dc | wc -l"),
-        ("json_loop", "Python loop with json"),
-        ("import", "import_archive.py, whole run"),
-    ):
-        if way in rates:
-            print(
-                f"{about:30} {rates[way]:7.1f} MB/s {median(seconds[way]):7.2f} s "
-                f"({median(processors[way]):.2f} s of processors)"
-            )
-    print(
-        json.dumps(
-            {
-                "comments": lines,
-                "stories": results["import"],
-                "unpacked_bytes": unpacked,
-                "packed_bytes": packed,
-                "repeats": given.repeats,
-                "share": given.share,
-                **{f"{way}_mb_per_second": round(rate, 2) for way, rate in rates.items()},
-                **{f"{way}_cpu_seconds": round(median(cpu), 2) for way, cpu in processors.items()},
-                "import_over_zstd": round(rates["import"] / rates["zstd"], 3)
-                if "zstd" in rates
-                else None,
-                "import_over_json_loop": round(rates["import"] / rates["json_loop"], 3),
-            }
-        )
-    )
+    found: dict[str, float] = {"comments": lines, "share": given.share}
+    for way, times in runs.items():
+        seconds, cpu = (median(one[k] for one in times) for k in (0, 1))
+        rate = ways[way][0] / 1e6 / seconds
+        print(f"{way:10} {rate:7.1f} MB/s {seconds:7.2f} s ({cpu:.2f} CPU seconds)")
+        found |= {f"{way}_mb_per_second": round(rate, 2), f"{way}_cpu_seconds": round(cpu, 2)}
+    ratio = found["import_mb_per_second"] / found["json_loop_mb_per_second"]
+    print(json.dumps({**found, "import_over_json_loop": round(ratio, 3)}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Plants signed sparse directions in made-up differences, more of them active in some pairs than in
 others, under noise, and lets a few of them decide which side is chosen. Measures how well the
-directions come back (`litbench.metrics.preferences.recovery`), over seeds, and how well linear
+directions come back (`recovery`), over seeds, and how well linear
 models on the units, on principal components and on the raw differences foretell held-out labels,
 true ones and permuted ones; and which units' coefficients are said to be clear.
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from litbench.config import run_program
 from litbench.metrics.comparisons import benjamini_hochberg
-from litbench.metrics.preferences import coefficient_intervals, credits_of, recovery
+from litbench.metrics.preferences import coefficient_intervals, credits_of
 from litbench.models.autoencoder import AutoencoderOptions, fit_autoencoder
 from litbench.models.linear_preference import fit_linear_preference, logistic
 
@@ -60,6 +60,41 @@ def plant(seed: int, pairs: int = PAIRS) -> tuple[np.ndarray, np.ndarray, np.nda
     weights[DECIDING] = draw.choice([-1.5, 1.5], size=len(weights[DECIDING]))
     labels = draw.random(pairs) < 1 / (1 + np.exp(-sizes @ weights))
     return sizes @ directions + noise, directions, labels
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How well found directions match planted ones.
+
+    Attributes:
+        nearest: of each planted direction the greatest |cosine| with a found one; mean.
+        matched: the same when each found direction may serve once; mean of the best matching.
+        found: share of the planted directions whose match has a |cosine| above 0.9.
+    """
+
+    nearest: float
+    matched: float
+    found: float
+
+
+def recovery(found: np.ndarray, planted: np.ndarray) -> Recovery:
+    """Compare directions; their signs and lengths do not count.
+
+    Args:
+        found: shape (f, dimensions); f at least the number of planted ones.
+        planted: shape (p, dimensions).
+    """
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
+
+    def unit(rows: np.ndarray) -> np.ndarray:
+        lengths: np.ndarray = np.linalg.norm(rows, axis=1, keepdims=True)
+        scaled: np.ndarray = rows / np.maximum(lengths, 1e-12)
+        return scaled
+
+    cosines = np.abs(unit(planted) @ unit(found).T)
+    rows, columns = linear_sum_assignment(-cosines)
+    best = cosines[rows, columns]
+    return Recovery(float(cosines.max(1).mean()), float(best.mean()), float((best > 0.9).mean()))
 
 
 def principal(train: np.ndarray, count: int) -> np.ndarray:

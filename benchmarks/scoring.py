@@ -1,12 +1,10 @@
 """How fast RewardModel scores stories, beside transformers' own pipeline on the same model.
 
     python benchmarks/scoring.py --stories 150
-    python benchmarks/scoring.py --table stories.parquet --text-column story
 
 The packaged MiniLM (22 M weights, 512 positions) with a random one-label head, fp32, on invented
 stories with real lengths: words are drawn by the deciles of the 444 stories in StoryER's public
-sample of upvote pairs (median 479). `--table` takes the stories of a table instead, up to
-`--stories` of them, drawn at random. The yardsticks:
+sample of upvote pairs (median 479). The yardsticks:
 
 - `pipeline("text-classification")` at batch sizes 1, 8, 32 and 128, fed the same prompt and story
   as a pair of texts.
@@ -39,8 +37,6 @@ from litbench.models.backbone import load_backbone
 from litbench.models.layout import Layout
 from litbench.models.reward import RewardModel
 from litbench.models.throughput import Shape
-from litbench.records import Column, Schema
-from litbench.tables import read_table
 
 BATCH_SIZES = (1, 8, 32, 128)
 # Words of the stories at 0, 10, ..., 100 %.
@@ -65,19 +61,6 @@ def invent_stories(n: int, seed: int) -> list[str]:
         chosen = source.choices(words, k=length)
         stories.append("".join(word + end for word, end in zip(chosen, ends, strict=True)))
     return stories
-
-
-def read_stories(
-    table: str, prompt: str, text: str, n: int, seed: int
-) -> tuple[list[str], list[str]]:
-    """Prompts and stories of a table, at most n of them, drawn at random."""
-    columns = (
-        Column(prompt, "text", "the prompt's text", required=True),
-        Column(text, "text", "the story's text", required=True),
-    )
-    rows = read_table(table, Schema("stories", columns, key=()), columns={prompt: prompt})
-    drawn = sorted(random.Random(seed).sample(range(rows.num_rows), min(n, rows.num_rows)))
-    return rows[prompt].take(drawn).to_pylist(), rows[text].take(drawn).to_pylist()
 
 
 class BareProducts:
@@ -140,9 +123,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--stories", type=int, default=150)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--table", help="take the stories of this table")
-    parser.add_argument("--prompt-column", default="prompt")
-    parser.add_argument("--text-column", default="text")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     # The pipeline advises a data set on every GPU run; lists are what both sides get here.
@@ -159,16 +139,11 @@ def main() -> None:
         RewardModel(backbone, tokenizer, Layout.infer(tokenizer, backbone, 512)).save(folder)
         model = RewardModel.load(folder, device=given.device)
         classify = pipeline("text-classification", str(folder), device=given.device)
-    if given.table is not None:
-        prompts, stories = read_stories(
-            given.table, given.prompt_column, given.text_column, given.stories, seed=0
-        )
-    else:
-        stories = invent_stories(given.stories, seed=0)
-        prompts = [
-            f"[WP] A letter arrives for the wrong brother, number {p % 40}."
-            for p in range(len(stories))
-        ]
+    stories = invent_stories(given.stories, seed=0)
+    prompts = [
+        f"[WP] A letter arrives for the wrong brother, number {p % 40}."
+        for p in range(len(stories))
+    ]
     pairs = [{"text": p, "text_pair": s} for p, s in zip(prompts, stories, strict=True)]
     # Truncated like the layout does it; MiniLM was trained on single texts, so without segments.
     how = {"truncation": "only_second", "max_length": 512, "return_token_type_ids": False}

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from litbench.artifact import Artifact, read_manifest
 from litbench.config import run_program
 from litbench.curation.leakage import Kind, LeakageReport, by_split, leakage_report
-from litbench.curation.near_duplicates import check_options
+from litbench.curation.near_duplicates import check_threshold
 from litbench.errors import ConfigError
-from litbench.records import PAIRS, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS
+from litbench.tables import read_table, write_table
 
 
 @dataclass
@@ -36,8 +36,6 @@ class Config:
         must_be_clean: kinds that end the program with an error when shared; [] to report only.
         near_duplicates: look for near-duplicates, which takes the longest.
         threshold: least similarity of near-duplicates, as in make_pairs.py.
-        num_perm: hashes per story, as in make_pairs.py.
-        shingle: words to a run, as in make_pairs.py.
         seed: seed of the hashes, as in make_pairs.py.
     """
 
@@ -50,14 +48,13 @@ class Config:
     )
     near_duplicates: bool = True
     threshold: float = 0.8
-    num_perm: int = 128
-    shingle: int = 5
     seed: int = 0
 
 
 def check(config: Config) -> dict[str, Path]:
     """Check what the types cannot; returns the inputs by their key."""
-    check_options(threshold=config.threshold, num_perm=config.num_perm, shingle=config.shingle)
+    if config.near_duplicates:
+        check_threshold(config.threshold)
     if "near_duplicates" in config.must_be_clean and not config.near_duplicates:
         raise ConfigError(
             "must_be_clean names near_duplicates, and near_duplicates is false: set it to true, or "
@@ -90,8 +87,6 @@ def main(config: Config) -> None:
             read_splits(inputs),
             near_duplicates=config.near_duplicates,
             threshold=config.threshold,
-            num_perm=config.num_perm,
-            shingle=config.shingle,
             seed=config.seed,
         )
         artifact.write(path.name, lambda part: write_table(report.found, part))

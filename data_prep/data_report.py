@@ -15,9 +15,10 @@ from typing import Any
 
 from litbench.artifact import Artifact, is_output, read_manifest, read_manifest_of
 from litbench.config import run_program
-from litbench.records import PAIRS, check_parquet
+from litbench.records import PAIRS
 from litbench.report.data_page import read_examples, render_data_report
 from litbench.report.pair_profile import read_profile
+from litbench.tables import check_parquet
 
 
 @dataclass

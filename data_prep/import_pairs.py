@@ -5,8 +5,7 @@
 Reads pairs in one of three forms, from a file or from the Hub:
 
 - a table of stories and a table of pairs that name two of them (`stories` is given);
-- prompt, chosen and rejected text in one row, or with `several` lists of chosen and of rejected
-  texts, of which every chosen one makes a pair with every rejected one;
+- prompt, chosen and rejected text in one row;
 - prompt, a first and a second text, and a label that says which is better (`label_first` and
   `label_second` are given). Here an explanation of the label that calls the texts A and B can come
   along (`rationale`): which of the two was A is kept with it.
@@ -17,15 +16,11 @@ otherwise. No rule of make_pairs.py is applied: these pairs are somebody else's 
 also `examples.jsonl` (what was cut), and `manifest.json` into `out`.
 """
 
-import contextlib
-import itertools
-import json
-import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,19 +30,16 @@ from litbench.config import nearest, run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
 from litbench.errors import ConfigError, DataError
-from litbench.formats import read_raw
 from litbench.records import (
     PAIRS,
     STORIES,
     Column,
-    RejectedRows,
     Schema,
-    empty_columns,
+    check_prompt_ids,
     pair_id,
     prompt_keys,
-    write_table,
 )
-from litbench.tables import ROW, read_table
+from litbench.tables import ROW, RejectedRows, read_table, write_table
 from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest
 
@@ -88,26 +80,20 @@ def two_texts(name: str, sides: tuple[str, str], more: Sequence[Column]) -> Sche
 # A pair that holds its texts.
 TEXTS = two_texts("texts", SIDES, ())
 
-# Two texts and which of them is better.
-LABEL = Column("label", "text", "which text is better", required=True)
-LABELLED = two_texts("labelled texts", ("first", "second"), (LABEL,))
-
-# What the source says for its label, under a name that is no column of a source. It is part of
-# the key: of rows that differ in it alone `find_repeats` knows better which one stays.
+# Two texts, which of them is better and what the source says for it, under a name that no source
+# has. It is part of the key: of rows that differ in it alone `find_repeats` knows which one stays.
 EXPLANATION = "(rationale)"
-EXPLAINED = two_texts(
-    LABELLED.name,
+LABELLED = two_texts(
+    "labelled texts",
     ("first", "second"),
-    (LABEL, Column(EXPLANATION, "text", "why")),
+    (
+        Column("label", "text", "which text is better", required=True),
+        Column(EXPLANATION, "text", "why"),
+    ),
 )
 
 # What the key `rationale` becomes, as make_rationales.py writes it too.
 RATIONALE = ("rationale", "rationale_first")
-
-# What became of a row's rationale, in the order of reports, and the column that says it on the
-# way. The column's name is in brackets so that no source has it.
-FATES = ("kept", "absent", "other_verdict", "unreadable_verdict")
-FATE = "(fate of the rationale)"
 
 # A pair that names its stories by id.
 LINKS = Schema(
@@ -128,14 +114,16 @@ class Config:
     Attributes:
         pairs: a file, a folder saved by datasets, or owner/name[@revision][:split].
         out: folder to write.
-        pair_columns: for each column its origin in `pairs`: a column's name, a template, or
-            "=constant". In the labelled form the columns are prompt, first, second, label and,
-            where the source has them, first_score, second_score, first_created_utc and so on.
+        pair_columns: for each column its origin in `pairs`: a column's name, or else an SQL
+            expression (DuckDB) such as "chosen[-1].content" for a list of messages. In the
+            labelled form the columns are prompt, first, second, label and, where the source has
+            them, first_score, second_score, first_created_utc and so on.
         keep: further columns of `pairs` to take along as they are.
-        label_first: values of `label` that prefer the first text; true and false are mapped by a
-            template, label: "{column}", which gives True and False.
-        label_second: values that prefer the second; a row with any other is set aside.
-        several: `chosen` and `rejected` are columns of lists, or of lists as JSON.
+        label_first: values of `label` that prefer the first text; true and false are written
+            by label: "CAST(column AS TEXT)", which gives true and false.
+        label_second: values that prefer the second; a row with any other is rejected.
+        explode: columns that hold lists of one length, such as rejected: each element becomes a
+            row of its own before `where` and `pair_columns` see it.
         rationale: column with an explanation that calls the first text Story A and the second
             Story B, for the labelled form only. It becomes the columns `rationale`, without its
             last line where that is a verdict such as "Preferred: A", and `rationale_first`, the
@@ -145,10 +133,10 @@ class Config:
         stories: table of stories, or null when `pairs` holds the texts.
         story_columns: the same map for `stories`.
         where: SQL condition on the columns of `pairs`.
+        encoding: of text files, such as cp1252.
         label_source: who preferred the chosen story.
         split: written where the source names no split.
-        cleaning: what to cut out of the texts; nothing when not given, and a step that is not
-            named is on when it is.
+        cleaning: what to cut out of the texts; a step that is not named is off.
     """
 
     pairs: str
@@ -157,11 +145,12 @@ class Config:
     keep: list[str] = field(default_factory=list)
     label_first: list[str | int] = field(default_factory=list)
     label_second: list[str | int] = field(default_factory=list)
-    several: bool = False
+    explode: list[str] = field(default_factory=list)
     rationale: str | None = None
     stories: str | None = None
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
+    encoding: str = "utf-8"
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
     cleaning: Cleaning = field(default_factory=Cleaning.none)
@@ -178,27 +167,16 @@ def choose_schema(config: Config) -> Schema:
         )
     if first and config.stories is not None:
         raise ConfigError("stories and label_first are two forms of pairs: give one of them")
-    if config.several and (first or config.stories is not None):
-        raise ConfigError(
-            "several is for rows that hold lists of chosen and rejected texts: leave out stories, "
-            "label_first and label_second"
-        )
-    taken = [name for name in config.keep if name in PAIRS.arrow().names]
+    taken = [name for name in config.keep if name in (*PAIRS.arrow().names, *RATIONALE)]
     if taken:
         raise ConfigError(f"keep: '{taken[0]}' is a column of pairs: map it under pair_columns")
-    if config.rationale is not None:
-        if not first:
-            raise ConfigError(
-                "rationale: only a first and a second text tell which story is A: give label_first "
-                "and label_second, or take the column along under keep"
-            )
-        twice = [name for name in config.keep if name in RATIONALE]
-        if twice:
-            raise ConfigError(f"keep: '{twice[0]}' is made of rationale: give one of them")
+    if config.rationale is not None and not first:
+        raise ConfigError(
+            "rationale: only a first and a second text tell which story is A: give label_first and "
+            "label_second, or take the column along under keep"
+        )
     if config.stories is not None:
         return LINKS
-    if config.rationale is not None:
-        return EXPLAINED
     return LABELLED if first else TEXTS
 
 
@@ -211,60 +189,39 @@ def check_kept(given: pa.Table, config: Config) -> None:
             raise DataError(f"{config.pairs}: no column '{name}' to keep: {advice}")
 
 
-def kept_columns(config: Config) -> list[str]:
-    """Columns of the result beyond those of every pairs table, `FATE` among them."""
-    return [*config.keep, *((*RATIONALE, FATE) if config.rationale is not None else ())]
-
-
-def read_rationale(text: str | None, *, prefers_first: bool) -> tuple[str | None, str]:
-    """Take the verdict line off a rationale.
-
-    Returns:
-        The explanation, where it argues for the label as far as its verdict tells, and which of
-        `FATES` became of it.
-    """
-    explanation, label = split_verdict(text or "")
-    if label is not None and (label == "A") != prefers_first:
-        return None, "other_verdict"
-    if has_verdict_line(explanation):
-        return None, "unreadable_verdict"
-    return (explanation, "kept") if explanation else (None, "absent")
-
-
-def read_rationales(given: pa.Table, is_first: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
-    """Take a verdict line off every rationale, and say which side it calls A.
+def read_rationales(given: pa.Table, is_first: pa.ChunkedArray, fates: Counter[str]) -> pa.Table:
+    """Take the verdict line off every rationale, and say which side it calls A.
 
     Args:
         given: labelled texts.
         is_first: whether the label prefers the first text; bool, shape (rows,).
+        fates: counts the rationales by what became of them.
 
     Returns:
-        The columns of `RATIONALE`, and `FATE`.
+        The columns of `RATIONALE`; null unless the rationale argues for the label as far as its
+        verdict tells.
     """
-    texts: list[str | None] = []
-    firsts: list[str | None] = []
-    fates: list[str | None] = []
+    found: dict[str, list[str | None]] = {name: [] for name in RATIONALE}
     said = given[EXPLANATION].to_pylist()
     for whole, first in zip(said, is_first.to_pylist(), strict=True):
-        text, fate = read_rationale(whole, prefers_first=first)
-        texts.append(text)
-        firsts.append(None if text is None else "chosen" if first else "rejected")
-        fates.append(fate)
-    return {
-        column: pa.chunked_array([pa.array(values, pa.large_string())])
-        for column, values in zip((*RATIONALE, FATE), (texts, firsts, fates), strict=True)
-    }
-
-
-def columns_by_type(schema: Schema) -> dict[str, pa.DataType]:
-    """The Arrow type of each declared column."""
-    return {name: column.type for name, column in empty_columns(schema, 0).items()}
+        text, label = split_verdict(whole or "")
+        if label is not None and (label == "A") != first:
+            fate = "other_verdict"
+        elif has_verdict_line(text):
+            fate = "unreadable_verdict"
+        else:
+            fate = "kept" if text else "absent"
+        fates[fate] += 1
+        is_kept = fate == "kept"
+        found["rationale"].append(text if is_kept else None)
+        found["rationale_first"].append(("chosen" if first else "rejected") if is_kept else None)
+    return pa.table({name: pa.array(values, pa.large_string()) for name, values in found.items()})
 
 
 def join_stories(
     links: pa.Table, stories: pa.Table, config: Config, rejected_rows: RejectedRows
 ) -> pa.Table:
-    """Look both stories of every pair up; a pair that cannot be made is set aside."""
+    """Look both stories of every pair up; a pair that cannot be made is rejected."""
     ids = stories["story_id"].combine_chunks()
     places = {
         side: pc.index_in(links[f"{side}_story_id"], value_set=ids).combine_chunks()
@@ -295,77 +252,9 @@ def join_stories(
     return pa.table(columns | {name: links[name] for name in (ROW, *config.keep)})
 
 
-class SetAsideOfRows(RejectedRows):
-    """Notes rows of a table made of a source under the source's name and numbers.
-
-    Args:
-        file: the source.
-        rows: of each row of the table, the number of the source's row that it was made of.
-    """
-
-    def __init__(self, file: str, rows: Sequence[int]) -> None:
-        super().__init__()
-        self._source, self._numbers = file, rows
-
-    def add(self, file: str, row: int, column: str, reason: str, value: Any = None) -> None:
-        """Note one row of the table."""
-        del file
-        super().add(self._source, self._numbers[row - 1], column, reason, value)
-
-
-def pair_up(config: Config, path: Path) -> RejectedRows:
-    """Write a table with a row for every chosen and every rejected text of a source's rows.
-
-    Args:
-        config: names the source.
-        path: of the table.
-
-    Returns:
-        What takes the rows of the table that cannot be used; it has those of the source already.
-
-    Raises:
-        DataError: no row of the source makes a pair.
-    """
-    origins = [config.pair_columns.get(side, side) for side in SIDES]
-    broken: list[tuple[int, str, str, Any]] = []
-    made: list[dict[str, Any]] = []
-    numbers: list[int] = []
-    for chunk in read_raw(config.pairs, lambda *problem: broken.append(problem)):
-        for name in origins:
-            if name not in chunk.table.column_names:
-                raise DataError(
-                    f"{config.pairs}: no column '{name}': {nearest(name, chunk.table.column_names)}"
-                )
-        for number, row in zip(chunk.rows, chunk.table.to_pylist(), strict=True):
-            lists = [as_list(row[name]) for name in origins]
-            for name, texts in zip(origins, lists, strict=True):
-                if not texts:
-                    broken.append((number, name, "no list of texts", row[name]))
-            for two in itertools.product(*(texts or [] for texts in lists)):
-                made.append(row | dict(zip(origins, two, strict=True)))
-                numbers.append(number)
-    if not made:
-        raise DataError(
-            f"{config.pairs}: no row has lists of chosen and rejected texts: {broken[:1]}"
-        )
-    write_table(pa.Table.from_pylist(made), path)
-    rejected_rows = SetAsideOfRows(config.pairs, numbers)
-    for number, *problem in broken:
-        RejectedRows.add(rejected_rows, config.pairs, number, *problem)
-    return rejected_rows
-
-
-def as_list(value: Any) -> list[Any] | None:
-    """A list, or one written as JSON; None for anything else."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    return value if isinstance(value, list) else None
-
-
-def apply_labels(given: pa.Table, config: Config, rejected_rows: RejectedRows) -> pa.Table:
+def apply_labels(
+    given: pa.Table, config: Config, rejected_rows: RejectedRows, fates: Counter[str]
+) -> pa.Table:
     """Turn first and second into chosen and rejected; set a row aside whose label names neither."""
     prefers = {
         side: pc.is_in(
@@ -374,10 +263,9 @@ def apply_labels(given: pa.Table, config: Config, rejected_rows: RejectedRows) -
         for side, values in (("first", config.label_first), ("second", config.label_second))
     }
     either = pc.or_(prefers["first"], prefers["second"])
-    for row in pc.indices_nonzero(pc.invert(either)).to_pylist():
-        label = given["label"][row].as_py()
-        number = given[ROW][row].as_py()
-        rejected_rows.add(config.pairs, number, "label", "prefers neither text", label)
+    for row in given.select([ROW, "label"]).filter(pc.invert(either)).to_pylist():
+        reason = "prefers neither text"
+        rejected_rows.add(config.pairs, row[ROW], "label", reason, row["label"])
     given = given.filter(either)
     is_first = prefers["first"].filter(either)
     columns = {name: given[name] for name in (ROW, "prompt", "prompt_id", *config.keep)}
@@ -387,7 +275,8 @@ def apply_labels(given: pa.Table, config: Config, rejected_rows: RejectedRows) -
         columns[f"chosen{ending}"] = pc.if_else(is_first, first, second)
         columns[f"rejected{ending}"] = pc.if_else(is_first, second, first)
     if config.rationale is not None:
-        columns |= read_rationales(given, is_first)
+        rationales = read_rationales(given, is_first, fates)
+        columns |= dict(zip(RATIONALE, rationales.columns, strict=True))
     return pa.table(columns)
 
 
@@ -464,6 +353,7 @@ def complete(
     # Where a pair stood says nothing about which of two is kept.
     rows = texts[ROW].combine_chunks()
     pairs = name_pairs(texts.drop_columns([ROW]))
+    check_prompt_ids(pairs, config.pairs)
     cut: dict[str, int] = {}
     if config.cleaning != Cleaning.none():
         named = dict.fromkeys(SIDES, "pair_id")
@@ -481,9 +371,10 @@ def complete(
     columns |= {f"{side}_n_words": count_words(pairs[side]) for side in SIDES}
     columns["split"] = pc.fill_null(pairs["split"], config.split)
     columns["label_source"] = pa.chunked_array([pa.array([config.label_source] * pairs.num_rows)])
-    types = columns_by_type(PAIRS)
-    result = {name: columns[name].cast(kind) for name, kind in types.items()}
-    return pa.table(result | {name: columns[name] for name in kept_columns(config)}), cut
+    schema = PAIRS.arrow()
+    result = {one.name: columns[one.name].cast(one.type) for one in schema}
+    extra = [*config.keep, *(RATIONALE if config.rationale is not None else ())]
+    return pa.table(result | {name: columns[name] for name in extra}), cut
 
 
 def main(config: Config) -> None:
@@ -495,38 +386,34 @@ def main(config: Config) -> None:
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         return
-    rejected_rows, examples = RejectedRows(), Examples()
+    rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()
     origins = dict(config.pair_columns)
     if config.rationale is not None:
         origins[EXPLANATION] = config.rationale
-    with contextlib.ExitStack() as stack:
-        source = config.pairs
-        if config.several:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            source = str(folder / "pairs.parquet")
-            rejected_rows = pair_up(config, Path(source))
-        given = read_table(
-            source,
-            schema,
-            columns=origins,
-            rejected_rows=rejected_rows,
-            where=config.where,
-            numbered=True,
-        )
+    given = read_table(
+        config.pairs,
+        schema,
+        columns=origins,
+        rejected_rows=rejected_rows,
+        where=config.where,
+        explode=config.explode,
+        encoding=config.encoding,
+        numbered=True,
+    )
     check_kept(given.drop_columns([ROW]), config)
     if config.stories is not None:
-        columns = {"source": "=import", **config.story_columns}
-        stories = read_table(config.stories, STORIES, columns=columns, rejected_rows=rejected_rows)
+        columns = {"source": "'import'", **config.story_columns}
+        stories = read_table(
+            config.stories,
+            STORIES,
+            columns=columns,
+            rejected_rows=rejected_rows,
+            encoding=config.encoding,
+        )
         given = join_stories(given, stories, config, rejected_rows)
     if config.label_first:
-        given = apply_labels(given, config, rejected_rows)
+        given = apply_labels(given, config, rejected_rows, rationales)
     pairs, cut = complete(given, config, rejected_rows, examples)
-    rationales: dict[str, int] = {}
-    if FATE in pairs.column_names:
-        # Of the rows that stay, so that the counts add up to the pairs.
-        found = pairs[FATE].to_pylist()
-        rationales = {fate: found.count(fate) for fate in FATES}
-        pairs = pairs.drop_columns([FATE])
     if pairs.num_rows == 0:
         shown = {row["value"] for row in rejected_rows.rows if row["column"] == "label"}
         labels = f"; labels found: {', '.join(sorted(shown)[:5])}" if shown else ""
@@ -540,10 +427,11 @@ def main(config: Config) -> None:
         "pairs": pairs.num_rows,
         "prompts": pc.count_distinct(pairs["prompt_id"]).as_py(),
         "not_selected": rejected_rows.not_selected,
+        "empty_lists": rejected_rows.empty_lists,
         "rejected_rows": rejected_rows.counts(),
     }
     if rationales:
-        artifact.counts["rationales"] = rationales
+        artifact.counts["rationales"] = dict(rationales)
     if config.cleaning != Cleaning.none():
         artifact.write("examples.jsonl", examples.write)
         artifact.counts["cleaning"] = cut
@@ -551,11 +439,7 @@ def main(config: Config) -> None:
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs")
     print(rejected_rows.summary(), end="")
     if rationales:
-        print(
-            f"  rationales: {rationales['kept']:,} kept, {rationales['absent']:,} absent, "
-            f"{rationales['other_verdict']:,} dropped since their verdict is not the label's, "
-            f"{rationales['unreadable_verdict']:,} since it cannot be read or is not the only one"
-        )
+        print(f"  rationales: {', '.join(f'{n:,} {fate}' for fate, n in rationales.items())}")
     for step, texts in cut.items():
         print(f"  {step}: {texts:,} texts changed (see examples.jsonl)")
 

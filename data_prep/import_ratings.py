@@ -7,13 +7,13 @@ judges (models) gave. Two stories of a prompt become a pair whose chosen story h
 rating of the people. Writes into `out`:
 
 - `pairs.parquet`: pairs whose means differ, by `min_gap` or more;
-- `all_pairs.parquet`: these and all others within a prompt. Where the means are equal, sides say
-  nothing. eval/benchmark.py compares annotators on them;
+- `all_pairs.parquet`: these and all others within a prompt, on which eval/benchmark.py compares
+  annotators. Pairs of equal means are in the split `tied`: their sides say nothing;
 - `ratings.parquet`: one number per story and rater;
 - `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
 
 A text that the source does not have stays empty, with a length of 0: raters that read cannot judge
-such pairs, recorded ones can. `needs_text` leaves these stories out.
+such pairs, recorded ones can. `where: text IS NOT NULL` leaves these stories out.
 """
 
 from collections import Counter
@@ -28,7 +28,6 @@ from litbench.artifact import Artifact
 from litbench.config import build, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
-from litbench.records import RejectedRows, write_table
 from litbench.sources.ratings import (
     RATED_STORIES,
     RaterKind,
@@ -39,7 +38,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
-from litbench.tables import read_table
+from litbench.tables import RejectedRows, read_table, write_table
 
 
 @dataclass
@@ -53,10 +52,10 @@ class Config:
         recorded: ratings by judges, likewise; empty when there are none.
         story_columns: where `story_id`, `prompt_id`, `prompt` and `text` come from.
         where: SQL condition on the stories' rows.
+        encoding: of the stories' file, if it is text.
         keep: further columns of the stories; each stands in the pairs once per side.
         min_raters: least number of people who rated a story.
         min_gap: least difference of two means, in units of a rating.
-        needs_text: leave out stories whose text is not there.
         split: name of the split.
     """
 
@@ -66,21 +65,11 @@ class Config:
     recorded: dict[str, Any] = field(default_factory=dict)
     story_columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
+    encoding: str = "utf-8"
     keep: list[str] = field(default_factory=list)
     min_raters: int = 2
     min_gap: float = 0.0
-    needs_text: bool = False
     split: str = "all"
-
-
-def rater_counts(ratings: pa.Table) -> dict[str, dict[str, int]]:
-    """How many stories each recorded judge rated, and how many ratings could not be read."""
-    counts: dict[str, Counter[str]] = {}
-    for row in ratings.select(["rater", "rater_kind", "rating"]).to_pylist():
-        if row["rater_kind"] == "recorded":
-            count = counts.setdefault(row["rater"], Counter(rated=0, unread=0))
-            count["unread" if row["rating"] is None else "rated"] += 1
-    return {rater: dict(count) for rater, count in counts.items()}
 
 
 def main(config: Config) -> None:
@@ -101,6 +90,7 @@ def main(config: Config) -> None:
         columns=config.story_columns,
         rejected_rows=rejected_rows,
         where=config.where,
+        encoding=config.encoding,
     )
     told = zip(*(stories[name].to_pylist() for name in ("story_id", "prompt", "text")), strict=True)
     digests = {name: story_digest(prompt, text) if text else None for name, prompt, text in told}
@@ -112,14 +102,7 @@ def main(config: Config) -> None:
     ratings = pa.concat_tables(read)
     funnel.add("stories", "stories that can be used", "stories", stories.num_rows, 0)
     means = people_means(ratings, config.min_raters)
-    every = pair_rated_stories(
-        stories,
-        means,
-        funnel,
-        needs_text=config.needs_text,
-        split=config.split,
-        keep=config.keep,
-    )
+    every = pair_rated_stories(stories, means, funnel, split=config.split, keep=config.keep)
     pairs = with_label(every, config.min_gap, funnel)
     if pairs.num_rows == 0:
         raise DataError(
@@ -130,11 +113,15 @@ def main(config: Config) -> None:
     artifact.write("all_pairs.parquet", lambda path: write_table(every, path))
     artifact.write("ratings.parquet", lambda path: write_table(ratings, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
+    recorded: dict[str, Counter[str]] = {}
+    for row in ratings.filter(pc.equal(ratings["rater_kind"], "recorded")).to_pylist():
+        count = recorded.setdefault(row["rater"], Counter(rated=0, unread=0))
+        count["unread" if row["rating"] is None else "rated"] += 1
     artifact.counts = {
         "pairs": pairs.num_rows,
         "prompts": pc.count_distinct(pairs["prompt_id"]).as_py(),
         "people": len(set(read[0]["rater"].to_pylist())),
-        "recorded": rater_counts(ratings),
+        "recorded": recorded,
         "funnel": funnel.plain(),
         "not_selected": rejected_rows.not_selected,
         "rejected_rows": rejected_rows.counts(),

@@ -5,8 +5,7 @@
 Reads the embedded sample (`input: sample`), or Parquet, JSONL, CSV, a folder saved by datasets
 or a data set on the Hub, of any size, with a map of columns. Cleans the texts, then counts words,
 and tokens when a tokenizer is named. Rows stay in the order of the input. Needs room in `out` for
-the rows once more while it runs; killed and run again it starts again, but for the tokens, which
-are counted once.
+the rows once more while it runs; killed and run again it starts again.
 
 Writes `stories.parquet`, `rejected.jsonl` (rows that could not be used, with reasons),
 `examples.jsonl` (passages that cleaning cut) and `manifest.json` into `out`.
@@ -20,23 +19,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
-from litbench.curation.tokens import TokenCounter, cache_folder, locate_tokenizer
+from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokenizer
 from litbench.errors import ConfigError, DataError
-from litbench.large_table import read_large_table
-from litbench.records import STORIES, RejectedRows, write_sorted_batches
+from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
+from litbench.tables import RejectedRows, read_large_table, write_sorted_batches
 from litbench.text import count_words
 
+# After so many rows the bar says how far the work is.
 _PIECE_ROWS = 1_000
 
 
@@ -51,17 +51,18 @@ class Config:
         explode: columns that hold lists of one length, such as all comments of a post: each
             element becomes a row of its own before `where` and `columns` see it. Posts whose
             lists are empty are counted.
-        columns: for each column of a stories table its origin: a column's name; a template over
-            columns such as "{subreddit} {created_utc:%Y-%m}"; "hash(title, body)", a digest of
-            these columns, for a set without ids; or "=constant".
+        columns: for each column of a stories table its origin: the name of a column of the input,
+            or else an SQL expression (DuckDB) over the input's columns, such as
+            "strftime(to_timestamp(created_utc), '%Y-%m')", "md5(concat_ws('|', title, body))" for
+            a set without ids, or "'a constant'".
         where: SQL condition on one row by the input's own columns; rows that fail it are counted
             and left out.
+        encoding: of a text file, such as cp1252.
         source: written into the column `source` unless `columns` maps it.
         cleaning: what is cut out of prompts and stories, before anything is counted.
         tokenizer: `package:NAME/folder`, a folder or file, or a name on the Hub; null skips
             counting tokens.
         max_words_tokenized: a longer story is not tokenised; its words stand in for its tokens.
-        cache_tokens: whether counts are looked up and kept in $LITBENCH_CACHE or ~/.cache/litbench.
     """
 
     out: Path
@@ -69,11 +70,11 @@ class Config:
     explode: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
+    encoding: str = "utf-8"
     source: str = "input"
     cleaning: Cleaning = field(default_factory=Cleaning)
     tokenizer: str | None = None
     max_words_tokenized: int = 20_000
-    cache_tokens: bool = True
 
 
 def find_inputs(pattern: str) -> list[str]:
@@ -87,45 +88,29 @@ def find_inputs(pattern: str) -> list[str]:
     return found
 
 
-def in_pieces(chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Cut chunks into pieces, after each of which the bar can say how far the work is."""
-    for table in chunks:
-        for start in range(0, table.num_rows, _PIECE_ROWS):
-            yield table.slice(start, _PIECE_ROWS)
-
-
-def clean(
-    chunks: Iterable[pa.Table], cleaning: Cleaning, cut: Counter[str], examples: Examples
+def prepare(
+    chunks: Iterable[pa.Table], config: Config, cut: Counter[str], examples: Examples
 ) -> Iterator[pa.Table]:
-    """Clean the texts and count their words; `cut` counts the changed texts of each step."""
-    for given in chunks:
-        table, changed = clean_table(given, cleaning, {"text": "story_id"}, examples)
+    """Clean the texts and count words and tokens; `cut` counts the changed texts of each step."""
+    tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
+    pieces = (
+        chunk.slice(start, _PIECE_ROWS)
+        for chunk in chunks
+        for start in range(0, chunk.num_rows, _PIECE_ROWS)
+    )
+    for given in pieces:
+        table, changed = clean_table(given, config.cleaning, {"text": "story_id"}, examples)
         cut.update(changed)
+        n_words = table["n_words"].to_numpy().copy()
         edited = np.flatnonzero(pc.not_equal(table["text"], given["text"]).to_numpy())
-        if len(edited):
-            n_words = table["n_words"].to_numpy().copy()
-            n_words[edited] = count_words(table["text"].take(pa.array(edited))).to_numpy()
-            place = table.column_names.index("n_words")
-            table = table.set_column(place, "n_words", pa.array(n_words))
+        n_words[edited] = count_words(table["text"].take(pa.array(edited))).to_numpy()
+        counts = {"n_words": n_words}
+        if tokenizer is not None:
+            texts = table["text"].to_pylist()
+            counts["n_tokens"] = count_tokens(tokenizer, texts, n_words, config.max_words_tokenized)
+        for name, values in counts.items():
+            table = table.set_column(table.column_names.index(name), name, pa.array(values))
         yield table
-
-
-def with_tokens(chunks: Iterable[pa.Table], counter: TokenCounter) -> Iterator[pa.Table]:
-    """Count the tokens of every story."""
-    for table in chunks:
-        counts = counter.count(table["text"].to_pylist(), table["n_words"].to_numpy())
-        place = table.column_names.index("n_tokens")
-        yield table.set_column(place, "n_tokens", pa.array(counts))
-
-
-def count_prompts(stories: Path) -> int:
-    """How many prompts a written table has; their ids need not fit into memory."""
-    with duckdb.connect() as connection:
-        connection.execute("SET memory_limit = '1GB'")
-        query = "SELECT count(DISTINCT prompt_id) FROM read_parquet(?)"
-        row = connection.execute(query, [str(stories)]).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def main(config: Config) -> None:
@@ -134,6 +119,8 @@ def main(config: Config) -> None:
     if is_sample and (config.columns or config.where is not None or config.explode):
         raise ConfigError("the sample takes no columns: and no where: name a file as input")
     files = [str(sample_path())] if is_sample else find_inputs(config.input)
+    if any(Path(file).resolve() == (config.out / "stories.parquet").resolve() for file in files):
+        raise ConfigError(f"out: {config.out}/stories.parquet is the input: name another folder")
     # Named by the file, since what is in it decides about the counts.
     tokenizer = None if config.tokenizer is None else locate_tokenizer(config.tokenizer)
     artifact = Artifact(
@@ -148,11 +135,6 @@ def main(config: Config) -> None:
     rejected_rows, examples = RejectedRows(), Examples()
     cut: Counter[str] = Counter()
     with ExitStack() as stack:
-        counter = None
-        if config.tokenizer is not None:
-            cache = cache_folder() if config.cache_tokens else None
-            counter = TokenCounter(config.tokenizer, config.max_words_tokenized, cache)
-            stack.callback(counter.close)
         if is_sample:
             sample = read_sample()
             chunks, total, schema = iter([sample]), sample.num_rows, sample.schema
@@ -165,23 +147,22 @@ def main(config: Config) -> None:
                 raise DataError(
                     f"cannot write into {config.out} ({error}): choose another folder"
                 ) from error
+            source = "'" + config.source.replace("'", "''") + "'"
             rows = read_large_table(
                 files,
                 STORIES,
                 Path(stack.enter_context(folder)),
-                columns={"source": f"={config.source}", **config.columns},
+                columns={"source": source, **config.columns},
                 rejected_rows=rejected_rows,
                 where=config.where,
                 explode=config.explode,
+                encoding=config.encoding,
             )
             chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
-        stories = clean(in_pieces(chunks), config.cleaning, cut, examples)
-        if counter is not None:
-            stories = with_tokens(stories, counter)
         bar = tqdm(total=total, desc="stories", unit=" stories", leave=False, disable=None)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for table in stories:
+            for table in prepare(chunks, config, cut, examples):
                 yield from table.cast(schema).to_batches()
                 bar.update(table.num_rows)
 
@@ -192,9 +173,10 @@ def main(config: Config) -> None:
             )
     artifact.write("rejected.jsonl", rejected_rows.write)
     artifact.write("examples.jsonl", examples.write)
+    written = pq.read_table(config.out / "stories.parquet", columns=["prompt_id"])
     artifact.counts = {
         "stories": total,
-        "prompts": count_prompts(config.out / "stories.parquet"),
+        "prompts": pc.count_distinct(written["prompt_id"]).as_py(),
         "not_selected": rejected_rows.not_selected,
         "empty_lists": rejected_rows.empty_lists,
         "rejected_rows": rejected_rows.counts(),

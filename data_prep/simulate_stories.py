@@ -17,7 +17,7 @@ import numpy as np
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.simulation import TOKENS_PER_WORD, World, simulate_world, stories_table
-from litbench.records import write_table
+from litbench.tables import write_table
 
 
 @dataclass
@@ -43,7 +43,7 @@ def main(config: Config) -> None:
     simulated = simulate_world(config.world)
     table = stories_table(simulated, texts=config.texts)
     artifact.write("stories.parquet", lambda path: write_table(table, path))
-    enough = int((simulated.score >= 10).sum())
+    enough = int((simulated.votes.score >= 10).sum())
     artifact.counts = {
         "prompts": config.world.prompts,
         "stories": table.num_rows,
@@ -53,7 +53,7 @@ def main(config: Config) -> None:
     artifact.finish()
     print(
         f"{config.out / 'stories.parquet'}: {table.num_rows:,} stories of {config.world.prompts:,} "
-        f"prompts, {enough:,} with at least 10 votes, median {np.median(simulated.score):.0f}"
+        f"prompts, {enough:,} with at least 10 votes, median {np.median(simulated.votes.score):.0f}"
     )
 
 

@@ -1,109 +1,74 @@
-r"""Ablation: the same rater trained on several data variants, each judged on the tests of them all.
+r"""Ablation: raters trained on several data variants and amounts of pairs, judged on all test sets.
 
     python eval/ablation.py --config configs/eval/sample_ablation.yaml
 
-Makes the pairs of every variant from one stories file: the keys of the config that name rules of
-pairing are what the variants share, `variants` says what differs. A variant may also be a ready
-pairs file of the same stories (`{pairs: FILE}`). Then it trains each rater on each variant, at
-growing numbers of pairs that are the same for all variants, and at all pairs of each, with each
-seed; and it judges every model on the test pairs of every variant, since a test set that carries
-the winner's own filters proves little. Where the stories have a column `quality`, as simulated
-ones do, there is one more test set, `truth`: random pairs of stories of one test prompt, whatever
-their votes, labelled by quality. A prompt that is trained on in one variant and tested in another
-is an error. A rater that cannot be trained, or has a `path`, judges as it is.
+A variant is a set of rules of pairing, applied to `stories` (the rules among the config's own keys
+are what the variants share), or a ready pairs file (`{pairs: FILE}`). Each rater is trained on each
+variant at growing numbers of pairs that are the same for all variants, and at all pairs of each,
+with each seed; it then judges the test pairs of every variant and of every file in `test_pairs`,
+since a test set that carries the winner's own filters proves little. Where the stories have a
+column `quality`, as simulated ones do, there is one more test set, `truth`: random pairs of stories
+of one test prompt, labelled by quality. It is an error to train on a prompt of any test set. A
+rater that cannot be trained, or has a `path`, judges as it is.
 
-For every seed the training pairs stand in the order of a seeded hash of their prompt, then of the
-pair, and the first ones are used. Reads `stories`. Writes `ablation.json` (also `.csv`, a row for
-each cell of the matrix, and `.txt`), `ablation.html`, its plots `ablation_RATER_TEST.svg` and
-`.png`, `test_pairs.parquet` (the distinct test pairs), `verdicts.parquet` (without `seconds`, so
-that the same config gives the same bytes) and `manifest.json` into `out`.
+With one variant this is a scaling study: agreement by number of training pairs, a line per rater.
+Raters with a common `family` are compared by model size at the largest equal number of pairs.
 
-Every training is kept once its rater has judged, so a killed run goes on. Parts need no other
-part: several processes share them,
+For every seed the training pairs are ordered by a seeded hash of their prompt, then of the pair,
+and the first ones are used. Writes `ablation.json` (also `.csv`, a row for each cell, and `.txt`),
+`ablation.html`, its plots `ablation_RATER_TEST.svg` and `.png`, `test_pairs.parquet` (the distinct
+test pairs), `verdicts.parquet` (without `seconds`, so that the same config gives the same bytes)
+and `manifest.json` into `out`.
 
-    accelerate launch --config_file configs/accelerate/multi_gpu.yaml eval/ablation.py \
-        --config CONFIG
+A killed run goes on where it was. Trainings can be shared by processes that see one folder: run
+each with its `--part`, then once without, which puts everything together:
 
-each with a GPU of its own, and so do jobs of a cluster that see one folder: `--part 1/8` to
-`--part 8/8`, then once without, which puts everything together.
+    for part in 1 2 3 4; do
+        CUDA_VISIBLE_DEVICES=$((part - 1)) python eval/ablation.py --config CONFIG --part $part/4 &
+    done; wait; python eval/ablation.py --config CONFIG
 """
 
 import functools
-import itertools
 import json
 import math
-import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
-from litbench.artifact import (
-    Artifact,
-    code_digest,
-    fingerprint,
-    write_atomically,
-    write_json,
-)
+from litbench.artifact import Artifact, fingerprint, write_atomically, write_json
 from litbench.config import as_plain, build, run_program
-from litbench.crew import Crew, leave_the_group
-from litbench.curation.engine import Engine, open_engine
-from litbench.curation.pair_making import (
-    PairRules,
-    check_stories_file,
-    make_keys,
-    read_stories,
-)
-from litbench.draws import check_seeds, check_unseeded, count_pairs, draw_order
+from litbench.curation.engine import open_engine
+from litbench.curation.pair_making import PairRules, check_stories_file, make_keys, read_stories
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import (
-    JUDGING_CODE,
-    VerdictParts,
-    check_training_prompts,
-    named_models,
-    ready_rater,
-    trained,
-)
+from litbench.evaluation import Job, VerdictParts, evaluate
 from litbench.metrics.ablation import (
     TRUTH,
-    AblationArm,
+    Arm,
     ablation_json,
+    ablation_rows,
     ablation_study,
     ablation_text,
     join_test_sets,
-    write_ablation_csv,
 )
 from litbench.metrics.agreement import pair_scores
-from litbench.raters import (
-    RaterSpec,
-    Trainer,
-    checked_trainer,
-    judge_pairs,
-    parse_raters,
-)
-from litbench.records import (
-    PAIRS,
-    VERDICTS,
-    check_parquet,
-    pair_id,
-    prompt_keys,
-    write_sorted_batches,
-    write_table,
-)
-from litbench.report.ablation_page import draw_curves, render_ablation
+from litbench.metrics.csv_table import write_csv
+from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
+from litbench.records import PAIRS, pair_id, prompt_keys
+from litbench.report.ablation_page import draw_panels, render_ablation
 from litbench.report.document import write_panels
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.text import digest
 
-_TEXTS = ("chosen", "rejected")
-_PAIRING_CODE = ("curation", "records.py", "text.py", "reading.py")
+_KEYS = [column.name for column in PAIRS.columns if column.name not in ("chosen", "rejected")]
 
 
 @dataclass(kw_only=True)
@@ -111,34 +76,38 @@ class Config(PairRules):
     """The rules that variants share, as in `litbench.curation.pair_making.PairRules`, and these.
 
     Attributes:
-        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES.
         out: folder to write.
-        variants: name -> rules that differ, or {pairs: a pairs file of the same stories}.
-        reference: the variant that the others are compared with.
+        variants: name -> rules that differ, or {pairs: a pairs file}.
+        reference: the variant that the others are compared with; the first when null.
+        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; null where every variant
+            is a pairs file.
+        test_pairs: name -> pairs file; further test sets, all pairs of each.
         raters: named entries, see litbench.raters; one that can be trained takes its training
-            options here.
-        train_split: train on pairs of this split.
-        test_split: judge pairs of this split.
+            options here. Each may have a `family` (raters that differ in size alone) and
+            `parameters` (weights, where the rater does not tell).
+        train_split: train on pairs of this split; null for all pairs.
+        test_split: judge pairs of this split; null to judge `test_pairs` alone.
         pairs_used: numbers of pairs that every variant is trained on, or shares of the pairs of
             the variant with the fewest.
         natural: train on all pairs of each variant, too.
         seeds: each draws the pairs and seeds the training.
-        most_test_pairs: most test pairs of each variant, drawn by `seed`; null for all.
-        truth_pairs: how many random pairs are labelled by quality, where it is known.
+        most_test_pairs: most test pairs of each test set, drawn by `seed`; null for all.
+        truth_pairs: number of random pairs labelled by quality, where it is known.
         title: heading of the page.
-        part: which job of a cluster this is and of how many, such as 2/4: it takes its share of
-            the trainings and leaves the rest; null for all work.
+        part: which of several processes this is, such as 2/4: it does its share of the trainings
+            and ends; null for all work.
         memory_limit: for DuckDB, such as "4GB".
     """
 
-    stories: Path
     out: Path
     variants: dict[str, dict[str, Any]]
-    reference: str
+    reference: str | None = None
+    stories: Path | None = None
+    test_pairs: dict[str, Path] = field(default_factory=dict)
     raters: dict[str, Any] = field(default_factory=dict)
     splits: dict[str, float] = field(default_factory=lambda: {"train": 0.8, "test": 0.2})
-    train_split: str = "train"
-    test_split: str = "test"
+    train_split: str | None = "train"
+    test_split: str | None = "test"
     pairs_used: list[int | float] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     natural: bool = True
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
@@ -149,301 +118,234 @@ class Config(PairRules):
     memory_limit: str | None = None
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A data variant: rules, or a ready pairs file."""
-
-    name: str
-    rules: PairRules
-    pairs: Path | None
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A rater of the config; `trainer` is None for one that is ready."""
-
-    spec: RaterSpec
-    trainer: Trainer | None
-
-
-@dataclass(frozen=True)
-class Job:
-    """One part of the work: an arm, and the seed it is trained with."""
-
-    entry: Entry
-    arm: AblationArm
-    seed: int | None = None
-
-    @property
-    def label(self) -> str:
-        """Name of the part."""
-        return self.arm.name if self.seed is None else f"{self.arm.name}-seed{self.seed}"
-
-
 # The config -----------------------------------------------------------------------------------
 
 
-def read_variants(config: Config) -> list[Variant]:
-    """Check all variants before any is made."""
+def read_variants(config: Config) -> dict[str, PairRules | Path]:
+    """The rules or the pairs file of each variant, checked before any is made."""
     if not config.variants:
         raise ConfigError("variants is empty: name at least one, such as full: {}")
-    if TRUTH in config.variants:
-        raise ConfigError(f"variants: '{TRUTH}' names the test set by quality: rename the variant")
-    if config.reference not in config.variants:
+    if config.reference is not None and config.reference not in config.variants:
         raise ConfigError(
             f"reference is '{config.reference}': give one of {', '.join(config.variants)}"
         )
     plain = as_plain(config)
     shared = {key: plain[key] for key in as_plain(PairRules())}
-    found = []
+    found: dict[str, PairRules | Path] = {}
     for name, keys in config.variants.items():
         where = f"variants: {name}"
-        if "pairs" in keys and len(keys) > 1:
-            others = ", ".join(key for key in keys if key != "pairs")
+        if "pairs" in keys:
+            if len(keys) > 1:
+                others = ", ".join(key for key in keys if key != "pairs")
+                raise ConfigError(
+                    f"{where}: rules do not change a ready pairs file: leave out {others}"
+                )
+            found[name] = Path(str(keys["pairs"]))
+            continue
+        if config.stories is None:
             raise ConfigError(
-                f"{where}: rules do not change a ready pairs file: leave out {others}"
+                f"{where}: no stories to make pairs of: give stories, or {{pairs: FILE}}"
             )
-        ready = "pairs" in keys
-        rules = build(PairRules, shared if ready else {**shared, **keys}, where)
+        rules = build(PairRules, {**shared, **keys}, where)
         rules.check()
-        found.append(Variant(name, rules, Path(str(keys["pairs"])) if ready else None))
+        found[name] = rules
     return found
-
-
-def read_entries(config: Config) -> list[Entry]:
-    """Check all raters before any of them runs."""
-    entries = []
-    for spec in parse_raters(config.raters):
-        trainer = checked_trainer(spec)
-        if trainer is not None:
-            check_unseeded(spec.options, spec.where)
-        entries.append(Entry(spec, trainer))
-    if all(entry.trainer is None for entry in entries):
-        raise ConfigError("raters: none of them can be trained: give one, as f: {kind: features}")
-    return entries
 
 
 def check(config: Config) -> None:
     """Check what the types cannot."""
-    check_seeds(config.seeds)
+    seeds = config.seeds
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f"seeds is {seeds}: give whole numbers from 0, each once")
     if not config.pairs_used:
         raise ConfigError("pairs_used is empty: give amounts, such as [0.1, 0.3, 1.0]")
     for key in ("most_test_pairs", "truth_pairs"):
         value = getattr(config, key)
         if value is not None and value < 1:
             raise ConfigError(f"{key} is {value}: give at least 1")
+    if config.test_split is None and not config.test_pairs:
+        raise ConfigError("test_split is null and test_pairs is empty: give one of them")
+    for name in config.test_pairs:
+        if name in (TRUTH, *config.variants):
+            raise ConfigError(f"test_pairs: '{name}' names another test set: rename it")
+    if TRUTH in config.variants:
+        raise ConfigError(f"variants: '{TRUTH}' names the test set by quality: rename the variant")
+
+
+def read_entries(config: Config) -> list[tuple[RaterSpec, Arm, bool]]:
+    """Each rater, an arm with its family and size, and whether it is trained here."""
+    entries = []
+    for spec in parse_raters(config.raters):
+        own = {key: spec.options.pop(key, None) for key in ("family", "parameters")}
+        is_trained = checked_trainer(spec) is not None
+        if is_trained:
+            check_unseeded(spec.options, spec.where)
+        entries.append((spec, Arm(spec.name, spec.name, **own), is_trained))
+    if not any(is_trained for *_, is_trained in entries):
+        raise ConfigError("raters: none of them can be trained: give one, as f: {kind: features}")
+    return entries
+
+
+def check_unseeded(options: Mapping[str, Any], where: str) -> None:
+    """Refuse an entry, or a member of one, that sets the seed of its training."""
+    for key, value in options.items():
+        if key == "seed":
+            raise ConfigError(
+                f"{where}.seed is given, so that all trainings would have one seed: leave it out, "
+                "the key seeds of the ablation sets it"
+            )
+        if isinstance(value, Mapping):
+            check_unseeded(value, f"{where}.{key}")
+
+
+def share_of(part: str | None) -> slice:
+    """The jobs of a process: "2/4" is the second of four."""
+    if part is None:
+        return slice(None)
+    match = re.fullmatch(r"(\d+)/(\d+)", part)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(
+            f"part is '{part}': give the number of this process and of all, such as 2/4, or null"
+        )
+    return slice(int(match[1]) - 1, None, int(match[2]))
 
 
 # The data -------------------------------------------------------------------------------------
 
 
-def as_keys(table: pa.Table) -> pa.Table:
-    """A pairs table without its texts, in the columns and types of the schema PAIRS."""
-    fields = [field for field in PAIRS.arrow() if field.name not in _TEXTS]
-    return table.select([field.name for field in fields]).cast(pa.schema(fields))
+@dataclass(frozen=True)
+class PairsFile:
+    """A pairs file on disk; texts are read only for the rows that are needed.
 
-
-def make_variant(engine: Engine, config: Config, variant: Variant, path: Path) -> None:
-    """Write the pairs of a variant without texts, and beside them what was counted."""
-    if variant.pairs is None:
-        stories = read_stories(engine, config.stories)
-        made = make_keys(engine, stories, variant.rules, where=str(config.stories))
-        try:
-            made.check_not_empty()
-        except DataError as error:
-            raise DataError(f"variants: {variant.name}: {error}") from error
-        rows = made.with_prompts(made.after).order_by("pair_id")
-        table = as_keys(pa.Table.from_batches(engine.batches(rows)))
-        record = {"funnel": made.funnel.plain(), "lengths": made.longer_share(made.after)}
-    elif variant.pairs.suffix == ".parquet":
-        check_parquet(variant.pairs, PAIRS)
-        names = [column.name for column in PAIRS.columns if column.name not in _TEXTS]
-        table, record = as_keys(pq.read_table(variant.pairs, columns=names)), {"funnel": []}
-    else:
-        table, record = as_keys(read_table(variant.pairs, PAIRS)), {"funnel": []}
-    write_atomically(path, lambda part: write_table(table, part))
-    # Last: its presence says that both are whole.
-    write_json(record, path.with_suffix(".json"))
-
-
-def write_texts(engine: Engine, config: Config, path: Path) -> None:
-    """Write the texts of all stories so that they can be mapped from disk."""
-    schema = pa.schema([("story_id", pa.large_string()), ("text", pa.large_string())])
-    batches = engine.batches(read_stories(engine, config.stories).select("story_id", "text"))
-
-    def write(part: Path) -> None:
-        with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch.cast(schema))
-
-    write_atomically(path, write)
-
-
-class Data:
-    """The pairs of all variants and the texts of their stories, on disk.
-
-    What is there is not made again; a file's name tells all that it depends on.
+    Attributes:
+        path: Parquet by the schema PAIRS; its name says what it depends on.
+        keys: all columns but the texts; the rows of the split in use.
     """
 
-    def __init__(
-        self, config: Config, variants: Sequence[Variant], digests: Mapping[str, str]
-    ) -> None:
-        self.config, self.variants = config, variants
-        self.folder = config.out / "data"
-        code = code_digest(__file__, *_PAIRING_CODE)
-        self.paths: dict[str, Path] = {}
-        for variant in variants:
-            given = [digests[name] for name in inputs_of(config, [variant])]
-            rules = variant.rules if variant.pairs is None else None
-            name = fingerprint(rules, given, code)[:32]
-            self.paths[variant.name] = self.folder / f"{name}.parquet"
-        self.texts_path = self.folder / f"{fingerprint('texts', digests['stories'])[:32]}.arrow"
-
-    def make(self, crew: Crew) -> None:
-        """Make what is not there, with the other processes of a launcher."""
-
-        def is_there(variant: Variant | None) -> bool:
-            if variant is None:
-                return self.texts_path.is_file()
-            path = self.paths[variant.name]
-            return path.is_file() and path.with_suffix(".json").is_file()
-
-        work = [None, *self.variants]
-        for variant in tqdm(
-            crew.share(work), desc="pairs", unit=" sets", leave=False, disable=None
-        ):
-            if is_there(variant):
-                continue
-            limit = self.config.memory_limit
-            with open_engine("duckdb", self.folder, memory_limit=limit) as engine:
-                if variant is None:
-                    write_texts(engine, self.config, self.texts_path)
-                else:
-                    make_variant(engine, self.config, variant, self.paths[variant.name])
-        crew.wait(lambda: all(is_there(variant) for variant in work), "the pairs of other variants")
-
-    def counts(self, name: str) -> dict[str, Any]:
-        """What was counted in making a variant."""
-        found: dict[str, Any] = json.loads(
-            self.paths[name].with_suffix(".json").read_text(encoding="utf-8")
-        )
-        return found
-
-    def pairs(self, name: str, split: str) -> pa.Table:
-        """The pairs of a variant's split, without texts."""
-        table = pq.read_table(self.paths[name])
-        kept = table.filter(pc.equal(table["split"], split))
-        if kept.num_rows == 0:
-            there = sorted(set(table["split"].to_pylist()))
-            raise DataError(f"variants: {name}: no pair of split '{split}': it has {there}")
-        return kept
-
-    @functools.cached_property
-    def _texts(self) -> pa.Table:
-        return pa.ipc.open_file(pa.memory_map(str(self.texts_path))).read_all()
+    path: Path
+    keys: pa.Table
 
     def with_texts(self, keys: pa.Table) -> pa.Table:
-        """Put the texts to pairs; a table by the schema PAIRS.
-
-        Raises:
-            DataError: a story is not among the stories.
-        """
-        ids = self._texts["story_id"].combine_chunks()
-        columns = {name: keys[name] for name in keys.column_names}
-        for side in _TEXTS:
-            place = pc.index_in(keys[f"{side}_story_id"], value_set=ids)
-            if place.null_count:
-                unknown = keys.filter(pc.is_null(place))[f"{side}_story_id"][0]
-                raise DataError(
-                    f"story {unknown} of the pairs is not in {self.config.stories}: give the "
-                    "stories that the pairs were made of"
-                )
-            columns[side] = take_texts(self._texts["text"], place.to_numpy())
-        return pa.table(columns).select([column.name for column in PAIRS.columns])
-
-    def truth(self, prompts: Mapping[str, str]) -> pa.Table | None:
-        """Random pairs labelled by quality, without texts; None where it is not known.
-
-        Args:
-            prompts: text of each prompt, by prompt_id; pairs are of these.
-        """
-        with open_engine("duckdb", self.folder, memory_limit=self.config.memory_limit) as engine:
-            stories = read_stories(engine, self.config.stories)
-            if "quality" not in stories.columns:
-                return None
-            kind = stories.schema()["quality"]
-            if not kind.is_numeric():
-                raise DataError(
-                    f"{self.config.stories}: column quality holds {kind}, and it would be taken "
-                    "for the truth about the stories: give numbers, or rename the column"
-                )
-            known = stories.select(
-                "story_id", "prompt_id", "n_words", quality=stories.quality.cast("float64")
-            )
-            rows = [
-                row
-                for row in engine.rows(known.filter(known.quality.notnull()))
-                if row["prompt_id"] in prompts and math.isfinite(row["quality"])
-            ]
-        of: dict[str, list[dict[str, Any]]] = {}
-        for row in sorted(rows, key=lambda row: (row["prompt_id"], row["story_id"])):
-            of.setdefault(row["prompt_id"], []).append(row)
-        random = np.random.default_rng(self.config.seed)
-        per_prompt = -(-self.config.truth_pairs // max(len(of), 1))
-        found: list[dict[str, Any]] = []
-        for prompt_id, members in of.items():
-            firsts, seconds = np.triu_indices(len(members), 1)
-            some = random.permutation(len(firsts))[:per_prompt]
-            for first, second in zip(firsts[some], seconds[some], strict=True):
-                low, high = sorted(
-                    (members[first], members[second]), key=lambda row: row["quality"]
-                )
-                if low["quality"] == high["quality"]:
-                    continue
-                pair = {
-                    "pair_id": pair_id(low["story_id"], high["story_id"]),
-                    "prompt_id": prompt_id,
-                    "prompt": prompts[prompt_id],
-                    "label_source": "planted",
-                    "split": self.config.test_split,
-                }
-                for side, row in (("chosen", high), ("rejected", low)):
-                    pair |= {f"{side}_{name}": row[name] for name in ("story_id", "n_words")}
-                found.append(pair)
-        if not found:
-            return None
-        table = pa.Table.from_pylist(found, schema=PAIRS.arrow().empty_table().schema)
-        order = draw_order(table, self.config.seed)
-        return as_keys(table).take(pa.array(sorted(order[: self.config.truth_pairs])))
+        """The whole rows of some pairs, in the order of the file."""
+        wanted = pc.field("pair_id").isin(keys["pair_id"].combine_chunks())
+        schema = PAIRS.arrow()
+        return ds.dataset(self.path).to_table(columns=schema.names, filter=wanted).cast(schema)
 
 
-def take_texts(texts: pa.ChunkedArray, places: np.ndarray) -> pa.ChunkedArray:
-    """`texts.take(places)`, which would bring all texts into memory first."""
-    ends = np.cumsum([len(chunk) for chunk in texts.chunks])
-    of_chunk = np.searchsorted(ends, places, side="right")
-    taken, rows = [], []
-    for number in np.unique(of_chunk):
-        here = np.flatnonzero(of_chunk == number)
-        chunk = texts.chunk(int(number))
-        taken.append(chunk.take(pa.array(places[here] - (ends[number] - len(chunk)))))
-        rows.append(here)
-    back = np.argsort(np.concatenate(rows))
-    return pa.chunked_array([pa.concat_arrays(taken).take(pa.array(back))])
+def make_pairs(config: Config, what: PairRules | Path, path: Path) -> None:
+    """Write the pairs of a variant or a ready file, and beside them the funnel; once."""
+    funnel_path = path.with_suffix(".json")
+    if path.is_file() and funnel_path.is_file():
+        return
+    if isinstance(what, Path):
+        table = read_table(what, PAIRS)
+        write_atomically(path, lambda part: write_table(table, part))
+        write_json([], funnel_path)
+        return
+    assert config.stories is not None, "read_variants() has seen to it"
+    with open_engine("duckdb", path.parent, memory_limit=config.memory_limit) as engine:
+        stories = read_stories(engine, config.stories)
+        made = make_keys(engine, stories, what, where=str(config.stories))
+        made.check_not_empty()
+        write_atomically(path, lambda part: made.write(made.after, part, "pairs"))
+        write_json(made.funnel.plain(), funnel_path)
 
 
-def draw_test_pairs(pairs: pa.Table, most: int | None, seed: int) -> pa.Table:
-    """At most so many pairs by a hash of the pair, in the order of the table.
+def read_split(path: Path, split: str | None, where: str) -> PairsFile:
+    """The pairs of a split, without texts."""
+    keys = pq.read_table(path, columns=_KEYS)
+    kept = keys if split is None else keys.filter(pc.equal(keys["split"], split))
+    if kept.num_rows == 0:
+        there = sorted(set(keys["split"].to_pylist()))
+        raise DataError(f"{where}: no pair of split '{split}': it has {there}")
+    return PairsFile(path, kept)
 
-    Not whole prompts: prompts are what intervals count, and so nearly all of them stay.
+
+def truth_table(config: Config, folder: Path, tested: set[str]) -> pa.Table | None:
+    """Random pairs of stories of one prompt, labelled by quality; None where it is not known.
+
+    Args:
+        config: of the ablation.
+        folder: for working files.
+        tested: ids of the prompts to use.
     """
+    if config.stories is None:
+        return None
+    with open_engine("duckdb", folder, memory_limit=config.memory_limit) as engine:
+        stories = read_stories(engine, config.stories)
+        if "quality" not in stories.columns:
+            return None
+        kind = stories.schema()["quality"]
+        if not kind.is_numeric():
+            raise DataError(
+                f"{config.stories}: column quality holds {kind}, and it would be taken for the "
+                "truth about the stories: give numbers, or rename the column"
+            )
+        known = stories.select("story_id", "prompt_id", quality=stories.quality.cast("float64"))
+        known = known.filter(known.quality.notnull())
+        rows = [
+            row
+            for row in engine.rows(known)
+            if row["prompt_id"] in tested and math.isfinite(row["quality"])
+        ]
+        pairs = draw_by_quality(rows, config.truth_pairs, config.seed)
+        ids = sorted({story for pair in pairs for story in pair})
+        if not ids:
+            return None
+        columns = ("story_id", "prompt_id", "prompt", "text", "n_words")
+        needed = stories.filter(stories.story_id.isin(ids)).select(*columns)
+        story_of = {row["story_id"]: row for row in engine.rows(needed)}
+    found = []
+    for better, worse in pairs:
+        row = {name: story_of[better][name] for name in ("prompt_id", "prompt")}
+        row |= {"pair_id": pair_id(worse, better), "label_source": "planted", "split": TRUTH}
+        for side, story in (("chosen", story_of[better]), ("rejected", story_of[worse])):
+            row |= {f"{side}_{name}": story[name] for name in ("story_id", "n_words")}
+            row[side] = story["text"]
+        found.append(row)
+    table = pa.Table.from_pylist(found, schema=PAIRS.arrow())
+    return table.take(pa.array(sorted(order_of(table, config.seed)[: config.truth_pairs])))
+
+
+def draw_by_quality(
+    rows: Sequence[Mapping[str, Any]], count: int, seed: int
+) -> list[tuple[str, str]]:
+    """Ids of the better and the worse story of at least `count` random pairs, where there are."""
+    of: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row["prompt_id"], row["story_id"])):
+        of.setdefault(row["prompt_id"], []).append(row)
+    random = np.random.default_rng(seed)
+    per_prompt = -(-count // max(len(of), 1))
+    pairs = []
+    for members in of.values():
+        firsts, seconds = np.triu_indices(len(members), 1)
+        for place in random.permutation(len(firsts))[:per_prompt]:
+            both = members[firsts[place]], members[seconds[place]]
+            low, high = sorted(both, key=lambda row: row["quality"])
+            if low["quality"] < high["quality"]:
+                pairs.append((high["story_id"], low["story_id"]))
+    return pairs
+
+
+def order_of(pairs: pa.Table, seed: int) -> list[int]:
+    """Row numbers in the order in which subsamples take them: by hash of prompt, then of pair."""
+    keys = [
+        (digest("scaling", seed, key), digest("scaling", seed, name))
+        for key, name in zip(prompt_keys(pairs), pairs["pair_id"].to_pylist(), strict=True)
+    ]
+    return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def subsample_test(pairs: pa.Table, most: int | None, seed: int) -> pa.Table:
+    """At most so many pairs by a hash of the pair, so that nearly all prompts stay."""
     if most is None or pairs.num_rows <= most:
         return pairs
-    keys = [digest("test", seed, pair_id) for pair_id in pairs["pair_id"].to_pylist()]
+    keys = [digest("test", seed, name) for name in pairs["pair_id"].to_pylist()]
     return pairs.take(pa.array(sorted(sorted(range(len(keys)), key=keys.__getitem__)[:most])))
 
 
 def check_apart(train: Mapping[str, pa.Table], test: Mapping[str, pa.Table]) -> None:
-    """Check that no variant trains on a prompt that any is tested on."""
+    """Check that no variant trains on a prompt of any test set."""
     trained_on = {name: set(prompt_keys(table)) for name, table in train.items()}
     for tested, table in test.items():
         keys = prompt_keys(table)
@@ -452,85 +354,77 @@ def check_apart(train: Mapping[str, pa.Table], test: Mapping[str, pa.Table]) -> 
             if shared:
                 prompts = dict(zip(keys, table["prompt"].to_pylist(), strict=True))
                 raise DataError(
-                    f"{len(shared)} test prompts of variant {tested} are trained on in variant "
-                    f"{name}, such as {prompts[min(shared)]!r:.80}: split both by one rule (seed, "
-                    "splits, test_from)"
+                    f"{len(shared)} test prompts of {tested} are trained on in variant {name}, "
+                    f"such as {prompts[min(shared)]!r:.80}: split both by one rule (seed, splits, "
+                    "test_from), or give other test_pairs"
                 )
 
 
 # The work -------------------------------------------------------------------------------------
 
 
-def list_jobs(config: Config, entries: Sequence[Entry], totals: Mapping[str, int]) -> list[Job]:
-    """All parts, those with the fewest pairs first, so that a fault shows early.
+def count_pairs(amount: float, total: int) -> int:
+    """How many of `total` pairs an amount stands for; a share is rounded, to at least 2."""
+    if isinstance(amount, float) and 0 < amount <= 1 and total >= 2:
+        return max(2, round(amount * total))
+    if not isinstance(amount, int) or not 2 <= amount <= total:
+        raise ConfigError(
+            f"pairs_used has {amount!r}: give shares up to 1.0, or whole numbers from 2 to "
+            f"{total:,}, the pairs of the variant with the fewest"
+        )
+    return amount
 
-    Args:
-        config: of the ablation.
-        entries: its raters.
-        totals: training pairs by variant.
-    """
-    least = min(totals, key=lambda name: totals[name])
-    where = f"variant {least} has the fewest pairs"
-    equal = [count_pairs(amount, totals[least], where) for amount in config.pairs_used]
+
+def list_arms(
+    config: Config, entries: Sequence[tuple[RaterSpec, Arm, bool]], totals: Mapping[str, int]
+) -> list[tuple[RaterSpec, Arm]]:
+    """All arms, by variant in the order of the config, then by size; ready raters first."""
+    least = min(totals.values())
+    equal = [count_pairs(amount, least) for amount in config.pairs_used]
     if len(set(equal)) < len(equal):
         raise ConfigError(
             f"pairs_used {config.pairs_used} names a number of pairs twice ({equal}): give amounts "
             "that differ"
         )
-    jobs = []
-    for entry in entries:
-        name = entry.spec.name
-        if entry.trainer is None:
-            jobs.append(Job(entry, AblationArm(name, name)))
-            continue
-        for variant, total in totals.items():
-            for used in sorted({*equal, total} if config.natural else set(equal)):
-                label = f"{name} on {variant}@{used}"
-                natural = config.natural and used == total
-                arm = AblationArm(label, name, variant, used, used in equal, natural)
-                jobs += [Job(entry, arm, seed) for seed in config.seeds]
-    names: dict[str, AblationArm] = {}
-    for job in jobs:
-        if names.setdefault(job.arm.name, job.arm) != job.arm:
-            raise ConfigError(f"two raters are {job.arm.name} in the verdicts: rename one of them")
-    return sorted(jobs, key=lambda job: job.arm.pairs_used or 0)
-
-
-def inputs_of(config: Config, variants: Sequence[Variant]) -> dict[str, Path]:
-    """What variants are made of, by its key in the config."""
-    ready = {f"variants.{one.name}.pairs": one.pairs for one in variants if one.pairs is not None}
-    return {"stories": config.stories, **ready}
-
-
-def with_columns(verdicts: pa.Table, job: Job) -> pa.Table:
-    """The verdicts with `variant`, `pairs_used` and `seed`, and without the time they took."""
-    rows = verdicts.num_rows
-    place = verdicts.column_names.index("seconds")
-    verdicts = verdicts.set_column(place, "seconds", pa.nulls(rows, pa.float64()))
-    verdicts = verdicts.append_column(
-        "variant", pa.array([job.arm.variant] * rows, pa.large_string())
-    )
-    for name, value in (("pairs_used", job.arm.pairs_used), ("seed", job.seed)):
-        verdicts = verdicts.append_column(name, pa.array([value] * rows, pa.int64()))
-    return verdicts
+    arms = [(spec, arm) for spec, arm, is_trained in entries if not is_trained]
+    for variant, total in totals.items():
+        for spec, base, is_trained in entries:
+            sizes = {*equal, *([total] if config.natural else [])}
+            for used in sorted(sizes) if is_trained else ():
+                arm = replace(
+                    base,
+                    name=f"{base.rater} on {variant}@{used}",
+                    variant=variant,
+                    pairs_used=used,
+                    equal=used in equal,
+                    natural=config.natural and used == total,
+                )
+                arms.append((spec, arm))
+    names = [arm.name for _, arm in arms]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two raters are {name} in the verdicts: rename one of them")
+    return arms
 
 
 def main(config: Config) -> None:
     """Make the variants, train, judge, then write the figures and the page."""
     check(config)
-    variants, entries = read_variants(config), read_entries(config)
-    launched = Crew.of_launcher()
-    crew = launched.within(Crew.of_part(config.part))
-    leave_the_group(os.environ)
-    check_stories_file(config.stories)
-    inputs = inputs_of(config, variants)
-    models = named_models(entry.spec for entry in entries)
+    variants, entries, share = read_variants(config), read_entries(config), share_of(config.part)
+    reference = config.reference or next(iter(variants))
+    inputs = {f"test_pairs.{name}": path for name, path in config.test_pairs.items()}
+    for name, what in variants.items():
+        if isinstance(what, Path):
+            inputs[f"variants.{name}.pairs"] = what
+    if config.stories is not None:
+        check_stories_file(config.stories)
+        inputs["stories"] = config.stories
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
         inputs=inputs,
-        models=models,
+        models=files_of(spec for spec, *_ in entries),
         runtime_keys=("part", "memory_limit"),
     )
     page_path = (config.out / "ablation.html").resolve()
@@ -538,127 +432,117 @@ def main(config: Config) -> None:
         print((config.out / "ablation.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
     parts = VerdictParts(config.out / "parts")
-    done = [
-        parts.scratch / f"done-{artifact.fingerprint[:32]}-{index}-{launched.count}"
-        for index in range(launched.count)
-    ]
-    done[launched.index].unlink(missing_ok=True)
 
-    data = Data(config, variants, artifact.digests)
-    data.make(launched)
-    names = [variant.name for variant in variants]
-    train = {name: data.pairs(name, config.train_split) for name in names}
-    tests = {name: data.pairs(name, config.test_split) for name in names}
-    check_apart(train, tests)
-    prompts = {
-        prompt_id: prompt
-        for table in tests.values()
-        for prompt_id, prompt in zip(
-            table["prompt_id"].to_pylist(), table["prompt"].to_pylist(), strict=True
-        )
-    }
+    folder = config.out / "data"
+    paths: dict[str, Path] = {}
+    for name, what in (variants | config.test_pairs).items():
+        key = f"variants.{name}.pairs" if name in variants else f"test_pairs.{name}"
+        made_of = artifact.digests[key if isinstance(what, Path) else "stories"]
+        rules = None if isinstance(what, Path) else what
+        paths[name] = folder / f"{fingerprint(rules, made_of)[:32]}.parquet"
+        try:
+            make_pairs(config, what, paths[name])
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
+    train = {name: read_split(paths[name], config.train_split, name) for name in variants}
+    own: dict[str, PairsFile] = {}
+    if config.test_split is not None:
+        own = {name: read_split(paths[name], config.test_split, name) for name in variants}
+    sources = own | {name: read_split(paths[name], None, name) for name in config.test_pairs}
+    check_apart(
+        {name: one.keys for name, one in train.items()},
+        {name: one.keys for name, one in sources.items()},
+    )
     tests = {
-        name: draw_test_pairs(table, config.most_test_pairs, config.seed)
-        for name, table in tests.items()
+        name: one.with_texts(subsample_test(one.keys, config.most_test_pairs, config.seed))
+        for name, one in sources.items()
     }
-    truth = data.truth(prompts)
+    tested = {prompt for one in own.values() for prompt in one.keys["prompt_id"].to_pylist()}
+    truth = truth_table(config, folder, tested) if tested else None
     if truth is not None:
         tests[TRUTH] = truth
-    test_keys, test_sets = join_test_sets(tests)
-    test = data.with_texts(test_keys)
-    totals = {name: table.num_rows for name, table in train.items()}
-    jobs = list_jobs(config, entries, totals)
-    ordered = functools.cache(lambda variant, seed: draw_order(train[variant], seed))
-    judging_code = code_digest(__file__, *JUDGING_CODE)
-    of_variant = {name: path.stem for name, path in data.paths.items()}
+    test, test_sets = join_test_sets(tests)
+
+    totals = {name: one.keys.num_rows for name, one in train.items()}
+    arms = list_arms(config, entries, totals)
+    order = functools.cache(lambda variant, seed: order_of(train[variant].keys, seed))
     judged = fingerprint(
-        *(test_keys[name].to_pylist() for name in ("pair_id", "chosen_story_id", "prompt"))
+        *(test[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected"))
     )
 
-    def work(job: Job, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
-        spec, trainer, variant = job.entry.spec, job.entry.trainer, job.arm.variant
-        if trainer is None or job.seed is None or variant is None:
-            rater = ready_rater(spec, config.out)
-            check_training_prompts(rater, test, "refuse")
-            return with_columns(judge_pairs(rater, test), job), {"notes": rater.notes()}
-        keys = train[variant]
-        if not job.arm.natural:
-            rows = ordered(variant, job.seed)[: job.arm.pairs_used]
-            # In the order of the file: the trainer shuffles by its own seed.
-            keys = keys.take(pa.array(sorted(rows)))
-        drawn = data.with_texts(keys)
-        with trained(trainer, spec, drawn, test, folder, job.seed, job.arm.name) as rater:
-            verdicts = judge_pairs(rater, test, fold=f"{job.seed}/0")
-            record = {
-                "notes": rater.notes(),
-                "seed": job.seed,
-                "pairs_used": drawn.num_rows,
-                "prompts_used": len(set(prompt_keys(drawn))),
-            }
-            return with_columns(verdicts, job), record
+    def training_pairs(arm: Arm, seed: int) -> pa.Table:
+        source = train[str(arm.variant)]
+        if arm.natural:
+            return source.with_texts(source.keys)
+        rows = order(arm.variant, seed)[: arm.pairs_used]
+        return source.with_texts(source.keys.take(pa.array(rows)))
 
-    def part(job: Job) -> tuple[pa.Table, dict[str, Any]]:
-        variant = job.arm.variant
-        depends_on = [
-            job.entry.spec, None if variant is None else of_variant[variant], job.arm.pairs_used,
-            job.seed, config.train_split, artifact.digests["stories"], judged, judging_code,
-            [artifact.digests[key] for key in named_models([job.entry.spec])],
-        ]  # fmt: skip
-        return parts.get_or_train(job.label, depends_on, functools.partial(work, job))
-
-    mine = crew.share(jobs)
-    # Pairs are trained on and judged, so that the time left is not that of the small amounts.
-    steps = [(job.arm.pairs_used or 0) + test.num_rows for job in mine]
-    with tqdm(
-        total=sum(steps), desc="ablation", unit=" pairs", unit_scale=True, leave=False, disable=None
-    ) as bar:
-        for job, step in zip(mine, steps, strict=True):
-            bar.set_postfix_str(job.label)
-            part(job)
-            bar.update(step)
-    if config.part is not None:
-        print(f"part {config.part}: {len(mine)} of {len(jobs)} trainings are in {parts.folder}")
-        return
-    write_atomically(done[launched.index], lambda path: path.write_text("done\n", encoding="utf-8"))
-    if not launched.leads:
-        return
-    launched.wait(lambda: all(path.is_file() for path in done), "the trainings of other processes")
+    jobs: list[tuple[Job, Arm]] = []
+    for spec, arm in arms:
+        if arm.variant is None:
+            jobs.append((Job(spec, arm.name, lambda: test, judged, work=test.num_rows), arm))
+            continue
+        used = arm.pairs_used or 0
+        depends_on = [judged, paths[arm.variant].stem, config.train_split, used]
+        for seed in config.seeds:
+            job = Job(
+                spec,
+                f"{arm.name}-seed{seed}",
+                lambda: test,
+                depends_on,
+                train=functools.partial(training_pairs, arm, seed),
+                seed=seed,
+                fold=f"{seed}/0",
+                name=arm.name,
+                work=used + test.num_rows,
+            )
+            jobs.append((job, arm))
+    # Small trainings first, so that a fault shows early.
+    jobs.sort(key=lambda item: item[1].pairs_used or 0)
+    arm_of = {job.label: arm for job, arm in jobs}
 
     credits: dict[str, list[np.ndarray]] = {}
     records: dict[str, list[dict[str, Any]]] = {}
     kinds: dict[str, str] = {}
+    verdicts = []
+    mine = [job for job, _ in jobs][share]
+    for job, table, record in evaluate(mine, parts):
+        name = arm_of[job.label].name
+        (scores,) = pair_scores(table, test)
+        credits.setdefault(name, []).append(scores.credit)
+        kinds[name] = scores.kind
+        records.setdefault(name, []).append(record)
+        seconds = pa.nulls(table.num_rows, pa.float64())
+        column = table.column_names.index("seconds")
+        verdicts.append(table.set_column(column, "seconds", seconds))
+    if config.part is not None:
+        print(f"part {config.part}: {len(mine)} of {len(jobs)} trainings are in {parts.folder}")
+        return
 
-    def gathered() -> Iterator[pa.RecordBatch]:
-        for job in jobs:
-            table, record = part(job)
-            scores = pair_scores(table, test)[0]
-            credits.setdefault(job.arm.name, []).append(scores.credit)
-            kinds[job.arm.name] = scores.kind
-            records.setdefault(job.arm.name, []).append(record)
-            yield from table.to_batches()
-
-    batches = gathered()
-    first = next(batches)
-    rows = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
-    artifact.write("verdicts.parquet", lambda path: write_sorted_batches(rows, VERDICTS, path))
+    artifact.write("verdicts.parquet", lambda path: write_table(pa.concat_tables(verdicts), path))
     artifact.write("test_pairs.parquet", lambda path: write_table(test, path))
-    arms = list(dict.fromkeys(job.arm for job in jobs))
-    # By variant in the order of the config, then by size.
-    arms.sort(key=lambda arm: (arm.variant is None, names.index(arm.variant or names[0])))
-    study = ablation_study(arms, credits, kinds, test, test_sets, config.reference)
+    sized = [
+        replace(arm, parameters=arm.parameters or records[arm.name][0]["notes"].get("parameters"))
+        for _, arm in arms
+    ]
+    headline = [TRUTH, reference, *config.test_pairs]
+    study = ablation_study(sized, credits, kinds, test, test_sets, reference, headline)
     artifact.write("ablation.json", lambda path: write_json(ablation_json(study), path))
-    artifact.write("ablation.csv", lambda path: write_ablation_csv(study, path))
+    artifact.write("ablation.csv", lambda path: write_csv(ablation_rows(study), path))
     text = ablation_text(study) + "\n"
     artifact.write("ablation.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    made = {name: data.counts(name) for name in names}
+    funnels = {
+        name: json.loads(paths[name].with_suffix(".json").read_text(encoding="utf-8"))
+        for name in variants
+    }
     artifact.counts = {
         "training_pairs": totals,
         "test_pairs": {name: table.num_rows for name, table in tests.items()},
         "test_pairs_distinct": test.num_rows,
-        "variants": made,
+        "funnels": funnels,
         "raters": records,
     }
-    panels = draw_curves(study)
+    panels = draw_panels(study)
     write_panels(artifact, "ablation", panels)
     page = render_ablation(
         title=config.title,
@@ -667,13 +551,13 @@ def main(config: Config) -> None:
         label_sources=sorted(set(test["label_source"].to_pylist())),
         variants=config.variants,
         training_pairs=totals,
-        funnels={name: counts["funnel"] for name, counts in made.items()},
+        funnels=funnels,
         manifests={"ablation": artifact.made_of()},
     )
     artifact.write("ablation.html", lambda path: path.write_text(page, encoding="utf-8"))
     artifact.finish()
     parts.discard_others()
-    shutil.rmtree(data.folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     print(f"{text}page: {page_path}")
 
 

@@ -29,12 +29,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact, write_atomically, write_json
+from litbench.artifact import Artifact, source_digest, write_atomically, write_json
 from litbench.config import build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
     EvaluationPairs,
     Job,
+    Result,
     VerdictParts,
     evaluate,
     finish_evaluation,
@@ -47,10 +48,11 @@ from litbench.evaluation import (
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import check_reference
-from litbench.metrics.sets import over_sets, set_rows, sets_markdown, write_sets_csv
-from litbench.raters import RaterSpec, check_options, files_of, parse_raters
-from litbench.records import prompt_keys, write_table
+from litbench.metrics.sets import over_sets, set_rows, sets_markdown
+from litbench.raters import check_options, files_of, parse_raters
+from litbench.records import prompt_keys
 from litbench.selection import (
     Selection,
     choose_templates,
@@ -58,6 +60,7 @@ from litbench.selection import (
     read_validation,
     subsample,
 )
+from litbench.tables import write_table
 
 
 @dataclass
@@ -135,29 +138,15 @@ class Evaluation:
     reference: str
     on_training_prompts: Literal["refuse", "flag"]
 
-    @property
-    def specs(self) -> list[RaterSpec]:
-        """The raters."""
-        return parse_raters(self.raters)
-
-    def inputs(self) -> dict[str, Path]:
-        """The files of its pairs."""
-        return input_files(self.pairs, self.before_symmetry, self.ratings)
-
     def read(self) -> EvaluationPairs:
         """Its pairs."""
         return read_pairs(self.pairs, self.before_symmetry, self.split, self.ratings)
 
-    def read_all(self) -> pa.Table:
-        """The pairs to judge."""
-        return self.read().all
-
     def artifact(self) -> Artifact:
         """Its folder."""
-        models = files_of(self.specs)
-        return Artifact(
-            self.out, program=__file__, config=self, inputs=self.inputs(), models=models
-        )
+        inputs = input_files(self.pairs, self.before_symmetry, self.ratings)
+        models = files_of(parse_raters(self.raters))
+        return Artifact(self.out, program=__file__, config=self, inputs=inputs, models=models)
 
 
 def list_sets(config: Config) -> dict[str, Set]:
@@ -194,7 +183,7 @@ def open_set(config: Config, name: str, one: Set, notes: list[tuple[str, str]]) 
             notes.append((name, f"{pairs.num_rows - known.num_rows:,} pairs left out: no text"))
         if not known.num_rows:
             raise DataError(f"{one.pairs}: no pair has both its texts: leave the set out")
-        drawn = known if config.most_pairs is None else subsample(known, config.most_pairs, 0)
+        drawn = known if config.most_pairs is None else subsample(known, config.most_pairs)
         if drawn.num_rows < known.num_rows:
             notes.append((name, f"{drawn.num_rows:,} of {known.num_rows:,} pairs drawn"))
         if drawn.num_rows < pairs.num_rows:
@@ -220,13 +209,10 @@ def open_set(config: Config, name: str, one: Set, notes: list[tuple[str, str]]) 
 def find_sets(
     config: Config, sets: Mapping[str, Set]
 ) -> tuple[dict[str, Evaluation], list[tuple[str, str]], list[str]]:
-    """Check every set.
+    """Check every set; one that is absent or broken gets a note.
 
     Returns:
         The evaluations, notes on sets by their names, and the names of broken sets.
-
-    Raises:
-        DataError: no set can be used, or the only one.
     """
     evaluations: dict[str, Evaluation] = {}
     notes = [(name, one.about) for name, one in sets.items() if one.about]
@@ -262,7 +248,8 @@ def with_templates(
     validation, folder = read_validation(select, judged), config.out / "selection"
     if config.dry_run:
         specs = [spec for of_judge in candidates.values() for spec in of_judge]
-        print_estimates([("select", specs, validation)], folder)
+        print("select:")
+        print_estimates(specs, validation, folder)
         chosen = {judge: of_judge[0] for judge, of_judge in candidates.items()}
     else:
         chosen = choose_templates(select, candidates, validation, folder, __file__)
@@ -271,47 +258,51 @@ def with_templates(
 
 
 def judge_sets(
-    config: Config, evaluations: Mapping[str, Evaluation], artifacts: Mapping[str, Artifact]
+    config: Config, evaluations: Mapping[str, Evaluation], outdated: Mapping[str, Artifact]
 ) -> VerdictParts:
-    """Judge every set, and write the evaluations that are not current."""
-    set_of: dict[str, str] = {}
-    jobs = []
+    """Judge every set, and write the evaluations that are outdated."""
+    specs = {name: parse_raters(one.raters) for name, one in evaluations.items()}
+    data, sizes = {}, {}
     for name, one in evaluations.items():
-        size, digests = one.read().all.num_rows, artifacts[name].digests
-        data = [digests[key] for key in one.inputs() if key != "ratings"]
-        for spec in one.specs:
-            label = f"{name}-{spec.name}" if name else spec.name
-            set_of[label] = name
-            jobs.append(Job(spec, label, one.read_all, [data, one.split], work=size))
+        sizes[name] = one.read().all.num_rows
+        files = input_files(one.pairs, one.before_symmetry, one.ratings)
+        data[name] = [source_digest(path) for key, path in files.items() if key != "ratings"]
     # Jobs of one rater go one after the other, so that it is loaded once.
-    order = list(dict.fromkeys(job.spec.name for job in jobs))
-    jobs.sort(key=lambda job: order.index(job.spec.name))
+    raters = dict.fromkeys(spec.name for of_set in specs.values() for spec in of_set)
+    jobs = [
+        (
+            name,
+            Job(
+                spec,
+                f"{spec.name}@{name}" if name else spec.name,
+                lambda one=one: one.read().all,
+                [data[name], one.split],
+                work=sizes[name],
+            ),
+        )
+        for rater in raters
+        for name, one in evaluations.items()
+        for spec in specs[name]
+        if spec.name == rater
+    ]
     parts = VerdictParts(config.out / "parts")
-    verdicts: dict[str, dict[str, pa.Table]] = {name: {} for name in evaluations}
-    records: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in evaluations}
-    on_training_prompts = config.on_training_prompts if "" in evaluations else "flag"
-    for job, table, record in evaluate(
-        jobs, parts, on_training_prompts=on_training_prompts, errors_again=config.errors_again
-    ):
-        verdicts[set_of[job.label]][job.spec.name] = table
-        records[set_of[job.label]][job.spec.name] = [record]
-    # Return freed memory to the OS before computing metrics.
-    pa.default_memory_pool().release_unused()
-    for name, one in evaluations.items():
-        if not config.errors_again and artifacts[name].is_current():
-            continue
+    found = evaluate(
+        [job for _, job in jobs],
+        parts,
+        on_training_prompts="flag" if "" not in evaluations else config.on_training_prompts,
+        errors_again=config.errors_again,
+    )
+    results: dict[str, list[Result]] = {name: [] for name in evaluations}
+    for (name, _), result in zip(jobs, found, strict=True):
+        results[name].append(result)
+    for name, artifact in outdated.items():
+        one = evaluations[name]
         if name:
             print(f"\n{name}:")
-        finish_evaluation(
-            artifacts[name],
-            list(verdicts[name].values()),
-            records[name],
-            one.read().without_texts(),
-            config.reference,
-            one.ratings,
-        )
-        for rater, table in verdicts[name].items():
-            print_errors(rater, table)
+        finish_evaluation(artifact, results[name], one.read(), config.reference, one.ratings)
+        for result in results[name]:
+            if result.job.spec.kind != "recorded":
+                print_errors(result.job.spec.name, result.verdicts)
     return parts
 
 
@@ -331,10 +322,43 @@ def summarise(
     page = sets_markdown(rows, means, notes)
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
-    artifact.write("sets.csv", lambda path: write_sets_csv(rows, path))
+    artifact.write("sets.csv", lambda path: write_csv(rows, path))
     artifact.write("sets.md", lambda path: path.write_text(page, encoding="utf-8"))
     artifact.counts = {"sets": list(evaluations), "raters": list(raters)}
     print(f"\n{page}", end="")
+
+
+def write_evaluations(
+    config: Config,
+    evaluations: Mapping[str, Evaluation],
+    notes: Sequence[tuple[str, str]],
+    *,
+    is_complete: bool,
+) -> None:
+    """Judge what is outdated, and write the table of several sets."""
+    artifacts = {name: one.artifact() for name, one in evaluations.items()}
+    outdated = {
+        name: artifact
+        for name, artifact in artifacts.items()
+        if config.errors_again or not artifact.is_current()
+    }
+    if outdated:
+        parts = judge_sets(config, evaluations, outdated)
+        if is_complete:
+            parts.discard_others()
+    elif "" in evaluations:
+        print_leaderboard(config.out)
+    if "" not in evaluations:
+        artifact = Artifact(
+            config.out,
+            program=__file__,
+            config=config,
+            inputs={f"pairs.{name}": one.pairs for name, one in evaluations.items()},
+            runtime_keys=("errors_again", "dry_run"),
+        )
+        summarise(artifact, evaluations, list(config.raters), notes)
+        if is_complete:
+            artifact.finish()
 
 
 def main(config: Config) -> None:
@@ -349,29 +373,11 @@ def main(config: Config) -> None:
     if config.select is not None:
         evaluations = with_templates(config, config.select, evaluations)
     if config.dry_run:
-        judged = [(name, one.specs, one.read_all()) for name, one in evaluations.items()]
-        print_estimates(judged, config.out)
+        for name, one in evaluations.items():
+            print(f"\n{name}:" if name else "")
+            print_estimates(parse_raters(one.raters), one.read().all, config.out)
     else:
-        artifacts = {name: one.artifact() for name, one in evaluations.items()}
-        current = [one.is_current() for one in artifacts.values()]
-        if config.errors_again or not all(current):
-            parts = judge_sets(config, evaluations, artifacts)
-            if len(evaluations) == len(sets):
-                parts.discard_others()
-        elif "" in sets:
-            print_leaderboard(config.out)
-        if "" not in sets:
-            inputs = {f"pairs.{name}": one.pairs for name, one in evaluations.items()}
-            artifact = Artifact(
-                config.out,
-                program=__file__,
-                config=config,
-                inputs=inputs,
-                runtime_keys=("errors_again", "dry_run"),
-            )
-            summarise(artifact, evaluations, list(config.raters), notes)
-            if not broken:
-                artifact.finish()
+        write_evaluations(config, evaluations, notes, is_complete=not broken)
     if broken:
         raise DataError(
             f"not used: {', '.join(broken)}, for the reasons above: mend or leave out, and run the "

@@ -199,12 +199,8 @@ def main(config: Config) -> None:
     data = [artifact.digests[name] for name in inputs]
     jobs = list_jobs(config, raters, pairs, data)
     parts = VerdictParts(config.out / "parts")
-    verdicts: list[pa.Table] = []
-    records: dict[str, list[dict[str, Any]]] = {}
-    for job, table, record in evaluate(jobs, parts):
-        verdicts.append(table)
-        records.setdefault(job.spec.name, []).append(record)
-    finish_evaluation(artifact, verdicts, records, pairs, config.reference, config.ratings)
+    results = list(evaluate(jobs, parts))
+    finish_evaluation(artifact, results, pairs, config.reference, config.ratings)
     parts.discard_others()
 
 

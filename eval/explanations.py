@@ -6,8 +6,8 @@ Reads verdicts with explanations: folders of evaluations (eval/benchmark.py, or 
 manifest names the pairs), or verdict files with the pairs they judged. Looks for features in each
 explanation (talk of plot, character, style, ...; litbench/metrics/explanation_text.py) and
 compares the agreement of verdicts with a feature and without it. Writes `explanations.json`,
-`explanations.csv`, `explanations.txt`, `figure8.svg` and `.png` (where some difference can be
-told), `explanations.html` and `manifest.json` into `out`. The page shows pieces of explanations.
+`.csv`, `.txt` and `.html`, the paper's Figure 8 as `figure8.tex` and, where some difference can be
+told, `.svg` and `.png`, and `manifest.json` into `out`. The page shows excerpts of explanations.
 """
 
 from collections import Counter
@@ -20,16 +20,16 @@ from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Judged, read_pairs
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanations import (
+    explanation_rows,
     explanation_study,
     explanations_json,
     explanations_text,
-    join,
     read_explanations,
-    write_explanations_csv,
 )
 from litbench.records import VERDICTS
-from litbench.report.explanations_page import draw_effects, render_explanations
+from litbench.report.explanations_page import draw_effects, figure_8_latex, render_explanations
 from litbench.tables import read_table
 
 
@@ -144,12 +144,14 @@ def main(config: Config) -> None:
         name: read_pairs(sources[name].pairs, None, sources[name].split).headline
         for name in selected
     }
-    found = join([read_explanations(table, pairs[name]) for name, table in selected.items()])
+    found = read_explanations((table, pairs[name]) for name, table in selected.items())
     study = explanation_study(found, config.families)
     artifact.write("explanations.json", lambda path: write_json(explanations_json(study), path))
-    artifact.write("explanations.csv", lambda path: write_explanations_csv(study, path))
+    artifact.write("explanations.csv", lambda path: write_csv(explanation_rows(study), path))
     text = explanations_text(study) + "\n"
     artifact.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    latex = figure_8_latex(study)
+    artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     panel = draw_effects(study)
     if panel is not None:
         for file, write in panel.drawing.files("figure8").items():
@@ -157,7 +159,7 @@ def main(config: Config) -> None:
     artifact.counts = {
         "explanations": len(found.texts),
         "not_judged": dict(found.not_judged),
-        "without_explanation": dict(found.silent),
+        "without_explanation": dict(found.unexplained),
     }
     page = render_explanations(
         title=config.title,

@@ -2,12 +2,11 @@
 
     python eval/generate.py --config configs/eval/sample_generate.yaml
 
-Reads prompts from a table of stories, pairs or prompts, or from a list in the config, and asks the
-model for `n` stories of each. Writes `stories.parquet` (a stories table whose `source` is the
-model, with the columns `sample`, from 0, and `is_cut`), `rejected.jsonl` (refusals, stories that
-were cut off, errors) and `manifest.json` into `out`. Every answer is kept in `out/answers` as soon
-as it is there: a killed run asks only what is still open, and a larger `n` only what is new. With
-`--dry_run true` the program tells calls, tokens and dollars, and asks nothing.
+Reads prompts from a table of stories, pairs or prompts, or from a list in the config. Writes
+`stories.parquet` (a stories table whose `source` is the model, with the columns `sample`, from 0,
+and `is_cut`), `rejected.jsonl` (refusals, truncated stories, errors) and `manifest.json` into
+`out`. Answers are kept in `out/answers` as they arrive: a killed run, or one with a larger `n`,
+asks only for what is missing. `--dry_run true` estimates calls, tokens and cost without asking.
 """
 
 import re
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,8 +25,8 @@ from litbench.errors import ConfigError, DataError, ModelError
 from litbench.judges.client import Budget, Traffic, ask, estimate_tokens, is_error
 from litbench.judges.prices import Price, dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
-from litbench.records import STORIES, Column, RejectedRows, Schema, empty_columns, write_table
-from litbench.tables import Reader
+from litbench.records import STORIES, Column, Schema, empty_columns
+from litbench.tables import ROW, RejectedRows, stream_table, write_table
 from litbench.text import count_words, digest, prompt_key
 
 PROMPTS = Schema(
@@ -102,9 +101,8 @@ class Config:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt and where it stands in the source, from 1."""
+class Prompt(NamedTuple):
+    """A prompt and its row in the source, from 1."""
 
     row: int
     prompt_id: str
@@ -112,11 +110,7 @@ class Prompt:
 
 
 def check(config: Config) -> None:
-    """Refuse what can be refused before anything is read or asked.
-
-    Raises:
-        ConfigError: a key asks for nothing, or for the same story several times.
-    """
+    """Check what can be checked before anything is read or asked."""
     if config.n < 1:
         raise ConfigError(f"n is {config.n}: ask for at least one story per prompt")
     if config.most_prompts is not None and config.most_prompts < 1:
@@ -135,32 +129,30 @@ def check(config: Config) -> None:
     config.traffic.check()
 
 
-def rows_of_table(
-    config: Config, source: str, rejected_rows: RejectedRows
-) -> Iterator[tuple[int, str, str | None]]:
-    """Number, prompt and id of every row, a piece of the table at a time."""
-    reader = Reader(source, PROMPTS, config.columns, rejected_rows, config.where)
-    for chunk in reader.stream():
-        texts, names = (chunk.table[name].to_pylist() for name in ("prompt", "prompt_id"))
-        yield from zip(chunk.rows, texts, names, strict=True)
-    reader.refuse_nothing()
+def rows_of(config: Config, rejected_rows: RejectedRows) -> Iterator[tuple[int, str, str | None]]:
+    """Number, prompt and id of every row of the source."""
+    if not isinstance(config.prompts, str):
+        yield from ((row, text, None) for row, text in enumerate(config.prompts, 1))
+        return
+    for table in stream_table(
+        config.prompts,
+        PROMPTS,
+        columns=config.columns,
+        rejected_rows=rejected_rows,
+        where=config.where,
+        numbered=True,
+    ):
+        columns = (table[name].to_pylist() for name in (ROW, "prompt", "prompt_id"))
+        yield from zip(*columns, strict=True)
 
 
 def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
-    """The prompts to write for, each once, in the order of their ids.
-
-    Raises:
-        DataError: there is none.
-    """
-    if isinstance(config.prompts, str):
-        rows = rows_of_table(config, config.prompts, rejected_rows)
-    else:
-        rows = ((place, text, None) for place, text in enumerate(config.prompts, 1))
+    """The prompts to write for, each once, in the order of their ids."""
     found: dict[str, Prompt] = {}
     known: dict[str, str] = {}
-    for row, text, name in rows:
+    for row, text, name in rows_of(config, rejected_rows):
         if text.strip():
-            # A prompt stands in a table of pairs once for each of them.
+            # A table of pairs has a prompt many times; its key takes a while to compute.
             key = known.setdefault(text, prompt_key(text))
             found.setdefault(key, Prompt(row, name or key, text))
     if not found:
@@ -170,38 +162,40 @@ def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
 
 
 def make_question(task: str, prompt: str, words: tuple[int, int] | None) -> str:
-    """Fill the task in, once: what a prompt says in braces stays as it is."""
+    """Fill in the task in one pass, so that braces in a prompt stay as they are."""
+    low, high = words or (0, 0)
     if words is None:
         task = "".join(line for line in task.splitlines(keepends=True) if "{words}" not in line)
-        filled = {"prompt": prompt}
-    else:
-        low, high = words
-        filled = {"prompt": prompt, "words": f"{low:,}" if low == high else f"{low:,} to {high:,}"}
+    filled = {"prompt": prompt, "words": f"{low:,}" if low == high else f"{low:,} to {high:,}"}
     return PLACES.sub(lambda place: filled[place[1]], task)
 
 
-def drawn_alike(config: Config) -> list[tuple[Sampling, list[int]]]:
-    """The samples that are asked for at once; one seed for all would give one story n times."""
+def batches_of(
+    config: Config, questions: Sequence[str]
+) -> list[tuple[Sampling, list[int], list[str]]]:
+    """Sampling, samples and answer keys that are asked for at once: all, or with a seed one each.
+
+    One seed for all samples would give the same story n times.
+    """
     seed, samples = config.sampling.seed, list(range(config.n))
-    if seed is None:
-        return [(config.sampling, samples)]
-    return [(replace(config.sampling, seed=seed + sample), [sample]) for sample in samples]
+    alike = [(config.sampling, samples)]
+    if seed is not None:
+        alike = [(replace(config.sampling, seed=seed + sample), [sample]) for sample in samples]
+    return [(one, of, keys_of(config.model, questions, one, of)) for one, of in alike]
 
 
-def tell(config: Config, questions: Sequence[str], price: Price | None) -> None:
-    """Say what a run would ask for."""
-    calls = known = read = 0
+def estimate(config: Config, questions: Sequence[str], price: Price | None) -> None:
+    """Print an estimate of calls, tokens and cost."""
+    calls = read = 0
     with AnswerStore(config.out / "answers", read_only=True) as store:
-        for sampling, samples in drawn_alike(config):
-            keys = keys_of(config.model, questions, sampling, samples)
+        for *_, keys in batches_of(config, questions):
             is_open = [key not in store for key in keys]
             calls += sum(is_open)
-            known += len(keys) - sum(is_open)
             asked = zip(cycle(questions), is_open, strict=False)
             read += sum(estimate_tokens(question) for question, opens in asked if opens)
     print(
         f"dry run: {len(questions):,} prompts, {config.n} stories each; {calls:,} calls of "
-        f"{config.model} ({known:,} answers are there already)"
+        f"{config.model} ({config.n * len(questions) - calls:,} answers are there already)"
     )
     print(f"  about {read:,} input tokens (one for 4 bytes)")
     most = config.sampling.max_tokens
@@ -224,24 +218,19 @@ def ask_all(
     """Ask for every sample of every prompt.
 
     Returns:
-        Of each sample its number, the keys of its answers and the answers, in the order of
-        `questions`.
+        The number of each sample, its answer keys and its answers, in the order of `questions`.
 
     Raises:
-        ModelError: some questions have got no answer, and that is not accepted.
+        ModelError: some questions have no answer, and `accept_errors` is not set.
     """
     found = []
     with AnswerStore(config.out / "answers") as store:
         if store.unreadable:
             print(f"  {store.unreadable:,} stored lines hold no answer and are not used")
         budget = Budget(config.traffic, price)
-        plan = [
-            (sampling, samples, keys_of(config.model, questions, sampling, samples))
-            for sampling, samples in drawn_alike(config)
-        ]
+        plan = batches_of(config, questions)
         budget.note_stored(store, (key for *_, keys in plan for key in keys))
         for sampling, samples, keys in plan:
-            # A model on this machine is opened once for all of them.
             answers = ask(
                 config.model,
                 questions,
@@ -273,7 +262,7 @@ def as_story(
     answer: Answer,
     rejected_rows: RejectedRows,
 ) -> dict[str, Any] | None:
-    """A row of the stories table; None, with the reason noted, where there is no story."""
+    """A row of the stories table; None, with a rejected row, where there is no story."""
     source = config.prompts if isinstance(config.prompts, str) else "prompts"
     kept = answer.outcome == "answered" or (answer.outcome == "cut" and config.keep_cut)
     text = answer.text.strip()
@@ -303,7 +292,7 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def count(answers: Sequence[Answer], stories: pa.Table, price: Price | None) -> dict[str, Any]:
-    """Counts for the manifest."""
+    """The counts of the manifest."""
     given = [answer for answer in answers if not is_error(answer)]
     texts = zip(stories["prompt_id"].to_pylist(), stories["text"].to_pylist(), strict=True)
     by_prompt = Counter(stories["prompt_id"].to_pylist())
@@ -331,7 +320,7 @@ def main(config: Config) -> None:
         program=__file__,
         config=config,
         inputs={"prompts": config.prompts} if isinstance(config.prompts, str) else {},
-        # Any other model is its name, which stands in the config.
+        # A hosted model is identified by its name.
         models={} if folder is None else {"model": folder},
         runtime_keys=("traffic", "prices", "dry_run"),
     )
@@ -341,7 +330,7 @@ def main(config: Config) -> None:
     prompts = read_prompts(config, rejected_rows)
     questions = [make_question(config.task, prompt.text, config.words) for prompt in prompts]
     if config.dry_run:
-        tell(config, questions, price)
+        estimate(config, questions, price)
         return
     found = ask_all(config, questions, price)
     rows = [

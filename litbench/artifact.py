@@ -91,29 +91,6 @@ def source_digest(source: str | Path, *, is_model: bool = False) -> str:
 
 
 @cache
-def code_digest(program: str, *parts: str) -> str:
-    """Digest of a program's file and the package: what older code made is not current.
-
-    Args:
-        program: path of the program.
-        parts: files and folders of the package that count; all when not given.
-    """
-    package = Path(__file__).parent
-    places = [package / part for part in parts] or [package]
-    inner = [
-        file
-        for place in places
-        # Templates change verdicts as code does.
-        for file in ([place] if place.is_file() else [*place.rglob("*.py"), *place.rglob("*.yaml")])
-    ]
-    files = [*sorted(inner), Path(program)]
-    hasher = hashlib.sha256()
-    for file in files:
-        hasher.update(file.name.encode() + b"\0" + file.read_bytes())
-    return hasher.hexdigest()
-
-
-@cache
 def versions() -> dict[str, str]:
     """Versions of Python and of every library that can change a result; absent ones left out."""
     found = {"python": platform.python_version()}
@@ -233,6 +210,21 @@ def write_json(content: Any, path: Path) -> None:
     """Write JSON, indented, in place of what was there."""
     text = json.dumps(as_plain(content), indent=2, ensure_ascii=False) + "\n"
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_json_part(content: Any, path: Path) -> None:
+    """Write a part of unfinished work as JSON, with its digest inside."""
+    write_json({"sha256": fingerprint(content), "content": content}, path)
+
+
+def read_json_part(path: Path) -> Any:
+    """Read what `write_json_part` wrote; None where it is absent or damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        is_whole = found["sha256"] == fingerprint(found["content"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found["content"] if is_whole else None
 
 
 # Manifests ------------------------------------------------------------------------------------

@@ -114,30 +114,24 @@ def _print_summary(job: ScoringJob, manifest: dict[str, Any]) -> None:
     lost = ", ".join(f"{name} ({n:,})" for name, n in counts["not_finite_made_null"].items())
     rejected = counts["rejected_rows"], counts.get("reference_rejected_rows", {})
     rows = sum(sum(one.values()) for one in rejected)
+    layout, replaced = manifest["notes"].get("layout"), ", ".join(manifest["replaced_columns"])
     print(f"{job.out}: {counts['stories']:,} stories scored")
-    lines = [f"{scored:,} scored in {seconds:,.1f} s, {scored / seconds:,.1f} a second"]
-    if before:
-        lines.append(f"{before:,} were scored by an earlier run")
-    lines.append(manifest["across_prompts"]["warning"])
-    if job.reference is not None:
-        lines.append(
-            f"beats_reference: {counts['stories_with_reference']:,} stories have one of the "
-            f"{counts['reference_stories']:,} reference stories at their prompt"
-        )
-    if counts["stories_cut"]:
-        lines.append(f"stories_cut: {counts['stories_cut']:,} did not fit and lost their end")
-    if lost:
-        lines.append(f"null, since JSON has neither NaN nor infinity: {lost}")
-    if "layout" in manifest["notes"]:
-        lines.append(f"layout: {manifest['notes']['layout']}")
-    if manifest["replaced_columns"]:
-        lines.append(f"replaced: {', '.join(manifest['replaced_columns'])} of the input")
-    if counts["left_out_by_where"]:
-        lines.append(f"left out by --where: {counts['left_out_by_where']:,} rows")
-    if rows:
-        lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
-    for line in lines:
-        print(f"  {line}", file=sys.stderr)
+    lines = {
+        f"{scored:,} scored in {seconds:,.1f} s, {scored / seconds:,.1f} a second": True,
+        f"{before:,} were scored by an earlier run": before,
+        manifest["across_prompts"]["warning"]: True,
+        f"beats_reference: {counts.get('stories_with_reference', 0):,} stories have one of the "
+        f"{counts.get('reference_stories', 0):,} reference stories at their prompt": job.reference,
+        f"{counts['stories_cut']:,} stories did not fit and lost their end": counts["stories_cut"],
+        f"null, since JSON has neither NaN nor infinity: {lost}": lost,
+        f"layout: {layout}": layout,
+        f"replaced: {replaced} of the input": replaced,
+        f"left out by --where: {counts['left_out_by_where']:,} rows": counts["left_out_by_where"],
+        f"rejected: {rows:,} rows, reasons in {job.rejected_rows}": rows,
+    }
+    for line, applies in lines.items():
+        if applies:
+            print(f"  {line}", file=sys.stderr)
 
 
 def _add_score(commands: Any) -> None:

@@ -6,60 +6,54 @@ judges only that rater.
 
     parts = VerdictParts(config.out / "parts")
     jobs = [Job(spec, spec.name, lambda: pairs, artifact.digests["pairs"]) for spec in specs]
-    for job, verdicts, record in evaluate(jobs, parts):
-        ...
-    artifact.finish()
+    finish_evaluation(artifact, list(evaluate(jobs, parts)), pairs, "longer")
     parts.discard_others()
 """
 
-import contextlib
 import json
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from litbench.artifact import (
     Artifact,
-    file_digest,
     fingerprint,
     is_output,
     read_manifest,
     read_manifest_of,
+    read_part,
     source_digest,
-    write_atomically,
     write_json,
+    write_part,
 )
+from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import pair_scores
-from litbench.metrics.annotators import (
-    AnnotatorAgreement,
-    annotator_agreement,
-    annotators_json,
-    annotators_text,
-)
+from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import (
     LeaderboardRow,
     leaderboard,
+    leaderboard_csv,
     leaderboard_json,
-    leaderboard_text,
-    write_leaderboard_csv,
 )
+from litbench.metrics.printing import annotators_text, leaderboard_text, text_table
 from litbench.raters import (
     Asks,
     Estimate,
     Rater,
     RaterSpec,
-    Trainer,
     blind,
     files_of,
     is_ready,
@@ -69,16 +63,16 @@ from litbench.raters import (
     load_trainer,
     prompts_seen,
 )
-from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys
 from litbench.sources.ratings import RATINGS, ROUNDING
-from litbench.sources.ratings import gaps as rating_gaps
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 
 # Raise it when a change of the code gives other verdicts from the same options and data: kept parts
 # of every kind are then judged again. `Kind.version` does the same for one kind of rater.
 LOOP_VERSION = 1
 
 _TEXT = "leaderboard.txt"
+_RECORD = b"record"
 _MOST_LABEL_BYTES = 120
 
 
@@ -105,23 +99,6 @@ class EvaluationPairs:
         wider = (self.within_prompts, self.before_symmetry, self.headline)
         return next(table for table in wider if table is not None)
 
-    def without_texts(self) -> "EvaluationPairs":
-        """The same pairs with only the first letter of each story, to save memory.
-
-        Figures need to know whether there is a text and no more.
-        """
-
-        def shorten(table: pa.Table) -> pa.Table:
-            for side in ("chosen", "rejected"):
-                letters = pc.utf8_slice_codeunits(table[side], 0, 1)
-                table = table.set_column(table.column_names.index(side), side, letters)
-            return table
-
-        names = ("headline", "before_symmetry", "within_prompts")
-        tables = {name: getattr(self, name) for name in names}
-        short = {name: shorten(table) for name, table in tables.items() if table is not None}
-        return replace(self, **short)
-
 
 def read_pairs(
     pairs: Path, before_symmetry: Path | None, split: str | None, ratings: Path | None = None
@@ -133,10 +110,6 @@ def read_pairs(
         before_symmetry: the pairs before the last filter, or None.
         split: only pairs of this split; None for all.
         ratings: `ratings.parquet` of data_prep/import_ratings.py, for the pairs beside it.
-
-    Raises:
-        ConfigError: both `before_symmetry` and `ratings` are given.
-        DataError: no pair of that split, or another file lacks some of `pairs`.
     """
 
     def one(path: Path) -> pa.Table:
@@ -151,13 +124,12 @@ def read_pairs(
 
     if before_symmetry is not None and ratings is not None:
         raise ConfigError("before_symmetry and ratings are given: leave one of them out")
-    headline = one(pairs)
-    total = headline.num_rows
-    if {"chosen_rating", "rejected_rating"} <= set(headline.column_names):
-        headline = headline.filter(pa.array(np.abs(rating_gaps(headline)) > ROUNDING))
-    other = before_symmetry or (None if ratings is None else all_pairs_path(ratings))
+    given = one(pairs)
+    headline = given.filter(pa.array(~_equal_ratings(given)))
+    unlabelled = given.num_rows - headline.num_rows
+    other = before_symmetry or (None if ratings is None else _all_pairs_path(ratings))
     if other is None:
-        return EvaluationPairs(headline, unlabelled=total - headline.num_rows)
+        return EvaluationPairs(headline, unlabelled=unlabelled)
     wider = one(other)
     lacking = set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist())
     if lacking:
@@ -165,14 +137,21 @@ def read_pairs(
             f"{other} lacks {len(lacking)} pairs of {pairs}, such as {min(lacking)}: both files "
             "must come from one run of one program"
         )
-    unlabelled = total - headline.num_rows
-    if ratings is None:
-        return EvaluationPairs(headline, before_symmetry=wider, unlabelled=unlabelled)
-    return EvaluationPairs(headline, within_prompts=wider, unlabelled=unlabelled)
+    kind = "before_symmetry" if ratings is None else "within_prompts"
+    return EvaluationPairs(headline, unlabelled=unlabelled, **{kind: wider})
 
 
-def all_pairs_path(ratings: Path) -> Path:
-    """The file of all pairs within a prompt beside a file of ratings."""
+def _equal_ratings(pairs: pa.Table) -> np.ndarray:
+    """Whether the mean ratings of both stories are equal, so that there is no label; shape (n,)."""
+    names = [name for name in ("chosen_rating", "rejected_rating") if name in pairs.column_names]
+    if len(names) < 2 or not all(pa.types.is_floating(pairs[name].type) for name in names):
+        return np.zeros(pairs.num_rows, dtype=bool)
+    one, other = (pairs[name].to_numpy() for name in names)
+    equal: np.ndarray = np.abs(one - other) <= ROUNDING
+    return equal
+
+
+def _all_pairs_path(ratings: Path) -> Path:
     return ratings.parent / "all_pairs.parquet"
 
 
@@ -184,7 +163,7 @@ def input_files(
     if before_symmetry is not None:
         found["before_symmetry"] = before_symmetry
     if ratings is not None:
-        found |= {"ratings": ratings, "all_pairs": all_pairs_path(ratings)}
+        found |= {"ratings": ratings, "all_pairs": _all_pairs_path(ratings)}
     return found
 
 
@@ -252,7 +231,7 @@ class Judged:
         }
 
     def read_verdicts(self) -> pa.Table:
-        """Its verdicts."""
+        """Its verdicts, by the schema VERDICTS."""
         return read_table(self.verdicts_path, VERDICTS)
 
     def read_pairs(self) -> EvaluationPairs:
@@ -260,7 +239,7 @@ class Judged:
         return read_pairs(self.pairs_path, self.before_symmetry_path, self.split)
 
     def leaderboard(self, verdicts: pa.Table, pairs: EvaluationPairs) -> list[LeaderboardRow]:
-        """Every figure anew, from what the two methods before returned."""
+        """Compute every figure anew."""
         return leaderboard(
             verdicts,
             pairs.headline,
@@ -270,18 +249,15 @@ class Judged:
         )
 
     def annotators(self) -> dict[str, Any] | None:
-        """The leave-one-out agreement of the annotators (`annotators_json`), where there is one."""
+        """`annotators.json`; None where there is none."""
         path = self.folder / "annotators.json"
         if not is_output(self.manifest, path):
             return None
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
-    # Until eval/report.py calls it by its new name.
-    humans = annotators
-
     def manifest_of_pairs(self) -> dict[str, Any] | None:
-        """That of the program that wrote the pairs; None where they are from elsewhere."""
+        """The manifest of the program that wrote the pairs; None for pairs from elsewhere."""
         if not (self.pairs_path.parent / "manifest.json").is_file():
             return None
         beside = read_manifest(self.pairs_path.parent)
@@ -305,43 +281,25 @@ def read_held_out(
         known: `prompt_key` of further prompts that the model knows, such as its backbone's.
 
     Returns:
-        A pairs table; None where neither file nor split is named.
-
-    Raises:
-        ConfigError: a prompt of theirs is trained on, or known.
-        DataError: see `read_pairs`.
+        A pairs table without the prompts of training; None where neither file nor split is named.
     """
     if path is None and split is None:
         return None
     held_out = read_pairs(path or pairs, None, split).headline
-    shared = set(prompt_keys(held_out)) & (known | set(prompt_keys(training)))
+    trained_on = known | set(prompt_keys(training))
+    texts = zip(held_out["prompt"].to_pylist(), prompt_keys(held_out), strict=True)
+    shared = {key: prompt for prompt, key in texts if key in trained_on}
     if shared:
-        seen = next(
-            prompt
-            for prompt, key in zip(
-                held_out["prompt"].to_pylist(), prompt_keys(held_out), strict=True
-            )
-            if key in shared
-        )
         raise ConfigError(
             f"{len(shared)} prompts of the pairs to evaluate on are trained on, here or by the "
-            f"backbone before, such as {seen!r:.80}: name another evaluation_split or "
-            "evaluation_pairs, or train on a split"
+            f"backbone before, such as {min(shared.values())!r:.80}: name another evaluation_split "
+            "or evaluation_pairs, or train on a split"
         )
     return held_out
 
 
 def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:
-    """Count the prompts of `pairs` a rater was trained on.
-
-    Args:
-        rater: any rater.
-        pairs: the pairs it is to judge.
-        when: refuse or flag.
-
-    Raises:
-        ConfigError: there are some and `when` is refuse.
-    """
+    """Count the prompts of `pairs` that a rater was trained on; with "refuse" they are an error."""
     seen = prompts_seen(rater, pairs)
     if seen and when == "refuse":
         raise ConfigError(
@@ -352,82 +310,51 @@ def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:
 
 
 def ready_rater(spec: RaterSpec, folder: Path) -> Rater:
-    """Load a rater that is ready to judge.
-
-    Args:
-        spec: its entry.
-        folder: of the evaluation, where one that `Asks` keeps answers and logs.
-    """
+    """Load a rater that is ready to judge; one that `Asks` keeps answers and logs in `folder`."""
     rater = load_rater(spec)
     if isinstance(rater, Asks):
         rater.work_in(folder)
     return rater
 
 
-def print_estimates(
-    evaluations: Sequence[tuple[str, Sequence[RaterSpec], pa.Table]], folder: Path
-) -> None:
-    """Print what judging would take, without sending requests.
-
-    Args:
-        evaluations: for each set its name ("" for a single one), raters and pairs.
-        folder: of the evaluation, where stored answers are.
-    """
-    estimates: list[Estimate] = []
-    for name, specs, pairs in evaluations:
-        print(f"{name}{': ' if name else ''}{pairs.num_rows:,} pairs, both orders")
-        blinded, _ = blind(pairs)
-        for spec in specs:
-            # An entry that names what to load is a model on this machine, which takes long to load.
-            if is_ready(spec):
-                continue
-            rater = ready_rater(spec, folder)
-            if isinstance(rater, Asks):
-                estimates += [
-                    replace(one, rater=f"{name}: {one.rater}" if name else one.rater)
-                    for one in rater.estimate(blinded)
-                ]
-    print(estimates_text(estimates) if estimates else "dry run: no rater sends requests")
+def print_estimates(specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path) -> None:
+    """Print what judging would take, without sending requests; `folder` has stored answers."""
+    blinded, estimates = blind(pairs)[0], []
+    # An entry that names a path is a model on this machine, which takes long to load.
+    for spec in specs:
+        if not is_ready(spec) and isinstance(rater := ready_rater(spec, folder), Asks):
+            estimates += rater.estimate(blinded)
+    print(f"{pairs.num_rows:,} pairs, both orders")
+    print(estimates_text(estimates) if estimates else "dry run: no rater asks others")
 
 
 def estimates_text(estimates: Sequence[Estimate]) -> str:
-    """What asking would take, for a terminal: a row for each model, and the sum."""
+    """What asking would take, for a terminal: a row for each model, and the sum of dollars."""
 
     def dollars(values: Sequence[float | None]) -> str:
         known = [value for value in values if value is not None]
         return f"{sum(known):.2f}" if len(known) == len(values) else "not known"
 
-    def row(name: str, some: Sequence[Estimate]) -> tuple[str, ...]:
-        counts = ("calls", "known", "input_tokens", "output_tokens")
-        return (
-            name,
-            *(f"{sum(getattr(one, count) for one in some):,}" for count in counts),
-            dollars([one.cost_usd for one in some]),
-            dollars([one.most_cost_usd for one in some]),
-            f"{sum(one.seconds for one in some) / 60:.1f}",
+    heading = ("judge", "calls", "stored", "tokens in", "tokens out", "$", "$ at most", "minutes")
+    rows = [
+        (
+            f"{one.rater} ({one.model})",
+            *(f"{n:,}" for n in (one.calls, one.known, one.input_tokens, one.output_tokens)),
+            dollars([one.cost_usd]),
+            dollars([one.most_cost_usd]),
+            f"{one.seconds / 60:.1f}",
         )
-
-    rows: list[tuple[str, ...]] = [
-        ("judge", "calls", "stored", "tokens in", "tokens out", "$", "$ at most", "minutes")
-    ]
-    rows += [
-        row(f"{one.rater} ({one.model}){', at most' if one.is_bound else ''}", [one])
         for one in estimates
     ]
-    if len(estimates) > 1:
-        rows.append(row("all", estimates))
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = ["dry run: no request is sent"]
-    for name, *numbers in rows:
-        cells = [n.rjust(width) for n, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *cells]))
-    lines.append(
-        "one token for four bytes; answers of the usual length, or of that of the stored ones; "
-        "minutes by stored answers or a guess"
+    costs, most = ([getattr(e, key) for e in estimates] for key in ("cost_usd", "most_cost_usd"))
+    return "\n".join(
+        [
+            "dry run: nothing is asked",
+            *text_table([heading, *rows]),
+            f"$ {dollars(costs)} in all, $ {dollars(most)} at most; by one token for four bytes, "
+            "and by answers of the usual length or of that of the stored ones",
+        ]
     )
-    if len({one.model for one in estimates}) < len(estimates):
-        lines.append("a question that several raters put to one model is counted for each of them")
-    return "\n".join(lines)
 
 
 def errors_in(verdicts: pa.Table) -> int:
@@ -440,8 +367,8 @@ def errors_in(verdicts: pa.Table) -> int:
 class VerdictParts:
     """Verdict tables in a folder, each named by the fingerprint of all that it depends on.
 
-    A part is a Parquet file and a JSON record of it, which holds a digest of both. A part that is
-    incomplete or damaged is made again.
+    The record about a part is in the metadata of its Parquet file. A part that is incomplete or
+    damaged is made again.
 
     Attributes:
         folder: where the parts lie.
@@ -475,55 +402,23 @@ class VerdictParts:
         readable = re.sub(r"[^-.+=@ \w]", "_", label)
         # File names end at 255 bytes, and the fingerprint tells equal starts apart.
         readable = readable.encode()[:_MOST_LABEL_BYTES].decode(errors="ignore")
-        name = f"{readable}-{fingerprint(depends_on)[:16]}"
-        self.used.add(name)
-        found = self._read(name)
-        if found is not None and not (errors_again and errors_in(found[0])):
-            return found
-        table, record = make()
-        table_path, record_path = self._paths(name)
-        write_atomically(table_path, lambda path: write_table(table, path))
-        sha256 = fingerprint(file_digest(table_path), record)
-        # The record last: its digest says that the part is complete.
-        write_json({"sha256": sha256, "record": record}, record_path)
-        return table, record
-
-    def get_or_train(
-        self,
-        label: str,
-        depends_on: Any,
-        work: Callable[[Path], tuple[pa.Table, dict[str, Any]]],
-        *,
-        errors_again: bool = False,
-    ) -> tuple[pa.Table, dict[str, Any]]:
-        """Goes when every program has moved to `evaluate`."""
-        scratch = self.scratch(depends_on)
-        return self.get_or_make(label, depends_on, lambda: work(scratch), errors_again=errors_again)
+        path = self.folder / f"{readable}-{fingerprint(depends_on)[:16]}.parquet"
+        self.used.add(path.name)
+        table = read_part(path, pq.read_table)
+        if table is None or (errors_again and errors_in(table)):
+            table, record = make()
+            described = table.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
+            write_part(path, lambda part: write_table(described, part))
+            return table, record
+        record = json.loads(table.schema.metadata[_RECORD])
+        return table.replace_schema_metadata(), record
 
     def discard_others(self) -> None:
         """Remove the parts of earlier configs and unfinished trainings."""
         shutil.rmtree(self.folder.parent / "scratch", ignore_errors=True)
-        for path in self.folder.glob("*"):
-            if path.suffix in (".parquet", ".json") and path.stem not in self.used:
+        for path in self.folder.glob("*.*"):
+            if path.name.removesuffix(".sha256") not in self.used:
                 path.unlink()
-
-    def _paths(self, name: str) -> tuple[Path, Path]:
-        return self.folder / f"{name}.parquet", self.folder / f"{name}.json"
-
-    def _read(self, name: str) -> tuple[pa.Table, dict[str, Any]] | None:
-        table_path, record_path = self._paths(name)
-        if not (table_path.exists() and record_path.exists()):
-            return None
-        try:
-            content = json.loads(record_path.read_text(encoding="utf-8"))
-            record = content["record"]
-            is_whole = content["sha256"] == fingerprint(file_digest(table_path), record)
-        except (ValueError, KeyError, TypeError):
-            is_whole = False
-        if not is_whole:
-            tqdm.write(f"{table_path}: damaged, made again")
-            return None
-        return read_table(table_path, VERDICTS), record
 
 
 @dataclass(frozen=True)
@@ -554,13 +449,21 @@ class Job:
     work: float = 1
 
 
+class Result(NamedTuple):
+    """A job's verdicts, by the schema VERDICTS, and its record; see `evaluate`."""
+
+    job: Job
+    verdicts: pa.Table
+    record: dict[str, Any]
+
+
 def evaluate(
     jobs: Sequence[Job],
     parts: VerdictParts,
     *,
     on_training_prompts: Literal["refuse", "flag"] = "refuse",
     errors_again: bool = False,
-) -> Iterator[tuple[Job, pa.Table, dict[str, Any]]]:
+) -> Iterator[Result]:
     """Judge pairs blind, job by job; what an earlier run has judged is read.
 
     What a kept part depends on: the entry's options, the files that it names (see `files_of`), the
@@ -575,13 +478,9 @@ def evaluate(
         errors_again: judge again what has errors among its verdicts.
 
     Yields:
-        Each job, its verdicts (schema VERDICTS) and its record: `notes` of the rater, `trained_on`
-        (prompts of the pairs that it was trained on) and, where it was trained here, `pairs_used`,
-        `prompts_used` and `seed`.
-
-    Raises:
-        ConfigError: a rater was trained on prompts of the pairs.
-        DataError: a rater cannot read the pairs.
+        Each job, its verdicts and its record: `notes` of the rater, `trained_on` (prompts of the
+        pairs that it was trained on) and, where it was trained here, `pairs_used`, `prompts_used`
+        and `seed`.
     """
     loaded: list[tuple[RaterSpec, Rater]] = []
     digest_of = cache(partial(source_digest, is_model=True))
@@ -608,14 +507,8 @@ def evaluate(
         verdicts = judge_pairs(rater, pairs, job.fold)
         return verdicts, {"notes": rater.notes(), **record}
 
-    with tqdm(
-        total=sum(job.work for job in jobs),
-        desc="evaluation",
-        unit=" pairs",
-        unit_scale=True,
-        leave=False,
-        disable=None,
-    ) as bar:
+    total = sum(job.work for job in jobs)
+    with tqdm(total=total, desc="evaluation", unit=" pairs", unit_scale=True, disable=None) as bar:
         for job in jobs:
             bar.set_postfix_str(job.label)
             depends_on = [
@@ -630,24 +523,18 @@ def evaluate(
             )
             shutil.rmtree(scratch, ignore_errors=True)
             bar.update(job.work)
-            yield job, table, record
+            yield Result(job, table, record)
 
 
 def compare_annotators(
     verdicts: pa.Table, ratings: Path, pairs: pa.Table
 ) -> AnnotatorAgreement | None:
-    """One annotator, and each rater, against the other annotators.
+    """One annotator, and each rater, against the other annotators; None where that cannot be told.
 
     Args:
         verdicts: of all raters, on these pairs.
-        ratings: `ratings.parquet` of data_prep/import_ratings.py.
+        ratings: `ratings.parquet` of data_prep/import_ratings.py, its manifest beside it.
         pairs: all pairs within a prompt.
-
-    Returns:
-        The figures; None where no annotator can be compared with others.
-
-    Raises:
-        DataError: the program's manifest is not beside the ratings.
     """
     made = read_manifest_of(ratings)["config"]
     by_annotator: dict[str, dict[str, float]] = defaultdict(dict)
@@ -667,23 +554,24 @@ def compare_annotators(
 
 def finish_evaluation(
     artifact: Artifact,
-    verdicts: list[pa.Table],
-    records: Mapping[str, list[dict[str, Any]]],
+    results: Sequence[Result],
     pairs: EvaluationPairs,
     reference: str,
     ratings: Path | None = None,
-) -> list[LeaderboardRow]:
+) -> None:
     """Write verdicts, the leaderboard as JSON, CSV and text, and the manifest; print.
 
     Args:
         artifact: of the program.
-        verdicts: the parts.
-        records: per rater, the record of each of its parts; keys `notes` and `trained_on`.
+        results: of `evaluate`.
         pairs: what was judged.
         reference: rater that others are compared with.
         ratings: see `compare_annotators`, whose figures are written as `annotators.json`.
     """
-    table = pa.concat_tables(verdicts)
+    table = pa.concat_tables(result.verdicts for result in results)
+    records: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for result in results:
+        records[result.job.spec.name].append(result.record)
     trained_on = {
         rater: max(part.get("trained_on", 0) for part in parts) for rater, parts in records.items()
     }
@@ -695,15 +583,14 @@ def finish_evaluation(
         trained_on=trained_on,
     )
     text = leaderboard_text(rows) + "\n"
-    if ratings is not None:
-        found = compare_annotators(table, ratings, pairs.all)
-        if found is not None:
-            text += f"\n{annotators_text(found)}\n"
-            content = annotators_json(found)
-            artifact.write("annotators.json", lambda path: write_json(content, path))
+    found = None if ratings is None else compare_annotators(table, ratings, pairs.all)
+    if found is not None:
+        text += f"\n{annotators_text(found)}\n"
+        content = annotators_json(found)
+        artifact.write("annotators.json", lambda path: write_json(content, path))
     artifact.write("verdicts.parquet", lambda path: write_table(table, path))
     artifact.write("leaderboard.json", lambda path: write_json(leaderboard_json(rows), path))
-    artifact.write("leaderboard.csv", lambda path: write_leaderboard_csv(rows, path))
+    artifact.write("leaderboard.csv", lambda path: write_csv(leaderboard_csv(rows), path))
     artifact.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
     artifact.counts = {
         "pairs": pairs.headline.num_rows,
@@ -711,11 +598,10 @@ def finish_evaluation(
         "pairs_unlabelled": pairs.unlabelled,
         "verdicts": table.num_rows,
         "trained_on": trained_on,
-        "raters": dict(records),
+        "raters": records,
     }
     artifact.finish()
     print(text, end="")
-    return rows
 
 
 def print_leaderboard(folder: Path) -> None:
@@ -730,26 +616,3 @@ def print_errors(rater: str, verdicts: pa.Table) -> None:
             f"{rater}: {errors:,} of {verdicts.num_rows:,} verdicts are errors: run the same "
             "command with --errors_again true to ask for these alone"
         )
-
-
-# Until every program has moved to `evaluate` ---------------------------------------------------
-
-JUDGING_CODE = ("raters.py", "records.py", "text.py", "models", "judges", "templates", "curation")
-named_models = files_of
-
-
-@contextlib.contextmanager
-def trained(
-    trainer: Trainer,
-    spec: RaterSpec,
-    train: pa.Table,
-    held_out: pa.Table,
-    folder: Path,
-    seed: int,
-    name: str | None = None,
-) -> Iterator[Rater]:
-    """Train a rater for as long as it judges."""
-    rater = trainer(name or spec.name, spec.options, train, folder, seed, spec.where)
-    check_training_prompts(rater, held_out, "refuse")
-    yield rater
-    shutil.rmtree(folder, ignore_errors=True)

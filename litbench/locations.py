@@ -1,6 +1,7 @@
 """Where a model or tokenizer lies: a folder, a folder inside an installed package, or the Hub."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 from litbench.errors import ConfigError, MissingExtraError
@@ -57,3 +58,11 @@ def _folder_in_package(package: str, inner: str) -> Path:
     if not folder.exists():
         raise ConfigError(f"'package:{package}/{inner}': {package} holds no folder '{inner}'")
     return folder
+
+
+def cache_folder() -> Path:
+    """`$LITBENCH_CACHE`, or else `litbench` in the user's cache folder."""
+    given = os.environ.get("LITBENCH_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "litbench"

@@ -91,11 +91,9 @@ class Estimate:
         known: how many answers are there already.
         input_tokens: to be read.
         output_tokens: to be written, by the usual length of such answers.
-        most_output_tokens: that could be written; None without a limit.
         cost_usd: dollars for the usual length; None where no price is known.
         most_cost_usd: dollars at most.
         seconds: time, by what stored answers took or a guess.
-        is_bound: whether fewer may be asked, since another rater decides.
     """
 
     rater: str
@@ -104,11 +102,9 @@ class Estimate:
     known: int
     input_tokens: int
     output_tokens: int
-    most_output_tokens: int | None
     cost_usd: float | None
     most_cost_usd: float | None
     seconds: float
-    is_bound: bool = False
 
 
 @runtime_checkable
@@ -181,7 +177,19 @@ class Trainer(Protocol):
         """Train on a pairs table; files, if any, go into `folder`."""
 
 
-class ScoreRater:
+class Untrained:
+    """What a rater that was not trained says of itself."""
+
+    def training_prompts(self) -> frozenset[str]:
+        """No prompts."""
+        return frozenset()
+
+    def notes(self) -> dict[str, Any]:
+        """Nothing to note."""
+        return {}
+
+
+class ScoreRater(Untrained):
     """A rater that gives each story a reward of its own and prefers the higher one.
 
     Subclasses define `score`. Each distinct (prompt, story) is scored once.
@@ -198,20 +206,8 @@ class ScoreRater:
         """Rewards, float64, shape (n,)."""
         raise NotImplementedError
 
-    def training_prompts(self) -> frozenset[str]:
-        """No prompts: nothing was trained."""
-        return frozenset()
-
-    def notes(self) -> dict[str, Any]:
-        """Nothing to note."""
-        return {}
-
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Compare rewards; equal ones are a tie.
-
-        Raises:
-            DataError: a reward is not finite.
-        """
+        """Compare rewards; equal ones are a tie, one that is not finite is a DataError."""
         places: dict[tuple[str, str], int] = {}
         for pair in pairs:
             for story in (pair.first, pair.second):
@@ -253,18 +249,6 @@ class LengthRater(ScoreRater):
         rewards: np.ndarray = self.sign * words.to_numpy(zero_copy_only=False).astype(np.float64)
         return rewards
 
-    @classmethod
-    def longer(cls, name: str, options: Mapping[str, Any], where: str) -> "LengthRater":
-        """The kind `longer`; no options."""
-        build(NoOptions, options, where)
-        return cls(name, "longer", 1)
-
-    @classmethod
-    def shorter(cls, name: str, options: Mapping[str, Any], where: str) -> "LengthRater":
-        """The kind `shorter`; no options."""
-        build(NoOptions, options, where)
-        return cls(name, "shorter", -1)
-
 
 @dataclass
 class TalkRater(ScoreRater):
@@ -288,12 +272,6 @@ class TalkRater(ScoreRater):
         kept = cut["story"].to_pylist()
         return np.array([left != given for left, given in zip(kept, stories, strict=True)], float)
 
-    @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "TalkRater":
-        """The kind `talk`; no options."""
-        build(NoOptions, options, where)
-        return cls(name, "talk")
-
 
 @dataclass
 class NoOptions:
@@ -308,22 +286,13 @@ class RandomOptions:
 
 
 @dataclass
-class RandomRater:
-    """Throws a coin for each pair; the same coin for the same seed and texts.
-
-    Attributes:
-        seed: another seed, other coins.
-    """
+class RandomRater(Untrained):
+    """Throws a coin for each pair; the same coin for the same seed and texts."""
 
     name: str = "random"
     kind: str = "random"
     seed: int = 0
     shard: ClassVar[int] = _PAIRS_AT_ONCE
-
-    @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "RandomRater":
-        """The kind `random`; option `seed`."""
-        return cls(name, seed=build(RandomOptions, options, where).seed)
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Prefer the first story where the pair's hash is even."""
@@ -333,13 +302,28 @@ class RandomRater:
             judged.append([Judgement("first" if even else "second", p_first=0.5)])
         return judged
 
-    def training_prompts(self) -> frozenset[str]:
-        """No prompts."""
-        return frozenset()
 
-    def notes(self) -> dict[str, Any]:
-        """Nothing to note."""
-        return {}
+def load_longer(name: str, options: Mapping[str, Any], where: str) -> LengthRater:
+    """The kind `longer`; no options."""
+    build(NoOptions, options, where)
+    return LengthRater(name, "longer", 1)
+
+
+def load_shorter(name: str, options: Mapping[str, Any], where: str) -> LengthRater:
+    """The kind `shorter`; no options."""
+    build(NoOptions, options, where)
+    return LengthRater(name, "shorter", -1)
+
+
+def load_talk(name: str, options: Mapping[str, Any], where: str) -> TalkRater:
+    """The kind `talk`; no options."""
+    build(NoOptions, options, where)
+    return TalkRater(name, "talk")
+
+
+def load_random(name: str, options: Mapping[str, Any], where: str) -> RandomRater:
+    """The kind `random`; option `seed`."""
+    return RandomRater(name, seed=build(RandomOptions, options, where).seed)
 
 
 # Naming raters in a config -------------------------------------------------------------------
@@ -389,10 +373,10 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "longer": Kind("litbench.raters:LengthRater.longer", "litbench.raters:NoOptions"),
-    "shorter": Kind("litbench.raters:LengthRater.shorter", "litbench.raters:NoOptions"),
-    "random": Kind("litbench.raters:RandomRater.from_options", "litbench.raters:RandomOptions"),
-    "talk": Kind("litbench.raters:TalkRater.from_options", "litbench.raters:NoOptions"),
+    "longer": Kind("litbench.raters:load_longer", "litbench.raters:NoOptions"),
+    "shorter": Kind("litbench.raters:load_shorter", "litbench.raters:NoOptions"),
+    "random": Kind("litbench.raters:load_random", "litbench.raters:RandomOptions"),
+    "talk": Kind("litbench.raters:load_talk", "litbench.raters:NoOptions"),
     "features": Kind(
         "litbench.models.features:rater_from_options",
         "litbench.models.features:PathOptions",
@@ -456,16 +440,12 @@ def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
     return specs
 
 
-def check_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> None:
-    """Check an entry's options before any rater runs: the last one may be hours away.
+def check_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> Any:
+    """Check an entry's options before any rater runs, since the last one may be hours away.
 
-    Raises:
-        ConfigError: an unknown or missing option, or one of the wrong type.
+    Returns:
+        The options of judging or of training, as the kind's dataclass.
     """
-    _build_options(spec, group)
-
-
-def _build_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> Any:
     kind = kinds()[spec.kind]
     options = kind.options if group == "raters" else kind.training
     assert options is not None
@@ -478,22 +458,20 @@ def files_of(specs: Iterable[RaterSpec]) -> dict[str, str]:
     The options of a kind name them by `files()`, which returns them by option. Where the options
     have no such method, every option that holds a `Path` is one.
 
-    Args:
-        specs: entries whose options were checked.
-
     Returns:
         Paths and names on the Hub, by entry and option, such as "raters.verifier.path".
     """
     found: dict[str, str] = {}
     for spec in specs:
-        options = _build_options(spec, "raters" if load_trainer(spec) is None else "trainers")
-        if hasattr(options, "files"):
-            files = options.files()
-        else:
-            files = {
+        options = check_options(spec, "raters" if load_trainer(spec) is None else "trainers")
+        files = getattr(options, "files", None)
+        if files is None:
+            named = {
                 name: value for name, value in vars(options).items() if isinstance(value, Path)
             }
-        found |= {f"{spec.where}.{option}": str(path) for option, path in files.items()}
+        else:
+            named = files()
+        found |= {f"{spec.where}.{option}": str(path) for option, path in named.items()}
     return found
 
 
@@ -517,11 +495,7 @@ def load_trainer(spec: RaterSpec) -> Trainer | None:
 
 
 def checked_trainer(spec: RaterSpec) -> Trainer | None:
-    """What `load_trainer` returns, once the options of training or of judging are checked.
-
-    Raises:
-        ConfigError: see `check_options`.
-    """
+    """What `load_trainer` returns, once the options of training or of judging are checked."""
     trainer = load_trainer(spec)
     check_options(spec, "raters" if trainer is None else "trainers")
     return trainer
@@ -569,8 +543,6 @@ def ask(rater: Rater, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
         Its judgements, each with `seconds`: what the rater measured itself, or an even share of
         the wall time.
 
-    Raises:
-        DataError: it left a pair without a judgement.
     """
     started = time.perf_counter()
     judged = rater.judge(pairs)
@@ -597,21 +569,17 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
         fold: written into the column of that name.
 
     Returns:
-        Table by the schema VERDICTS; one row per pair and order. `seconds` is the run's wall
-        time divided evenly over its rows, or what the rater measured itself.
-
-    Raises:
-        DataError: the rater left a pair without a judgement.
+        Table by the schema VERDICTS; one row per pair and order.
     """
     shard: int | None = getattr(rater, "shard", None)
     if shard is None or pairs.num_rows <= shard:
         return _judge_at_once(rater, pairs, fold)
-    starts = range(0, pairs.num_rows, shard)
+    tables = []
     with tqdm(total=pairs.num_rows, desc=rater.name, unit=" pairs", disable=None) as bar:
-        tables = []
-        for start in starts:
-            tables.append(_judge_at_once(rater, pairs.slice(start, shard), fold))
-            bar.update(min(shard, pairs.num_rows - start))
+        for start in range(0, pairs.num_rows, shard):
+            part = pairs.slice(start, shard)
+            tables.append(_judge_at_once(rater, part, fold))
+            bar.update(part.num_rows)
     return pa.concat_tables(tables)
 
 
@@ -629,39 +597,31 @@ def _judge_at_once(rater: Rater, pairs: pa.Table, fold: str | None) -> pa.Table:
         judged = ask(rater, blinded)
     else:
         raise DataError(
-            f"rater {rater.name}: some pairs have no text to read: leave them out (needs_text of "
+            f"rater {rater.name}: some pairs have no text to read: leave them out (where: of "
             "data_prep/import_ratings.py), or take recorded judges only"
         )
     if isinstance(rater, WritesLogs):
         rater.write_log(judged, chosen_first.tolist())
-    rows: dict[str, list[Any]] = {column.name: [] for column in VERDICTS.columns}
-    for pair_id, is_first, judgements in zip(ids, chosen_first, judged, strict=True):
-        for judgement in judgements:
-            outcome: str = judgement.prefers
-            if outcome in ("first", "second"):
-                outcome = "chosen" if (outcome == "first") == is_first else "rejected"
-            p_first = judgement.p_first
-            order = judgement.first_shown
-            if order is not None:
-                order_of = "chosen" if (order == "first") == is_first else "rejected"
-            rewards = (judgement.reward_first, judgement.reward_second)
-            reward_chosen, reward_rejected = rewards if is_first else rewards[::-1]
-            rows["pair_id"].append(pair_id)
-            rows["rater"].append(rater.name)
-            rows["kind"].append(rater.kind)
-            rows["order"].append(None if order is None else order_of)
-            rows["outcome"].append(outcome)
-            rows["p_chosen"].append(
-                None if p_first is None else (p_first if is_first else 1 - p_first)
-            )
-            rows["reward_chosen"].append(reward_chosen)
-            rows["reward_rejected"].append(reward_rejected)
-            rows["explanation"].append(judgement.explanation)
-            rows["input_tokens"].append(judgement.input_tokens)
-            rows["output_tokens"].append(judgement.output_tokens)
-            rows["cost_usd"].append(judgement.cost_usd)
-            rows["label_mass"].append(judgement.label_mass)
-            rows["seconds"].append(judgement.seconds)
-            rows["fold"].append(fold)
+    rows = [
+        {"pair_id": pair_id, "rater": rater.name, "kind": rater.kind, "fold": fold}
+        | _to_sides(judgement, "chosen" if is_first else "rejected")
+        for pair_id, is_first, judgements in zip(ids, chosen_first, judged, strict=True)
+        for judgement in judgements
+    ]
     types = {name: column.type for name, column in empty_columns(VERDICTS, 0).items()}
-    return pa.table({name: pa.array(values, types[name]) for name, values in rows.items()})
+    return pa.Table.from_pylist(rows, pa.schema(types))
+
+
+def _to_sides(judgement: Judgement, first: Literal["chosen", "rejected"]) -> dict[str, Any]:
+    """A judgement in the columns of VERDICTS, where `first` names the first story's side."""
+    second = "rejected" if first == "chosen" else "chosen"
+    side: dict[str | None, str] = {"first": first, "second": second}
+    row = vars(judgement).copy()
+    prefers, shown, p_first = (row.pop(name) for name in ("prefers", "first_shown", "p_first"))
+    return row | {
+        "outcome": side.get(prefers, prefers),
+        "order": side.get(shown),
+        "p_chosen": p_first if p_first is None or first == "chosen" else 1 - p_first,
+        f"reward_{first}": row.pop("reward_first"),
+        f"reward_{second}": row.pop("reward_second"),
+    }

@@ -207,11 +207,7 @@ class PolicyReward:
     finite reward, which trl leaves out of its group. Completions and prompts are texts or lists of
     messages: the last one of the assistant is the story, the last one of the user the prompt.
 
-    Attributes:
-        rater: gives the rewards.
-        shaping: what becomes of them.
-        prompt_column: where the prompt is read.
-        last: the metrics of the last call.
+    `last` has the metrics of the last call.
 
     Args:
         rater: gives the rewards.
@@ -291,14 +287,9 @@ class PolicyReward:
         device: str | None = None,
         **options: Any,
     ) -> "PolicyReward":
-        """Load the rater from a model folder; `options` are those of the class.
+        """Load the rater from a model folder; see `litbench.scoring.scorer_entry` and the class.
 
-        Args:
-            path: see `litbench.scoring.scorer_entry`.
-            shaping: see `RewardShaping`.
-            device: such as cuda or cpu, for a reward model; by default each process that
-                `accelerate launch` starts takes its own GPU.
-            options: see the class.
+        Without `device`, each process that `accelerate launch` starts takes its own GPU.
 
         Raises:
             ConfigError: an option that does not fit the kind of rater.
@@ -321,13 +312,13 @@ class PolicyReward:
         log_extra: Callable[[str, list[Any]], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Reward completions as trl asks for it.
+        """Reward completions as trl asks for it, shape (n,); log `Shaped.metrics`, rewards, words.
 
         Args:
             prompts: texts or lists of messages; shape (n,).
             completions: likewise.
-            log_metric: trl's; gets every entry of `Shaped.metrics` under this reward's name.
-            log_extra: trl's; gets the rater's own rewards and the words.
+            log_metric: trl's.
+            log_extra: trl's.
             columns: the data set's other columns, and what else trl passes.
 
         Raises:

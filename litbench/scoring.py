@@ -42,10 +42,22 @@ from litbench.artifact import (
 )
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import named_models
-from litbench.large_table import read_large_table
-from litbench.raters import RaterSpec, ScoreRater, check_options, load_rater, parse_raters
-from litbench.records import Column, RejectedRows, Schema, cut_rows, row_sizes, write_sorted_batches
+from litbench.raters import (
+    RaterSpec,
+    ScoreRater,
+    check_options,
+    files_of,
+    load_rater,
+    parse_raters,
+)
+from litbench.records import Column, Schema
+from litbench.tables import (
+    RejectedRows,
+    cut_rows,
+    read_large_table,
+    row_sizes,
+    write_sorted_batches,
+)
 from litbench.text import digest, prompt_key
 
 # Raise it when a change of the code changes rewards: parts of another version are scored again.
@@ -77,7 +89,7 @@ class ScoringJob:
         chunk_stories: most stories of a chunk.
 
     Raises:
-        ConfigError: the job cannot be done; see the messages.
+        ConfigError: the job cannot be done.
     """
 
     rater: RaterSpec
@@ -245,7 +257,7 @@ def finite_rewards(rater: ScoreRater, prompts: Sequence[str], stories: Sequence[
 
 def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
     """What a rater's rewards depend on beside prompts and stories; plain values."""
-    models = named_models([spec])
+    models = files_of([spec])
     return {
         "rater": as_plain(spec),
         "models": {key: source_digest(path, is_model=True) for key, path in models.items()},
@@ -309,42 +321,26 @@ def _gather_texts(job: ScoringJob, rejected_rows: RejectedRows) -> Path:
     return gathered
 
 
-@dataclass
 class _Source:
-    """The input or the reference.
+    """The input or the reference: its rows in chunks, and a part with the rewards of each chunk.
 
     Attributes:
-        name: input or reference.
-        paths: what is read.
-        where: condition on a row.
-        sha256: digest of every path.
-        rows: the Arrow file of the rows that were read, one record batch for each chunk.
-        folder: the parts, named by all that they depend on.
         sizes: rows of every chunk; known to the main process.
-        rejected_rows: rows that could not be used.
         stories_cut: how many stories did not fit into the model and lost their end.
     """
 
-    name: str
-    paths: list[str]
-    where: str | None
-    sha256: list[str]
-    rows: Path
-    folder: Path
-    sizes: list[int]
-    rejected_rows: RejectedRows
-    stories_cut: int = 0
-
-    @classmethod
-    def of(
-        cls, job: ScoringJob, name: str, paths: Sequence[str], where: str | None, depends_on: Any
-    ) -> "_Source":
-        sha256 = [_source_digest(path) for path in paths]
+    def __init__(
+        self, job: ScoringJob, name: str, paths: Sequence[str], where: str | None, depends_on: Any
+    ) -> None:
+        self.name, self.paths, self.where = name, [*paths], where
+        self.sha256 = [_source_digest(path) for path in paths]
+        self.rejected_rows = RejectedRows()
+        self.sizes: list[int] = []
+        self.stories_cut = 0
         columns = (job.prompt_column, job.text_column)
-        mark = fingerprint(sha256, columns, job.prompt, where, job.chunk_stories, depends_on)
-        folder = job.parts / f"{name}-{mark[:16]}"
-        rows = job.run / f"{name}.arrow"
-        return cls(name, [*paths], where, sha256, rows, folder, [], RejectedRows())
+        mark = fingerprint(self.sha256, columns, job.prompt, where, job.chunk_stories, depends_on)
+        self.folder = job.parts / f"{name}-{mark[:16]}"
+        self._rows = job.run / f"{name}.arrow"
 
     def part(self, number: int) -> Path:
         return self.folder / f"{number:07d}"
@@ -373,7 +369,7 @@ class _Source:
                     f"{job.out.name}: write .parquet, or leave the column out"
                 )
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.ipc.new_file(self.rows, table.schema, options=options) as writer:
+        with pa.ipc.new_file(self._rows, table.schema, options=options) as writer:
             for batch in _cut(table.chunks(), job.chunk_stories):
                 writer.write_batch(batch)
                 self.sizes.append(batch.num_rows)
@@ -381,19 +377,19 @@ class _Source:
 
     def chunks(self, numbers: Iterable[int] | None = None) -> Iterator[pa.Table]:
         """Some chunks, or all."""
-        with pa.memory_map(str(self.rows)) as file:
+        with pa.memory_map(str(self._rows)) as file:
             reader = pa.ipc.open_file(file)
             for number in range(reader.num_record_batches) if numbers is None else numbers:
                 yield pa.Table.from_batches([reader.get_batch(number)])
 
     @property
     def schema(self) -> pa.Schema:
-        with pa.memory_map(str(self.rows)) as file:
+        with pa.memory_map(str(self._rows)) as file:
             return pa.ipc.open_file(file).schema
 
     def missing(self) -> list[int]:
         """The chunks without a part, or with a damaged one."""
-        with pa.memory_map(str(self.rows)) as file:
+        with pa.memory_map(str(self._rows)) as file:
             count = pa.ipc.open_file(file).num_record_batches
         return [number for number in range(count) if _read_part(self.part(number)) is None]
 
@@ -688,10 +684,10 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
     with _processes() as (index, count, wait_for_all):
         is_main = index == 0
         depends_on = rewards_depend_on(job.rater)
-        sources = [_Source.of(job, "input", job.inputs, job.where, depends_on)]
+        sources = [_Source(job, "input", job.inputs, job.where, depends_on)]
         if job.reference is not None:
             paths = (job.reference,)
-            sources.append(_Source.of(job, "reference", paths, job.reference_where, depends_on))
+            sources.append(_Source(job, "reference", paths, job.reference_where, depends_on))
         mark = fingerprint([source.folder.name for source in sources], job.out.suffix)
         if (manifest := _current(job, mark)) is not None:
             return {**manifest, "unchanged": True} if is_main else None
@@ -701,17 +697,16 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
                 for source in sources if is_main else ():
                     source.read(job)
                 wait_for_all()
-                missing = [source.missing() for source in sources]
+                work = [(source, source.missing()) for source in sources]
                 # No process scores before all have seen what is missing.
                 wait_for_all()
                 scoring_started = time.time()
-                for source, numbers in zip(sources, missing, strict=True):
+                for source, numbers in work:
                     mine = [number for number in numbers if number % count == index]
                     _score(job, rater, source, mine, is_main=is_main)
                 wait_for_all()
                 if not is_main:
                     return None
-                pairs = list(zip(sources, missing, strict=True))
                 manifest = {
                     "command": "litbench score",
                     "fingerprint": mark,
@@ -727,7 +722,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
                     },
                     "processes": count,
                     # Of this run alone, which may have gone on from another.
-                    "stories_scored": sum(one.sizes[n] for one, numbers in pairs for n in numbers),
+                    "stories_scored": sum(one.sizes[n] for one, numbers in work for n in numbers),
                     "scoring_seconds": round(time.time() - scoring_started, 2),
                     **_finish(job, *sources),
                     "notes": {k: v for k, v in rater.notes().items() if k != "stories_cut"},

@@ -7,6 +7,7 @@ these must agree on what a word is.
 import hashlib
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -89,6 +90,12 @@ def clean_name(name: str) -> str:
     """
     line = " ".join(name.split())
     return "".join(letter for letter in line if unicodedata.category(letter)[0] != "C")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table for a terminal: columns two spaces apart, each row of the same number of cells."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
 def digest(*parts: Any) -> str:

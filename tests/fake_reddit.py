@@ -8,18 +8,16 @@ In a test:
     assert reddit.answered["comments"] == 12
 
 PRAW is pointed at it by a praw.ini in the user's configuration folder, the way any other Reddit
-would be named. As a process, for trying the programs by hand:
-
-    python tests/fake_reddit.py
+would be named.
 """
 
 import base64
 import html
 import json
+import os
 import random
 import re
 import subprocess
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -33,13 +31,16 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from loopback import Handler, Loopback
 
+# prawcore reads it when it is imported.
+os.environ.setdefault("prawcore_timeout", "4")
+
 # Never to be seen in any output.
 CLIENT_ID = "planted-client-id"
 CLIENT_SECRET = "planted-client-secret"  # noqa: S105
 SALT = "planted-salt-of-the-tests"
 NOW = 1_760_000_000
 
-FAULTS = ("429", "429 later", "500", "503", "hang", "reset", "cut", "page")
+FAULTS = ("429", "429 later", "500", "503", "hang", "reset", "cut")
 WORDS = (
     *("amber", "bridge", "candle", "dragon", "ember", "forest", "glass", "harbour", "island"),
     *("junction", "keeper", "letter", "mirror", "north", "ocean", "paper", "quiet", "river"),
@@ -241,7 +242,6 @@ class FakeReddit(Loopback):
         violations: what a client did that Reddit forbids.
         replies_sent: comments that are no stories and were sent all the same.
         paths: what was asked for, in order; of a POST with its body.
-        agents: how clients named themselves.
     """
 
     def __init__(
@@ -253,7 +253,6 @@ class FakeReddit(Loopback):
         page: int = 500,
         hang_seconds: float = 1.0,
         now: int = NOW,
-        rate: tuple[int, int] | None = None,
         retry_after: str = "0",
     ) -> None:
         """A server that is not started yet.
@@ -265,7 +264,6 @@ class FakeReddit(Loopback):
             page: top-level comments it shows before "more comments".
             hang_seconds: how long a hang lasts.
             now: its clock, which stands still.
-            rate: requests allowed in a window and the window's seconds; None for no limit.
             retry_after: the header of "429 later".
         """
         self.world = world
@@ -274,17 +272,13 @@ class FakeReddit(Loopback):
         self.page = page
         self.hang_seconds = hang_seconds
         self.now = now
-        self.rate = rate
         self.retry_after = retry_after
         self.answered: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.violations: Counter[str] = Counter()
         self.replies_sent = 0
         self.paths: list[str] = []
-        self.agents: set[str] = set()
         self.tokens: set[str] = set()
-        self.in_more = 0
-        self.window = (0.0, 0)
         super().__init__(_Handler)
 
     def take_over(self, patch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
@@ -293,6 +287,7 @@ class FakeReddit(Loopback):
             patch.setenv(name, value)
         # PRAW reads its files once in a process.
         patch.setattr("praw.config.Config.CONFIG", None)
+        patch.setattr("litbench.sources.reddit._BACKOFF_SECONDS", 0.001)
 
     @property
     def requests(self) -> int:
@@ -339,12 +334,8 @@ class _Handler(Handler):
         with reddit.lock:
             reddit.paths.append(self.path if method == "GET" else f"{parts.path}?{body}")
             number = len(reddit.paths)
-            reddit.agents.add(self.headers.get("user-agent", ""))
         reddit.on_request(number, "before")
         fault = reddit.draw(number, kind)
-        if fault is None and not self._within_rate():
-            reddit.violations["rate"] += 1
-            fault = "429"
         if fault is None:
             status, content, headers = self._answer(method, kind, parts.path, values)
             if values.get("raw_json") != "1":
@@ -364,8 +355,8 @@ class _Handler(Handler):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        for name, value in self._rate_headers().items():
-            self.send_header(name, value)
+        for name, value in (("remaining", "999.0"), ("used", "1"), ("reset", "300")):
+            self.send_header(f"x-ratelimit-{name}", value)
         self.send_header("Content-Type", "application/json; charset=UTF-8")
         self.send_header("Content-Length", str(len(data) + missing_bytes))
         if self.close_connection:
@@ -397,33 +388,6 @@ class _Handler(Handler):
         else:
             assert fault == "reset", fault
             self.reset()
-
-    def _within_rate(self) -> bool:
-        reddit = self.server.fake
-        if reddit.rate is None:
-            return True
-        allowed, seconds = reddit.rate
-        with reddit.lock:
-            start, used = reddit.window
-            if time.monotonic() - start >= seconds:
-                start, used = time.monotonic(), 0
-            reddit.window = (start, used + 1)
-            return used < allowed
-
-    def _rate_headers(self) -> dict[str, str]:
-        reddit = self.server.fake
-        if reddit.rate is None:
-            used, remaining, reset = 1, 999, 300
-        else:
-            used = reddit.window[1]
-            remaining = max(0, reddit.rate[0] - used)
-            left = reddit.window[0] + reddit.rate[1] - time.monotonic()
-            reset = max(0, int(left) + 1)
-        return {
-            "x-ratelimit-remaining": f"{remaining}.0",
-            "x-ratelimit-used": str(used),
-            "x-ratelimit-reset": str(reset),
-        }
 
     # What is answered -------------------------------------------------------------------------
 
@@ -507,11 +471,6 @@ class _Handler(Handler):
 
     def _more_comments(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
         reddit = self.server.fake
-        with reddit.lock:
-            reddit.in_more += 1
-            if reddit.in_more > 1:
-                reddit.violations["more comments at once"] += 1
-        reddit.closing.wait(0.01)
         asked = values["children"].split(",")
         world = reddit.world
         things = []
@@ -528,8 +487,6 @@ class _Handler(Handler):
         if len(asked) > 100:
             reddit.violations["more than 100 children"] += 1
             things.append(_more(values["link_id"], asked[100:]))
-        with reddit.lock:
-            reddit.in_more -= 1
         return 200, {"json": {"errors": [], "data": {"things": things}}}
 
     def _info(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
@@ -574,21 +531,3 @@ def _escape(content: Any) -> Any:
     if isinstance(content, dict):
         return {name: _escape(one) for name, one in content.items()}
     return content
-
-
-if __name__ == "__main__":
-    seed = random.randrange(10_000)
-    with tempfile.TemporaryDirectory() as scratch, FakeReddit(
-        make_world(seed, posts=200), faults=drawn_faults(seed, 0.05), page=10
-    ) as server:  # fmt: skip
-        environment = server.environment(Path(scratch))
-        print(f"seed {seed}; in another shell:")
-        print(
-            "export " + " ".join(f"{name}={value}" for name, value in environment.items()),
-            flush=True,
-        )
-        try:
-            while True:
-                time.sleep(3_600)
-        except KeyboardInterrupt:
-            print(f"{dict(server.answered)} answered, faults {dict(server.faults)}")

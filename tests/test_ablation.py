@@ -6,31 +6,30 @@ import itertools
 import json
 import math
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from litbench import evaluation
 from litbench.config import build
-from litbench.crew import Crew, leave_the_group
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.ablation import (
     TRUTH,
-    AblationArm,
+    Arm,
+    ablation_rows,
     ablation_study,
     ablation_text,
+    by_family,
     join_test_sets,
-    write_ablation_csv,
+    write_size,
 )
-from litbench.models.features import FeatureOptions, FeatureStore, feature_matrix, fit_features
-from litbench.records import STORIES, pair_id, prompt_keys, write_table
-from litbench.report.ablation_page import draw_curves, render_ablation
+from litbench.metrics.csv_table import write_csv
+from litbench.records import STORIES, pair_id, prompt_keys
+from litbench.report.ablation_page import draw_panels, render_ablation
+from litbench.tables import write_table
 
-ROOT = Path(__file__).resolve().parent.parent
 LOOSE = {"min_score": None, "max_tokens": None, "min_words": None, "drop_talk": False}
 NAIVE = {"chosen_later": False, "symmetry_buckets": None}
 VARIANTS = {"full": {}, "naive": NAIVE}
@@ -88,19 +87,20 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
     No plots are drawn, and no pairs made twice.
     """
     module = load_program("eval/ablation.py")
-    make_variant = module.make_variant
+    make_pairs = module.make_pairs
 
-    def remembered(engine, config, variant, path):
+    def remembered(config, what, path):
         files = [path, path.with_suffix(".json")]
-        if not (made_before / files[1].name).exists():
-            make_variant(engine, config, variant, path)
-            for file in files:
-                shutil.copy(file, made_before)
+        path.parent.mkdir(parents=True, exist_ok=True)
         for file in files:
-            shutil.copy(made_before / file.name, file)
+            if (made_before / file.name).exists():
+                shutil.copy(made_before / file.name, file)
+        make_pairs(config, what, path)
+        for file in files:
+            shutil.copy(file, made_before)
 
-    monkeypatch.setattr(module, "make_variant", remembered)
-    monkeypatch.setattr(module, "draw_curves", lambda _: {})
+    monkeypatch.setattr(module, "make_pairs", remembered)
+    monkeypatch.setattr(module, "draw_panels", lambda _: {})
 
     def make(out="out", stories=None, **changes):
         path = tmp_path / "stories.parquet"
@@ -125,11 +125,10 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
 
 
 @pytest.fixture
-def trainings(monkeypatch, ablation):
-    """Note what each training was given: (variant, pairs, seed) -> its prompts and pair ids."""
-    module, _ = ablation()
+def trainings(monkeypatch):
+    """Note what each training was given: (variant, pairs, seed) -> the pairs."""
     seen = {}
-    load = module.checked_trainer
+    load = evaluation.load_trainer
 
     def loading(spec):
         trainer = load(spec)
@@ -141,20 +140,39 @@ def trainings(monkeypatch, ablation):
 
         return trainer and train
 
-    monkeypatch.setattr(module, "checked_trainer", loading)
+    monkeypatch.setattr(evaluation, "load_trainer", loading)
     return seen
+
+
+@pytest.fixture
+def judgings(monkeypatch):
+    """Count the calls of `judge_pairs`; `limit` kills at that call."""
+    judge = evaluation.judge_pairs
+    calls = {"count": 0, "limit": None}
+
+    def judging(*arguments):
+        if calls["count"] == calls["limit"]:
+            raise KeyboardInterrupt
+        calls["count"] += 1
+        return judge(*arguments)
+
+    monkeypatch.setattr(evaluation, "judge_pairs", judging)
+    return calls
+
+
+def read(folder):
+    return json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
 
 
 def results(folder):
     """The bytes of everything that says something about the raters."""
     names = ["ablation.json", "ablation.csv", "ablation.txt", "verdicts.parquet"]
-    names += [path.name for path in folder.glob("*.svg")] + ["test_pairs.parquet"]
-    return {name: (folder / name).read_bytes() for name in names}
+    return {name: (folder / name).read_bytes() for name in [*names, "test_pairs.parquet"]}
 
 
 def test_every_variant_is_judged_on_the_test_of_every_variant(ablation, monkeypatch):
     module, config = ablation()
-    monkeypatch.setattr(module, "draw_curves", draw_curves)
+    monkeypatch.setattr(module, "draw_panels", draw_panels)
     module.main(config)
     found = json.loads((config.out / "ablation.json").read_text(encoding="utf-8"))
     tests = [test["name"] for test in found["tests"]]
@@ -217,81 +235,46 @@ def test_no_test_prompt_is_trained_on(ablation, trainings):
 
 def test_a_prompt_trained_on_in_one_variant_and_tested_in_another_is_refused(ablation, trainings):
     module, config = ablation(variants={"full": {}, "other": {"seed": 5}})
-    with pytest.raises(DataError, match=r"test prompts of variant .* are trained on in variant"):
+    with pytest.raises(DataError, match=r"test prompts of .* are trained on in variant"):
         module.main(config)
     assert not trainings
 
 
-def test_a_killed_run_goes_on_and_ends_in_the_same_files(ablation, monkeypatch):
+def test_a_killed_run_goes_on_and_ends_in_the_same_files(ablation, judgings):
     module, undisturbed = ablation("undisturbed")
     module.main(undisturbed)
+    jobs = judgings["count"]
     _, config = ablation("killed")
-    judge, calls = module.judge_pairs, itertools.count()
-
-    def dying(*arguments, **named):
-        if next(calls) == 5:
-            raise KeyboardInterrupt
-        return judge(*arguments, **named)
-
-    monkeypatch.setattr(module, "judge_pairs", dying)
+    judgings |= {"count": 0, "limit": 5}
     with pytest.raises(KeyboardInterrupt):
         module.main(config)
     assert not (config.out / "manifest.json").exists()
-    again = itertools.count()
-
-    def counting(*arguments, **named):
-        next(again)
-        return judge(*arguments, **named)
-
-    monkeypatch.setattr(module, "judge_pairs", counting)
+    judgings |= {"count": 0, "limit": None}
     module.main(config)
-    jobs = len(list((config.out / "parts").glob("*.parquet")))
-    assert next(again) == jobs - 5, "what was kept was judged again"
+    assert judgings["count"] == jobs - 5, "what was kept was judged again"
     assert results(config.out) == results(undisturbed.out)
     assert not (config.out / "scratch").exists()
     assert not (config.out / "data").exists()
 
 
-def test_two_parts_and_the_rest_equal_one_run(ablation, monkeypatch, capsys):
+def test_parts_and_then_the_whole_equal_one_run(ablation, judgings, capsys):
     module, whole = ablation("whole")
     module.main(whole)
-    made = {}
+    made = []
     for part in ("1/2", "2/2"):
         _, config = ablation("parts", part=part)
         module.main(config)
-        made[part] = {path.name for path in (config.out / "parts").glob("*.parquet")}
+        made.append({path.name for path in (config.out / "parts").glob("*.parquet")})
         assert not (config.out / "manifest.json").exists()
-    assert made["1/2"] < made["2/2"]
-    monkeypatch.setattr(module, "judge_pairs", None)
+    assert made[0] < made[1]
+    judgings["count"] = 0
     _, config = ablation("parts")
     module.main(config)
+    assert judgings["count"] == 0
     assert results(config.out) == results(whole.out)
     capsys.readouterr()
     module.main(config)
     assert "unchanged" in capsys.readouterr().out
-
-
-def test_processes_of_a_launcher_share_the_work(ablation, tmp_path, monkeypatch):
-    # No truth: one plot fewer for each process.
-    stories = world().drop_columns(["quality"])
-    module, whole = ablation("whole", stories, pairs_used=[1.0], natural=False)
-    monkeypatch.setattr(module, "draw_curves", draw_curves)
-    module.main(whole)
-    plain = {
-        key: value for key, value in module.as_plain(whole).items() if key not in ("out", "raters")
-    }
-    plain["raters"] = {"features": FAST, "longer": {"kind": "longer"}}
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps(plain), encoding="utf-8")
-    command = [sys.executable, str(ROOT / "eval/ablation.py"), "--config", str(config)]
-    command += ["--out", str(tmp_path / "shared")]
-    environment = {**module.os.environ, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen(command, env={**environment, "RANK": rank, "LOCAL_RANK": rank}, cwd=ROOT)
-        for rank in ("0", "1")
-    ]
-    assert [process.wait(300) for process in running] == [0, 0]
-    assert results(tmp_path / "shared") == results(whole.out)
 
 
 def test_in_a_world_that_likes_length_the_naive_pairs_teach_it(ablation):
@@ -319,56 +302,109 @@ def test_in_a_world_that_likes_length_the_naive_pairs_teach_it(ablation):
     assert on_truth["full"]["agreement"]["mean"] > on_truth["naive"]["agreement"]["mean"]
 
 
-def test_a_ready_pairs_file_is_a_variant(ablation, load_program, trainings, tmp_path):
-    pairs_program = load_program("data_prep/make_pairs.py")
-    module, config = ablation()
+@pytest.fixture
+def ready(ablation, load_program, tmp_path):
+    """Pairs of the same stories with weights, as a file."""
+    program = load_program("data_prep/make_pairs.py")
+    _, config = ablation()
     rules = {key: getattr(config, key) for key in (*LOOSE, "splits", "symmetry_buckets")}
-    pairs_program.main(
-        pairs_program.Config(stories=config.stories, out=tmp_path / "pairs", **rules)
-    )
+    program.main(program.Config(stories=config.stories, out=tmp_path / "pairs", **rules))
     pairs = pq.read_table(tmp_path / "pairs/pairs.parquet")
-    place = pairs.column_names.index("weight")
     weight = pa.array(np.linspace(0.5, 1.5, pairs.num_rows))
-    ready = tmp_path / "weighted.parquet"
-    write_table(pairs.set_column(place, "weight", weight), ready)
+    path = tmp_path / "weighted.parquet"
+    write_table(pairs.set_column(pairs.column_names.index("weight"), "weight", weight), path)
+    return path
+
+
+def test_a_ready_pairs_file_is_a_variant(ablation, trainings, ready):
     module, config = ablation(variants={**VARIANTS, "weighted": {"pairs": str(ready)}})
     module.main(config)
     drawn = [pairs for (variant, *_), pairs in trainings.items() if variant == "weighted"]
     assert drawn
-    assert all(table["weight"].null_count == 0 for table in drawn)
-    known = {row["pair_id"]: row for row in pairs.to_pylist()}
+    known = {row["pair_id"]: row for row in pq.read_table(ready).to_pylist()}
     for row in drawn[0].to_pylist():
+        assert row["weight"] is not None
         assert row["chosen"] == known[row["pair_id"]]["chosen"]
-    # The unknown stories of another file are said.
-    chosen = [f"x{row}" for row in range(pairs.num_rows)]
-    rejected = pairs["rejected_story_id"].to_pylist()
-    ids = [pair_id(*sides) for sides in zip(chosen, rejected, strict=True)]
-    other = pairs
-    for name, values in (("chosen_story_id", chosen), ("pair_id", ids)):
-        place = other.column_names.index(name)
-        other = other.set_column(
-            place, other.schema.field(name), pa.array(values, pa.large_string())
-        )
-    write_table(other, ready)
-    with pytest.raises(DataError, match=r"is not in .*stories\.parquet"):
+
+
+def test_one_variant_is_a_study_of_amounts_and_sizes(ablation, trainings, ready):
+    raters = {
+        "small": {**FAST, "family": "f", "parameters": 1_000},
+        "large": {**FAST, "c": [1.0], "family": "f", "parameters": 2_000_000},
+        "longer": {"kind": "longer"},
+    }
+    module, config = ablation(
+        stories=world(), variants={"ready": {"pairs": str(ready)}}, reference=None, raters=raters,
+        pairs_used=[0.2, 21, 0.5, 1.0], seeds=[0, 1],
+    )  # fmt: skip
+    config.stories = None
+    module.main(config)
+    found = read(config.out)
+    total = json.loads((config.out / "manifest.json").read_text())["counts"]["training_pairs"]
+    amounts = sorted([round(0.2 * total["ready"]), 21, round(0.5 * total["ready"]), total["ready"]])
+    most, least = amounts[-1], amounts[0]
+    compared = [
+        (one["axis"], one["comparison"]["rater"], one["comparison"]["reference"])
+        for one in found["contrasts"]
+    ]
+    assert compared == [
+        ("pairs", f"small on ready@{most}", f"small on ready@{least}"),
+        ("pairs", f"large on ready@{most}", f"large on ready@{least}"),
+        ("parameters", f"large on ready@{most}", f"small on ready@{most}"),
+    ]
+    assert [test["name"] for test in found["tests"]] == ["ready"], "no stories, no truth"
+    # A smaller amount is contained in a larger one, and one prompt at most is cut.
+    for seed in (0, 1):
+        sets = [trainings["ready", amount, seed] for amount in amounts]
+        ids = [set(table["pair_id"].to_pylist()) for table in sets]
+        assert [len(one) for one in ids] == amounts
+        assert all(small < large for small, large in itertools.pairwise(ids))
+        keys = [prompt_keys(table) for table in sets]
+        cut = [key for key in set(keys[0]) if keys[0].count(key) < keys[-1].count(key)]
+        assert len(cut) <= 1
+    drawn = [trainings["ready", amounts[0], seed]["pair_id"].to_pylist() for seed in (0, 1)]
+    assert drawn[0] != drawn[1]
+
+
+def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
+    pairs = pq.read_table(ready)
+    column = pairs.column_names.index("prompt")
+    prompts = pa.array([f"{text}, elsewhere" for text in pairs["prompt"].to_pylist()])
+    other = tmp_path / "external.jsonl"
+    rows = pairs.set_column(column, "prompt", prompts.cast(pa.large_string())).to_pylist()
+    other.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    module, config = ablation(test_pairs={"external": str(other)})
+    module.main(config)
+    found = read(config.out)
+    assert [test["name"] for test in found["tests"]] == [*VARIANTS, "external", TRUTH]
+    assert found["headline"] == ["full", "external", TRUTH]
+    module, config = ablation(test_pairs={"external": str(other)}, test_split=None)
+    module.main(config)
+    assert {test["name"] for test in read(config.out)["tests"]} == {"external"}
+    trainings.clear()
+    module, config = ablation(test_pairs={"same": str(ready)})
+    with pytest.raises(DataError, match="test prompts of same are trained on in variant full"):
         module.main(config)
+    assert not trainings
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"variants": {"full": {"min_scor": 3}}}, "variants: full: unknown key 'min_scor'"),
-        ({"variants": {"full": {"stories": "x"}}}, "variants: full: unknown key 'stories'"),
         ({"variants": {"full": {"min_gap": 2.0}}}, "min_gap is 2.0"),
         ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "ready pairs file: leave out seed"),
         ({"variants": {}}, "variants is empty"),
         ({"variants": {"truth": {}}, "reference": "truth"}, "rename the variant"),
+        ({"test_pairs": {"full": "x"}}, "names another test set"),
+        ({"test_split": None}, "test_split is null and test_pairs is empty"),
         ({"reference": "ful"}, "reference is 'ful': give one of full"),
         ({"raters": {"longer": {"kind": "longer"}}}, "none of them can be trained"),
         ({"raters": {"f": {**FAST, "seed": 1}}}, r"f: unknown key 'seed'|raters\.f\.seed is given"),
         ({"seeds": []}, r"seeds is \[\]"),
         ({"pairs_used": []}, "pairs_used is empty"),
-        ({"pairs_used": [10_000_000]}, "variant full has the fewest pairs"),
+        ({"pairs_used": [10_000_000]}, "pairs_used has 10000000"),
+        ({"pairs_used": [1.5]}, "pairs_used has 1.5"),
         ({"pairs_used": [0.999999, 1.0]}, "twice"),
         ({"part": "3/2"}, "part is '3/2'"),
         ({"truth_pairs": 0}, "truth_pairs is 0"),
@@ -382,7 +418,7 @@ def test_what_cannot_be_is_named(ablation, trainings, changes, message):
     assert not trainings
 
 
-def test_only_a_number_is_taken_for_the_truth(ablation):
+def test_only_a_number_is_taken_for_the_truth(ablation, tmp_path):
     stories = world()
     place = stories.column_names.index("quality")
     # One of the eight stories of each prompt.
@@ -391,96 +427,64 @@ def test_only_a_number_is_taken_for_the_truth(ablation):
     ]
     unknown = {stories["story_id"][row].as_py() for row in range(3, stories.num_rows, 8)}
     some = stories.set_column(place, "quality", pa.array(values))
-    module, config = ablation(stories=some, truth_pairs=10_000, most_test_pairs=None)
-    data = module.Data(config, [], {"stories": "s"})
-    prompts = dict(zip(some["prompt_id"].to_pylist(), some["prompt"].to_pylist(), strict=True))
-    truth = data.truth(prompts)
+    module, config = ablation(stories=some, truth_pairs=10_000)
+    prompts = set(some["prompt_id"].to_pylist())
+    truth = module.truth_table(config, tmp_path / "work", prompts)
     assert truth.num_rows == len(prompts) * 7 * 6 // 2
-    for side in ("chosen", "rejected"):
-        assert not unknown & set(truth[f"{side}_story_id"].to_pylist())
     known = dict(zip(some["story_id"].to_pylist(), values, strict=True))
+    text_of = dict(zip(some["story_id"].to_pylist(), some["text"].to_pylist(), strict=True))
     for row in truth.to_pylist():
+        assert not unknown & {row["chosen_story_id"], row["rejected_story_id"]}
         assert known[row["chosen_story_id"]] > known[row["rejected_story_id"]]
+        assert row["chosen"] == text_of[row["chosen_story_id"]]
     texts = some.set_column(place, "quality", pa.array([str(value) for value in values]))
     module, config = ablation(stories=texts)
     with pytest.raises(DataError, match="column quality holds string"):
-        module.Data(config, [], {"stories": "s"}).truth(prompts)
-
-
-def test_a_ready_variant_is_not_made_anew_for_a_rule_it_does_not_go_by(ablation, tmp_path):
-    ready = {"weighted": {"pairs": str(tmp_path / "pairs.parquet")}, "full": {}}
-    digests = {"stories": "s", "variants.weighted.pairs": "p"}
-    names = []
-    for gap in (0.25, 0.5):
-        module, config = ablation(variants=ready, min_gap=gap)
-        paths = module.Data(config, module.read_variants(config), digests).paths
-        names.append(paths)
-    assert names[0]["weighted"] == names[1]["weighted"]
-    assert names[0]["full"] != names[1]["full"]
+        module.truth_table(config, tmp_path / "work", prompts)
 
 
 def test_test_pairs_are_of_nearly_all_prompts_and_shared_between_variants(ablation, pair_table):
     module, _ = ablation()
     every = pair_table([{"prompt_id": f"p{row // 20}"} for row in range(400)])
     fewer = every.filter(pa.array([row % 3 == 0 for row in range(400)]))
-    drawn = module.draw_test_pairs(every, 60, seed=1)
+    drawn = module.subsample_test(every, 60, seed=1)
     assert drawn.num_rows == 60
     assert len(set(drawn["prompt_id"].to_pylist())) > 15, "whole prompts would be three of twenty"
-    of_fewer = set(module.draw_test_pairs(fewer, 60, seed=1)["pair_id"].to_pylist())
+    of_fewer = set(module.subsample_test(fewer, 60, seed=1)["pair_id"].to_pylist())
     both = set(drawn["pair_id"].to_pylist()) & set(fewer["pair_id"].to_pylist())
     assert both <= of_fewer
     ids = every["pair_id"].to_pylist()
-    places = [ids.index(one) for one in drawn["pair_id"].to_pylist()]
-    assert places == sorted(places)
-    assert module.draw_test_pairs(every, 60, seed=2) != drawn
-    assert module.draw_test_pairs(every, None, seed=1) == every
+    rows = [ids.index(one) for one in drawn["pair_id"].to_pylist()]
+    assert rows == sorted(rows)
+    assert module.subsample_test(every, 60, seed=2) != drawn
+    assert module.subsample_test(every, None, seed=1) == every
 
 
-def test_another_text_of_a_test_prompt_is_judged_anew(ablation, monkeypatch, tmp_path):
-    module, config = ablation(raters={"features": FAST}, pairs_used=[1.0], natural=False)
-    full = module.read_variants(config)[0]
-    ready = tmp_path / "ready.parquet"
-    data = module.Data(config, [full], {"stories": "s"})
-    data.make(Crew())
-    pairs = data.with_texts(pq.read_table(data.paths["full"]))
-    judge, calls = module.judge_pairs, []
-    monkeypatch.setattr(
-        module, "judge_pairs", lambda *given, **named: calls.append(1) or judge(*given, **named)
-    )
-    place = pairs.column_names.index("prompt")
+def test_the_draw_goes_by_the_prompt_and_not_by_the_order_of_the_file(ablation, pair_table):
+    module, _ = ablation()
+    every = pair_table([{"prompt_id": f"p{row // 5}"} for row in range(70)])
+    shuffled = every.take(pa.array(np.random.default_rng(0).permutation(70)))
+
+    def first_pairs(table, seed):
+        return [table["pair_id"][row].as_py() for row in module.order_of(table, seed)[:12]]
+
+    assert first_pairs(every, 0) == first_pairs(shuffled, 0)
+    assert first_pairs(every, 0) != first_pairs(every, 1)
+
+
+def test_another_text_of_a_pair_is_trained_and_judged_anew(ablation, judgings, ready):
+    pairs = pq.read_table(ready)
+    column = pairs.column_names.index("prompt")
     for ending in ("", "!"):
         prompts = [f"{prompt}{ending}" for prompt in pairs["prompt"].to_pylist()]
-        write_table(pairs.set_column(place, "prompt", pa.array(prompts, pa.large_string())), ready)
-        variants = {"ready": {"pairs": str(ready)}, "full": {}}
+        write_table(pairs.set_column(column, "prompt", pa.array(prompts, pa.large_string())), ready)
         module, config = ablation(
-            variants=variants, raters={"features": FAST}, pairs_used=[1.0], natural=False
-        )
-        calls.clear()
+            variants={"ready": {"pairs": str(ready)}, "full": {}},
+            raters={"features": FAST}, pairs_used=[1.0], natural=False,
+        )  # fmt: skip
+        judgings["count"] = 0
         module.main(config)
-        assert len(calls) == 2, "one training for each variant"
-
-
-def test_texts_are_taken_without_reading_them_all(ablation, tmp_path):
-    module, _ = ablation()
-    texts = [f"{row:04d}" * 1_000 for row in range(2_000)]
-    with pa.OSFile(str(tmp_path / "texts.arrow"), "wb") as sink:
-        schema = pa.schema([("text", pa.large_string())])
-        with pa.ipc.new_file(sink, schema) as writer:
-            for start in range(0, 2_000, 100):
-                some = pa.array(texts[start : start + 100], pa.large_string())
-                writer.write_batch(pa.record_batch([some], schema=schema))
-    with pa.memory_map(str(tmp_path / "texts.arrow")) as source:
-        column = pa.ipc.open_file(source).read_all()["text"]
-        places = np.array([1_999, 3, 150, 3, 0, 700])
-        usual = pa.default_memory_pool()
-        pool = pa.proxy_memory_pool(usual)
-        pa.set_memory_pool(pool)
-        try:
-            found = module.take_texts(column, places).to_pylist()
-        finally:
-            pa.set_memory_pool(usual)
-    assert found == [texts[place] for place in places]
-    assert pool.max_memory() < 500_000, "all texts are 8 MB"
+        assert judgings["count"] == 2, "one training for each variant"
 
 
 # The figures ----------------------------------------------------------------------------------
@@ -511,11 +515,11 @@ def test_a_pair_labelled_both_ways_is_judged_once_and_counts_for_both(pair_table
     pairs, tests = join_test_sets(sets)
     assert pairs.num_rows == 3
     assert [test.flipped.tolist() for test in tests] == [[False, False], [True, False, False]]
-    arms = [AblationArm("r on one@5", "r", "one", 5, True), AblationArm("l", "l")]
+    arms = [Arm("r on one@5", "r", "one", 5, True), Arm("l", "l")]
     # The first pair right, the second (a, c) wrong, the third a tie.
     credit = {"r on one@5": [np.array([1.0, 0.0, 0.5])] * 2, "l": [np.zeros(3)]}
     kinds = {"r on one@5": "test", "l": "longer"}
-    study = ablation_study(arms, credit, kinds, pairs, tests, "one")
+    study = ablation_study(arms, credit, kinds, pairs, tests, "one", ["one"])
     assert study.cell("r on one@5", "one").agreement.mean == 0.5
     assert study.cell("r on one@5", "other").agreement.mean == pytest.approx((0 + 0.5 + 0) / 3)
     # a is the shortest: who calls the chosen a right prefers the shorter.
@@ -530,7 +534,7 @@ def test_a_pair_labelled_both_ways_is_judged_once_and_counts_for_both(pair_table
     )
     lengths = []
     for (of, tests), credit in ((alone, 1.0), (flipped, 0.0)):
-        study = ablation_study([arms[1]], {"l": [np.array([credit])]}, kinds, of, tests, "x")
+        study = ablation_study([arms[1]], {"l": [np.array([credit])]}, kinds, of, tests, "x", ["x"])
         lengths.append(study.cells[0].prefers_longer.mean)
     assert lengths == [0.0, 0.0]
 
@@ -543,19 +547,21 @@ def test_only_the_same_amounts_are_compared_and_holm_counts_them_all(pair_table)
     for variant, natural in (("full", 6), ("naive", 9)):
         for used in sorted({3, 6, natural}):
             name = f"r on {variant}@{used}"
-            arms.append(AblationArm(name, "r", variant, used, used <= 6, used == natural))
+            arms.append(Arm(name, "r", variant, used, used <= 6, used == natural))
             credit[name] = [random.random(6), random.random(6)]
     kinds = {arm.name: "test" for arm in arms}
-    study = ablation_study(arms, credit, kinds, pairs, tests, "full")
-    compared = [(c.comparison.rater, c.comparison.reference, c.natural) for c in study.contrasts]
+    study = ablation_study(arms, credit, kinds, pairs, tests, "full", ["full"])
+    compared = [(c.axis, c.comparison.rater, c.comparison.reference) for c in study.contrasts]
     assert compared == [
-        ("r on naive@6", "r on full@6", False),
-        ("r on naive@9", "r on full@6", True),
+        ("variant", "r on naive@6", "r on full@6"),
+        ("variant", "r on naive@9", "r on full@6"),
+        ("pairs", "r on full@6", "r on full@3"),
     ]
-    raw = sorted(contrast.comparison.p_value for contrast in study.contrasts)
-    adjusted = sorted(contrast.comparison.p_holm for contrast in study.contrasts)
-    assert adjusted[0] == pytest.approx(min(1, 2 * raw[0]))
-    assert "against full, p by Holm over 2" in ablation_text(study)
+    of_variants = [contrast.comparison for contrast in study.contrasts[:2]]
+    raw = [comparison.p_value for comparison in of_variants]
+    assert min(c.p_holm for c in of_variants) == pytest.approx(min(1, 2 * min(raw)))
+    assert study.contrasts[2].comparison.p_holm == study.contrasts[2].comparison.p_value
+    assert "r on naive@9 against r on full@6, test full" in ablation_text(study)
 
 
 def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):
@@ -569,13 +575,13 @@ def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):
 def test_variants_with_as_many_pairs_are_compared_once_and_seeds_side_by_side(pair_table):
     sets = {"full": keys_of(pair_table, itertools.combinations("abcd", 2))}
     pairs, tests = join_test_sets(sets)
-    arms = [AblationArm(f"r on {name}@6", "r", name, 6, True, True) for name in ("full", "other")]
+    arms = [Arm(f"r on {name}@6", "r", name, 6, True, True) for name in ("full", "other")]
     credit = {
         "r on full@6": [np.zeros(6), np.full(6, 0.5)],
         "r on other@6": [np.ones(6), np.array([0.5] * 5 + [1.0])],
     }
     kinds = {arm.name: "test" for arm in arms}
-    study = ablation_study(arms, credit, kinds, pairs, tests, "full")
+    study = ablation_study(arms, credit, kinds, pairs, tests, "full", ["full"])
     (contrast,) = study.contrasts
     assert contrast.seeds == [1.0, pytest.approx(0.5 / 6)]
     assert contrast.comparison.difference.mean == pytest.approx(np.mean(contrast.seeds))
@@ -586,14 +592,14 @@ def test_variants_with_as_many_pairs_are_compared_once_and_seeds_side_by_side(pa
 def test_names_of_others_are_text_in_files(pair_table, tmp_path):
     wicked = "=1+1\x1b[2J\nnew"
     pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
-    arms = [AblationArm("a", wicked, wicked, 2, True, True)]
-    arms.append(AblationArm("b", wicked, "other", 2, True, True))
+    arms = [Arm("a", wicked, wicked, 2, True, True)]
+    arms.append(Arm("b", wicked, "other", 2, True, True))
     credit = {arm.name: [np.array([1.0, 0.0])] for arm in arms}
-    study = ablation_study(arms, credit, {"a": "t", "b": "t"}, pairs, tests, wicked)
+    study = ablation_study(arms, credit, {"a": "t", "b": "t"}, pairs, tests, wicked, [wicked])
     text = ablation_text(study)
     assert "\x1b" not in text
     assert "=1+1[2J new" in text
-    write_ablation_csv(study, tmp_path / "cells.csv")
+    write_csv(ablation_rows(study), tmp_path / "cells.csv")
     with (tmp_path / "cells.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["rater"] for row in rows} == {f"'{wicked}"}
@@ -602,9 +608,9 @@ def test_names_of_others_are_text_in_files(pair_table, tmp_path):
 def test_files_of_plots_differ_where_small_and_large_letters_are_one(pair_table):
     sets = {name: keys_of(pair_table, [("a", "b"), ("c", "d")]) for name in ("full", "Full")}
     pairs, tests = join_test_sets(sets)
-    arms = [AblationArm("a", "r", "full", 2, True, True)]
-    study = ablation_study(arms, {"a": [np.ones(2)]}, {"a": "t"}, pairs, tests, "full")
-    names = list(draw_curves(study))
+    arms = [Arm("a", "r", "full", 2, True, True)]
+    study = ablation_study(arms, {"a": [np.ones(2)]}, {"a": "t"}, pairs, tests, "full", ["full"])
+    names = list(draw_panels(study))
     assert len({name.lower() for name in names}) == 2
 
 
@@ -612,17 +618,19 @@ def test_of_many_bands_only_that_of_the_reference_is_drawn(pair_table, monkeypat
     from matplotlib.axes import Axes  # noqa: PLC0415
 
     bands = []
-    fill = Axes.fill_between
+    draw = Axes.vlines
     monkeypatch.setattr(
-        Axes, "fill_between", lambda *given, **named: bands.append(1) or fill(*given, **named)
+        Axes, "vlines", lambda *given, **named: bands.append(1) or draw(*given, **named)
     )
     pairs, tests = join_test_sets({"v1": keys_of(pair_table, [("a", "b"), ("c", "d")])})
-    arms = [AblationArm(f"r{n}", "r", f"v{n}", 1_200, True) for n in range(4)]
+    arms = [Arm(f"r{n}", "r", f"v{n}", 1_200, True) for n in range(4)]
     credit = {arm.name: [np.array([1.0, 0.0])] for arm in arms}
     counted = []
     for some in (arms[:3], arms):
         kinds = dict.fromkeys(credit, "t")
-        (panel,) = draw_curves(ablation_study(some, credit, kinds, pairs, tests, "v1")).values()
+        (panel,) = draw_panels(
+            ablation_study(some, credit, kinds, pairs, tests, "v1", ["v1"])
+        ).values()
         counted.append((len(bands), panel.caption.split("Band: ")[1][:3]))
         bands.clear()
     assert counted == [(3, "its"), (1, "v1’")]
@@ -631,9 +639,11 @@ def test_of_many_bands_only_that_of_the_reference_is_drawn(pair_table, monkeypat
 def test_names_of_others_are_text_on_the_page(pair_table):
     wicked = "<script>alert(1)</script>"
     pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
-    arms = [AblationArm("a", f"{wicked}/r", wicked, 2, True, True)]
-    study = ablation_study(arms, {"a": [np.array([1.0, 0.0])]}, {"a": "t"}, pairs, tests, wicked)
-    panels = draw_curves(study)
+    arms = [Arm("a", f"{wicked}/r", wicked, 2, True, True)]
+    study = ablation_study(
+        arms, {"a": [np.array([1.0, 0.0])]}, {"a": "t"}, pairs, tests, wicked, [wicked]
+    )
+    panels = draw_panels(study)
     assert all("/" not in name and "<" not in name for name in panels)
     page = render_ablation(
         title=wicked,
@@ -649,142 +659,24 @@ def test_names_of_others_are_text_on_the_page(pair_table):
     assert "Trained on 2 pairs of &lt;script&gt;" in page
 
 
-# What is shared -------------------------------------------------------------------------------
-
-
-def test_a_store_of_features_changes_nothing_and_computes_each_story_once(
-    pair_table, tmp_path, monkeypatch
-):
-    texts = [
-        f"Story {place}, with {'more, ' * (place % 7)}words; and, perhaps" for place in range(40)
+def test_sizes_are_compared_at_one_amount_and_unknown_ones_left_out():
+    arms = [
+        Arm("b@5", "b", "full", 5, True, family="f", parameters=30),
+        Arm("a@5", "a", "full", 5, True, family="f", parameters=20),
+        Arm("a@9", "a", "full", 9, True, family="f", parameters=20),
+        Arm("b@9", "b", "full", 9, True, family="f", parameters=30),
+        Arm("a on x@9", "a", "x", 9, True, family="f", parameters=20),
+        Arm("c", "c", family="f", parameters=10),
+        Arm("d", "d", family="f"),
+        Arm("e", "e", parameters=5),
     ]
-    rows = [
-        {"chosen": texts[place], "rejected": texts[-1 - place], "prompt_id": f"p{place % 5}"}
-        for place in range(20)
-    ]
-    pairs = pair_table(rows)
-    plain = fit_features(pairs, FeatureOptions(c=[0.1, 1.0]))
-    options = FeatureOptions(c=[0.1, 1.0], store=tmp_path / "store")
-    stored = fit_features(pairs, options)
-    assert stored.coefficients.tolist() == plain.coefficients.tolist()
-    prompts = ["a prompt"] * 40
-    # Not what this process remembers: what lies on disk.
-    again = FeatureStore(tmp_path / "store")
-    counted = []
-    compute = feature_matrix
-    monkeypatch.setattr(
-        "litbench.models.features.feature_matrix",
-        lambda p, s: counted.append(len(s)) or compute(p, s),
-    )
-    prompts = pairs["prompt"].to_pylist()
-    given = pairs["chosen"].to_pylist()
-    assert again.matrix(prompts, given).tolist() == compute(prompts, given).tolist()
-    assert counted == []
-    assert plain.score(prompts, given).tolist() == stored.score(prompts, given).tolist()
-    other = ["Another prompt"] * 3 + prompts[:1]
-    mixed = [given[0], given[0], given[1], given[0]]
-    assert again.matrix(other, mixed).tolist() == compute(other, mixed).tolist()
-    assert counted == [len(given), 2], "one plain score, then the two new ones of four"
-
-
-def test_a_store_uses_several_processes_for_many_stories(tmp_path, monkeypatch):
-    monkeypatch.setattr("litbench.models.features._STORIES_PER_PROCESS", 5)
-    monkeypatch.setattr("litbench.models.features._STORIES_AT_ONCE", 3)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    stories = [f"A story, {'really ' * place} number {place}." for place in range(11)]
-    prompts = [f"prompt {place}" for place in range(11)]
-    found = FeatureStore(tmp_path).matrix(prompts, stories)
-    assert found.tolist() == feature_matrix(prompts, stories).tolist()
-
-
-def test_a_damaged_file_of_a_store_is_as_good_as_none(tmp_path):
-    store = FeatureStore(tmp_path)
-    found = store.matrix(["p"], ["A story."])
-    (path,) = store.folder.glob("*.arrow")
-    whole = path.read_bytes()
-    flipped = bytes(byte ^ (place % 97 == 0) for place, byte in enumerate(whole))
-    for broken in (b"", whole[:-20], whole[: len(whole) // 2], flipped):
-        path.write_bytes(broken)
-        assert FeatureStore(tmp_path).matrix(["p"], ["A story."]).tolist() == found.tolist()
-        assert path.read_bytes() == whole
-
-
-def test_a_store_on_a_full_disk_says_so_and_leaves_no_half_file(tmp_path):
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    store = FeatureStore(tmp_path)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))
-    try:
-        with pytest.raises(DataError, match=r"cannot write .*free space"):
-            store.matrix(["p"] * 9, [f"Story {place}." for place in range(9)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(store.folder.iterdir()) == []
-    assert (
-        store.matrix(["p"], ["Story 1."]).tolist() == feature_matrix(["p"], ["Story 1."]).tolist()
-    )
-
-
-def test_a_store_is_another_one_for_other_libraries(tmp_path, monkeypatch):
-    folder = FeatureStore(tmp_path).folder
-    monkeypatch.setattr("pyarrow.__version__", "0.0")
-    assert FeatureStore(tmp_path).folder != folder
-
-
-def test_two_processes_fill_one_store(tmp_path):
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from litbench.models.features import FeatureStore\n"
-        "store = FeatureStore(Path(sys.argv[1]))\n"
-        "print('ready', flush=True)\n"
-        "for start in range(0, 60, 6):\n"
-        "    store.matrix(['p'] * 9, [f'Story, number {n}' for n in range(start, start + 9)])\n"
-    )
-    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
-    store = FeatureStore(tmp_path)
-    texts = [f"Story, number {n}" for n in range(66)]
-    with other:
-        assert other.stdout.readline() == b"ready\n"
-        for start in range(54, -1, -6):
-            store.matrix(["p"] * 9, texts[start : start + 9])
-    assert other.returncode == 0
-    texts = texts[:60]
-    store = FeatureStore(tmp_path)
-    files = set(store.folder.iterdir())
-    assert store.matrix(["p"] * 60, texts).tolist() == feature_matrix(["p"] * 60, texts).tolist()
-    assert set(store.folder.iterdir()) == files, "nothing was missing"
-
-
-def test_a_crew_shares_all_work_once():
-    work = list(range(11))
-    jobs = [Crew.of_part(f"{number}/3") for number in (1, 2, 3)]
-    crews = [Crew(index, 2).within(job) for job in jobs for index in (0, 1)]
-    shares = [crew.share(work) for crew in crews]
-    assert sorted(itertools.chain(*shares)) == work
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    assert [crew.leads for crew in crews] == [True, False, False, False, False, False]
-    for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3"):
-        with pytest.raises(ConfigError, match="part is"):
-            Crew.of_part(wrong)
+    found = {family: [arm.name for arm in of] for family, of in by_family(arms, "full").items()}
+    assert found == {"f": ["c", "a@9", "b@9"]}
 
 
 @pytest.mark.parametrize(
-    ("given", "devices"),
-    [
-        ({"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}, "1"),
-        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,7"}, "7"),
-        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}, ""),
-        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "ACCELERATE_USE_CPU": "True"}, ""),
-        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "ACCELERATE_USE_CPU": "False"}, "1"),
-        ({"WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": "4,7"}, "4,7"),
-        ({}, None),
-    ],
+    ("parameters", "text"),
+    [(22_713_728, "22.7M"), (1_235_814_400, "1.24B"), (999_999_999, "1B"), (950, "950")],
 )
-def test_a_process_that_trains_alone_has_one_device_and_no_group(given, devices):
-    environment = {"MASTER_PORT": "29500", "LOCAL_WORLD_SIZE": "2", "HOME": "/home", **given}
-    leave_the_group(environment)
-    assert environment.get("CUDA_VISIBLE_DEVICES") == devices
-    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"} & environment.keys()
-    # A store of features divides the cores by it.
-    assert environment["LOCAL_WORLD_SIZE"] == "2"
-    assert environment["HOME"] == "/home"
+def test_sizes_are_written_in_the_usual_short_form(parameters, text):
+    assert write_size(parameters) == text

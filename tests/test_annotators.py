@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from litbench.metrics.annotators import (
     annotator_agreement,
     annotators_json,
-    annotators_text,
     krippendorff_alpha,
 )
+from litbench.metrics.printing import annotators_text
 
 ANNOTATORS = ("ada", "bo", "cy", "di")
 
@@ -103,20 +103,6 @@ def test_a_judge_that_prefers_the_other_story_gets_one_minus(seed):
     assert row.comparison.difference.mean == pytest.approx(by_name["j"] - found.one_annotator.mean)
 
 
-def test_a_judge_that_is_one_of_the_people_scores_as_one_of_them():
-    draws = []
-    for seed in range(40):
-        everyone = panel(seed, names=(*ANNOTATORS, "judge"))
-        judge = everyone.pop("judge")
-        first, second, clusters = pairs_of(12, 4)
-        credit = credit_of(judge, first, second)
-        found = annotator_agreement(everyone, first, second, clusters, {"judge": credit})
-        assert found is not None
-        draws.append(found.raters[0].comparison.difference.mean)
-    # The standard error of the mean of 40 such differences is below 0.01.
-    assert abs(np.mean(draws)) < 0.02
-
-
 def test_people_who_toss_coins_score_one_half_whatever_the_gap():
     # Chosen by the mean of the whole panel, such pairs would flatter each of its people.
     whole, gaps = [], {0.0: [], 1.0: []}
@@ -161,12 +147,6 @@ def test_slots_are_said_and_get_no_row_each():
     assert "positions in a list" in annotators_text(found)
     told = annotator_agreement(ratings, first, second, clusters, {})
     assert "positions" not in annotators_text(told)
-    assert "ada 0." in annotators_text(told)
-    crowd = panel(5, names=[f"person {k}" for k in range(13)])
-    many = annotator_agreement(crowd, first, second, clusters, {})
-    assert len(many.by_annotator) == 13
-    assert "person 0" not in annotators_text(many)
-    assert not annotators_json(many)["few_annotators"]
 
 
 def test_names_move_no_cursor():

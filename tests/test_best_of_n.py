@@ -1,8 +1,6 @@
 """Best of n: the curve is what drawing subsets gives, and says nothing that rewards cannot say."""
 
-import csv
 import itertools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,8 +27,8 @@ from litbench.metrics.best_of_n import (
     sizes,
     with_comparisons,
 )
-from litbench.records import PAIRS, STORIES, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, STORIES
+from litbench.tables import read_table, write_table
 
 WORDS = [
     "lantern",
@@ -190,6 +189,10 @@ def choose(
 LONGER = {"longer": {"kind": "longer"}}
 
 
+def choices_in(folder: Path) -> list[dict[str, Any]]:
+    return list(pa_csv.read_csv(folder / "out/best_of_n.csv").to_pylist())
+
+
 def test_prompts_go_by_their_text_whatever_their_names(
     load_program: Callable[[str], ModuleType], story_table: Callable[..., pa.Table], tmp_path: Path
 ) -> None:
@@ -209,6 +212,7 @@ def test_prompts_go_by_their_text_whatever_their_names(
     assert {(pair["chosen_story_id"], pair["rejected_story_id"]) for pair in pairs} == {
         ("s2", "s0"), ("s3", "s1"),
     }  # fmt: skip
+    assert {pair["chosen_source"] for pair in pairs} == {"test"}
     assert read_manifest(tmp_path / "out")["counts"]["prompts"] == 2
 
 
@@ -229,15 +233,10 @@ def test_the_program_keeps_best_and_worst(
         best = next(row for row in own if row["story_id"] == pair["chosen_story_id"])
         assert best["rank"] == 1
         assert best["second_reward"] == -best["reward"]
-    content = json.loads((tmp_path / "out/best_of_n.json").read_text())
-    last = content["choices"][-1]
-    assert last["n"] == 5
-    assert last["beats_random"]["mean"] < 0.2
-    assert last["second_gain"]["mean"] == pytest.approx(-last["gain"]["mean"])
-    with (tmp_path / "out/best_of_n.csv").open() as file:
-        table = list(csv.DictReader(file))
-    assert [int(row["n"]) for row in table] == [1, 2, 4, 5]
-    assert float(table[-1]["gain"]) == pytest.approx(last["gain"]["mean"], abs=1e-6)
+    table = choices_in(tmp_path)
+    assert [row["n"] for row in table] == [1, 2, 4, 5]
+    assert table[-1]["beats_random_mean"] < 0.2
+    assert table[-1]["second_gain_mean"] == pytest.approx(-table[-1]["gain_mean"])
     page = (tmp_path / "out/best_of_n.html").read_text()
     assert "within its prompt only" in page
     assert (tmp_path / "out/best_of_n_gain.svg").read_text().startswith("<?xml")
@@ -247,12 +246,12 @@ def test_the_program_keeps_best_and_worst(
 def test_a_rater_that_compares_is_asked_about_drawn_pairs(
     choose: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    counts = choose(rater=LONGER, second={"coin": {"kind": "random"}}, comparisons=3, x_axis="kl")
+    counts = choose(rater=LONGER, second={"coin": {"kind": "random"}}, comparisons=3)
     assert counts["comparisons"] == 6 * 3 * 3
-    choices = json.loads((tmp_path / "out/best_of_n.json").read_text())["choices"]
-    assert choices[0]["beats_random"] is None
-    assert all(one["second_gain"] is None for one in choices)
-    assert all(0.1 < one["beats_random"]["mean"] < 0.9 for one in choices[1:])
+    choices = choices_in(tmp_path)
+    assert choices[0]["beats_random_mean"] is None
+    assert all(one["second_gain_mean"] is None for one in choices)
+    assert all(0.1 < one["beats_random_mean"] < 0.9 for one in choices[1:])
 
 
 def test_a_comparing_rater_is_read_the_right_way_round(
@@ -284,8 +283,7 @@ def test_a_comparing_rater_is_read_the_right_way_round(
     )
 
     def shares() -> list[float]:
-        choices = json.loads((tmp_path / "out/best_of_n.json").read_text())["choices"]
-        return [one["beats_random"]["mean"] for one in choices[1:]]
+        return [one["beats_random_mean"] for one in choices_in(tmp_path)[1:]]
 
     choose(rater=LONGER, second=LONGER)
     exact = shares()
@@ -343,7 +341,7 @@ def test_a_killed_run_keeps_rewards_and_verdicts_and_ends_in_the_same_bytes(
             choose(**keys)
     room[0] = 10**9
     # What another config has left, and what a kill leaves of a half-written part.
-    for name in ("rewards-0123.parquet", ".part-half.parquet"):
+    for name in ("rewards-0123.json", ".part-half.parquet"):
         (tmp_path / "out/parts" / name).touch()
     choose(**keys)
     assert given == all_given, "nothing is asked twice"
@@ -358,11 +356,11 @@ def test_a_killed_run_keeps_rewards_and_verdicts_and_ends_in_the_same_bytes(
 def test_a_column_of_rewards_will_do(
     choose: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert choose(reward="taste", second_reward="n_words")["pairs"] == 6
+    assert choose(rater="taste", second="n_words")["pairs"] == 6
     pairs = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
     assert {pair["chosen_story_id"][-1] for pair in pairs} == {"4"}
     capsys.readouterr()
-    choose(reward="taste", second_reward="n_words")
+    choose(rater="taste", second="n_words")
     assert "unchanged" in capsys.readouterr().out
 
 
@@ -370,11 +368,10 @@ def test_a_column_of_rewards_will_do(
     ("keys", "error", "says"),
     [
         ({}, ConfigError, "nobody chooses"),
-        ({"rater": LONGER, "reward": "taste"}, ConfigError, "give one of them"),
         ({"rater": {**LONGER, "b": {"kind": "talk"}}}, ConfigError, "give one"),
         ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
-        ({"reward": "tase"}, DataError, "taste"),
-        ({"reward": "text"}, DataError, "no numbers"),
+        ({"rater": "tase"}, DataError, "taste"),
+        ({"rater": "text"}, DataError, "no numbers"),
         ({"rater": LONGER, "least_stories": 1}, ConfigError, "at least 2"),
         ({"rater": LONGER, "least_stories": 6}, DataError, "no prompt has 6"),
     ],
@@ -392,3 +389,23 @@ def test_names_of_raters_are_text_on_the_page(
     choose(rater={"<script>x</script>": {"kind": "longer"}}, second={"=1+1": {"kind": "shorter"}})
     assert "<script>x" not in (tmp_path / "out/best_of_n.html").read_text()
     assert "<script>x" not in (tmp_path / "out/best_of_n_gain.svg").read_text()
+
+
+def test_stories_of_several_generators_are_pooled(
+    load_program: Callable[[str], ModuleType], story_table: Callable[..., pa.Table], tmp_path: Path
+) -> None:
+    program, paths = load_program("eval/best_of_n.py"), []
+    for source in ("small", "large"):
+        rows = [
+            {"story_id": f"{source}{k}", "source": source, "text": "word " * (k + len(source))}
+            for k in range(3)
+        ]
+        paths.append(str(tmp_path / f"{source}.parquet"))
+        write_table(story_table(rows), Path(paths[-1]))
+    keys = {"out": str(tmp_path / "out"), "rater": LONGER}
+    program.main(build(program.Config, {**keys, "stories": paths}))
+    (pair,) = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
+    assert {pair["chosen_source"], pair["rejected_source"]} <= {"small", "large"}
+    assert len(read_table(tmp_path / "out/stories.parquet", STORIES)) == 6
+    with pytest.raises(DataError, match="3 rows repeat a story_id"):
+        program.main(build(program.Config, {**keys, "stories": [paths[0], paths[0]]}))

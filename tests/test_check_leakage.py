@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from litbench.records import write_table
+from litbench.tables import write_table
 
 PROGRAM = "data_prep/check_leakage.py"
 

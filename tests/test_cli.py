@@ -77,11 +77,11 @@ def test_what_json_cannot_hold_is_null_and_told(
     first, second = (
         json.loads(line, parse_constant=strict) for line in out.read_text().splitlines()
     )
-    assert (first["x"], first["in"]) == (None, {"y": None, "z": [None, 2.5]})
+    assert (first["x"], first["in"]) == (None, '{"y":Infinity,"z":[-Infinity,2.5]}')
     assert (second["x"], second["in"]) == (1.5, None)
     manifest = json.loads(out.with_name("out.jsonl.manifest.json").read_text())
-    assert manifest["counts"]["not_finite_made_null"] == {"in": 2, "x": 1}
-    told = "null, since JSON has neither NaN nor infinity: in (2), x (1)"
+    assert manifest["counts"]["not_finite_made_null"] == {"x": 1}
+    told = "null, since JSON has neither NaN nor infinity: x (1)"
     assert told in capsys.readouterr().err
     # Parquet holds them, and they stay.
     run(monkeypatch, *arguments, tmp_path / "out.parquet")
@@ -106,7 +106,7 @@ def test_one_story_can_be_scored_from_the_command_line(
     assert float(capsys.readouterr().out) == pytest.approx(expected, abs=1e-6)
 
 
-def test_rows_that_cannot_be_scored_are_set_aside_and_counted(
+def test_rows_that_cannot_be_scored_are_rejected_and_counted(
     tmp_path: Path,
     model_folder: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,14 +32,11 @@ from fake_reddit import (
 from litbench.errors import ConfigError, LitBenchError
 from litbench.records import STORIES
 from litbench.sources.posts import hash_author
-from litbench.sources.reddit import Patience, RedditError
+from litbench.sources.reddit import RedditError
 from litbench.tables import read_table
 from litbench.text import count_words_of
 
 PROGRAM = "data_prep/collect_reddit.py"
-# A good answer may be late on a busy machine; where a server hangs, a client gives up sooner.
-QUICK = Patience(timeout_seconds=30, first_wait_seconds=0.005, max_tries=12)
-HASTY = replace(QUICK, timeout_seconds=3)
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def collect(
 
     def run(server: FakeReddit, name: str = "out", **config: Any) -> list[dict[str, Any]]:
         server.take_over(monkeypatch, tmp_path / "settings")
-        settings = {"listings": ["new"], "patience": QUICK, **config}
+        settings = {"listings": ["new"], **config}
         module.main(module.Config(out=tmp_path / name, **settings))
         rows: list[dict[str, Any]] = pq.read_table(tmp_path / name / "stories.parquet").to_pylist()
         return rows
@@ -127,7 +123,7 @@ def test_all_top_level_comments_of_prompts_become_stories_with_so_many_requests(
     assert counts["comments"]["deleted"] == bodies["[deleted]"] > 0
     assert counts["comments"]["removed"] == bodies["[removed]"] > 0
     assert counts["comments"]["edited"] == sum(bool(c["edited"]) for c in wanted.values()) > 0
-    assert counts["comments"]["rows"] == counts["comments"]["top_level"] == len(wanted)
+    assert counts["comments"]["rows"] == len(wanted)
     assert counts["requests_of_this_run"]["requests"] == server.requests
     # What was written is a stories table for the next program.
     assert read_table(tmp_path / "out" / "stories.parquet", STORIES).num_rows == len(wanted)
@@ -156,41 +152,22 @@ def test_skipped_posts_are_counted_with_their_reason(
     assert Counter(json.loads(line)["reason"] for line in lines) == counts["skipped"]
 
 
-def test_every_post_counts_as_a_prompt_when_the_config_says_so(
-    collect: Callable[..., Any],
-) -> None:
-    world = World()
-    for title in ("[WP] One", "[PI] Two", "Three"):
-        world.add_comment(world.add_post(title), f"story of {title}")
-    with FakeReddit(world) as server:
-        assert len(collect(server, "wp")) == 1
-        assert len(collect(server, "pi", prompt_tags=["pi"])) == 1
-        assert len(collect(server, "all", prompt_tags=None)) == 3
-
-
 def test_searches_posts_and_listings_find_each_post_once(
     collect: Callable[..., Any], tmp_path: Path
 ) -> None:
     world = make_world(4, posts=5)
     names = list(world.posts)[:5]
-    table = tmp_path / "prompts.csv"
-    table.write_text("title\n" + f'"{world.posts[names[0]]["title"]}"\n', encoding="utf-8")
-    ids = tmp_path / "ids.jsonl"
-    ids.write_text(json.dumps({"post_id": names[1]}) + "\n", encoding="utf-8")
     with FakeReddit(world) as server:
         rows = collect(
             server,
             listings=[],
-            prompts_from=str(table),
-            prompt_column="title",
-            posts_from=str(ids),
-            prompts=[world.posts[names[2]]["title"]],
-            posts=[names[0], f"https://www.reddit.com/comments/{names[3]}/a_title/"],
+            prompts=[world.posts[name]["title"] for name in (names[0], names[2])],
+            posts=[names[0], names[1], f"https://www.reddit.com/comments/{names[3]}/a_title/"],
         )
         assert server.answered["search"] == 2
         assert server.answered["comments"] == 4
     assert {row["prompt_id"] for row in rows} == {f"t3_{name}" for name in names[:4]}
-    assert manifest(tmp_path / "out")["posts"]["found_again"] == 1
+    assert manifest(tmp_path / "out")["posts"]["found"] == 4
 
 
 def test_scores_that_are_hidden_or_young_are_null_and_no_request_is_repeated_for_the_rule(
@@ -210,43 +187,7 @@ def test_scores_that_are_hidden_or_young_are_null_and_no_request_is_repeated_for
         assert server.requests == before
 
 
-def test_half_a_surrogate_pair_is_mended_and_counted(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
-    world = World()
-    post = world.add_post("[WP] One \udc00")
-    world.add_comment(post, "half \ud83d pair")
-    world.add_comment(post, "whole 🏰 pair")
-    with FakeReddit(world) as server:
-        rows = collect(server)
-    assert {row["text"] for row in rows} == {"half � pair", "whole 🏰 pair"}
-    assert {row["prompt"] for row in rows} == {"[WP] One �"}
-    assert manifest(tmp_path / "out")["comments"]["mended_texts"] == 2
-
-
-def test_rows_that_name_nothing_do_not_end_a_collection(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
-    world = make_world(4, posts=2)
-    names = list(world.posts)
-    prompts, posts = tmp_path / "prompts.jsonl", tmp_path / "posts.jsonl"
-    lines = [{"prompt": "[IP] 🏰"}, {"prompt": world.posts[names[0]]["title"]}]
-    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    lines = [{"post_id": None}, {"post_id": names[1]}, {"post_id": "not/a/post"}]
-    posts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    with FakeReddit(world) as server:
-        tables = {"prompts_from": str(prompts), "posts_from": str(posts)}
-        rows = collect(server, listings=[], **tables)
-        assert {row["prompt_id"] for row in rows} == {f"t3_{name}" for name in names[:2]}
-        for wrong in ({"prompts": ["[IP] 🏰"]}, {"posts": ["not/a/post"]}):
-            with pytest.raises(ConfigError):
-                collect(server, **wrong)
-    noted = (tmp_path / "out" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
-    found = {(row["file"], row["row"], row["column"]) for row in map(json.loads, noted)}
-    assert {(str(prompts), 1, "prompt"), (str(posts), 3, "post")} <= found
-
-
-def test_a_broken_comment_is_set_aside_and_the_others_stay(
+def test_a_broken_comment_is_rejected_and_the_others_stay(
     collect: Callable[..., Any], tmp_path: Path
 ) -> None:
     world = World()
@@ -270,6 +211,9 @@ def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
     with FakeReddit(world) as server:
         with pytest.raises(ConfigError, match="nothing to collect"):
             collect(server, listings=[])
+        for wrong in ({"prompts": ["[IP] 🏰"]}, {"posts": ["not/a/post"]}):
+            with pytest.raises(ConfigError):
+                collect(server, **wrong)
         with pytest.raises(ConfigError, match="'best/ever' is none"):
             collect(server, listings=["best/ever"])
         with pytest.raises(ConfigError, match="at least 1"):
@@ -283,48 +227,46 @@ def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
 # Faults ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 3])
 def test_faults_change_neither_the_table_nor_the_useful_requests(
-    collect: Callable[..., Any], tmp_path: Path, threads: int
+    collect: Callable[..., Any], tmp_path: Path
 ) -> None:
     world = make_world(5, posts=20)
     with FakeReddit(world, page=3) as calm:
         collect(calm, "calm", prompts=["of number"])
     with FakeReddit(world, page=3, faults=drawn_faults(18, 0.3), hang_seconds=60) as wild:
-        collect(wild, "wild", prompts=["of number"], threads=threads, patience=HASTY)
-        assert wild.faults["hang"] == 1
-        assert len(wild.faults) >= 7
-        # Each thread signs in for itself.
-        assert 1 <= wild.answered.pop("token") <= threads
-        assert calm.answered.pop("token") == 1
+        collect(wild, "wild", prompts=["of number"])
+        assert len(wild.faults) >= 6
         assert wild.answered == calm.answered
         assert not wild.violations
     assert calm.answered == {
-        "listing": 1, "search": 1, "comments": 20, "more comments": more_requests(world, 3),
+        "token": 1, "listing": 1, "search": 1, "comments": 20,
+        "more comments": more_requests(world, 3),
     }  # fmt: skip
     said = manifest(tmp_path / "wild")["requests_of_this_run"]
     assert said["requests"] == wild.requests
-    assert sum(said["faults"].values()) == wild.faults.total()
     tables = [(tmp_path / name / "stories.parquet").read_bytes() for name in ("calm", "wild")]
     assert tables[0] == tables[1]
 
 
-def test_a_reddit_that_stays_down_leaves_what_was_collected_and_the_next_run_goes_on(
-    collect: Callable[..., Any], tmp_path: Path
+def test_a_reddit_that_stays_down_leaves_what_was_collected_and_the_next_run_resumes(
+    collect: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(1)
-    few = replace(QUICK, max_tries=3)
-    with FakeReddit(world, faults=lambda number, _: "503" if number > 7 else None) as server:
-        with pytest.raises(RedditError, match=r"503.*\(5 posts are kept in"):
-            collect(server, patience=few)
+    down = FakeReddit(world, faults=lambda number, _: "503" if number > 7 else None)
+    with down, monkeypatch.context() as hurried:
+        hurried.setattr("litbench.sources.reddit._MOST_RETRIES", 2)
+        with pytest.raises(RedditError, match=r"503.*run the same command again"):
+            collect(down)
         assert not (tmp_path / "out" / "stories.parquet").exists()
-    with FakeReddit(world) as server:
+    with FakeReddit(world, now=NOW + 500) as server:
         rows = collect(server)
         assert server.answered == {"token": 1, "comments": 7}
     assert {row["story_id"] for row in rows} == set(stories_of(world))
+    times = {row["prompt_id"]: row["score_utc"] for row in rows}
+    assert Counter(times.values()) == {NOW: 5, NOW + 500: 7}, "a score keeps its time of reading"
 
 
-# Going on --------------------------------------------------------------------------------------
+# Resuming --------------------------------------------------------------------------------------
 
 
 def test_more_prompts_ask_for_what_is_new_only(collect: Callable[..., Any]) -> None:
@@ -354,21 +296,7 @@ def test_a_finished_collection_needs_neither_reddit_nor_credentials(
     module = load_program(PROGRAM)
     config = module.Config(out=tmp_path / "out", listings=["new"], min_score_age_hours=2)
     module.main(config)
-    assert "nothing was asked of Reddit" in capsys.readouterr().out
-
-
-def test_a_resumed_run_keeps_the_time_at_which_a_score_was_read(
-    collect: Callable[..., Any],
-) -> None:
-    world = make_world(1)
-    few = replace(QUICK, max_tries=2)
-    down = FakeReddit(world, faults=lambda number, _: "500" if number > 6 else None)
-    with down, pytest.raises(RedditError):
-        collect(down, patience=few)
-    with FakeReddit(world, now=NOW + 500) as server:
-        rows = collect(server)
-    times = {row["prompt_id"]: row["score_utc"] for row in rows}
-    assert Counter(times.values()) == {NOW: 4, NOW + 500: 8}
+    assert "  0 requests" in capsys.readouterr().out
 
 
 def test_another_salt_reads_again_so_that_authors_have_one_hash(
@@ -380,7 +308,7 @@ def test_another_salt_reads_again_so_that_authors_have_one_hash(
         collect(server)
         monkeypatch.setenv("LITBENCH_SALT", "another salt, long enough")
         module = load_program(PROGRAM)
-        module.main(module.Config(out=tmp_path / "out", listings=["new"], patience=QUICK))
+        module.main(module.Config(out=tmp_path / "out", listings=["new"]))
         assert server.answered["comments"] == 4
     rows = pq.read_table(tmp_path / "out" / "stories.parquet").to_pylist()
     hashes = {row["author"] for row in rows if row["author"] is not None}
@@ -433,38 +361,6 @@ def test_nothing_stays_of_a_post_to_skip_but_its_id(
         assert server.requests == before + 2
 
 
-def test_parts_that_nothing_uses_any_more_do_not_stay(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
-    world = World()
-    posts = [world.add_post(f"[WP] Number {number}") for number in range(2)]
-    for post in posts:
-        world.add_comment(post, f"story of {post}")
-    now = int(time.time())
-    with FakeReddit(world, now=now - 40 * 86_400) as server:
-        collect(server, listings=[], posts=posts)
-    with FakeReddit(world, now=now) as server:
-        collect(server, listings=[], posts=posts[1:], read_again_after_days=30)
-    left = everything_in(tmp_path / "out")
-    assert f"story of {posts[0]}".encode() not in left
-    assert f"story of {posts[1]}".encode() in left
-
-
-def test_how_reddit_is_asked_makes_no_other_product_and_is_not_published(
-    collect: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with FakeReddit(make_world(1)) as server:
-        collect(server)
-        capsys.readouterr()
-        runtime = {"threads": 2, "user_agent": "by u/RealName", "patience": Patience(max_tries=3)}
-        collect(server, **runtime)
-        assert "unchanged" in capsys.readouterr().out
-        collect(server, "other", **runtime)
-    assert b"RealName" not in everything_in(tmp_path)
-    written = json.loads((tmp_path / "other" / "manifest.json").read_text(encoding="utf-8"))
-    assert not written["config"].keys() & runtime.keys()
-
-
 # Secrets ---------------------------------------------------------------------------------------
 
 
@@ -473,8 +369,7 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str, **environment: s
     return subprocess.Popen(
         [
             sys.executable, str(ROOT / PROGRAM), "--out", str(tmp_path / "killed"), "--listings",
-            "[new]", "--prompts", "['of number']", "--patience.timeout_seconds", "5",
-            "--patience.first_wait_seconds", "0.005", *more,
+            "[new]", "--prompts", "['of number']", *more,
         ],
         env={**os.environ, **settings},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
@@ -482,16 +377,15 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str, **environment: s
 
 
 def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
-    world = make_world(1, posts=3)
     said = ""
-    with FakeReddit(world, faults=drawn_faults(5, 0.2), hang_seconds=60) as server:
-        for more in ((), ("--posts", "[abc]", "--patience.max_tries", "1")):
-            server.draw = drawn_faults(5, 0.2) if not more else (lambda *_: "500")
+    with FakeReddit(make_world(1, posts=3)) as server:
+        for more in ((), ("--posts", "[abc]")):
+            server.draw = (lambda *_: "401") if more else first_fault("503")
             process = run_process(server, tmp_path, *more)
             out, error = process.communicate(timeout=300)
             said += out + error
             assert process.returncode == (2 if more else 0)
-    assert "in 1 tries" in said
+    assert "refuses the credentials" in said
     everything = everything_in(tmp_path / "killed") + said.encode()
     for secret in (CLIENT_ID, CLIENT_SECRET, SALT, "token-", "Writer_", "asker_"):
         assert secret.encode() not in everything, secret
@@ -499,24 +393,25 @@ def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
     assert re.search(rb"t1_\w+", everything)
 
 
-def test_missing_credentials_end_the_program_with_what_to_set(
-    program_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("praw_client_id", "praw_client_secret", "praw_site"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    done = program_process(PROGRAM, "--out", tmp_path / "out", "--posts", "[abc]")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: Reddit's credentials are missing")
-    assert "export praw_client_id=... praw_client_secret=..." in done.stderr
+def first_fault(fault: str) -> Callable[[int, str], str | None]:
+    return lambda number, _kind: fault if number == 3 else None
 
 
 # Kills -----------------------------------------------------------------------------------------
 
 
-def kill_at_random_requests(
-    tmp_path: Path, collect: Callable[..., Any], seed: int, kills: int, faults: float
+@pytest.mark.parametrize(
+    ("kills", "faults"),
+    [
+        (2, 0),
+        pytest.param(10, 0, marks=pytest.mark.long),
+        pytest.param(10, 0.2, marks=pytest.mark.long),
+    ],
+)
+def test_a_run_that_is_killed_finishes_to_the_same_files(
+    tmp_path: Path, collect: Callable[..., Any], kills: int, faults: float
 ) -> None:
+    seed = 1 if kills == 2 else random.randrange(1_000_000)
     print(f"seed of the kills: {seed}")
     world = make_world(7, posts=25)
     with FakeReddit(world, page=4) as calm:
@@ -547,25 +442,3 @@ def kill_at_random_requests(
     for name in ("stories.parquet", "rejected.jsonl"):
         calm_bytes = (tmp_path / "calm" / name).read_bytes()
         assert (tmp_path / "killed" / name).read_bytes() == calm_bytes, out
-
-
-def test_a_run_killed_twice_finishes_to_the_same_file(
-    tmp_path: Path, collect: Callable[..., Any]
-) -> None:
-    kill_at_random_requests(tmp_path, collect, seed=1, kills=2, faults=0)
-
-
-@pytest.mark.long
-def test_a_run_killed_at_ten_random_requests_finishes_to_the_same_file(
-    tmp_path: Path, collect: Callable[..., Any]
-) -> None:
-    seed = random.randrange(1_000_000)
-    kill_at_random_requests(tmp_path, collect, seed, kills=10, faults=0)
-
-
-@pytest.mark.long
-def test_a_run_with_faults_killed_ten_times_finishes_to_the_same_file(
-    tmp_path: Path, collect: Callable[..., Any]
-) -> None:
-    seed = random.randrange(1_000_000)
-    kill_at_random_requests(tmp_path, collect, seed, kills=10, faults=0.2)

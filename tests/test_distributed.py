@@ -30,7 +30,7 @@ from litbench.models.training import (
     _trainer_class,
 )
 from litbench.models.training import last_whole_checkpoint as whole
-from litbench.records import write_table
+from litbench.tables import write_table
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
@@ -281,7 +281,7 @@ def test_one_process_of_a_machine_tokenises_for_all(monkeypatch, tmp_path):
     first = cached(["data"], lambda: make_tokenised([row], [], 0))
     second.join(timeout=100)
     assert found[0].table.equals(first.table)
-    assert len(list((tmp_path / "pairs").iterdir())) == 1
+    assert len(list((tmp_path / "pairs").glob("*.arrow"))) == 1
 
 
 BEFORE_COLLECTIVES = """

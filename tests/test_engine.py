@@ -11,7 +11,7 @@ import pytest
 
 from litbench.curation.engine import open_engine
 from litbench.errors import ConfigError, DataError
-from litbench.records import write_table
+from litbench.tables import write_table
 
 
 def letters(rows: int) -> pa.Table:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.comparisons import benjamini_hochberg, difference_interval, holm
+from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_text import (
     FEATURE_NAMES,
     FEATURES,
@@ -29,19 +30,17 @@ from litbench.metrics.explanation_text import (
 )
 from litbench.metrics.explanations import (
     ALL,
+    explanation_rows,
     explanation_study,
     explanations_json,
     explanations_text,
-    join,
     read_explanations,
-    read_study,
     stratified_difference,
-    write_explanations_csv,
 )
 from litbench.metrics.leaderboard import plain
-from litbench.records import write_table
 from litbench.report.explanations_page import draw_effects, examples_of, render_explanations
 from litbench.report.figures import standalone
+from litbench.tables import write_table
 
 PLOT = FEATURE_NAMES.index("plot")
 ATTACK = '<script>alert(1)</script><img src=x onerror="x"> The plot {{ 7 * 7 }} & more'
@@ -253,7 +252,7 @@ def test_a_planted_difference_is_found_and_stands_alone(judged):
         pairs=400,
         prompts=100,
     )
-    study = explanation_study(read_explanations(verdicts, pairs))
+    study = explanation_study(read_explanations([(verdicts, pairs)]))
     plot = at(study, "all", "plot")
     assert plot.difference.low < 0.3 < plot.difference.high
     assert plot.is_clear
@@ -284,8 +283,8 @@ def test_renaming_sides_keeps_what_is_said_and_turns_agreement_round(judged, ren
         [{**row, "order": other[row["order"]], "outcome": other[row["outcome"]]} for row in rows],
         schema=verdicts.schema,
     )
-    found = read_explanations(table, pairs)
-    renamed = read_explanations(turned, rename_sides(pairs))
+    found = read_explanations([(table, pairs)])
+    renamed = read_explanations([(turned, rename_sides(pairs))])
     assert (found.present == renamed.present).all()
     assert found.present[:, FEATURE_NAMES.index("criticises_winner")].any()
     assert np.allclose(found.credit, 1 - renamed.credit)
@@ -313,7 +312,7 @@ def test_a_better_rater_that_talks_of_plot_makes_no_difference(judged):
         pairs=200,
         prompts=50,
     )
-    found = read_explanations(verdicts, pairs)
+    found = read_explanations([(verdicts, pairs)])
     study = explanation_study(found)
     plot = at(study, "all", "plot")
     assert plot.agreement_present.mean - plot.agreement_absent.mean > 0.15, "the raters differ"
@@ -420,7 +419,7 @@ def test_copies_of_a_rater_do_not_make_the_interval_narrower(judged):
             lambda _, place, order: "chosen" if right[place, order] else "rejected",
             raters=raters,
         )
-        study = explanation_study(read_explanations(verdicts, pairs))
+        study = explanation_study(read_explanations([(verdicts, pairs)]))
         intervals.append(at(study, "all", "plot").difference)
     assert intervals[0].low == pytest.approx(intervals[1].low)
     assert intervals[0].high == pytest.approx(intervals[1].high)
@@ -438,7 +437,7 @@ def test_copies_of_a_rater_do_not_make_the_interval_narrower(judged):
 def test_what_cannot_be_told_is_null_with_its_reason(judged, with_it, reason):
     raters = ("a", "b") if "each" in reason else ("one",)
     verdicts, pairs = judged(with_it, lambda *_: "chosen", raters=raters)
-    plot = at(explanation_study(read_explanations(verdicts, pairs)), "all", "plot")
+    plot = at(explanation_study(read_explanations([(verdicts, pairs)])), "all", "plot")
     assert plot.reason.startswith(reason)
     assert plot.difference is None
     assert math.isnan(plot.p_holm)
@@ -447,7 +446,7 @@ def test_what_cannot_be_told_is_null_with_its_reason(judged, with_it, reason):
 
 def test_a_rater_that_is_always_right_shows_no_difference(judged):
     verdicts, pairs = judged(lambda _, place, __: place % 2 == 0, lambda *_: "chosen")
-    plot = at(explanation_study(read_explanations(verdicts, pairs)), "all", "plot")
+    plot = at(explanation_study(read_explanations([(verdicts, pairs)])), "all", "plot")
     assert plot.difference.mean == 0
     assert plot.difference.low < 0 < plot.difference.high
     assert plot.p_value == 1
@@ -460,12 +459,12 @@ def test_only_judgements_with_an_explanation_are_counted(judged):
         row["outcome"] = outcome
     rows[4]["explanation"], rows[5]["explanation"] = None, " \n"
     rows.append({**rows[6], "pair_id": "of another file"})
-    found = read_explanations(pa.Table.from_pylist(rows, schema=verdicts.schema), pairs)
+    found = read_explanations([(pa.Table.from_pylist(rows, schema=verdicts.schema), pairs)])
     assert len(found.texts) == 120 - 6
-    assert (found.not_judged["one"], found.silent["one"]) == (4, 2)
+    assert (found.not_judged["one"], found.unexplained["one"]) == (4, 2)
     silent = [{**row, "explanation": None} for row in rows]
-    with pytest.raises(DataError, match="none with an explanation"):
-        read_explanations(pa.Table.from_pylist(silent, schema=verdicts.schema), pairs)
+    with pytest.raises(DataError, match="no verdict with an explanation"):
+        read_explanations([(pa.Table.from_pylist(silent, schema=verdicts.schema), pairs)])
 
 
 def test_quarters_are_those_of_the_rater(judged):
@@ -473,7 +472,7 @@ def test_quarters_are_those_of_the_rater(judged):
     rows = verdicts.to_pylist()
     for place, row in enumerate(rows):
         row["explanation"] = "word " * (1 + place % 100 + (200 if row["rater"] == "long" else 0))
-    found = read_explanations(pa.Table.from_pylist(rows, schema=verdicts.schema), pairs)
+    found = read_explanations([(pa.Table.from_pylist(rows, schema=verdicts.schema), pairs)])
     for name in (SHORTEST, LONGEST):
         for rater in ("short", "long"):
             share = found.present[found.raters == rater, FEATURE_NAMES.index(name)].mean()
@@ -503,22 +502,22 @@ def test_all_features_of_all_raters_are_corrected_together(judged):
         lambda *_: source.choice(["chosen", "rejected"]),
         raters=("a", "b"),
     )
-    study = explanation_study(read_explanations(verdicts, pairs))
+    study = explanation_study(read_explanations([(verdicts, pairs)]))
     of = [one for one in study.differences if one.level == "rater"]
     assert [one.p_holm for one in of] == pytest.approx(
         holm([one.p_value for one in of]), nan_ok=True
     )
 
 
-def test_two_parts_joined_are_the_whole(judged):
+def test_two_sources_are_read_as_one(judged):
     verdicts, pairs = judged(
         lambda _, place, __: place % 2 == 0, lambda *_: "chosen", raters=("a", "b")
     )
     is_a = pa.array([rater == "a" for rater in verdicts["rater"].to_pylist()])
     is_b = pa.array([not flag for flag in is_a.to_pylist()])
-    parts = [read_explanations(verdicts.filter(flags), pairs) for flags in (is_a, is_b)]
-    whole = explanations_json(explanation_study(read_explanations(verdicts, pairs)))
-    assert explanations_json(explanation_study(join(parts))) == whole
+    parts = read_explanations((verdicts.filter(flags), pairs) for flags in (is_a, is_b))
+    whole = explanations_json(explanation_study(read_explanations([(verdicts, pairs)])))
+    assert explanations_json(explanation_study(parts)) == whole
 
 
 # Page, files and program ---------------------------------------------------------------------
@@ -539,7 +538,7 @@ def talkative(judged):
 
 
 def test_the_page_escapes_is_whole_and_asks_for_nothing(talkative):
-    found = read_explanations(*talkative)
+    found = read_explanations([talkative])
     study = explanation_study(found, {"_plain": "f<i>", "$x$": "f<i>"})
     page = render_explanations(
         title="What <they> say", study=study, panel=draw_effects(study), found=found,
@@ -560,14 +559,14 @@ def test_the_page_escapes_is_whole_and_asks_for_nothing(talkative):
 
 
 def test_the_plot_stands_alone_and_shows_families(talkative):
-    study = explanation_study(read_explanations(*talkative), {"_plain": "family", "$x$": "family"})
+    study = explanation_study(read_explanations([talkative]), {"_plain": "family", "$x$": "family"})
     svg = standalone(draw_effects(study).drawing.svg)
     ElementTree.fromstring(svg)  # noqa: S314
     assert "var(" not in svg
     shown = re.findall(r">([^<>]+)</text>", svg)
     assert {"plot", "family", "all raters", "published for other judges"} <= set(shown)
     assert "_plain" not in shown
-    alone = draw_effects(explanation_study(read_explanations(*talkative)))
+    alone = draw_effects(explanation_study(read_explanations([talkative])))
     raters = re.findall(r">([^<>]+)</text>", alone.drawing.svg)
     assert {"_plain", "$x$"} <= set(raters)
 
@@ -579,7 +578,7 @@ def test_a_name_like_a_style_or_with_hidden_letters_leaves_the_plot_whole(judged
         lambda *_: "chosen",
         raters=names,
     )
-    found = read_explanations(verdicts, pairs)
+    found = read_explanations([(verdicts, pairs)])
     study = explanation_study(found)
     panel = draw_effects(study)
     for svg in (panel.drawing.svg, standalone(panel.drawing.svg)):
@@ -592,19 +591,9 @@ def test_a_name_like_a_style_or_with_hidden_letters_leaves_the_plot_whole(judged
     assert not {"\x1b", "\u202e"} & set(page)
 
 
-def test_a_study_read_back_is_the_study(talkative):
-    study = explanation_study(read_explanations(*talkative), {"_plain": "f", "$x$": "f"})
-    content = explanations_json(study)
-    again = read_study(json.loads(json.dumps(content)))
-    assert explanations_json(again) == content
-    assert draw_effects(again).title == draw_effects(study).title
-    with pytest.raises(DataError, match=r"has not the form .* run eval/explanations\.py again"):
-        read_study({"raters": [], "differences": [{"level": "all"}]})
-
-
 def test_no_plot_where_nothing_can_be_told(judged):
     verdicts, pairs = judged(lambda *_: True, lambda *_: "chosen")
-    found = read_explanations(verdicts, pairs)
+    found = read_explanations([(verdicts, pairs)])
     study = explanation_study(found)
     assert draw_effects(study) is None
     page = render_explanations(
@@ -615,7 +604,7 @@ def test_no_plot_where_nothing_can_be_told(judged):
 
 
 def test_examples_have_the_feature_and_differ_in_prompt_and_rater(talkative):
-    found = read_explanations(*talkative)
+    found = read_explanations([talkative])
     examples = examples_of("plot", found)
     assert len({one.rater for one in examples}) == len(examples) == 3
     assert all("plot" in one.text for one in examples)
@@ -623,8 +612,8 @@ def test_examples_have_the_feature_and_differ_in_prompt_and_rater(talkative):
 
 
 def test_csv_holds_every_difference_and_no_formula(talkative, tmp_path):
-    study = explanation_study(read_explanations(*talkative))
-    write_explanations_csv(study, tmp_path / "e.csv")
+    study = explanation_study(read_explanations([talkative]))
+    write_csv(explanation_rows(study), tmp_path / "e.csv")
     with (tmp_path / "e.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(study.differences) == len(FEATURES) * 4
@@ -650,7 +639,7 @@ def test_the_program_writes_its_files_and_says_unchanged(load_program, files, tm
     module.main(config)
     assert {path.name for path in config.out.iterdir()} == {
         "explanations.json", "explanations.csv", "explanations.txt", "explanations.html",
-        "figure8.svg", "figure8.png", "manifest.json",
+        "figure8.tex", "figure8.svg", "figure8.png", "manifest.json",
     }  # fmt: skip
     first = capsys.readouterr().out
     content = json.loads((config.out / "explanations.json").read_text(encoding="utf-8"))

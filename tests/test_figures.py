@@ -19,7 +19,8 @@ def around(mean):
 LINE = [(10.0, around(0.5)), (100.0, around(0.7))]
 DRAWN = {
     "scaling": lambda: figures.scaling(
-        [("a", [(10, around(0.6), [0.5, 0.7]), (40, around(0.8), [0.8])])],
+        [figures.Line("a", [(10, around(0.6), [0.5, 0.7]), (40, around(0.8), [0.8])],
+                      (90, around(0.9)))],
         [("coin", 0.5)], "pairs", str,
     ),
     "explanation_effects": lambda: figures.explanation_effects(

@@ -9,12 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
 
 from litbench.curation import filters
 from litbench.curation.funnel import Funnel
-from litbench.curation.tokens import count_tokens
-from litbench.errors import ConfigError
 from litbench.sources.reddit import text_state
 
 OFF = {
@@ -56,24 +53,6 @@ def kept_of_copies(stories: pa.Table) -> set[str]:
     table = table.mutate(duplicate_key=filters.duplicate_key(table))
     marked = table.select("story_id", repeated=filters.is_repeat(table)).to_pyarrow().to_pylist()
     return {row["story_id"] for row in marked if not row["repeated"]}
-
-
-@pytest.mark.parametrize(
-    ("option", "column", "stays", "goes"),
-    [
-        ("min_score", "score", 10, 9),
-        ("max_tokens", "n_tokens", 2_048, 2_049),
-        ("min_words", "n_words", 50, 49),
-    ],
-)
-def test_a_limit_keeps_the_value_it_names(story_table, option, column, stays, goes):
-    stories = story_table([{column: stays}, {column: goes}])
-    assert removed_by(stories, **{option: ON[option]}) == [None, option]
-
-
-def test_no_limit_removes_nothing(story_table):
-    stories = story_table([{"score": -40, "n_tokens": 10**6, "n_words": 1, "text": "[removed]"}])
-    assert removed_by(stories) == [None]
 
 
 def test_the_first_rule_that_fits_is_the_one_counted(story_table):
@@ -204,23 +183,6 @@ def test_of_several_copies_the_earliest_stays(story_table):
     assert kept_of_copies(stories) == {"early", "other"}
 
 
-def test_copies_of_one_moment_leave_the_smallest_name(story_table):
-    stories = story_table(
-        [{"story_id": name, "text": "One and the same.", "created_utc": 7} for name in "cab"]
-    )
-    assert kept_of_copies(stories) == {"a"}
-
-
-def test_a_copy_under_another_prompt_is_a_copy(story_table):
-    stories = story_table(
-        [
-            {"story_id": "a", "prompt_id": "p1", "text": "Again the sea.", "created_utc": 2},
-            {"story_id": "b", "prompt_id": "p2", "text": "Again the sea.", "created_utc": 1},
-        ]
-    )
-    assert kept_of_copies(stories) == {"b"}
-
-
 nullable = st.one_of(st.none(), st.integers(-3, 25))
 
 
@@ -263,50 +225,6 @@ def test_the_funnel_refuses_a_step_that_loses_rows():
     funnel.add("min_score", "score at least 10", "stories", 7, 3)
     with pytest.raises(AssertionError, match=r"5 kept \+ 1 removed is not 7"):
         funnel.add("min_words", "at least 50 words", "stories", 5, 1)
-
-
-def test_the_funnel_starts_anew_with_another_unit():
-    funnel = Funnel()
-    funnel.add("read", "rows read", "stories", 10, 0)
-    funnel.add("within_prompt", "pairs", "pairs", 45, 0)
-    assert [step["kept"] for step in funnel.plain()] == [10, 45]
-    assert "45 pairs" in str(funnel)
-
-
-def test_steps_counted_at_once_add_up_one_after_the_other():
-    funnel = Funnel()
-    funnel.add("read", "rows read", "stories", 10, 0)
-    rules = [("one", "first"), ("two", "second"), ("three", "third")]
-    funnel.add_all(rules, {"one": 4, "three": 1}, 10, "stories")
-    # 10 - 4 = 6, 6 - 0 = 6, 6 - 1 = 5
-    assert [(step.kept, step.removed) for step in funnel.steps[1:]] == [(6, 4), (6, 0), (5, 1)]
-
-
-@pytest.fixture
-def letters(tmp_path):
-    """A tokenizer file with one token per letter that would cut texts at three and pad them."""
-    tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, " ": 2}, merges=[]))
-    tokenizer.enable_truncation(3)
-    tokenizer.enable_padding(length=9)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path
-
-
-def test_tokens_are_counted_in_full_whatever_limits_the_tokenizer_has(letters):
-    texts = ["", "a", "ab ba", "ab" * 700] * 300  # more than one batch
-    for place in (letters, letters / "tokenizer.json"):
-        counts = count_tokens(texts, [1] * len(texts), str(place), 20_000)
-        assert counts.tolist() == [0, 1, 5, 1_400] * 300
-
-
-def test_a_text_too_long_to_tokenise_gets_its_words(letters):
-    assert count_tokens(["ab", "ab"], [20, 21], str(letters), 20).tolist() == [2, 21]
-
-
-def test_a_tokenizer_that_cannot_be_loaded_is_named(tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"tokenizer '.*': cannot be loaded"):
-        count_tokens(["a"], [1], str(tmp_path), 10)
 
 
 # Talk, bots by mark, age of the score ---------------------------------------------------------
@@ -426,12 +344,6 @@ def test_a_bot_is_known_by_the_mark_of_its_source(story_table):
     assert removed_by(marked) == [None] * 3
 
 
-def test_a_well_known_bot_is_known_whatever_its_case(story_table):
-    authors = ["sneakpeekbot", "RemindMeBot", "remindmebot", "WikiSummarizerBot", "TotesMessenger"]
-    steps = steps_of(story_table, "author", authors, drop_bots=True)
-    assert steps == dict.fromkeys(authors, "drop_bots")
-
-
 def test_a_score_counts_only_once_it_has_settled(story_table):
     hour = 3_600
     stories = story_table(
@@ -448,22 +360,6 @@ def test_a_score_counts_only_once_it_has_settled(story_table):
     assert removed_by(stories, min_score_age_hours=24) == [None, *[step] * 5]
     assert removed_by(stories, min_score_age_hours=23.5) == [None, None, *[step] * 4]
     assert removed_by(stories) == [None] * 6
-
-
-def test_the_rules_stand_in_their_order(story_table):
-    table = ibis.memtable(story_table([{}]))
-    options = {**ON, "drop_talk": True, "min_score_age_hours": 24.0}
-    assert [rule.name for rule in filters.story_rules(table, **options)] == [
-        "drop_deleted",
-        "drop_bots",
-        "drop_talk",
-        "has_score",
-        "min_score_age_hours",
-        "has_time",
-        "min_score",
-        "max_tokens",
-        "min_words",
-    ]
 
 
 @pytest.mark.parametrize(

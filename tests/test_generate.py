@@ -15,8 +15,8 @@ from fake_openai import KEY, FakeOpenAI, drawn_faults
 from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.records import STORIES, write_table
-from litbench.tables import read_table
+from litbench.records import STORIES
+from litbench.tables import read_table, write_table
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")

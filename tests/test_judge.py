@@ -22,8 +22,8 @@ from litbench.errors import ConfigError, ModelError
 from litbench.judges.judge import busy_seconds, label_probability
 from litbench.judges.store import Answer
 from litbench.raters import blind
-from litbench.records import VERDICTS, write_table
-from litbench.tables import read_table
+from litbench.records import VERDICTS
+from litbench.tables import read_table, write_table
 from litbench.templates import load_template
 from litbench.text import digest
 
@@ -614,7 +614,7 @@ def test_a_dry_run_tells_calls_tokens_and_dollars_and_asks_nothing(
     assert cells[4] == f"{read * 1e-4 + usual * 1e-3:.2f}"
     assert cells[5] == f"{read * 1e-4 + most * 1e-3:.2f}"
     assert "not known" in shown
-    assert "dry run: no request is sent" in shown
+    assert "dry run: nothing is asked" in shown
     bench.run(pairs.slice(0, 4), {"judge": raters["judge"]})
     bench.run(pairs, raters, out="out2", dry_run=True)
     assert line_of(capsys.readouterr().out.split("dry run")[-1], "judge (")[:2] == ["12", "8"]

@@ -21,8 +21,8 @@ from fake_reddit import Killer, drawn_faults
 from litbench.judges.store import AnswerStore, Sampling, keys_of
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.intervals import jackknife_interval
-from litbench.records import OUTCOMES, VERDICTS, empty_columns, write_table
-from litbench.tables import read_table
+from litbench.records import OUTCOMES, VERDICTS, empty_columns
+from litbench.tables import read_table, write_table
 from litbench.templates import load_template
 from litbench.text import digest
 

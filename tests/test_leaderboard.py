@@ -7,22 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from litbench.errors import ConfigError, DataError
-from litbench.metrics.intervals import jackknife_interval
+from litbench.errors import ConfigError
+from litbench.metrics.csv_table import csv_cell, write_csv
 from litbench.metrics.leaderboard import (
     LeaderboardRow,
-    csv_cell,
     leaderboard,
+    leaderboard_csv,
     leaderboard_json,
+)
+from litbench.metrics.printing import (
     leaderboard_text,
-    noise_note,
+    significance_note,
     strata_note,
     write_dollars,
-    write_leaderboard_csv,
 )
 from litbench.records import OUTCOMES
 
@@ -150,11 +150,6 @@ def test_the_comparison_is_paired_and_the_reference_has_none(rows: list[Leaderbo
     assert judge.comparison.p_holm == judge.comparison.p_value
 
 
-def test_intervals_go_by_prompt(rows: list[LeaderboardRow]) -> None:
-    credit = np.array([1, 1, 1, 1, 1, 0.5, 0.5, 0.75])
-    assert rows[0].agreement == jackknife_interval(credit, [0, 0, 1, 1, 2, 2, 3, 3])
-
-
 def test_rows_are_sorted_by_agreement_then_name(pair_table: Build, verdict_table: Build) -> None:
     verdicts = [{**row, "rater": name} for name in ("b", "a") for row in _longer()]
     verdicts += [{**row, "rater": "c", "outcome": "chosen"} for row in _longer()]
@@ -218,19 +213,6 @@ def test_an_unknown_reference_names_the_nearest(pair_table: Build, verdict_table
         leaderboard(verdict_table(_longer()), _pairs(pair_table), "lunger")
 
 
-def test_a_missing_verdict_names_the_rater(pair_table: Build, verdict_table: Build) -> None:
-    with pytest.raises(DataError, match="rater judge: no verdict on 1 of 8 pairs, such as p7"):
-        leaderboard(verdict_table(_longer() + _judge()[:-2]), _pairs(pair_table), "longer")
-
-
-def test_a_rater_that_never_judged_has_half_and_no_coverage(
-    pair_table: Build, verdict_table: Build
-) -> None:
-    verdicts = [{"pair_id": f"p{k}", "outcome": "error"} for k in range(8)]
-    (row,) = leaderboard(verdict_table(verdicts), _pairs(pair_table), "rater")
-    assert (row.agreement.mean, row.coverage, row.both_orders) == (0.5, 0.0, None)
-
-
 def test_json_holds_every_row_and_nothing_json_cannot_hold(rows: list[LeaderboardRow]) -> None:
     content = leaderboard_json(rows)
     assert json.loads(json.dumps(content, allow_nan=False)) == content
@@ -252,31 +234,19 @@ def test_json_writes_null_for_what_cannot_be_told(pair_table: Build, verdict_tab
 def test_csv_has_a_row_per_rater_and_a_value_per_column(
     rows: list[LeaderboardRow], tmp_path: Path
 ) -> None:
-    write_leaderboard_csv(rows, tmp_path / "leaderboard.csv")
+    write_csv(leaderboard_csv(rows), tmp_path / "leaderboard.csv")
     with (tmp_path / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
         judge, longer = csv.DictReader(file)
     assert float(judge["agreement"]) == pytest.approx(6.75 / 8)
-    assert (judge["n"], judge["prompts"], judge["rater"]) == ("8", "4", "judge")
-    assert float(judge["coverage"]) == pytest.approx(15 / 16)
+    assert (judge["pairs"], judge["prompts"], judge["rater"]) == ("8", "4", "judge")
+    assert float(judge["agreement_low"]) < float(judge["agreement"])
     assert float(judge["difference"]) == pytest.approx(6.75 / 8 - 4.5 / 8)
-    assert float(judge["chosen_shorter"]) == pytest.approx(2 / 3, abs=1e-6)
-    assert float(judge["seconds"]) == 4.0
     assert (longer["difference"], longer["p_holm"], longer["trained_on"]) == ("", "", "0")
-    assert None not in judge
-    assert None not in judge.values()
-    assert float(judge["consistent"]) == 1.0
-    assert float(judge["consistent_share"]) == pytest.approx(5 / 8)
     assert float(judge["flip_rate"]) == pytest.approx(2 / 7, abs=1e-6)
     assert (judge["chosen"], judge["rejected"], judge["refused"], judge["cut"]) == (
         "13", "2", "1", "0",
     )  # fmt: skip
-    assert float(judge["explanation_words"]) == pytest.approx(88 / 15)
-    assert (judge["input_tokens"], judge["output_tokens"]) == ("1600", "112")
-    assert (float(judge["cost_usd"]), float(judge["cost_per_1000_pairs"])) == (0.16, 20.0)
     assert (longer["consistent"], longer["flip_rate"], longer["cost_usd"]) == ("", "", "")
-    # Counted apart from the ties of "longer", which has no orders.
-    assert float(judge["position_lean"]) == pytest.approx(5.5 / 8)
-    assert float(judge["both_orders"]) == pytest.approx(6 / 7, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\t=x", "  =x", "\rx", "＝1"])
@@ -288,15 +258,6 @@ def test_other_values_are_left_alone_in_csv() -> None:
     assert [csv_cell(value) for value in ("a=b", -0.5, None, math.nan)] == ["a=b", -0.5, None, None]
 
 
-def test_names_in_csv_cannot_be_formulas(
-    pair_table: Build, verdict_table: Build, tmp_path: Path
-) -> None:
-    verdicts = verdict_table([{**row, "rater": "=HYPERLINK(1)"} for row in _longer()])
-    rows = leaderboard(verdicts, _pairs(pair_table), "=HYPERLINK(1)")
-    write_leaderboard_csv(rows, tmp_path / "leaderboard.csv")
-    assert "\n'=HYPERLINK(1)," in (tmp_path / "leaderboard.csv").read_text().replace("\r", "")
-
-
 def test_the_text_has_a_table_of_judges_only_where_there_are_some(
     rows: list[LeaderboardRow], pair_table: Build, verdict_table: Build
 ) -> None:
@@ -306,19 +267,17 @@ def test_the_text_has_a_table_of_judges_only_where_there_are_some(
     assert judge.startswith("judge ")
     shown = dict(zip(heading.split()[1:3], judge.split()[1:3], strict=True))
     assert shown == {"flip": "0.286", "rate": "0.688"}
-    for part in ("62.5%", "0.938", " 1,600 ", " 112 ", " 0.16 ", " 20.00 ", " 5.9 "):
+    for part in ("0.938", " 1,600 ", " 112 ", " 0.16", " 6 "):
         assert part in judge, part
     # Of the outcomes other than a story only one was met.
     assert "refused" in heading
     assert "unparsed" not in heading
-    assert (blank, note) == ("", noise_note(rows))
+    assert (blank, note) == ("", significance_note(rows))
     alone = leaderboard(verdict_table(_longer()), _pairs(pair_table), "longer")
     assert len(leaderboard_text(alone).splitlines()) == 3 + 1
 
 
-def test_the_text_moves_no_cursor_and_knows_no_time_that_nobody_measured(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_the_text_moves_no_cursor(pair_table: Build, verdict_table: Build) -> None:
     rows = [
         {**row, "rater": "a\x1b[2J", "seconds": None, "cost_usd": 0.5, "outcome": "unparsed"}
         for row in _longer()
@@ -330,7 +289,6 @@ def test_the_text_moves_no_cursor_and_knows_no_time_that_nobody_measured(
     assert "a[2J" in text
     assert "vs b\n" in text
     assert not {"\x1b", "\u202e"} & set(text)
-    assert "seconds" not in text
 
 
 def test_strata_on_few_pairs_are_said_to_be(pair_table: Build, verdict_table: Build) -> None:
@@ -347,24 +305,9 @@ def test_strata_on_few_pairs_are_said_to_be(pair_table: Build, verdict_table: Bu
 
 
 def test_the_note_names_whom_chance_could_explain(rows: list[LeaderboardRow]) -> None:
-    note = noise_note(rows)
-    assert note.startswith("1 of 1 differences from longer is within the noise (judge)")
-    assert noise_note(rows[1:]) == ""
-
-
-def test_a_judge_that_always_says_a(pair_table: Build, verdict_table: Build) -> None:
-    # The story shown first wins in each order: right once, wrong once, in every pair.
-    verdicts = [
-        {"pair_id": f"p{k}", "order": order, "outcome": order}
-        for k in range(8)
-        for order in ("chosen", "rejected")
-    ]
-    (row,) = leaderboard(verdict_table(verdicts), _pairs(pair_table), "rater")
-    assert row.agreement.mean == 0.5
-    assert row.flip_rate.mean == 1.0
-    assert row.position_lean.mean == 1.0
-    assert (row.consistent, row.consistent_share) == (None, 0.0)
-    assert row.chosen_longer.mean == row.chosen_shorter.mean == 0.5
+    note = significance_note(rows)
+    assert note.startswith("Not significant: 1 of 1 differences from longer (judge)")
+    assert significance_note(rows[1:]) == ""
 
 
 def test_an_answer_that_was_cut_off_is_no_judgement(
@@ -396,12 +339,12 @@ def test_dollars_keep_two_digits(value: float | None, written: str) -> None:
 
 def test_the_text_names_pairs_prompts_reference_and_noise(rows: list[LeaderboardRow]) -> None:
     text = leaderboard_text(rows)
-    assert "8 pairs, 4 prompts (worth 4 of equal size)" in text
+    assert "8 pairs, 4 prompts (4 effective)" in text
     assert "vs longer" in text
     judge, longer = text.splitlines()[3:5]
     assert judge.startswith("judge")
     assert "0.844" in judge
-    assert f"{6.75 / 8 - 4.5 / 8:+.3f} (within noise)" in judge
+    assert f"{6.75 / 8 - 4.5 / 8:+.3f} (not significant)" in judge
     assert "reference" in longer
 
 
@@ -412,7 +355,7 @@ def test_a_rater_trained_on_test_prompts_is_flagged(
         verdict_table(_longer()), _pairs(pair_table), "longer", trained_on={"longer": 3}
     )
     assert rows[0].trained_on == 3
-    assert "TRAINED ON 3 OF THESE PROMPTS" in leaderboard_text(rows)
+    assert "longer: TRAINED ON 3 OF THESE PROMPTS" in leaderboard_text(rows)
 
 
 def test_a_clear_lead_is_not_called_noise(pair_table: Build, verdict_table: Build) -> None:
@@ -425,12 +368,4 @@ def test_a_clear_lead_is_not_called_noise(pair_table: Build, verdict_table: Buil
     rows = leaderboard(verdict_table(verdicts), pairs, "bad")
     assert rows[0].comparison.is_clear
     assert "+1.000" in leaderboard_text(rows)
-    assert "noise" not in leaderboard_text(rows)
-    assert noise_note(rows) == "Every difference from bad is outside the noise."
-
-
-def test_tables_stay_as_they_were(pair_table: Build, verdict_table: Build) -> None:
-    pairs, verdicts = _pairs(pair_table), verdict_table(_longer() + _judge())
-    before = pairs.to_pylist(), verdicts.to_pylist()
-    leaderboard(verdicts, pairs, "longer", before_symmetry=pairs)
-    assert (pairs.to_pylist(), verdicts.to_pylist()) == before
+    assert significance_note(rows) == "Every difference from bad is significant."

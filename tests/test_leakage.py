@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tqdm import tqdm
 
 from litbench.curation.leakage import KINDS, by_split, leakage_report
 from litbench.errors import ConfigError, DataError
@@ -53,25 +52,6 @@ def shared(report):
     for one in report.counts["shared"]:
         counts.setdefault(one["kind"], []).append((one["shared"], one["pairs_a"], one["pairs_b"]))
     return counts
-
-
-def test_the_search_for_near_duplicates_shows_how_far_it_is(report, monkeypatch):
-    shown = []
-
-    class Bar(tqdm):
-        def __init__(self, **options):
-            # Else it counts at a terminal only.
-            super().__init__(**{**options, "disable": False})
-
-        def close(self):
-            shown.append((self.n, self.total))
-            super().close()
-
-    monkeypatch.setattr("litbench.curation.leakage.tqdm", Bar)
-    report(near_duplicates=False, train=[row("a", "b")], test=[row("e", "f")])
-    assert not shown
-    report(train=[row("a", "b"), row("a", "c")], test=[row("e", "f")])
-    assert set(shown) == {(5, 5)}
 
 
 def test_splits_that_share_nothing_are_clean(report):

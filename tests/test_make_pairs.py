@@ -1,9 +1,8 @@
 """The program make_pairs, end to end: what it writes, counts, repeats and refuses."""
 
-import importlib.util
 import json
 from collections import Counter
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,11 @@ from hypothesis import strategies as st
 
 from litbench.artifact import source_digest
 from litbench.config import build, load_config
-from litbench.curation.engine import open_engine
-from litbench.curation.pair_making import PairRules, make_keys
 from litbench.curation.splits import split_of
-from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.records import PAIRS, check_parquet, pair_id, write_table
+from litbench.errors import ConfigError, DataError
+from litbench.records import PAIRS, pair_id
 from litbench.sources.sample import read_sample
+from litbench.tables import check_parquet, write_table
 from litbench.text import prompt_key
 
 CONFIGS = Path(__file__).parent.parent / "configs/data"
@@ -129,17 +127,6 @@ def test_the_product_is_a_pairs_table_in_the_order_of_pair_id(pairs_from, story_
             assert values == (chosen[column], rejected[column])
 
 
-def test_every_pair_that_is_written_keeps_every_rule(pairs_from, story_table):
-    written = pairs_from(village(story_table))
-    assert written.rows
-    for row in written.rows:
-        assert row["rejected_score"] >= 10
-        assert row["chosen_score"] - row["rejected_score"] >= 0.25 * row["chosen_score"]
-        assert row["chosen_created_utc"] > row["rejected_created_utc"]
-        assert min(row["chosen_n_words"], row["rejected_n_words"]) >= 50
-        assert "AutoModerator" not in (row["chosen_author"], row["rejected_author"])
-
-
 def test_in_the_written_splits_the_longer_story_is_chosen_in_exactly_half(pairs_from, story_table):
     stories = village(story_table, prompts=30, stories=12)
     written = pairs_from(stories, splits={"train": 0.6, "test": 0.4}, symmetry_buckets=10)
@@ -200,26 +187,6 @@ def test_a_second_run_leaves_a_current_product_alone(pairs_from, load_program, s
     assert (folder / "pairs.parquet").stat().st_mtime_ns > before[folder / "pairs.parquet"]
 
 
-def test_how_it_is_run_is_no_part_of_the_product(load_program, story_table, tmp_path, capsys):
-    program = load_program("data_prep/make_pairs.py")
-    write_table(village(story_table), tmp_path / "stories.parquet")
-    paths = {"stories": tmp_path / "stories.parquet", "out": tmp_path / "out"}
-    program.main(program.Config(**paths, memory_limit="1GB"))
-    assert "memory_limit" not in (tmp_path / "out/manifest.json").read_text(encoding="utf-8")
-    capsys.readouterr()
-    program.main(program.Config(**paths, memory_limit="2GB"))
-    assert capsys.readouterr().out == f"unchanged: {tmp_path / 'out'}\n"
-
-
-def test_a_cap_holds_for_every_prompt(pairs_from, story_table):
-    stories = village(story_table)
-    every = Counter(row["prompt_id"] for row in pairs_from(stories, symmetry_buckets=None).rows)
-    capped = pairs_from(stories, symmetry_buckets=None, max_pairs_per_prompt=5)
-    assert max(every.values()) > 5
-    counted = Counter(row["prompt_id"] for row in capped.rows)
-    assert counted == {prompt_id: min(count, 5) for prompt_id, count in every.items()}
-
-
 def check_funnel(written, stories):
     """Every step starts from what the last one kept, and the ends are what was read and written."""
     steps = {step["step"]: step for step in written.funnel}
@@ -242,26 +209,6 @@ def test_every_rule_has_its_step_in_the_funnel(pairs_from, story_table):
         "max_tokens", "min_words", "drop_duplicates", "within_prompt", "min_gap", "chosen_later",
         "max_pairs_per_prompt", "symmetry_buckets",
     ]  # fmt: skip
-
-
-def test_a_key_set_to_null_or_false_leaves_its_step_out(pairs_from, story_table):
-    stories = village(story_table)
-    off = {
-        "drop_deleted": False,
-        "drop_bots": False,
-        "drop_talk": False,
-        "drop_duplicates": False,
-        **LOOSE,
-    }
-    written = pairs_from(stories, **off)
-    steps = check_funnel(written, stories)
-    assert list(steps) == ["read", "has_score", "within_prompt"]
-    unequal = sum(
-        a["prompt_id"] == b["prompt_id"] and a["score"] != b["score"]
-        for a, b in combinations(stories.to_pylist(), 2)
-    )
-    assert written.pairs.num_rows == unequal
-    assert not (written.folder / "pairs_before_symmetry.parquet").exists()
 
 
 nullable = st.one_of(st.none(), st.integers(0, 30))
@@ -299,11 +246,7 @@ def test_the_funnel_adds_up(pairs_from, story_table, rows, options):
     check_funnel(pairs_from(stories, **options), stories)
 
 
-PAPER = {
-    "naive": "paper_naive_upvotes.yaml",
-    "timed": "paper_upvotes_and_timestamps.yaml",
-    "full": "paper_full.yaml",
-}
+SETS = {"naive": "naive_upvotes", "timed": "upvotes_and_timestamps", "full": "full"}
 
 
 def test_the_papers_three_sets_on_a_table_small_enough_to_pair_by_hand(pairs_from, story_table):
@@ -319,7 +262,7 @@ def test_the_papers_three_sets_on_a_table_small_enough_to_pair_by_hand(pairs_fro
     stories = story_table(
         [{**dict(zip(columns, row, strict=True)), "n_tokens": 80} for row in rows]
     )
-    found = {name: pairs_from(stories, file).sides() for name, file in PAPER.items()}
+    found = {name: pairs_from(stories, f"paper_{file}.yaml").sides() for name, file in SETS.items()}
     assert found["naive"] == {
         ("b", "a"),
         ("c", "a"),
@@ -334,20 +277,19 @@ def test_the_papers_three_sets_on_a_table_small_enough_to_pair_by_hand(pairs_fro
     assert found["full"] == {("b", "a")}
 
 
-def test_the_papers_full_set_is_within_the_other_two(pairs_from, story_table):
-    stories = village(story_table)
-    made = {name: pairs_from(stories, file) for name, file in PAPER.items()}
-    both = made["naive"].sides() & made["timed"].sides()
-    by_name = {row["story_id"]: row for row in stories.to_pylist()}
-
-    def fits(name):
-        return by_name[name]["n_words"] >= 50 and by_name[name]["n_tokens"] <= 2_048
-
-    before = sides(made["full"].before())
-    assert before == {pair for pair in both if all(map(fits, pair))}
-    assert made["full"].sides() < before < both
-    assert both < made["naive"].sides()
-    assert both < made["timed"].sides()
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("naive_upvotes", "has_score min_score | min_gap"),
+        ("upvotes_and_timestamps", "has_score has_time | min_gap chosen_later"),
+        ("full", "has_score has_time min_score max_tokens min_words"
+                 " | min_gap chosen_later symmetry_buckets"),
+    ],
+)  # fmt: skip
+def test_the_strict_sets_take_the_steps_of_the_paper_alone(pairs_from, story_table, name, steps):
+    written = pairs_from(village(story_table), f"paper_strict_{name}.yaml")
+    found = " ".join(step["step"] for step in written.funnel)
+    assert found == "read " + steps.replace("|", "within_prompt")
 
 
 def test_all_filters_have_work_on_the_sample(pairs_from):
@@ -363,66 +305,14 @@ def test_all_filters_have_work_on_the_sample(pairs_from):
     assert {row["label_source"] for row in written.rows} == {"planted"}
 
 
-def usable(story_table, **column):
+def one_pair(story_table, **column):
     rows = [{"score": 10 * n, "created_utc": n, "n_tokens": 90, "n_words": 60} for n in (1, 2)]
     return story_table([{**row, **column} for row in rows])
 
 
-def test_a_table_that_gives_one_pair_gives_one_pair(pairs_from, story_table):
-    assert pairs_from(usable(story_table)).sides() == {("s0001", "s0000")}
-
-
-def test_tokens_that_were_not_counted_are_an_error_until_no_rule_needs_them(
-    pairs_from, story_table
-):
-    with pytest.raises(
-        DataError, match=r"stories\.parquet: column n_tokens is null in 2 rows.*null"
-    ):
-        pairs_from(usable(story_table, n_tokens=None))
-    half = story_table(
-        [
-            {"score": 10 * n, "created_utc": n, "n_tokens": t, "n_words": 60}
-            for n, t in ((1, 9), (2, None))
-        ]
-    )
-    with pytest.raises(DataError, match="null in 1 rows"):
-        pairs_from(half)
-    assert len(pairs_from(half, max_tokens=None).rows) == 1
-
-
-def test_times_that_are_not_known_are_an_error_until_no_rule_needs_them(pairs_from, story_table):
-    stories = usable(story_table, created_utc=None)
-    with pytest.raises(DataError, match=r"created_utc is empty, and chosen_later needs it.*false"):
-        pairs_from(stories)
-    assert len(pairs_from(stories, chosen_later=False).rows) == 1
-
-
-@pytest.mark.parametrize("buckets", [1, 7, 0, -2])
-def test_buckets_that_cannot_be_mirrored_are_refused(pairs_from, story_table, buckets):
-    with pytest.raises(ConfigError, match=f"symmetry_buckets is {buckets}: give an even number"):
-        pairs_from(usable(story_table), symmetry_buckets=buckets)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"splits": {"train": 0.8, "test": 0.1}}, "splits: .*summing to 1"),
-        ({"min_gap": 1.0}, "min_gap is 1.0: give a share from 0 to below 1"),
-        ({"min_gap": -0.1}, "min_gap is -0.1"),
-        ({"max_pairs_per_prompt": 0}, "max_pairs_per_prompt is 0: give at least 1"),
-        ({"memory_limit": "plenty"}, "memory_limit is 'plenty'.*give a size such as 4GB"),
-        ({"label_source": "guess"}, "label_source"),
-        ({"min_scores": 3}, "unknown key 'min_scores': did you mean 'min_score'"),
-    ],
-)
-def test_a_value_that_makes_no_sense_is_refused(pairs_from, story_table, options, message):
-    with pytest.raises(ConfigError, match=message):
-        pairs_from(usable(story_table), **options)
-
-
 def test_when_no_pair_is_left_the_funnel_tells_where_they_went(pairs_from, story_table):
     with pytest.raises(DataError, match=r"no pair is left:[\s\S]*score at least 1000 +0 stories"):
-        pairs_from(usable(story_table), min_score=1_000)
+        pairs_from(one_pair(story_table), min_score=1_000)
     # One pair of unequal lengths has no mirror.
     lengths = story_table(
         [{"score": 10 * n, "created_utc": n, "n_tokens": 90, "n_words": 60 + n} for n in (1, 2)]
@@ -431,16 +321,8 @@ def test_when_no_pair_is_left_the_funnel_tells_where_they_went(pairs_from, story
         pairs_from(lengths)
 
 
-def test_a_missing_file_is_named(load_program, tmp_path):
-    program = load_program("data_prep/make_pairs.py")
-    config = program.Config(stories=tmp_path / "nothing.parquet", out=tmp_path / "out")
-    with pytest.raises(DataError, match=r"there is no file .*nothing\.parquet"):
-        program.main(config)
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_program_prints_an_error_in_one_line_without_traceback(program, story_table, tmp_path):
-    write_table(usable(story_table), tmp_path / "stories.parquet")
+    write_table(one_pair(story_table), tmp_path / "stories.parquet")
     paths = [f"--stories={tmp_path / 'stories.parquet'}", f"--out={tmp_path / 'out'}"]
     done = program("data_prep/make_pairs.py", *paths, "--symmetry_buckets", "3")
     assert done.returncode == 2
@@ -450,10 +332,9 @@ def test_the_program_prints_an_error_in_one_line_without_traceback(program, stor
     assert "score at least 10" in done.stdout
 
 
-def test_hand_written_sql_and_pandas_keep_the_same_pairs(load_program, capsys):
+def test_hand_written_sql_keeps_the_same_pairs(load_program, capsys):
     benchmark = load_program("benchmarks/pairing.py")
     summary = benchmark.main(benchmark.Config(n_stories=4_000, repeats=1, large=8_000))
-    # Of the program and of SQL it raises unless they keep the same pairs, as of the ways on keys.
     assert summary["n_pairs"] > 100
     assert summary["large"] == 8_000
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == summary
@@ -476,13 +357,6 @@ def test_a_cap_of_uses_holds_for_every_story_and_leaves_no_room(pairs_from, stor
     shuffled = stories.take(np.random.default_rng(1).permutation(stories.num_rows))
     assert pairs_from(shuffled, max_uses_per_story=3, **loose).sides() == capped.sides()
     assert pairs_from(stories, max_uses_per_story=3, seed=9, **loose).sides() != capped.sides()
-
-
-def test_both_caps_hold_together(pairs_from, story_table):
-    caps = {"max_uses_per_story": 2, "max_pairs_per_prompt": 6}
-    capped = pairs_from(village(story_table), **caps, **LOOSE)
-    assert max(Counter(name for pair in capped.sides() for name in pair).values()) <= 2
-    assert set(Counter(capped.pairs["prompt_id"].to_pylist()).values()) == {6}
 
 
 DAY = 1_672_531_200  # 2023-01-01
@@ -520,17 +394,6 @@ def test_a_split_by_date_leaves_no_prompt_on_both_sides(
     assert prompts == {"train": train, "test": test}
     went = next(step for step in written.funnel if step["step"] == "straddling")
     assert went["removed"] == {"train": 2, "test": 2, "drop": 4}[straddling]
-
-
-def test_other_filters_do_not_move_a_prompt_to_the_other_side_of_the_date(pairs_from, story_table):
-    stories = dated(story_table).to_pylist()
-    for story in stories:
-        # What "both" had before the day is too short now.
-        story["n_words"] = 9 if story["prompt_id"] == "both" and story["created_utc"] < DAY else 99
-    written = pairs_from(
-        story_table(stories), test_from="2023-01-01", symmetry_buckets=None, max_tokens=None
-    )
-    assert set(written.pairs["prompt_id"].to_pylist()) == {"old", "new"}
 
 
 def test_authors_can_be_kept_apart(pairs_from, story_table):
@@ -642,22 +505,6 @@ def test_all_variants_are_checked_before_the_first_runs(load_program, story_tabl
         assert not (tmp_path / "out").exists()
 
 
-def test_a_story_id_that_comes_twice_is_an_error(pairs_from, story_table):
-    rows = village(story_table).to_pylist()
-    rows[5]["story_id"] = rows[6]["story_id"]
-    with pytest.raises(DataError, match="story_id: 1 rows repeat an id: make the file"):
-        pairs_from(story_table(rows))
-
-
-def test_one_prompt_id_with_several_texts_is_one_prompt(pairs_from, story_table):
-    rows = village(story_table, prompts=2).to_pylist()
-    for place, row in enumerate(rows):
-        row["prompt"] = f"[WP] A door, {'once' if place % 2 else 'Twice'} opened"
-    written = pairs_from(story_table(rows), splits={"train": 0.5, "test": 0.5}, **LOOSE)
-    assert set(written.pairs["prompt"].to_pylist()) == {"[WP] A door, Twice opened"}
-    assert len(set(written.pairs["split"].to_pylist())) == 1
-
-
 def test_examples_are_rows_that_their_step_removed(pairs_from, story_table):
     stories = village(story_table)
     written = pairs_from(stories, max_pairs_per_prompt=9, examples_per_step=4)
@@ -698,26 +545,6 @@ def test_the_digest_tells_which_pairs_there_are_and_who_was_chosen(
         assert program.digest_of(again) != digest
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"test_from": "soon"}, "test_from is 'soon': give a day"),
-        ({"test_from": "2023-01-01", "splits": HALVES}, "both given"),
-        ({"must_be_clean": ["prompts"]}, "needs two splits"),
-        ({"must_be_clean": ["prompt"], "splits": HALVES}, "must_be_clean.0' is 'prompt'"),
-        ({"drop_near_duplicates": 1.5}, "threshold is 1.5"),
-        ({"max_uses_per_story": 0}, "max_uses_per_story is 0"),
-        ({"examples_per_step": -1}, "examples_per_step is -1"),
-        ({"engine": "sparkle"}, "engine"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_read(load_program, options, message):
-    program = load_program("data_prep/make_pairs.py")
-    values = {"stories": "nowhere.parquet", "out": "nowhere", **options}
-    with pytest.raises(ConfigError, match=message):
-        program.main(build(program.Config, values))
-
-
 def test_bots_that_the_source_marked_are_removed_and_a_mark_of_another_type_is_an_error(
     pairs_from, story_table
 ):
@@ -731,44 +558,6 @@ def test_bots_that_the_source_marked_are_removed_and_a_mark_of_another_type_is_a
     for wrong in (pa.array(["true"] * len(marks)), pa.array([1] * len(marks))):
         with pytest.raises(DataError, match=r"column is_bot holds .*, not true or false"):
             pairs_from(stories.append_column("is_bot", wrong), **LOOSE)
-
-
-def test_a_missing_library_is_said_before_the_first_step(load_program, monkeypatch, tmp_path):
-    program = load_program("data_prep/make_pairs.py")
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "rensa" else find(name)
-    )
-    config = program.Config(stories=tmp_path / "s.parquet", out=tmp_path, drop_near_duplicates=0.8)
-    with pytest.raises(MissingExtraError, match="rensa"):
-        program.main(config)
-
-
-@pytest.mark.parametrize("name", ["..", ".", ".a", "../b", "a/b", "a\\b", "/", "", " ", "\0"])
-def test_a_variant_is_a_folder_in_the_output(load_program, tmp_path, name):
-    program = load_program("data_prep/make_pairs.py")
-    config = program.Config(
-        stories=tmp_path / "s.parquet", out=tmp_path / "out", variants={name: {}}
-    )
-    with pytest.raises(ConfigError, match="names no folder"):
-        program.main(config)
-
-
-def test_no_variant_at_all_is_said(load_program, tmp_path):
-    program = load_program("data_prep/make_pairs.py")
-    config = program.Config(stories=tmp_path / "s.parquet", out=tmp_path / "out", variants={})
-    with pytest.raises(ConfigError, match="variants is empty"):
-        program.main(config)
-
-
-@pytest.mark.parametrize("key", ["stories", "out", "variants"])
-def test_variants_share_what_they_are_made_of_and_where(load_program, tmp_path, key):
-    program = load_program("data_prep/make_pairs.py")
-    config = program.Config(
-        stories=tmp_path / "s.parquet", out=tmp_path, variants={"full": {key: "elsewhere"}}
-    )
-    with pytest.raises(ConfigError, match=f"variants: full: '{key}' is shared"):
-        program.main(config)
 
 
 def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
@@ -800,43 +589,100 @@ def test_how_the_work_is_done_is_neither_told_nor_a_reason_to_do_it_again(
     assert "unchanged" in capsys.readouterr().out
 
 
-def test_every_bucket_of_every_written_split_is_balanced_and_as_full_as_can_be(
-    pairs_from, story_table
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"splits": {"train": 0.8, "test": 0.1}}, "splits: .*summing to 1"),
+        ({"min_gap": 1.0}, "min_gap is 1.0: give a share from 0 to below 1"),
+        ({"max_pairs_per_prompt": 0}, "max_pairs_per_prompt is 0: give at least 1"),
+        ({"symmetry_buckets": 7}, "symmetry_buckets is 7: give an even number"),
+        ({"label_source": "guess"}, "label_source"),
+        ({"min_scores": 3}, "unknown key 'min_scores': did you mean 'min_score'"),
+        ({"test_from": "soon"}, "test_from is 'soon': give a day"),
+        ({"test_from": "2023-01-01", "splits": HALVES}, "both given"),
+        ({"must_be_clean": ["prompts"]}, "needs two splits"),
+        ({"must_be_clean": ["prompt"], "splits": HALVES}, "must_be_clean.0' is 'prompt'"),
+        ({"drop_near_duplicates": 1.5}, "threshold is 1.5"),
+        ({"examples_per_step": -1}, "examples_per_step is -1"),
+        ({"engine": "sparkle"}, "engine"),
+        ({}, r"there is no file .*nowhere\.parquet"),
+        ({"variants": {}}, "variants is empty"),
+        ({"variants": {"../b": {}}}, "names no folder"),
+        ({"variants": {"a/b": {}}}, "names no folder"),
+        ({"variants": {"full": {"out": "elsewhere"}}}, "variants: full: 'out' is shared"),
+    ],
+)
+def test_a_wrong_config_is_refused_before_any_work(load_program, tmp_path, options, message):
+    program = load_program("data_prep/make_pairs.py")
+    values = {"stories": tmp_path / "nowhere.parquet", "out": tmp_path / "out", **options}
+    with pytest.raises((ConfigError, DataError), match=message):
+        program.main(build(program.Config, {key: str(v) if isinstance(v, Path) else v
+                                            for key, v in values.items()}))  # fmt: skip
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "off", "message"),
+    [
+        ("n_tokens", {"max_tokens": None}, r"stories\.parquet: column n_tokens is null in 2 rows"),
+        ("created_utc", {"chosen_later": False}, "created_utc is empty, and chosen_later needs it"),
+    ],
+)
+def test_an_empty_column_is_an_error_until_no_rule_needs_it(
+    pairs_from, story_table, column, off, message
 ):
-    stories = village(story_table, prompts=40, stories=12)
-    buckets = 10
-    written = pairs_from(stories, splits={"train": 0.6, "test": 0.4}, symmetry_buckets=buckets)
-
-    def counts(pairs, widest):
-        found = Counter()
-        for row in pairs.to_pylist():
-            difference = row["chosen_n_words"] - row["rejected_n_words"]
-            widest_here = widest[row["split"]]
-            place = min(abs(difference) * (buckets // 2) // widest_here, buckets // 2 - 1)
-            found[row["split"], place, (difference > 0) - (difference < 0)] += 1
-        return found
-
-    before = written.before()
-    widest = {}
-    for row in before.to_pylist():
-        size = abs(row["chosen_n_words"] - row["rejected_n_words"])
-        widest[row["split"]] = max(size, widest.get(row["split"], 1))
-    had, has = counts(before, widest), counts(written.pairs, widest)
-    # Skewed before: length draws votes in the village.
-    assert sum(had[key] for key in had if key[2] > 0) > 1.2 * sum(
-        had[key] for key in had if key[2] < 0
-    )
-    for split in ("train", "test"):
-        for place in range(buckets // 2):
-            fewer = min(had[split, place, 1], had[split, place, -1])
-            assert has[split, place, 1] == has[split, place, -1] == fewer
-            assert has[split, place, 0] == had[split, place, 0]
+    assert pairs_from(one_pair(story_table)).sides() == {("s0001", "s0000")}
+    stories = one_pair(story_table, **{column: None})
+    with pytest.raises(DataError, match=message):
+        pairs_from(stories)
+    assert len(pairs_from(stories, **off).rows) == 1
 
 
-def test_an_empty_table_of_pairs_is_not_written(story_table, tmp_path):
-    with open_engine("duckdb", tmp_path) as engine:
-        made = make_keys(engine, engine.put(village(story_table)), PairRules(**LOOSE))
-        nothing = made.after.filter(made.after.split == "test")
-        with pytest.raises(DataError, match="no pair to write"):
-            made.write(nothing, tmp_path / "pairs.parquet")
-    assert not (tmp_path / "pairs.parquet").exists()
+def test_a_story_id_that_comes_twice_is_an_error(pairs_from, story_table):
+    with pytest.raises(DataError, match="story_id: 1 rows repeat an id: make the file"):
+        pairs_from(one_pair(story_table, story_id="same"))
+
+
+def test_pairs_are_counted_before_they_are_made(pairs_from, story_table):
+    stories = village(story_table, prompts=3, stories=40)
+    loose = {**LOOSE, "drop_bots": False}
+    with pytest.raises(
+        DataError,
+        match=r"2,340 pairs within prompts, 780 of them from the 40 stories of prompt_id 'p0'; "
+        r"max_candidate_pairs is 2,339: .*max_pairs_per_prompt",
+    ):
+        pairs_from(stories, max_candidate_pairs=2_339, **loose)
+    assert pairs_from(stories, max_candidate_pairs=2_340, **loose).rows
+
+
+def test_a_large_prompt_is_sampled_while_it_is_paired_and_its_cap_keeps_the_same_pairs(
+    pairs_from, story_table, monkeypatch
+):
+    stories = village(story_table, prompts=2, stories=60)
+    options = {"max_pairs_per_prompt": 5, "symmetry_buckets": 10}
+    plain = pairs_from(stories, **options)
+    monkeypatch.setattr("litbench.curation.pair_making._LARGE_PROMPT_PAIRS", 100)
+    sampled = pairs_from(stories, **options)
+    assert sampled.bytes() == plain.bytes()
+    assert sampled.funnel == plain.funnel
+
+
+def test_prompts_that_share_an_id_or_a_text_share_a_split(pairs_from, story_table):
+    """Texts chain prompt_ids, so that everything is one prompt to a split."""
+    rows = village(story_table, prompts=6).to_pylist()
+    for place, row in enumerate(rows):
+        number = int(row["prompt_id"][1:])
+        row["prompt"] = f"[WP] Door {number + place % 2} opens"
+    written = pairs_from(story_table(rows), splits=HALVES, **LOOSE)
+    assert len(set(written.pairs["split"].to_pylist())) == 1
+    assert set(written.pairs["prompt"].to_pylist()) == {f"[WP] Door {n} opens" for n in range(6)}
+    assert written.manifest["counts"]["notes"] == [
+        "6 prompt_ids stand for several prompts, whose stories are paired with each other: check "
+        "the column prompt_id"
+    ]
+
+
+def test_many_buckets_for_few_pairs_are_noted(pairs_from, story_table):
+    written = pairs_from(village(story_table))
+    (note,) = written.manifest["counts"]["notes"]
+    assert "100 buckets are many for so few pairs: try " in note

@@ -1,9 +1,6 @@
 """Rationales agree with the readers, say which side they call A, and cost no call twice."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fake_openai import KEY, FakeOpenAI, drawn_manners, longer_story, shown_story
-from fake_reddit import Killer, drawn_faults
 
 from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
-from litbench.judges.store import AnswerStore, Sampling, identity, keys_of
-from litbench.records import PAIRS, write_table
-from litbench.tables import read_table
-from litbench.templates import load_template
+from litbench.records import PAIRS
+from litbench.tables import read_table, write_table
 
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
@@ -118,7 +112,6 @@ def test_the_judge_is_blind_and_a_is_right_as_often_as_b(
     }  # fmt: skip
     assert "chosen" not in said
     assert "rejected" not in said
-    assert "answer is known" not in said
 
 
 def test_the_deal_depends_on_the_seed_and_not_on_the_order_of_rows(
@@ -139,7 +132,7 @@ def test_the_deal_depends_on_the_seed_and_not_on_the_order_of_rows(
         assert server.requests > 24
 
 
-def test_what_is_no_verdict_is_set_aside_with_its_reason(
+def test_what_is_no_verdict_is_rejected_with_its_reason(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     manners = drawn_manners(seed=5, share=0.8)
@@ -152,120 +145,33 @@ def test_what_is_no_verdict_is_set_aside_with_its_reason(
         expected = Counter(manners(question) for question in server.asked)
     assert min(expected.values()) > 0
     assert len(expected) == 6, "every manner and the plain answer are drawn"
-    aside = counts["rejected_rows"]
-    assert aside["rationale: refused"] == expected["refusal"] + expected["filter"]
-    assert aside["rationale: cut"] == expected["length"]
-    assert aside["rationale: unparsed"] == expected["rambling"]
-    assert aside["rationale: error"] == expected["no choice"]
-    assert sum(aside.values()) + counts["rationales"] == 24
+    rejected = counts["rejected_rows"]
+    assert rejected["rationale: refused"] == expected["refusal"] + expected["filter"]
+    assert rejected["rationale: cut"] == expected["length"]
+    assert rejected["rationale: unparsed"] == expected["rambling"]
+    assert rejected["rationale: error"] == expected["no choice"]
+    assert sum(rejected.values()) + counts["rationales"] == 24
     assert counts["agreement"]["n"] == expected[None]
 
 
-def test_a_verdict_before_its_explanation_explains_nothing(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda q: "\n".join(longer_story(q).split("\n")[::-1]),
+        lambda q: f"Hm.\nPreferred: A\nNo, wait.\n{longer_story(q)}",
+    ],
+    ids=["the verdict first", "a verdict taken back"],
+)
+def test_what_explains_nothing_is_no_explanation(
+    distil: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    say: Callable[[str], str],
 ) -> None:
-    with FakeOpenAI(lambda q: "\n".join(longer_story(q).split("\n")[::-1])) as server:
-        bring(server, monkeypatch)
-        assert distil()["rejected_rows"] == {"rationale: unparsed": 24}
-
-
-def test_an_explanation_that_takes_a_verdict_back_is_no_explanation(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with FakeOpenAI(lambda q: f"Hm.\nPreferred: A\nNo, wait.\n{longer_story(q)}") as server:
+    with FakeOpenAI(say) as server:
         bring(server, monkeypatch)
         counts = distil()
     assert (counts["rationales"], counts["rejected_rows"]) == (0, {"rationale: unparsed": 24})
     assert counts["agreement"]["n"] == 0
-
-
-def test_a_cut_answer_is_set_aside_although_it_quotes_a_verdict(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def quoting(question: str) -> str:
-        said = f"The form asked for is:\n{longer_story(question)}\n"
-        return said + "y" * len(said)
-
-    with FakeOpenAI(quoting, manners=lambda _: "length") as server:
-        bring(server, monkeypatch)
-        assert distil()["rejected_rows"] == {"rationale: cut": 24}
-
-
-def test_another_template_makes_the_product_anew(
-    distil: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    mine = tmp_path / "mine.yaml"
-    text = load_template("rationale").path.read_text(encoding="utf-8")
-    mine.write_text(text, encoding="utf-8")
-    with FakeOpenAI() as server:
-        bring(server, monkeypatch)
-        distil(template=str(mine))
-        distil(template=str(mine))
-        assert "unchanged" in capsys.readouterr().out
-        assert server.requests == 24
-        mine.write_text(text.replace("one paragraph", "two paragraphs"), encoding="utf-8")
-        distil(template=str(mine))
-        assert "unchanged" not in capsys.readouterr().out
-        assert server.requests == 48
-        assert all("two paragraphs" in question for question in list(server.asked)[24:])
-
-
-def test_a_run_into_a_folder_called_like_its_model_pays_once(
-    distil: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with FakeOpenAI() as server:
-        bring(server, monkeypatch)
-        for out in (Path("fake/judge"), Path(FakeOpenAI.model)):
-            for _ in range(2):
-                identity.cache_clear()
-                distil(out=str(out))
-            assert "unchanged" in capsys.readouterr().out, "the folder is no input"
-        assert server.requests == 2 * 24
-
-
-def test_a_limit_of_calls_holds_for_blind_and_hinted_questions_together(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with FakeOpenAI() as server:
-        bring(server, monkeypatch)
-        with pytest.raises(ConfigError, match="max_calls of 26 is reached: 2 of 6 questions"):
-            distil(hint=True, traffic={**QUICK, "max_calls": 26})
-        assert server.requests == 26
-        distil(hint=True, traffic={**QUICK, "max_calls": 4})
-        assert server.requests == 30
-
-
-def test_with_a_hint_those_that_disagree_are_asked_again(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def weak(question: str) -> str:
-        for label in "AB":
-            if f"readers preferred Story {label}." in question:
-                return f"On second thoughts.\nPreferred: {label}"
-        return longer_story(question)
-
-    with FakeOpenAI(weak) as server:
-        bring(server, monkeypatch)
-        assert distil()["rationales"] == 18
-        counts = distil(hint=True)
-        assert server.requests == 24 + 6, "the blind answers are there already"
-        assert (counts["rationales"], counts["rejected_rows"]) == (24, {})
-        assert counts["answers_with_hint"] == {"agrees": 6}
-        assert counts["agreement"]["share"] == 0.75, "agreement is that of the blind answers"
-        again = [row for row in rows_of(tmp_path) if row["rationale"] == "On second thoughts."]
-        assert len(again) == 6
-        counts = distil(keep="all")
-        assert (counts["rationales"], counts["rejected_rows"]) == (24, {})
-        assert server.requests == 30
-        with pytest.raises(ConfigError, match="give one of them"):
-            distil(hint=True, keep="all")
 
 
 def test_a_dry_run_tells_and_asks_nothing(
@@ -298,8 +204,6 @@ def test_nothing_is_asked_before_everything_else_is_right(
 ) -> None:
     with pytest.raises(ConfigError, match="asks for a label: give one whose answer is"):
         distil(template="verdict_label")
-    with pytest.raises(ConfigError, match="has no hint"):
-        distil(template="verdict_explanation", hint=True)
     pairs = make_pairs(pair_table, 4)
     with pytest.raises(DataError, match="a column 'rationale' already"):
         distil(pairs.append_column("rationale", pa.array(["x"] * 4)))
@@ -324,56 +228,3 @@ def test_pairs_are_chosen_by_a_condition_and_files_hold_no_key(
     for path in (tmp_path / "out").rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
     assert "traffic" not in read_manifest(tmp_path / "out")["config"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [21])
-def test_killed_at_random_it_ends_in_the_same_files(
-    seed: int, tmp_path: Path, pair_table: Callable[..., pa.Table]
-) -> None:
-    print(f"seed {seed}")
-    pairs = make_pairs(pair_table, 120)
-    write_table(pairs, tmp_path / "in.parquet")
-    manners = drawn_manners(seed, 0.1)
-
-    def command(out: Path) -> list[str]:
-        return [
-            sys.executable, str(ROOT / PROGRAM), "--pairs", str(tmp_path / "in.parquet"),
-            "--out", str(out), "--model", FakeOpenAI.model, "--hint", "true", "--accept_errors",
-            "--traffic.connections", "8", "--traffic.first_wait_seconds", "0.01",
-            "--traffic.longest_wait_seconds", "0.05", "--traffic.give_up_after", "100",
-        ]  # fmt: skip
-
-    with FakeOpenAI(manners=manners) as server:
-        done = subprocess.run(
-            command(tmp_path / "calm"), env=os.environ | server.environment(), check=False
-        )
-        assert done.returncode == 0
-        requests = server.requests
-        keys = {
-            key: question
-            for question in server.asked
-            for key in keys_of(FakeOpenAI.model, [question], Sampling())
-        }
-    killer = Killer(seed, kills=7, requests=requests)
-    faults = drawn_faults(seed, 0.1, ["429", "429 later", "500", "reset", "cut"])
-    out = tmp_path / "killed"
-    with FakeOpenAI(manners=manners, faults=faults, on_request=killer, seconds=0.01) as server:
-        for _ in range(20):
-            with AnswerStore(out / "answers", read_only=True) as known:
-                stored = {question for key, question in keys.items() if known.get(key) is not None}
-            before = server.asked.copy()
-            killer.process = subprocess.Popen(
-                command(out), env=os.environ | server.environment(), text=True
-            )
-            code = killer.process.wait(timeout=300)
-            assert not stored & (server.asked - before).keys()
-            if code == 0:
-                break
-            assert code == -9
-    assert killer.killed == 7
-    for name in ("pairs.parquet", "rejected.jsonl"):
-        assert (out / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
-    counts, calm = (read_manifest(tmp_path / name)["counts"] for name in ("killed", "calm"))
-    assert counts == calm
-    assert counts["rationales"] > 60

@@ -60,7 +60,7 @@ class Paid(Scripted):
         self.folder = folder
 
     def estimate(self, pairs):
-        return [Estimate(self.name, "m", 2 * len(pairs), 0, 10, 5, None, 0.5, 1.0, 3.0)]
+        return [Estimate(self.name, "m", 2 * len(pairs), 0, 10, 5, 0.5, 1.0, 3.0)]
 
 
 def panel_of(*said):

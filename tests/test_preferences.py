@@ -22,13 +22,13 @@ from litbench.metrics.comparisons import holm, paired_difference
 from litbench.metrics.preferences import (
     agreement_rows,
     coefficient_intervals,
-    counted_label,
     credits_of,
     distinct_words,
     fidelity_of,
-    recovery,
+    surface_label,
     surface_of,
 )
+from litbench.models import autoencoder
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
 from litbench.models.features import FeatureOptions, feature_matrix, fit_features
 from litbench.models.linear_preference import choose_strength, fit_linear_preference, logistic
@@ -55,6 +55,15 @@ def planted(seed: int, pairs: int = 900) -> tuple[np.ndarray, np.ndarray, np.nda
     return differences, directions, labels
 
 
+def matched(found: np.ndarray, planted: np.ndarray) -> np.ndarray:
+    """|cosine| of each planted direction with the found one that a best matching gives it."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
+
+    cosines = np.abs(planted @ (found / np.linalg.norm(found, axis=1, keepdims=True)).T)
+    rows, columns = linear_sum_assignment(-cosines)
+    return np.asarray(cosines[rows, columns])
+
+
 @pytest.fixture(scope="module")
 def fitted() -> tuple[Autoencoder, np.ndarray, np.ndarray, np.ndarray]:
     differences, directions, labels = planted(0)
@@ -68,11 +77,10 @@ def fitted() -> tuple[Autoencoder, np.ndarray, np.ndarray, np.ndarray]:
 
 def test_planted_directions_are_found_and_not_by_principal_components(fitted) -> None:
     model, differences, directions, _ = fitted
-    found = recovery(model.decoder, directions)
-    components = recovery(np.linalg.svd(differences)[2][:12], directions)
-    assert found.matched > 0.95
-    assert found.found == 1.0
-    assert components.matched < 0.8
+    found = matched(model.decoder, directions)
+    assert found.mean() > 0.95
+    assert found.min() > 0.9
+    assert matched(np.linalg.svd(differences)[2][:12], directions).mean() < 0.8
 
 
 def test_units_of_the_negative_are_the_negative_and_as_many_as_trained(fitted) -> None:
@@ -117,12 +125,13 @@ def test_the_best_epoch_is_kept() -> None:
     assert (fit_autoencoder(train, held, shorter, 0).encoder == model.encoder).all()
 
 
-def test_dead_units_are_revived() -> None:
+def test_dead_units_are_revived(monkeypatch: pytest.MonkeyPatch) -> None:
     differences, _, _ = planted(1, 260)
     common = {"units": 12, "active": 1, "prefixes": [12], "epochs": 20, "learning_rate": 5e-3}
     dead = []
     for dead_after in (20, 10_000):
-        options = AutoencoderOptions(**common, dead_after=dead_after, patience=20)
+        monkeypatch.setattr(autoencoder, "_DEAD_AFTER", dead_after)
+        options = AutoencoderOptions(**common, patience=20)
         rare = differences.copy()
         # Few examples have what the last units could take.
         rare[:, 12:] *= 0.2
@@ -130,16 +139,16 @@ def test_dead_units_are_revived() -> None:
     assert dead[0] < dead[1]
 
 
-def test_the_autoencoder_survives_saving_and_a_damaged_one_is_refused(
-    fitted, tmp_path: Path
-) -> None:
-    model, differences, _, _ = fitted
+def test_the_saved_weights_are_safetensors_and_the_same(fitted, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file  # noqa: PLC0415
+
+    model, _, _, _ = fitted
     model.save(tmp_path)
-    assert not list(tmp_path.glob("*.pt"))
-    assert (Autoencoder.load(tmp_path).units(differences) == model.units(differences)).all()
-    (tmp_path / "autoencoder.safetensors").write_bytes(b"no weights")
-    with pytest.raises(ModelError, match="no autoencoder"):
-        Autoencoder.load(tmp_path)
+    weights = load_file(tmp_path / "autoencoder.safetensors")
+    assert (weights["encoder"] == model.encoder).all()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "autoencoder.json", "autoencoder.safetensors",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -149,7 +158,6 @@ def test_the_autoencoder_survives_saving_and_a_damaged_one_is_refused(
         {"prefixes": [8, 16]},
         {"prefixes": []},
         {"units": 0},
-        {"validation_share": 1},
     ],
 )
 def test_options_that_cannot_be_trained_are_refused(change: dict[str, object]) -> None:
@@ -332,7 +340,7 @@ def test_fidelity_is_of_signs_and_chance_is_a_half() -> None:
     prompts = list("abcdef")
     right = fidelity_of([1, -1, 1, -1, 0, 1], values, prompts)
     assert right is not None
-    assert (right.agreement.mean, right.agreement.n, right.quiet) == (1.0, 4, 0.5)
+    assert (right.agreement.mean, right.agreement.n) == (1.0, 4)
     assert right.correlation > 0.7
     wrong = fidelity_of([-1, 1, -1, 1, 0, 0], values, prompts)
     assert wrong is not None
@@ -353,7 +361,7 @@ def test_what_is_counted_follows_the_sign_of_the_unit() -> None:
     turned = surface_of(-values, np.array([[1.0], [1.0], [1.0], [3.0]]), ["commas"], words)
     assert (turned.more, turned.less) == (["desk"], ["moon"])
     assert turned.correlations == {"commas": -1.0}
-    assert "“moon”" in counted_label(surface)
+    assert "“moon”" in surface_label(surface)
 
 
 def test_words_where_none_are_set_apart_are_pairs_of_characters() -> None:
@@ -432,7 +440,7 @@ def test_the_library_of_the_method_finds_what_we_find(fitted: Callable[..., obje
         torch.from_numpy(differences[:800]).float(), batch_size=16, learning_rate=5e-3,
         n_epochs=60, show_progress=False,
     )  # fmt: skip
-    theirs = recovery(other.decoder.weight.detach().numpy().T, directions)
-    assert recovery(model.decoder, directions).matched > theirs.matched - 0.02
+    theirs = matched(other.decoder.weight.detach().numpy().T, directions).mean()
+    assert matched(model.decoder, directions).mean() > theirs - 0.02
     units = other.get_activations(differences, show_progress=False)
     assert (units >= 0).all()

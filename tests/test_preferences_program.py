@@ -17,7 +17,7 @@ from fake_openai import FakeOpenAI
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models import embeddings
 from litbench.models.embeddings import Embedded, EmbeddingOptions, WordEmbedding, embed
-from litbench.records import write_table
+from litbench.tables import write_table
 
 HOSTILE = "<script>alert(1)</script> =HYPERLINK() \u202e {story_b}"
 SMALL = {
@@ -243,7 +243,7 @@ def test_a_test_split_is_judged_and_never_fitted_on(
     preferences.main(make(split="train", test_split="test", repeats=2))
     found = json.loads((tmp_path / "out" / "preferences.json").read_text(encoding="utf-8"))
     assert (found["pairs"], found["prompts"], found["fitted_on"]) == (20, 4, 50)
-    assert found["held_out"] == "of a split that nothing was fitted on, by 2 fits"
+    assert found["held_out"] == "of a split that nothing was fitted on, 2 times"
     tables = preferences.read_tables(make(split="train", test_split="test"))
     judged = set(preferences.prompt_keys(tables[1]))
     assert len(judged) == 4
@@ -289,7 +289,7 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         preferences.main(make(**asking, dry_run=True))
-        assert "dry run: no request is sent" in capsys.readouterr().out
+        assert "dry run: nothing is asked" in capsys.readouterr().out
         assert server.requests == 0
         preferences.main(make(**asking))
         asked = server.requests

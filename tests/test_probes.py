@@ -1,6 +1,5 @@
 """Probes: what each change does to a story, and what raters of known taste make of it."""
 
-import csv
 import json
 import random
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from fake_openai import FakeOpenAI, longer_story, shown_story
@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
-from litbench.metrics.probes import fooled, probe_study, probes_text, swayed, write_probes_csv
-from litbench.probe_texts import FAKE_MARKERS, FILLER, SYNONYMS
+from litbench.metrics.probes import ProbeResult, by_rater, probe_results, probes_text
+from litbench.probe_texts import FILLER
 from litbench.probes import (
     PROBES,
     Original,
@@ -39,9 +39,9 @@ from litbench.probes import (
     split_sentences,
 )
 from litbench.raters import Judgement, LengthRater, RandomRater, ScoreRater, judge_pairs
-from litbench.records import PAIRS, VERDICTS, write_table
+from litbench.records import PAIRS, VERDICTS
 from litbench.report.probes_page import draw_probes, render_probes
-from litbench.templates import load_template
+from litbench.tables import write_table
 from litbench.text import count_words, count_words_of, prompt_key
 
 STRENGTHS = (0.25, 0.5, 1.0)
@@ -130,7 +130,6 @@ def test_sentences_end_where_readers_end_them(text: str, parts: list[str]) -> No
 def test_a_story_of_nothing_but_ends_holds_up_nobody(text: str) -> None:
     started = time.process_time()
     assert join_sentences(split_sentences(text)) == text
-    change(PROBES["headings"], Subject(text, 0), 1.0)
     # From every letter to the last one it would be a minute and more.
     assert time.process_time() - started < 20
 
@@ -149,8 +148,8 @@ def test_a_probe_changes_every_story_by_its_seed_alone(name: str, text: str) -> 
         assert one != text
         assert one == changed(name, text, strength)
     drawn = {changed(name, text, 0.5, seed) for seed in range(8)}
-    # Endings, headings and stories of one other prompt leave nothing to draw.
-    assert len(drawn) > 1 or name in {"cut_ending", "headings", "other_story"}
+    # Endings and stories of one other prompt leave nothing to draw.
+    assert len(drawn) > 1 or name in {"cut_ending", "other_story"}
 
 
 @settings(max_examples=50)
@@ -161,13 +160,6 @@ def test_any_text_is_changed_or_left_out(text: str, seed: int, name: str) -> Non
         assert found is None or (found != text and found.strip())
 
 
-def differing(text: str, other: str) -> set[int]:
-    """Places of words that are not the same."""
-    words, others = re.findall(r"\w+|\W", text), re.findall(r"\w+|\W", other)
-    assert len(words) == len(others)
-    return {k for k, (one, two) in enumerate(zip(words, others, strict=True)) if one != two}
-
-
 def shared_start(text: str, other: str) -> int:
     same = (one == two for one, two in zip(text, other, strict=False))
     return next((k for k, is_same in enumerate(same) if not is_same), min(len(text), len(other)))
@@ -175,19 +167,13 @@ def shared_start(text: str, other: str) -> int:
 
 def edit_size(name: str, text: str, other: str) -> float:
     """How much of a text a probe has changed, in the probe's own unit."""
-    if name == "synonyms":
-        return len(differing(text, other))
-    if name in {"typos", "quotes"}:
-        return sum(one != two for one, two in zip(text, other, strict=True))
     if name == "cut_ending":
         return len(text) - len(other)
-    if name in {"word_salad", "other_story"}:
+    if name == "other_story":
         return -shared_start(text, other)
     if name == "shuffle":
         pairs = zip(sentences(text), sentences(other), strict=True)
         return sum(one != two for one, two in pairs)
-    if name == "filler_instead":
-        return len(Counter(sentences(text)) - Counter(sentences(other)))
     return len(other) - len(text)
 
 
@@ -204,7 +190,7 @@ def test_strength_is_the_size_of_the_edit(
             if found is not None:
                 sizes.append(edit_size(name, text, found))
         assert sizes == sorted(sizes)
-        if name in {"padding", "repetition", "cut_ending", "word_salad"} and len(sizes) == 4:
+        if name in {"padding", "repetition", "cut_ending"} and len(sizes) == 4:
             assert sizes[0] < sizes[-1] or len(sentences(text)) < 3
 
 
@@ -221,85 +207,14 @@ def test_each_probe_keeps_what_it_says(
 
         assert text.startswith(of("cut_ending"))
         assert Counter(sentences(of("shuffle"))) == Counter(sentences(text))
-        salad = of("word_salad")
-        assert sorted("".join(salad.split())) == sorted("".join(text.split()))
-        same = ("word_salad", "filler_instead", "shuffle", "synonyms", "markdown", "quotes")
-        n, padded, *others = words_of([text, of("padding"), *map(of, same)])
-        assert others == [n] * len(same)
+        n, padded, *others = words_of([text, of("padding"), of("shuffle"), of("markdown")])
+        assert others == [n, n]
         # Up to the end of its last sentence.
         assert strength * n - 1 <= padded - n <= strength * n + 30
         assert not Counter(sentences(text)) - Counter(sentences(of("repetition")))
-        assert "".join(of("blank_lines").split()) == "".join(text.split())
         assert of("markdown").replace("*", "") == text
-        for name in ("bragging", "instruction", "fake_verdict", "fake_markers"):
+        for name in ("bragging", "fake_verdict"):
             assert of(name).startswith(text.rstrip())
-
-
-def test_filler_of_the_same_length_is_the_filler_of_padding() -> None:
-    text = " ".join([ENGLISH, OTHER] * 5)
-    for strength in STRENGTHS:
-        padded, instead = (changed(name, text, strength) for name in ("padding", "filler_instead"))
-        shares = []
-        for one in (padded, instead):
-            filler = [s for s in sentences(one) if s in FILLER["en"]]
-            shares.append(count_words_of(" ".join(filler)) / count_words_of(one))
-        assert shares[0] == pytest.approx(shares[1], abs=0.1)
-
-
-def test_synonyms_keep_case_and_articles() -> None:
-    text = "A huge road. An entire road! HUGE, Perhaps it's perhaps-like a whole street"
-    found = changed("synonyms", text, 1.0)
-    assert found == (
-        "A huge street. An entire street! ENORMOUS, Maybe it's perhaps-like a whole road"
-    )
-    assert all(word != other and " " not in other for word, other in SYNONYMS["en"].items())
-
-
-def test_quotes_turn_curly_and_back() -> None:
-    text = '"Don\'t," she said. \'No "really"?\''
-    curly = "“Don’t,” she said. ‘No “really”?’"
-    assert changed("quotes", text, 1.0) == curly
-    assert changed("quotes", curly, 1.0) == text
-    assert change(PROBES["quotes"], subject("None here."), 1.0) is None
-    assert changed("quotes", "“走吧。”", 1.0) == "「走吧。」"
-
-
-@pytest.mark.parametrize(
-    ("straight", "curly"),
-    [
-        ('"But I—" She stopped.', "“But I—” She stopped."),
-        ('"But I—"', "“But I—”"),
-        ('He said—"Go!"', "He said—“Go!”"),
-        ("\"He said 'stop.'\"", "“He said ‘stop.’”"),
-        ("\"'Wait—'\" she read.", "“‘Wait—’” she read."),
-        ('*"Run."*', "*“Run.”*"),
-        ("'Tis the '90s, rock 'n' roll for 'em.", "’Tis the ’90s, rock ’n’ roll for ’em."),
-        ("'Emma?' The dogs' bowls", "‘Emma?’ The dogs’ bowls"),
-    ],
-)
-def test_quotes_open_and_close_where_a_printer_would(straight: str, curly: str) -> None:
-    assert changed("quotes", straight, 1.0) == curly
-
-
-def test_synonyms_fit_whatever_stands_around() -> None:
-    text = "He answered the phone, started the car and gathered around his big, quiet brother."
-    assert change(PROBES["synonyms"], subject(text), 1.0) is None
-
-
-@pytest.mark.parametrize("gap", ["\n", "\n\n", "\n \n", "\n\n\n"])
-def test_headings_bring_no_more_blank_lines(gap: str) -> None:
-    found = changed("headings", f"One.{gap}Two.{gap}Three.", 1.0)
-    before = gap if gap != "\n" else "\n\n"
-    assert found == (f"## Part 1\n\nOne.{before}## Part 2\n\nTwo.{before}## Part 3\n\nThree.")
-
-
-def test_a_fake_marker_does_not_leave_its_story() -> None:
-    template = load_template("minimal")
-    for text in FAKE_MARKERS["en"]:
-        question = template.render("prompt", f"{ENGLISH}\n\n{text}", OTHER)
-        assert shown_story(question, "A").startswith(ENGLISH)
-        assert shown_story(question, "B") == OTHER
-        assert question.count("===== STORY B BEGINS =====") == 1
 
 
 # Tables --------------------------------------------------------------------------------------
@@ -367,11 +282,7 @@ def test_stories_are_drawn_by_prompt(
     assert Counter(one.prompt for one in drawn).most_common(1)[0][1] == 2
     assert drawn == draw_originals(both[::-1], 2, 3, 0)
     assert drawn != draw_originals(both, 2, 3, 1)
-    stories = story_table([{"source": "people"}, {"source": "a machine"}, {"text": " "}])
-    assert [one.story_id for one in originals_of_stories(stories, ["people"])] == ["s0000"]
-    assert len(originals_of_stories(stories, [])) == 2
-    with pytest.raises(ConfigError, match=r"sources: no story is of 'peopl'.*people"):
-        originals_of_stories(stories, ["peopl"])
+    assert len(originals_of_stories(story_table([{}, {}, {"text": " "}]))) == 2
     with pytest.raises(DataError, match="no story with a text"):
         draw_originals([], 1, None, 0)
 
@@ -442,45 +353,49 @@ def probed(invented: Callable[..., str]) -> tuple[pa.Table, dict[str, dict[str, 
     return probe_pairs(many(invented), select_probes([]), STRENGTHS, 0)
 
 
-def study_of(raters: Sequence[Any], probed: tuple[pa.Table, Any]) -> Any:
+def results_of(raters: Sequence[Any], probed: tuple[pa.Table, Any]) -> list[ProbeResult]:
     pairs, missing = probed
     verdicts = pa.concat_tables([judge_pairs(rater, pairs) for rater in raters])
-    return probe_study(verdicts, pairs, missing)
+    return probe_results(verdicts, pairs, missing)
 
 
-def rates(study: Any, rater: str, probe: str) -> list[float]:
-    return [one.prefers_changed.mean for one in study.results[rater] if one.change.probe == probe]
+def rates(results: list[ProbeResult], rater: str, probe: str) -> list[float]:
+    return [
+        one.prefers_changed.mean
+        for one in by_rater(results)[rater]
+        if one.probe == probe and one.prefers_changed is not None
+    ]
 
 
 def test_raters_of_known_taste(probed: tuple[pa.Table, Any]) -> None:
     known = known_in(probed[0])
     longer = LengthRater("longer", "longer", 1)
-    raters = [longer, Knows(known), Knows(known, -1, "perverse"), First()]
-    study = study_of(raters, probed)
-    for probe in ("padding", "repetition", "bragging", "instruction", "fake_markers"):
-        assert rates(study, "longer", probe) == [1.0] * 3, probe
-    assert rates(study, "longer", "cut_ending") == [0.0] * 3
-    for probe in ("filler_instead", "shuffle", "word_salad"):
-        assert rates(study, "longer", probe) == [0.5] * 3, "length cannot decide"
+    found = results_of([longer, Knows(known), Knows(known, -1, "perverse"), First()], probed)
+    results = by_rater(found)
+    for probe in ("padding", "repetition", "bragging", "fake_verdict"):
+        assert rates(found, "longer", probe) == [1.0] * 3, probe
+    assert rates(found, "longer", "cut_ending") == [0.0] * 3
+    assert rates(found, "longer", "shuffle") == [0.5] * 3, "length cannot decide"
     for probe in PROBES:
-        assert set(rates(study, "knows", probe)) <= {0.0}
-        assert set(rates(study, "perverse", probe)) <= {1.0}
-        assert set(rates(study, "first", probe)) <= {0.5}, "both orders are read"
-    assert fooled(study.results["knows"]) == {}
+        assert set(rates(found, "knows", probe)) <= {0.0}
+        assert set(rates(found, "perverse", probe)) <= {1.0}
+        assert set(rates(found, "first", probe)) <= {0.5}, "both orders are read"
+    assert not any(one.is_fooled for one in results["knows"])
     breaking = {name for name, probe in PROBES.items() if probe.effect == "breaking"}
-    assert set(fooled(study.results["perverse"])) == breaking
-    assert all(one.is_clear for one in study.results["perverse"])
-    assert {one.change.probe for one in swayed(study.results["longer"])} == {"headings"}
-    assert not any(one.is_clear for one in study.results["first"])
-    assert {one.flip_rate for one in study.results["first"]} == {1.0}
-    tied = [one.ties for one in study.results["longer"] if one.change.probe == "shuffle"]
-    assert tied == [1.0] * 3
+    assert {one.probe for one in results["perverse"] if one.is_fooled} == breaking
+    assert all(one.is_clear for one in results["perverse"])
+    assert not any(one.is_clear for one in results["first"])
+    assert {one.flip_rate for one in results["first"]} == {1.0}
+    assert {one.ties for one in results["longer"] if one.probe == "shuffle"} == {1.0}
+    text = probes_text(found)
+    assert "longer by padding, repetition, bragging, fake verdict" in text
+    assert "knows by" not in text
 
 
 def test_a_coin_is_seldom_clear(probed: tuple[pa.Table, Any]) -> None:
-    study = study_of([RandomRater(seed=seed, name=f"coin {seed}") for seed in range(4)], probed)
-    clear = [one.is_clear for results in study.results.values() for one in results]
-    assert len(clear) == 4 * len(study.changes)
+    coins = [RandomRater(seed=seed, name=f"coin {seed}") for seed in range(4)]
+    clear = [one.is_clear for one in results_of(coins, probed)]
+    assert len(clear) == 4 * len(PROBES) * len(STRENGTHS)
     assert sum(clear) <= 4
 
 
@@ -489,68 +404,43 @@ def test_sides_renamed_give_one_minus_the_rate(
 ) -> None:
     pairs, missing = probed
     raters = [LengthRater("longer", "longer", 1), RandomRater(), First("Edit: Wow")]
-    as_is, renamed = study_of(raters, probed), study_of(raters, (rename_sides(pairs), missing))
-    for rater in ("longer", "random", "first"):
-        for one, other in zip(as_is.results[rater], renamed.results[rater], strict=True):
-            assert (one.prefers_changed is None) == (other.prefers_changed is None)
-            if one.prefers_changed is not None:
-                sum_of_both = one.prefers_changed.mean + other.prefers_changed.mean
-                assert sum_of_both == pytest.approx(1)
-            assert one.not_judged == other.not_judged
+    as_is, renamed = results_of(raters, probed), results_of(raters, (rename_sides(pairs), missing))
+    for one, other in zip(as_is, renamed, strict=True):
+        assert (one.prefers_changed is None) == (other.prefers_changed is None)
+        if one.prefers_changed is not None and other.prefers_changed is not None:
+            assert one.prefers_changed.mean + other.prefers_changed.mean == pytest.approx(1)
+        assert one.not_judged == other.not_judged
 
 
 def test_what_is_not_judged_is_shown_apart(probed: tuple[pa.Table, Any]) -> None:
-    study = study_of([First("Edit: Wow, thank you")], probed)
-    bragging = [one for one in study.results["first"] if one.change.probe == "bragging"]
+    results = results_of([First("Edit: Wow, thank you")], probed)
+    bragging = [one for one in results if one.probe == "bragging"]
     for one in bragging:
         judged = 0 if one.prefers_changed is None else one.prefers_changed.n
-        assert judged == round((1 - one.not_judged) * one.change.stories)
+        assert judged == round((1 - one.not_judged) * one.stories)
     assert bragging[-1].prefers_changed is None, "at 1 every note is there"
     assert bragging[-1].not_judged == 1
-    assert all(
-        one.not_judged == 0 for one in study.results["first"] if one.change.probe != "bragging"
-    )
-    assert "–" in probes_text(study)
+    assert all(one.not_judged == 0 for one in results if one.probe != "bragging")
 
 
 def test_a_shift_is_in_units_of_two_stories_of_a_prompt(probed: tuple[pa.Table, Any]) -> None:
     pairs, _ = probed
-    study = study_of([LengthRater("longer", "longer", 1), RandomRater()], probed)
+    results = by_rater(results_of([LengthRater("longer", "longer", 1), RandomRater()], probed))
     words = dict(
         zip(pairs["chosen_story_id"].to_pylist(), pairs["chosen_n_words"].to_pylist(), strict=True)
     )
     gaps = [abs(words[f"s{2 * k}"] - words[f"s{2 * k + 1}"]) for k in range(12)]
-    assert study.raters[0].usual_difference == pytest.approx(np.mean(gaps))
-    assert study.raters[1].usual_difference is None
     rows = [row for row in pairs.to_pylist() if (row["probe"], row["strength"]) == ("padding", 0.5)]
     added = np.mean([row["rejected_n_words"] - row["chosen_n_words"] for row in rows])
-    (one,) = [
-        one
-        for one in study.results["longer"]
-        if (one.change.probe, one.change.strength) == ("padding", 0.5)
-    ]
+    (one,) = [r for r in results["longer"] if (r.probe, r.strength) == ("padding", 0.5)]
+    assert one.unit == pytest.approx(np.mean(gaps))
+    assert one.shift is not None
     assert one.shift.mean == pytest.approx(added / np.mean(gaps))
     assert one.shift.low < one.shift.mean < one.shift.high
-    assert {one.shift for one in study.results["random"]} == {None}
+    assert {(r.shift, r.unit) for r in results["random"]} == {(None, None)}
 
 
 # Text, files, page, program ---------------------------------------------------------------------
-
-
-def test_text_and_csv_say_where_a_rater_is_fooled(
-    probed: tuple[pa.Table, Any], tmp_path: Path
-) -> None:
-    longer = LengthRater("=1+1", "longer", 1)
-    study = study_of([longer, Knows(known_in(probed[0]))], probed)
-    text = probes_text(study)
-    assert "=1+1: FOOLED more than half of the time by\n  padding at 0.25 1.000 [" in text
-    assert "knows: clearly fooled by no probe more than half of the time" in text
-    assert "=1+1 likes: headings" in text
-    write_probes_csv(study, tmp_path / "probes.csv")
-    with (tmp_path / "probes.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * len(study.changes)
-    assert {row["rater"] for row in rows} == {"'=1+1", "knows"}
 
 
 def test_the_page_shows_every_rater_and_runs_nothing() -> None:
@@ -559,11 +449,11 @@ def test_the_page_shows_every_rater_and_runs_nothing() -> None:
         [Original("a", "p", "P", f"{attack} {ENGLISH}"), Original("b", "q", "Q", OTHER)],
         select_probes([]), [0.5], 0,
     )  # fmt: skip
-    study = study_of([LengthRater(attack, "longer", 1), First()], (pairs, {}))
-    panels = draw_probes(study)
+    results = results_of([LengthRater(attack, "longer", 1), First()], (pairs, {}))
+    panels = draw_probes(results)
     assert set(panels) == {"breaking", "preserving"}
     page = render_probes(
-        title=attack, study=study, panels=panels, pairs=pairs, trained_on={"first": 1},
+        title=attack, results=results, panels=panels, pairs=pairs, trained_on={"first": 1},
         manifests={},
     )  # fmt: skip
     assert "<script" not in page
@@ -600,13 +490,14 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
 ) -> None:
     program = load_program("eval/probe.py")
     config = config_of(
-        program, pairs_file, tmp_path / "out", folds=3, probes=["padding", "typos", "other_story"],
+        program, pairs_file, tmp_path / "out", folds=3,
+        probes=["padding", "markdown", "other_story"],
         strengths=[0.5, 1.0],
         raters={"longer": {"kind": "longer"}, "features": {"kind": "features"}},
     )  # fmt: skip
     program.main(config)
     said = capsys.readouterr().out
-    assert "longer: FOOLED more than half of the time by\n  padding" in said
+    assert "preferred: longer by padding" in said
     verdicts = pq.read_table(tmp_path / "out" / "verdicts.parquet")
     pairs = pq.read_table(tmp_path / "out" / "probe_pairs.parquet")
     assert verdicts.column_names == [column.name for column in VERDICTS.columns]
@@ -617,7 +508,7 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
     assert set(folds) == {"0/0", "0/1", "0/2"}
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert set(manifest["outputs"]) == {
-        "probe_pairs.parquet", "verdicts.parquet", "probes.json", "probes.csv", "probes.txt",
+        "probe_pairs.parquet", "verdicts.parquet", "probes.csv", "probes.txt",
         "probes.html", "probes_breaking.svg", "probes_breaking.png", "probes_preserving.svg",
         "probes_preserving.png",
     }  # fmt: skip
@@ -625,8 +516,8 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
     again = capsys.readouterr().out
     assert again.startswith("unchanged")
     assert again.endswith(said)
-    content = json.loads((tmp_path / "out" / "probes.json").read_text(encoding="utf-8"))
-    assert {one["probe"] for one in content["results"]["longer"]} == set(config.probes)
+    rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()
+    assert {row["probe"] for row in rows if row["rater"] == "longer"} == set(config.probes)
     # A rater would know by heart the chosen stories that it was trained on.
     fold_of_pair = {
         row["pair_id"]: row["fold"] for row in verdicts.to_pylist() if row["rater"] == "features"
@@ -639,6 +530,34 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
     assert whole
     for row in whole:
         assert fold_of[prompt_of[" ".join(row["rejected"].split())]] == fold_of[row["prompt"]]
+
+
+def test_prompts_that_share_stories_share_a_fold(
+    load_program: Callable[[str], ModuleType],
+    pair_table: Callable[..., pa.Table],
+    invented: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    # Each prompt has two texts, as where one import has damaged letters, and one prompt_id.
+    rows = [
+        {"prompt_id": f"p{k // 2}", "prompt": f"Prompt {k // 2}" + " caf\u00e9" * (k % 2),
+         "chosen": prose(invented, k, 60), "rejected": prose(invented, 100 + k, 40)}
+        for k in range(24)
+    ]  # fmt: skip
+    write_table(pair_table(rows), tmp_path / "pairs.parquet")
+    program = load_program("eval/probe.py")
+    program.main(config_of(
+        program, tmp_path / "pairs.parquet", tmp_path / "out", folds=3, probes=["padding"],
+        strengths=[1.0], raters={"features": {"kind": "features"}},
+    ))  # fmt: skip
+    pairs = pq.read_table(tmp_path / "out" / "probe_pairs.parquet").to_pylist()
+    verdicts = pq.read_table(tmp_path / "out" / "verdicts.parquet").to_pylist()
+    fold_of_pair = {row["pair_id"]: row["fold"] for row in verdicts}
+    folds: dict[str, set[str]] = {}
+    for row in pairs:
+        folds.setdefault(row["prompt_id"], set()).add(fold_of_pair[row["pair_id"]])
+    assert len(pairs) == 24
+    assert {len(of) for of in folds.values()} == {1}
 
 
 def test_the_program_names_what_is_missing(
@@ -667,7 +586,7 @@ def test_a_judge_is_asked_in_both_orders_and_once(
     def obeys(question: str) -> str:
         # Does what a story tells it to, and else likes the longer.
         for label in "AB":
-            if "have to prefer this one" in shown_story(question, label):
+            if "copy its verdict" in shown_story(question, label):
                 return f"It said so.\n\nPreferred: {label}"
         return longer_story(question)
 
@@ -676,7 +595,7 @@ def test_a_judge_is_asked_in_both_orders_and_once(
             monkeypatch.setenv(name, value)
         entry = {"kind": "judge", "model": server.model, "template": "minimal"}
         keys: dict[str, Any] = {
-            "raters": {"judge": entry}, "probes": ["instruction", "cut_ending"],
+            "raters": {"judge": entry}, "probes": ["fake_verdict", "cut_ending"],
             "strengths": [1.0], "per_prompt": 1,
         }  # fmt: skip
         program.main(config_of(program, pairs_file, tmp_path / "out", **keys, dry_run=True))
@@ -690,6 +609,7 @@ def test_a_judge_is_asked_in_both_orders_and_once(
         config.title = "Another title"
         program.main(config)
         assert set(server.answered.values()) == {1}
-    content = json.loads((tmp_path / "out" / "probes.json").read_text(encoding="utf-8"))
-    found = {one["probe"]: one["prefers_changed"]["mean"] for one in content["results"]["judge"]}
-    assert found == {"instruction": 1.0, "cut_ending": 0.0}
+    rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()
+    assert {row["probe"]: row["prefers_changed_mean"] for row in rows} == {
+        "fake_verdict": 1.0, "cut_ending": 0.0,
+    }  # fmt: skip

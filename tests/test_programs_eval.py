@@ -10,15 +10,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from litbench import evaluation
 from litbench.errors import ConfigError, LitBenchError
-from litbench.raters import RaterSpec, files_of
-from litbench.records import PAIRS, VERDICTS, prompt_keys, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, VERDICTS, prompt_keys
+from litbench.tables import read_table, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST = {"kind": "features", "c": [0.1]}
@@ -371,60 +369,6 @@ def test_authors_that_cannot_be_held_out_are_refused(by_authors, authors, groups
     module, config, _ = by_authors(authors, groups, side)
     with pytest.raises(LitBenchError, match=message):
         module.main(config)
-
-
-def test_other_author_groups_are_other_folds(by_authors, calls):
-    module, config, _ = by_authors(authors=24, groups=5)
-    module.main(config)
-    # Parts of the same names hold other pairs.
-    config.author_groups = 4
-    calls.clear()
-    module.main(config)
-    folds = {row["fold"] for row in verdict_rows(config.out) if row["rater"] == "features"}
-    assert {fold for name, fold in calls.take() if name == "features"} == folds
-
-
-def test_groups_that_judge_nothing_are_left_out(by_authors, calls):
-    module, config, pairs = by_authors(authors=24, groups=8)
-    module.main(config)
-    assert all(table.num_rows for *_, table in calls)
-    # Of 2 repeats, 3 folds and 36 groups.
-    assert len(calls) < 2 * 3 * 36
-    rows = [row for row in verdict_rows(config.out) if row["rater"] == "features"]
-    assert Counter(row["pair_id"] for row in rows) == dict.fromkeys(pairs["pair_id"].to_pylist(), 2)
-
-
-def test_a_fold_without_pairs_to_learn_from_is_found_before_any_work(
-    by_authors, calls, monkeypatch
-):
-    module, config, _ = by_authors(authors=8, groups=4)
-    # Every pair has an author of each group but one, so that nobody is left to teach.
-    monkeypatch.setattr(
-        module, "groups_of_authors", lambda pairs, *_: np.array([[0, 1]] * pairs.num_rows)
-    )
-    with pytest.raises(
-        ConfigError, match=r"fold 0-0-1 of repeat 0 has \d+ pairs to judge and 0 to"
-    ):
-        module.main(config)
-    assert not calls
-
-
-def test_members_models_are_inputs(tmp_path):
-    member = {"kind": "features", "path": str(tmp_path)}
-    spec = RaterSpec("mix", "panel", {"members": {"one": member, "two": {"kind": "longer"}}})
-    assert files_of([spec]) == {"raters.mix.members.one.path": str(tmp_path)}
-
-
-def test_the_same_config_gives_the_same_verdicts_twice(crossvalidated):
-    module, config = crossvalidated("one")
-    module.main(config)
-    _, other = crossvalidated("two")
-    module.main(other)
-    assert verdict_rows(config.out) == verdict_rows(other.out)
-    _, reseeded = crossvalidated("three")
-    reseeded.seed = 1
-    module.main(reseeded)
-    assert verdict_rows(reseeded.out) != verdict_rows(config.out)
 
 
 def test_folds_done_before_a_kill_are_not_done_again(crossvalidated, calls):

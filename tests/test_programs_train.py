@@ -16,8 +16,8 @@ from litbench.errors import ConfigError
 from litbench.models.generative import GenerativeModel
 from litbench.models.reward import RewardModel
 from litbench.raters import judge_pairs
-from litbench.records import PAIRS, prompt_keys, write_table
-from litbench.tables import read_table
+from litbench.records import PAIRS, prompt_keys
+from litbench.tables import read_table, write_table
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

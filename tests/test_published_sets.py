@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from litbench.artifact import read_manifest
-from litbench.config import build, load_config
-from litbench.errors import ConfigError, DataError
+from litbench.config import load_config
 from litbench.records import PAIRS
 from litbench.tables import read_table
 
@@ -85,36 +84,18 @@ def test_several_rejected_texts_make_several_pairs(
         {"id": "1", "prompt": "task 1", "chosen": ["right 1"],
          "rejected": ["wrong a", "wrong b", "wrong c"], "subset": "Focus"},
         {"id": "2", "prompt": "task 2", "chosen": ["tie"], "rejected": ["x"], "subset": "Ties"},
-        {"id": "3", "prompt": "task 3", "chosen": ["right 3", "right too"], "rejected": ["wrong"],
-         "subset": "Math"},
-        {"id": "4", "prompt": "task 4", "chosen": ["right 4"], "rejected": [], "subset": "Math"},
-        {"id": "5", "prompt": "task 5", "chosen": ["same", None], "rejected": ["same"],
+        {"id": "3", "prompt": "task 3", "chosen": ["right 3"], "rejected": [], "subset": "Math"},
+        {"id": "4", "prompt": "task 4", "chosen": [None], "rejected": ["x"], "subset": "Math"},
+        {"id": "5", "prompt": "task 5", "chosen": ["same"], "rejected": ["same", "wrong"],
          "subset": "Math"},
     ]  # fmt: skip
     pairs = import_with("reward_bench_2_pairs.yaml", rows).to_pylist()
-    assert {(pair["chosen"], pair["rejected"]) for pair in pairs} == {
-        ("right 1", "wrong a"), ("right 1", "wrong b"), ("right 1", "wrong c"),
-        ("right 3", "wrong"), ("right too", "wrong"),
+    assert {(pair["chosen"], pair["rejected"], pair["subset"]) for pair in pairs} == {
+        ("right 1", "wrong a", "Focus"), ("right 1", "wrong b", "Focus"),
+        ("right 1", "wrong c", "Focus"), ("same", "wrong", "Math"),
     }  # fmt: skip
-    assert {pair["subset"] for pair in pairs} == {"Focus", "Math"}
-    noted = [json.loads(x) for x in (tmp_path / "imported/rejected.jsonl").read_text().split("\n")
-             if x]  # fmt: skip
-    assert [(one["row"], one["column"]) for one in noted] == [
-        (4, "rejected"), (5, "chosen"), (5, "rejected")
-    ]  # fmt: skip
-    assert all(one["file"].endswith("rows.jsonl") for one in noted)
+    lines = (tmp_path / "imported/rejected.jsonl").read_text().splitlines()
+    noted = [(one["row"], one["column"]) for one in map(json.loads, lines)]
+    assert noted == [(4, "chosen"), (5, "rejected")]
     counts = read_manifest(tmp_path / "imported")["counts"]
-    assert counts["not_selected"] == 1
-
-
-def test_lists_need_a_form_that_has_them(
-    load_program: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
-    program = load_program("data_prep/import_pairs.py")
-    keys = {"pairs": "x.jsonl", "out": str(tmp_path), "several": True}
-    with pytest.raises(ConfigError, match="leave out stories"):
-        program.main(build(program.Config, {**keys, "stories": "y.parquet"}))
-    source = tmp_path / "plain.jsonl"
-    source.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
-    with pytest.raises(DataError, match="no row has lists"):
-        program.main(build(program.Config, {**keys, "pairs": str(source)}))
+    assert (counts["not_selected"], counts["empty_lists"]) == (1, 1)

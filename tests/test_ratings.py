@@ -15,7 +15,7 @@ from litbench.evaluation import Judged
 from litbench.judges.recorded import RecordedRater, recorded_specs
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.raters import judge_pairs
-from litbench.records import PAIRS, VERDICTS, RejectedRows, write_table
+from litbench.records import PAIRS, VERDICTS
 from litbench.sources.ratings import (
     RATINGS,
     RatingTable,
@@ -26,7 +26,7 @@ from litbench.sources.ratings import (
     story_digest,
     with_label,
 )
-from litbench.tables import read_table
+from litbench.tables import RejectedRows, read_table, write_table
 
 
 def write_rows(path, rows):
@@ -75,7 +75,7 @@ def test_a_rating_is_the_mean_of_its_scales_and_of_its_items(read):
     assert rejected_rows.total == 0
     again, _ = read(rows[::-1], **how)
     assert again == found
-    alone, _ = read(rows, rater="{who}, round {round}", values=["plot"])
+    alone, _ = read(rows, rater="who || ', round ' || round", values=["plot"])
     assert rating_of(alone)["1, round 2", "s"] == 5.0
 
 
@@ -158,9 +158,7 @@ MEANS = {"a": 2.0, "b": 3.0, "c": 3.5, "d": 1.0, "e": 4.0, "f": 4.0}
 
 def test_stories_of_a_prompt_become_pairs_with_the_higher_mean_chosen():
     funnel = Funnel()
-    every = pair_rated_stories(
-        stories_of(STORIES), MEANS, funnel, needs_text=False, split="test", keep=["system"]
-    )
+    every = pair_rated_stories(stories_of(STORIES), MEANS, funnel, split="test", keep=["system"])
     rows = {(r["chosen_story_id"], r["rejected_story_id"]): r for r in every.to_pylist()}
     # b and d are the same text; e and f are tied, on whichever side.
     tied = next(pair for pair in rows if set(pair) == {"e", "f"})
@@ -178,22 +176,17 @@ def test_stories_of_a_prompt_become_pairs_with_the_higher_mean_chosen():
     assert steps == {
         "rated": (6, 0), "pairs": (7, 0), "same_text": (6, 1), "ties": (5, 1), "min_gap": (4, 1),
     }  # fmt: skip
-    told = pair_rated_stories(stories_of(STORIES), MEANS, Funnel(), needs_text=True, split="all")
-    assert all(told[side].to_pylist() for side in ("chosen", "rejected"))
-    assert told.num_rows == 3
     shuffled = random.Random(0).sample(STORIES, len(STORIES))
-    again = pair_rated_stories(
-        stories_of(shuffled), MEANS, Funnel(), needs_text=False, split="test", keep=["system"]
-    )
+    again = pair_rated_stories(stories_of(shuffled), MEANS, Funnel(), split="test", keep=["system"])
     assert again.equals(every)
 
 
 def test_stories_that_cannot_be_paired_are_refused():
     stories = stories_of(STORIES)
     with pytest.raises(DataError, match="no column 'sytem' to keep: did you mean 'system'"):
-        pair_rated_stories(stories, MEANS, Funnel(), needs_text=False, split="a", keep=["sytem"])
+        pair_rated_stories(stories, MEANS, Funnel(), split="a", keep=["sytem"])
     with pytest.raises(DataError, match="no prompt has two stories"):
-        pair_rated_stories(stories, {"a": 1.0, "e": 2.0}, Funnel(), needs_text=False, split="a")
+        pair_rated_stories(stories, {"a": 1.0, "e": 2.0}, Funnel(), split="a")
 
 
 def ratings_table(rows):
@@ -366,7 +359,7 @@ def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp
 
 def test_raters_that_read_stand_in_the_same_leaderboard(study, programs, load_program, tmp_path):
     importing, benchmark = programs
-    importing.main(importing.Config(**study, needs_text=True))
+    importing.main(importing.Config(**study, where="story IS NOT NULL"))
     raters = {"longer": {"kind": "longer"}, "coin": {"kind": "random"}}
     benchmark.main(config_of(study, benchmark, tmp_path / "all", raters=raters))
     plain = {"raters": raters, "reference": "longer", "ratings": None}
@@ -391,7 +384,7 @@ def test_raters_that_read_stand_in_the_same_leaderboard(study, programs, load_pr
 
 def test_equal_mean_ratings_are_no_label(study, programs, tmp_path):
     importing, benchmark = programs
-    importing.main(importing.Config(**study, needs_text=True))
+    importing.main(importing.Config(**study, where="story IS NOT NULL"))
     keys = {"raters": {"longer": {"kind": "longer"}}, "reference": "longer", "ratings": None}
     counts = []
     for name in ("pairs", "all_pairs"):
@@ -416,7 +409,7 @@ def test_equal_mean_ratings_are_no_label(study, programs, tmp_path):
 )
 def test_what_cannot_be_done_is_said(study, programs, tmp_path, keys, error, message):
     importing, benchmark = programs
-    importing.main(importing.Config(**study, needs_text=True))
+    importing.main(importing.Config(**study, where="story IS NOT NULL"))
     with pytest.raises(error, match=message):
         benchmark.main(config_of(study, benchmark, tmp_path / "out", **keys))
     assert not (tmp_path / "out").exists()
@@ -445,7 +438,7 @@ def test_without_any_text_there_are_figures_but_no_lengths(study, programs, load
     assert all(row["chosen_longer"]["n"] == row["chosen_shorter"]["n"] == 0 for row in rows)
     assert all(row["by_gap"] == [] for row in rows)
     report = load_program("eval/report.py")
-    report.main(report.Config(out, tmp_path / "report"))
+    report.main(report.Config({"recorded": out}, tmp_path / "report"))
     page = (tmp_path / "report" / "report.html").read_text()
     assert "One annotator against the others" in page
     assert "Length differences" not in page
@@ -460,3 +453,20 @@ def test_a_text_that_is_not_known_is_not_the_shorter_one(pair_table):
     pairs = pair_table([{"chosen": "one two three"}, {"rejected": ""}, {"chosen": ""}])
     assert PairFacts.of(pairs).difference.tolist()[0] == 3 - pairs["rejected_n_words"][0].as_py()
     assert np.isnan(PairFacts.of(pairs).difference[1:]).all()
+
+
+def test_of_several_rows_of_a_rating_one_with_a_value_counts(read):
+    rows = [
+        {"story_id": "s", "who": 1, "plot": None},
+        {"story_id": "s", "who": 1, "plot": 4},
+        {"story_id": "s", "who": 1, "plot": "many"},
+        {"story_id": "s", "who": 1, "plot": 4},
+    ]
+    for order in (rows, rows[::-1]):
+        found, rejected_rows = read(order, values=["plot"])
+        assert rating_of(found) == {("1", "s"): 4.0}
+        assert rejected_rows.counts() == {
+            "plot: not a rating": 1,
+            "plot: null": 1,
+            "story_id: repeated row": 1,
+        }

@@ -10,7 +10,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,22 +24,25 @@ from hypothesis import strategies as st
 
 from litbench.errors import DataError
 from litbench.records import (
-    PAIRS,
     STORIES,
     VERDICTS,
-    RejectedRows,
-    check_parquet,
-    cut_rows,
     empty_columns,
     numbers_of_pairs,
     pair_id,
     pair_weights,
     prompt_keys,
+)
+from litbench.tables import (
+    ROW,
+    RejectedRows,
+    check_parquet,
+    cut_rows,
+    read_table,
     row_sizes,
+    stream_table,
     write_sorted_batches,
     write_table,
 )
-from litbench.tables import ROW, read_table
 from litbench.text import count_words_of
 
 Table = Callable[..., pa.Table]
@@ -134,7 +137,13 @@ def raw(path: Path, **changes: Any) -> Path:
     return write_rows(path, rows)
 
 
-MAP = {"story_id": "id", "prompt_id": "title", "prompt": "title", "text": "body", "source": "=test"}
+MAP = {
+    "story_id": "id",
+    "prompt_id": "title",
+    "prompt": "title",
+    "text": "body",
+    "source": "'test'",
+}
 
 
 # Formats -------------------------------------------------------------------------------------
@@ -147,26 +156,6 @@ def test_a_table_comes_back_with_every_value(tmp_path: Path, story_table: Table,
     again = read_table(tmp_path / name, STORIES)
     assert again.to_pylist() == stories.to_pylist()
     assert again.schema.types == stories.schema.types
-
-
-@with_folder
-def test_pairs_and_verdicts_come_back_too(
-    tmp_path: Path, pair_table: Table, verdict_table: Table, name: str
-) -> None:
-    pairs = pair_table([{"margin": 0.1 + 0.2, "weight": 1e-300, "chosen_score": None}, {}])
-    write_table(pairs, tmp_path / name)
-    assert read_table(tmp_path / name, PAIRS).to_pylist() == pairs.to_pylist()
-    verdicts = verdict_table(
-        [
-            {"pair_id": "p", "order": "chosen", "p_chosen": 1 / 3, "explanation": TEXTS[0]},
-            {"pair_id": "p", "order": "rejected", "p_chosen": 0.0},
-            {"pair_id": "p", "order": None, "fold": "0/1", "outcome": "tie"},
-        ]
-    )
-    folder = tmp_path / "verdicts"
-    folder.mkdir()
-    write_table(verdicts, folder / name)
-    assert read_table(folder / name, VERDICTS).to_pylist() == verdicts.to_pylist()
 
 
 @with_folder
@@ -234,26 +223,9 @@ def test_nested_extra_columns_are_kept_and_csv_says_that_it_cannot(
     stories = story_table([{}, {}]).append_column("tags", pa.array([["a", "b"], []]))
     for name in ("s.parquet", "s.jsonl"):
         write_table(stories, tmp_path / name)
-        assert read_table(tmp_path / name, STORIES)["tags"].to_pylist() == [["a", "b"], []]
-    with pytest.raises(DataError, match=r"s.csv: CSV cannot hold column 'tags'.*use Parquet"):
+        assert read_table(tmp_path / name, STORIES)["tags"].to_pylist() == ['["a","b"]', "[]"]
+    with pytest.raises(DataError, match=r"s.csv: CSV cannot hold a column.*use Parquet"):
         write_table(stories, tmp_path / "s.csv")
-
-
-def test_jsonl_writes_times_and_decimals_and_refuses_bytes(
-    tmp_path: Path, story_table: Table
-) -> None:
-    moment = datetime(2020, 1, 2, 3, 4, 5)
-    stories = (
-        story_table([{}])
-        .append_column("when", pa.array([moment]))
-        .append_column("day", pa.array([date(2020, 1, 2)]))
-        .append_column("price", pa.array([Decimal("1.50")]))
-    )
-    write_table(stories, tmp_path / "s.jsonl")
-    row = json.loads((tmp_path / "s.jsonl").read_text())
-    assert (row["when"], row["day"], row["price"]) == ("2020-01-02 03:04:05", "2020-01-02", "1.50")
-    with pytest.raises(DataError, match=r"JSONL cannot hold b'x' \(bytes\): use Parquet"):
-        write_table(stories.append_column("raw", pa.array([b"x"])), tmp_path / "s.jsonl")
 
 
 @settings(max_examples=40)
@@ -314,30 +286,11 @@ def test_names_and_dates_and_numbers_as_text_stay_text(tmp_path: Path, ending: s
     assert stories["prompt"].to_pylist() == days
 
 
-def test_columns_that_change_their_type_late_are_read_as_if_they_had_not(tmp_path: Path) -> None:
-    count = 20_000
-    rows = [
-        {"id": k if k < count - 1 else "last", "title": "t", "body": "b", "score": k % 9}
-        | ({"late": [k]} if k == count - 1 else {"late": 1})
-        for k in range(count)
-    ]
-    rows[-2]["score"] = 4.0
-    rows[-3]["score"] = 4.5
-    rejected_rows = RejectedRows()
-    path = write_rows(tmp_path / "raw.jsonl", rows)
-    stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
-    assert stories.num_rows == count - 1
-    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(count - 2, "score")]
-    assert stories["story_id"][-1].as_py() == "last"
-    assert stories["story_id"][5].as_py() == "5"
-    assert stories["late"][-1].as_py() == f"[{count - 1}]"
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_a_fraction_among_whole_numbers_costs_no_other_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr("litbench.formats.CHUNK_ROWS", size)
+    monkeypatch.setattr("litbench.tables.CHUNK_ROWS", size)
     rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
     rows[2]["id"], rows[5]["id"], rows[6]["score"] = 1.5, 7.0, 2.5
     rejected_rows = RejectedRows()
@@ -352,13 +305,13 @@ def test_a_fraction_among_whole_numbers_costs_no_other_row(
 
 @pytest.mark.usefixtures("_in_tokyo")
 @raw_format
-def test_a_map_names_columns_templates_and_constants(tmp_path: Path, ending: str) -> None:
+def test_a_map_names_columns_or_computes_them(tmp_path: Path, ending: str) -> None:
     columns = {
         **MAP,
-        "prompt_id": "{subreddit} {created_utc:%Y-%m}",
-        "source": "=archive {2020}",
-        "flair": "{title!r:.5}…",
-        "author": "{{{id}}}",
+        "prompt_id": "subreddit || strftime(to_timestamp(created_utc::BIGINT), ' %Y-%m')",
+        "source": "'archive {2020}'",
+        "flair": "title[:4] -- a remark",
+        "author": "md5(concat_ws('|', id, score))",
     }
     stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=columns)
     # 1,580,000,000 is 26 January 2020, 1,583,000,000 is 29 February, 1,590,000,000 is 20 May.
@@ -368,55 +321,47 @@ def test_a_map_names_columns_templates_and_constants(tmp_path: Path, ending: str
         "poems 2020-05",
     ]
     assert stories["source"].to_pylist() == ["archive {2020}"] * 3
-    assert stories["flair"].to_pylist() == ["'[WP]…", "'[WP]…", "'[EU]…"]
-    assert stories["author"].to_pylist() == ["{a}", "{b}", "{c}"]
+    assert stories["flair"].to_pylist() == ["[WP]", "[WP]", "[EU]"]
+    digests = [hashlib.md5(one, usedforsecurity=False).hexdigest() for one in (b"a|5", b"b|-2")]
+    assert stories["author"].to_pylist()[:2] == digests
     assert stories["score"].to_pylist() == [5, -2, 0]
     assert stories["created_utc"].to_pylist() == [1_580_000_000, 1_583_000_000, 1_590_000_000]
-
-
-@raw_format
-def test_a_column_that_was_mapped_is_renamed_and_the_others_stay(
-    tmp_path: Path, ending: str
-) -> None:
-    stories = read_table(raw(tmp_path / f"raw.{ending}"), STORIES, columns=MAP)
+    # Columns that were renamed are gone, those of an expression stay.
     assert not {"id", "title", "body"} & set(stories.column_names)
     assert stories["subreddit"].to_pylist() == ["stories", "stories", "poems"]
 
 
-def test_a_template_over_a_null_is_null_and_so_missing(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", subreddit=["x", None, "y"])
+@raw_format
+def test_the_name_of_a_column_is_taken_before_sql(tmp_path: Path, ending: str) -> None:
+    rows = [{"id": "a", "1 + 1": "p", 'say "it"': "a title", "Body": "b", "body": "c"}]
+    path = write_rows(tmp_path / f"raw.{ending}", rows)
+    columns = {"story_id": "id", "prompt_id": "1 + 1", "prompt": 'say "it"', "text": "body"}
+    (row,) = read_table(path, STORIES, columns={**columns, "source": "Body"}).to_pylist()
+    assert (row["prompt_id"], row["prompt"], row["text"]) == ("p", "a title", "c")
+    assert row["source"] == "b"
+
+
+def test_an_expression_that_is_null_or_fails_is_told_apart(tmp_path: Path) -> None:
+    path = raw(tmp_path / "raw.jsonl", subreddit=["12", None, "y"], score=[1, 2, 3])
     rejected_rows = RejectedRows()
-    columns = {**MAP, "prompt_id": "{subreddit}/{id}", "flair": "{subreddit}"}
+    columns = {**MAP, "score": "CAST(subreddit AS INT)", "flair": "subreddit || id"}
     stories = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
-    assert stories["prompt_id"].to_pylist() == ["x/a", "y/c"]
-    assert rejected_rows.counts() == {"prompt_id: null": 1}
-
-
-def test_a_value_that_does_not_fit_its_template_sets_the_row_aside(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", created_utc=[1e30, "soon", 1_580_000_000.0])
-    rejected_rows = RejectedRows()
-    columns = {**MAP, "flair": "{created_utc:%Y}"}
-    assert read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows).num_rows == 1
-    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [
-        (1, "flair"),
-        (2, "flair"),
-    ]
-    assert rejected_rows.rows[0]["reason"] == "does not fit the template {created_utc:%Y}"
+    assert stories["score"].to_pylist() == [12, None]
+    assert stories["flair"].to_pylist() == ["12a", None]
+    assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(3, "score")]
+    assert rejected_rows.rows[0]["reason"] == "cannot be computed: CAST(subreddit AS INT)"
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"story_id": "idd"}, "no column 'idd' .mapped to story_id.: did you mean 'id'"),
+        ({"story_id": "idd"}, r"no column 'idd' \(mapped to story_id\).*: did you mean 'id'"),
         ({"story": "id"}, "'story' is no column of stories: did you mean"),
-        ({"prompt": "{titel}"}, "no column 'titel' for '{titel}': did you mean 'title'"),
-        ({"prompt": "{title.upper}"}, "no column 'title.upper'"),
-        ({"prompt": "{title[0]}"}, "no column"),
-        ({"prompt": "{}"}, "no column ''"),
-        ({"prompt": "{title"}, "is no template"),
-        ({"prompt": "title}{"}, "is no template"),
-        ({"prompt": "{{title}}"}, "names no column: a constant begins with ="),
-        ({"prompt": "{title:{id}}"}, "braces within braces"),
+        ({"prompt": "title ||"}, r"no column 'title \|\|'.*nor is it SQL \(Parser Error"),
+        ({"prompt": "title) FROM raw; SELECT (1"}, "nor is it SQL"),
+        ({"prompt": "getenv('HOME')"}, "nor is it SQL"),
+        ({"prompt": "(SELECT content FROM read_text('/etc/hosts'))"}, "nor is it SQL"),
+        ({"prompt": "(SELECT secret FROM columns)"}, "nor is it SQL"),
     ],
 )
 def test_a_map_that_does_not_fit_is_one_clear_error(
@@ -435,6 +380,118 @@ def test_a_map_counts_words_anew_and_a_finished_table_keeps_its_count(tmp_path: 
     path = write_rows(path, [{**row, "prompt_id": "p", "source": "s"} for row in rows])
     assert read_table(path, STORIES)["n_words"].to_pylist() == [99, 99, 99]
     assert read_table(path, STORIES, columns={})["n_words"].to_pylist() == [3, 2, 1]
+
+
+# Other formats and hostile ones ---------------------------------------------------------------
+
+ONE = {"id": "a", "post": "p", "title": "t", "body": "a caf\u00e9 \u2013 x", "created_utc": 5}
+ALIKE = {"story_id": "id", "prompt_id": "post", "prompt": "title", "text": "body", "source": "'s'"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
+@pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "tsv"])
+def test_text_files_of_any_encoding_are_read(tmp_path: Path, ending: str, encoding: str) -> None:
+    one = json.dumps(ONE, ensure_ascii=False)
+    delimiter = {"csv": ",", "tsv": "\t"}.get(ending, "")
+    lines = [delimiter.join(ONE), delimiter.join(map(str, ONE.values()))]
+    content = {"jsonl": one, "json": f"[{one}]"}.get(ending, "\n".join(lines))
+    path = tmp_path / f"raw.{ending}"
+    path.write_bytes(content.encode(encoding))
+    (row,) = read_table(path, STORIES, columns=ALIKE, encoding=encoding).to_pylist()
+    assert (row["text"], row["created_utc"]) == (ONE["body"], 5)
+    if encoding == "cp1252":
+        with pytest.raises(DataError, match="bytes that are not UTF-8"):
+            read_table(path, STORIES, columns=ALIKE)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"a": 1},', "holds no JSON array"),
+        ("[]", "holds no rows"),
+        ("[5]", "not a JSON object"),
+    ],
+)
+def test_what_is_no_json_array_of_objects_is_a_clear_error(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "raw.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_table(path, STORIES, columns=ALIKE)
+
+
+def test_extra_values_of_any_depth_are_kept_as_json(tmp_path: Path) -> None:
+    deep: Any = "x"
+    for _ in range(200):
+        deep = {"a": deep}
+    rows = [{**ONE, "id": str(k), "media": {f"key{k}": [k]}} for k in range(40)]
+    rows[3]["media"] = deep
+    rows[4]["media"] = "a text"
+    table = read_table(write_rows(tmp_path / "raw.jsonl", rows), STORIES, columns=ALIKE)
+    write_table(table, tmp_path / "s.parquet")
+    media = pq.read_table(tmp_path / "s.parquet")["media"].to_pylist()
+    assert media[:2] == ['{"key0":[0]}', '{"key1":[1]}']
+    assert (json.loads(media[3]), media[4]) == (deep, "a text")
+    keys = [{**ONE, f"key{k}": 1} for k in range(1_001)]
+    with pytest.raises(DataError, match="more than 1,000 different keys"):
+        read_table(write_rows(tmp_path / "raw.jsonl", keys), STORIES, columns=ALIKE)
+
+
+def test_a_dictionary_of_one_long_text_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    count = 8_192
+    bodies = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["a" * (1 << 18)])
+    columns = {name: [ONE[name]] * count for name in ("post", "title")}
+    table = pa.table({"id": [str(k) for k in range(count)], **columns, "body": bodies})
+    for name, given_table in (("coded", table), ("plain", table.slice(0, 100))):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(given_table, path, compression="zstd")
+    with pytest.raises(DataError, match=r"coded.parquet .* decodes to more than"):
+        read_table(tmp_path / "coded.parquet", STORIES, columns=ALIKE)
+    assert read_table(tmp_path / "plain.parquet", STORIES, columns=ALIKE).num_rows == 100
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "raw.jsonl", [{**ONE, "id": str(k)} for k in range(9_000)])
+    tables = stream_table(path, STORIES, columns=ALIKE)
+    next(tables)
+    with path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(DataError, match="changed while it was read"):
+        list(tables)
+
+
+def test_dates_that_nothing_can_hold_are_rejected(tmp_path: Path) -> None:
+    days = pa.array([1, 2**31 - 1, -(2**31) + 1], pa.int32()).cast(pa.date32())
+    table = pa.table(
+        {"id": ["a", "b", "c"], "day": days, **{n: ["x"] * 3 for n in ("post", "title", "body")}}
+    )
+    pq.write_table(table, tmp_path / "raw.parquet")
+    for columns in (ALIKE, {**ALIKE, "created_utc": "day"}):
+        rejected_rows = RejectedRows()
+        found = read_table(
+            tmp_path / "raw.parquet", STORIES, columns=columns, rejected_rows=rejected_rows
+        )
+        assert found.num_rows == 1
+        assert [row["row"] for row in rejected_rows.rows] == [2, 3]
+
+
+def test_a_name_of_a_file_that_is_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its name is not UTF-8"):
+        read_table(tmp_path / os.fsdecode(b"\xff.jsonl"), STORIES)
+
+
+def test_conversations_are_read_by_expressions(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "A lamp."}, {"role": "assistant", "content": "It lit."}]
+    rows = [{"id": "a", "chosen": turns}]
+    for path, prompt, text in (
+        (tmp_path / "raw.parquet", "chosen[1].content", "chosen[-1].content"),
+        (tmp_path / "raw.jsonl", "chosen->>'$[0].content'", "chosen->>'$[#-1].content'"),
+    ):
+        columns = {**ALIKE, "prompt_id": f"md5({prompt})", "prompt": prompt, "text": text}
+        (row,) = read_table(write_rows(path, rows), STORIES, columns=columns).to_pylist()
+        assert (row["prompt"], row["text"]) == ("A lamp.", "It lit.")
+        assert json.loads(row["chosen"]) == turns
 
 
 # Conditions ----------------------------------------------------------------------------------
@@ -478,18 +535,13 @@ def test_a_row_left_out_is_not_checked_and_numbers_stay_those_of_the_file(tmp_pa
     assert [row["row"] for row in rejected_rows.rows] == [3]
 
 
-def test_a_condition_on_numbers_of_a_csv_file_says_how_to_write_it(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"CSV holds text only: write TRY_CAST\(score AS INT\)"):
-        read_table(raw(tmp_path / "raw.csv"), STORIES, columns=MAP, where="score > 3")
-
-
 @pytest.mark.parametrize(
     ("where", "message"),
     [
         ("score >", "cannot be evaluated"),
         ("votes > 3", "cannot be evaluated.*votes"),
         ("title", "cannot be evaluated"),
-        ("max(score) > 3", "gives 1 answers for 3 rows"),
+        ("max(score) > 3", "cannot be evaluated"),
         ("score > 1000", "is true of none of 3 rows"),
         ("score > 1, true", "cannot be evaluated"),
     ],
@@ -524,6 +576,7 @@ def test_a_condition_that_cannot_be_is_a_clear_error(
         ("score", [1], "not a whole number"),
         ("created_utc", "soon", "not a time"),
         ("created_utc", True, "not a time"),
+        ("created_utc", "20179914", "not a time"),
         ("created_utc", 1e30, "not a time"),
         ("created_utc", -1e30, "not a time"),
         ("created_utc", "inf", "not a time"),
@@ -563,6 +616,7 @@ def test_a_broken_value_is_named_by_row_column_and_reason(
     ("value", "seconds"),
     [
         (1_580_000_000, 1_580_000_000),
+        ("20200126", 1_579_996_800),
         (1_580_000_000.9, 1_580_000_000),
         ("1580000000", 1_580_000_000),
         ("2020-01-26T00:53:20Z", 1_580_000_000),
@@ -593,7 +647,7 @@ def test_timestamps_of_parquet_are_read_as_seconds_in_utc(tmp_path: Path, moment
     place = table.column_names.index("created_utc")
     pq.write_table(table.set_column(place, "created_utc", pa.array([moment] * 3)), path)
     assert read_table(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [1_580_000_000] * 3
-    columns = {**MAP, "flair": "{created_utc:%Y-%m-%d}"}
+    columns = {**MAP, "flair": "strftime(created_utc, '%Y-%m-%d')"}
     assert read_table(path, STORIES, columns=columns)["flair"][0].as_py() == "2020-01-26"
 
 
@@ -616,47 +670,6 @@ def test_whole_numbers_of_any_arrow_type_are_read(
     place = table.column_names.index("score")
     pq.write_table(table.set_column(place, "score", pa.array(values, kind)), path)
     assert read_table(path, STORIES, columns=MAP)["score"].to_pylist() == scores
-
-
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [(2**63, pa.uint64()), (Decimal("1.5"), pa.decimal128(5, 1)), (float("nan"), pa.float64())],
-)
-def test_numbers_that_do_not_fit_are_set_aside_and_never_bent(
-    tmp_path: Path, value: Any, kind: pa.DataType
-) -> None:
-    path = raw(tmp_path / "raw.parquet")
-    table = pq.read_table(path)
-    for column in ("score", "created_utc"):
-        if column == "created_utc" and kind == pa.decimal128(5, 1):
-            continue  # A time may have a fraction.
-        changed = pa.array([type(value)(1), value, None], kind)
-        place = table.column_names.index(column)
-        pq.write_table(table.set_column(place, column, changed), path)
-        rejected_rows = RejectedRows()
-        stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
-        assert stories[column].to_pylist() == [1, None]
-        assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(2, column)]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1e400", "nan", True])
-def test_a_number_is_finite(tmp_path: Path, pair_table: Table, value: Any) -> None:
-    rows = pair_table([{"margin": 1.0}, {"margin": 2.0}]).to_pylist()
-    rows[1]["margin"] = value
-    for mixed in (False, True):
-        rows[0]["margin"] = 1.0 if mixed else None
-        rejected_rows = RejectedRows()
-        path = write_rows(tmp_path / "pairs.jsonl", rows)
-        assert read_table(path, PAIRS, rejected_rows=rejected_rows).num_rows == 1
-        assert [(row["row"], row["column"]) for row in rejected_rows.rows] == [(2, "margin")]
-
-
-def test_a_word_that_is_no_choice_is_named(tmp_path: Path, verdict_table: Table) -> None:
-    rows = verdict_table([{"pair_id": "a"}, {"pair_id": "b"}]).to_pylist()
-    rows[1]["outcome"] = "draw"
-    path = write_rows(tmp_path / "verdicts.jsonl", rows)
-    with pytest.raises(DataError, match=r"row 2, column outcome: not one of chosen, .*'draw'"):
-        read_table(path, VERDICTS)
 
 
 def test_the_same_key_twice_keeps_one_row_whatever_the_order(
@@ -696,22 +709,7 @@ def test_rows_carry_their_number_in_the_file_where_it_is_asked_for(tmp_path: Pat
     found = dict(zip(table["story_id"].to_pylist(), table[ROW].to_pylist(), strict=True))
     assert found == {"a": 1, "c": 4, "e": 7}
     plain = read_table(path, STORIES, rejected_rows=RejectedRows(), **keys)
-    assert plain.drop_columns([ROW]).equals(table.drop_columns([ROW]))
-
-
-def test_a_broken_row_never_takes_the_place_of_a_good_one(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", id=["a", "a", "a"], body=[None, "good", None])
-    rejected_rows = RejectedRows()
-    stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows)
-    assert stories["text"].to_pylist() == ["good"]
-    assert rejected_rows.counts() == {"text: null": 2}
-
-
-def test_a_row_with_two_faults_is_set_aside_once(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", score=["x", 1, 1], body=[None, "b", "c"])
-    rejected_rows = RejectedRows()
-    assert read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows).num_rows == 2
-    assert len(rejected_rows.rows) == 1
+    assert plain.equals(table.drop_columns([ROW]))
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -744,19 +742,6 @@ def test_a_folder_of_splits_says_how_to_name_one(tmp_path: Path, story_table: Ta
     assert read_table(named, STORIES).num_rows == 2
 
 
-def test_a_disk_that_fails_while_reading_is_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = raw(tmp_path / "raw.jsonl")
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise PermissionError(13, os.strerror(13), str(path))
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(DataError, match=r"cannot read .*raw.jsonl.*Permission denied"):
-        read_table(path, STORIES, columns=MAP)
-
-
 # Other nouns ---------------------------------------------------------------------------------
 
 
@@ -783,36 +768,6 @@ def test_a_parquet_file_is_checked_without_reading_its_texts(
         check_parquet(path, STORIES)
     with pytest.raises(DataError, match="there is no file"):
         check_parquet(tmp_path / "none.parquet", STORIES)
-
-
-@pytest.mark.parametrize("statistics", [True, False, ["story_id"]])
-def test_nulls_are_found_in_parquet_of_any_writer(
-    tmp_path: Path, story_table: Table, statistics: Any
-) -> None:
-    rows = [{"story_id": f"s{k}", "prompt": "p"} for k in range(40)]
-    stories = story_table(rows)
-    # A column of objects before the others, so that their places are not those of the file.
-    parts = pa.array([{"a": None, "b": None}] * 40, pa.struct({"a": pa.int64(), "b": pa.int64()}))
-    stories = stories.add_column(0, "parts", parts)
-    path = tmp_path / "stories.parquet"
-    for nulls in (0, 3):
-        prompts = pa.array(["p"] * (40 - nulls) + [None] * nulls, pa.large_string())
-        place = stories.column_names.index("prompt")
-        given_table = stories.set_column(place, "prompt", prompts)
-        pq.write_table(given_table, path, row_group_size=7, write_statistics=statistics)
-        if nulls:
-            with pytest.raises(DataError, match=r"column 'prompt' has 3 nulls: make it again"):
-                check_parquet(path, STORIES)
-        else:
-            check_parquet(path, STORIES)
-    # Damaged where only the texts are.
-    if statistics is False:
-        damaged = bytearray(path.read_bytes())
-        until = pq.ParquetFile(path).metadata.row_group(3).column(0).file_offset or 300
-        damaged[4:until] = b"\xff" * (until - 4)
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"(?s)column 'story_id' cannot be read.*make it again"):
-            check_parquet(path, STORIES)
 
 
 @given(st.lists(st.integers(1, 9_000), min_size=1, max_size=5), st.integers(1, 40_000))
@@ -857,22 +812,7 @@ def test_reposts_of_a_prompt_have_one_key(story_table: Table) -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_rows_set_aside_are_counted_and_written_in_the_order_of_the_file(tmp_path: Path) -> None:
-    rejected_rows = RejectedRows()
-    for row, reason in [(9, "null"), (2, "half \ud800"), (10, "null")]:
-        rejected_rows.add("f", row, "text", reason, "x" * 500)
-    assert list(rejected_rows.counts().items()) == [("text: null", 2), ("text: half \ud800", 1)]
-    rejected_rows.write(tmp_path / "rejected.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
-    assert [row["row"] for row in rows] == [2, 9, 10]
-    assert all(len(row["value"]) == 120 for row in rows)
-
-
-@pytest.mark.parametrize("most", [1, 7, 10_000])
-def test_many_rows_set_aside_are_what_few_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    monkeypatch.setattr(RejectedRows, "_MOST_IN_MEMORY", most)
+def test_rejected_rows_of_several_files_are_written_in_order(tmp_path: Path) -> None:
     rng = random.Random(3)
     rows = [
         (
@@ -916,20 +856,6 @@ def test_rows_set_aside_need_no_more_memory_than_some_of_them() -> None:
     assert used < 20e6
 
 
-def test_a_disk_that_is_full_while_rows_are_set_aside_is_a_clear_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse() -> Any:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    monkeypatch.setattr(RejectedRows, "_MOST_IN_MEMORY", 2)
-    rejected_rows = RejectedRows()
-    rejected_rows.add("f", 1, "text", "null")
-    with pytest.raises(DataError, match=r"No space left.*TMPDIR"):
-        rejected_rows.add("f", 2, "text", "null")
-
-
 @given(
     st.lists(st.integers(0, 30), max_size=40),
     st.integers(1, 6),
@@ -955,8 +881,8 @@ def test_rows_are_cut_by_rows_and_bytes_whatever_follows(
 def test_large_rows_make_small_row_groups_whatever_their_batches(
     tmp_path: Path, story_table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("litbench.records._ROW_GROUP_BYTES", 2_000)
-    monkeypatch.setattr("litbench.records._ROW_GROUP", 20)
+    monkeypatch.setattr("litbench.tables._ROW_GROUP_BYTES", 2_000)
+    monkeypatch.setattr("litbench.tables._ROW_GROUP", 20)
     rng = random.Random(4)
     stories = story_table([{"text": "x" * rng.choice([1, 10, 400, 3_000])} for _ in range(100)])
     written = set()
@@ -979,12 +905,6 @@ def test_pairs_have_weights_or_none_has(pair_table):
     assert pair_weights(pair_table([{"weight": 0.5}, {"weight": 2.0}])).tolist() == [0.5, 2.0]
     with pytest.raises(DataError, match="column weight is null in 1 of 2"):
         pair_weights(pair_table([{"weight": 0.5}, {}]))
-
-
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_weights_that_mean_nothing_are_refused(pair_table, weight):
-    with pytest.raises(DataError, match=r"column weight is no.* 1 of 2 pairs"):
-        pair_weights(pair_table([{"weight": 1.0}, {"weight": weight}]))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])

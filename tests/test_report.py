@@ -211,4 +211,4 @@ def test_without_judges_there_is_no_table_of_them(render: Callable[..., str]) ->
 
 
 def test_the_page_says_which_differences_are_noise(render: Callable[..., str]) -> None:
-    assert "Every difference from longer is outside the noise." in Page(render()).text
+    assert "Every difference from longer is significant." in Page(render()).text

@@ -301,7 +301,7 @@ def test_the_curves_show_every_panel() -> None:
 def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
     tmp_path: Path, load_program: Any, story_table: Any
 ) -> None:
-    from litbench.records import write_table  # noqa: PLC0415
+    from litbench.tables import write_table  # noqa: PLC0415
 
     program: ModuleType = load_program("train/grpo.py")
     rows = [{"prompt_id": f"p{k}", "prompt": f"Prompt {k}", "text": words(60)} for k in range(6)]
@@ -361,7 +361,7 @@ def test_a_tie_with_people_is_half_a_win(load_program: Any) -> None:
 def test_the_program_goes_from_stories_to_a_curve(
     tmp_path: Path, load_program: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    from litbench.records import write_table  # noqa: PLC0415
+    from litbench.tables import write_table  # noqa: PLC0415
 
     program: ModuleType = load_program("train/grpo.py")
     sample = read_sample()

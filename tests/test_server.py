@@ -38,7 +38,7 @@ PATIENCE = 60
 
 
 def longer():
-    return LengthRater.longer("longer", {}, "test")
+    return LengthRater("longer", "longer", 1)
 
 
 def lengths(prompts, stories):  # noqa: ARG001

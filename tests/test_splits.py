@@ -16,9 +16,9 @@ from litbench.curation.splits import (
     connected_prompts,
     date_split,
     day_start,
+    group_prompts,
     shares_author,
     split_of,
-    split_prompts,
 )
 from litbench.errors import ConfigError
 from litbench.text import prompt_key
@@ -47,36 +47,18 @@ def test_a_repost_lands_in_the_split_of_the_original(repost):
 
 
 def test_splits_hold_about_their_share_of_prompts():
-    counts = Counter(split_prompts(PROMPTS, FRACTIONS, 0).values())
+    counts = Counter(split_of(prompt, FRACTIONS, 0) for prompt in PROMPTS)
     assert sum(counts.values()) == len(PROMPTS)
     for name, share in FRACTIONS.items():
         error = (share * (1 - share) / len(PROMPTS)) ** 0.5
         assert abs(counts[name] / len(PROMPTS) - share) < 4 * error, name
 
 
-def test_the_split_of_a_prompt_does_not_depend_on_the_others():
-    some = split_prompts(PROMPTS[::-7], FRACTIONS, 5)
-    every = split_prompts(PROMPTS, FRACTIONS, 5)
-    assert some == {prompt: every[prompt] for prompt in PROMPTS[::-7]}
-
-
 def test_another_seed_gives_other_splits():
-    first, second = (split_prompts(PROMPTS, FRACTIONS, seed) for seed in (0, 1))
-    same = sum(first[prompt] == second[prompt] for prompt in PROMPTS) / len(PROMPTS)
+    same = sum(split_of(p, FRACTIONS, 0) == split_of(p, FRACTIONS, 1) for p in PROMPTS)
+    same /= len(PROMPTS)
     # Unrelated draws agree in 0.7² + 0.1² + 0.2² = 0.54 of the prompts, standard error 0.009.
     assert abs(same - 0.54) < 4 * 0.009
-
-
-def test_a_larger_first_split_only_takes_from_the_next():
-    small, large = (
-        {
-            p
-            for p, s in split_prompts(PROMPTS, {"train": f, "test": 1 - f}, 0).items()
-            if s == "train"
-        }
-        for f in (0.5, 0.8)
-    )
-    assert small < large
 
 
 @pytest.mark.parametrize(
@@ -246,15 +228,6 @@ def test_no_author_stays_in_two_splits_and_none_is_lost(rows):
     assert sum(author is None for _, author in left) == sum(author is None for _, author in rows)
 
 
-def test_both_can_be_said_in_the_sql_of_spark():
-    table = ibis.table(
-        {"story_id": "string", "prompt_key": "string", "created_utc": "int64", "author": "string"},
-        name="stories",
-    )
-    made = shares_author(date_split(table, test_from="2023-01-01", straddling="drop"))
-    assert "shares_author" in ibis.to_sql(made, dialect="pyspark")
-
-
 EDGES = st.lists(
     st.tuples(*(st.integers(0, 7) for _ in range(4))).filter(lambda row: row[2] != row[3]),
     min_size=1,
@@ -303,3 +276,28 @@ def test_no_group_is_without_a_pair_that_shares_a_prompt_or_story(edges):
 def test_where_texts_and_ids_agree_a_group_is_the_prompt():
     pairs = pairs_of([(n // 2, n // 2, 2 * n, 2 * n + 1) for n in range(8)])
     assert connected_prompts(pairs) == [prompt_key(text) for text in pairs["prompt"].to_pylist()]
+
+
+@given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=14))
+def test_prompt_ids_that_share_a_text_are_in_one_group(rows):
+    rows = sorted(rows)
+    ids, texts = [f"id{name}" for name, _ in rows], [f"Prompt {text}!" for _, text in rows]
+    groups = group_prompts(ids, texts)
+    # The groups are those of pairs that share an id or a text, and no story.
+    pairs = pa.table(
+        {
+            "prompt_id": ids,
+            "prompt": texts,
+            "chosen_story_id": [f"chosen{n}" for n in range(len(ids))],
+            "rejected_story_id": [f"rejected{n}" for n in range(len(ids))],
+        }
+    )
+    expected = {}
+    for name, group in zip(ids, connected_prompts(pairs), strict=True):
+        expected.setdefault(group, set()).add(name)
+    found = {}
+    for name, group in groups.items():
+        found.setdefault(group.group_prompt, set()).add(name)
+        own = [text for one, text in zip(ids, texts, strict=True) if one == name]
+        assert (group.prompt, group.texts) == (min(own), len(own))
+    assert sorted(map(sorted, found.values())) == sorted(map(sorted, expected.values()))

@@ -28,7 +28,8 @@ from litbench.models.throughput import Shape
 from litbench.models.tokenised import make_tokenised
 from litbench.models.training import Plan, hold_back
 from litbench.raters import judge_pairs
-from litbench.records import prompt_keys, write_table
+from litbench.records import prompt_keys
+from litbench.tables import write_table
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

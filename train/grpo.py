@@ -33,13 +33,12 @@ from tqdm import tqdm
 from litbench.artifact import Artifact, write_atomically, write_json
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.evaluation import named_models
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
 from litbench.models.backbone import load_backbone, quiet
 from litbench.models.features import FEATURES, FeatureModel, feature_matrix
 from litbench.models.training import checkpoint_folder, last_whole_checkpoint
-from litbench.raters import check_options, parse_raters
+from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import STORIES
 from litbench.report.figures import policy_curves
 from litbench.rewards import PolicyReward, RewardShaping
@@ -453,7 +452,7 @@ def main(config: Config) -> None:
     for spec in specs:
         check_options(spec, "raters")
     given = config.model_name_or_path
-    models = named_models(specs) | ({} if given is None else {"model_name_or_path": given})
+    models = files_of(specs) | ({} if given is None else {"model_name_or_path": given})
     artifact = Artifact(
         config.out,
         program=__file__,

@@ -1,12 +1,11 @@
 """What runs the expressions of curation: DuckDB on this machine, or Spark.
 
-Curation is written once, as Ibis expressions. An engine reads Parquet, keeps a step's result,
-and hands rows over in order. Both engines give the same rows: every draw is by md5, every order
-is total, and texts are compared by their bytes.
+Curation is written once, as Ibis expressions, which an engine compiles to SQL and runs. Both
+engines give the same rows: every draw is by md5, every order is total, and texts are compared by
+their bytes.
 """
 
 import itertools
-import os
 import re
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import duckdb
 import ibis
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +24,7 @@ from litbench.errors import ConfigError, DataError, MissingExtraError
 
 EngineName = Literal["duckdb", "spark"]
 
-_BATCH = 8_192
+_BATCH_ROWS = 8_192
 
 
 class Engine(ABC):
@@ -36,9 +36,9 @@ class Engine(ABC):
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        # Named like what a killed run leaves behind, so that the next one clears it away.
+        # A later run removes files of this name that a killed run has left behind.
         self.work = Path(tempfile.mkdtemp(dir=folder, prefix=".part-"))
-        self._names = (f"kept_{number}" for number in itertools.count())
+        self._names = (f"table_{number}" for number in itertools.count())
 
     def __enter__(self) -> "Engine":
         return self
@@ -49,34 +49,33 @@ class Engine(ABC):
 
     @abstractmethod
     def read(self, path: Path) -> Any:
-        """A Parquet file as an expression; it is read as steps need it."""
+        """A Parquet file as an Ibis table; it is read as steps need it."""
 
     @abstractmethod
-    def keep(self, expression: Any) -> Any:
+    def keep(self, table: Any) -> Any:
         """Evaluate a table once and keep the result."""
 
     @abstractmethod
-    def batches(self, expression: Any) -> Iterator[pa.RecordBatch]:
+    def batches(self, table: Any) -> Iterator[pa.RecordBatch]:
         """Evaluate a table and yield its rows in its order, without holding them all."""
 
     @abstractmethod
-    def rows(self, expression: Any) -> list[dict[str, Any]]:
-        """Evaluate a small table."""
-
-    @abstractmethod
     def close(self) -> None:
-        """Let go of everything that was kept."""
+        """Close the connection."""
 
     def put(self, table: pa.Table) -> Any:
-        """Make a table from Python visible to expressions."""
+        """Make an Arrow table visible to expressions."""
         path = self.work / f"{next(self._names)}.parquet"
         pq.write_table(table, path)
         return self.read(path)
 
+    def rows(self, table: Any) -> list[dict[str, Any]]:
+        """Evaluate a small table."""
+        return [row for batch in self.batches(table) for row in batch.to_pylist()]
+
     def count(self, table: Any) -> int:
         """The number of rows of a table."""
-        rows = self.rows(table.aggregate(rows=table.count()))
-        return int(rows[0]["rows"])
+        return int(self.rows(table.aggregate(rows=table.count()))[0]["rows"])
 
     def count_by(self, table: Any, column: str) -> dict[Any, int]:
         """The number of rows per value of a column."""
@@ -88,11 +87,9 @@ class DuckDBEngine(Engine):
     """DuckDB in this process; what exceeds its memory goes to disk."""
 
     def __init__(self, folder: Path, memory_limit: str | None) -> None:
-        import duckdb  # noqa: PLC0415
-
         super().__init__(folder)
         self._con: Any = ibis.duckdb.connect(temp_directory=str(self.work))
-        # Every order that matters is asked for, and keeping others takes memory.
+        # Every order that matters is asked for; keeping others takes memory.
         self._con.raw_sql("SET preserve_insertion_order = false")
         if memory_limit is not None:
             try:
@@ -105,29 +102,31 @@ class DuckDBEngine(Engine):
 
     def read(self, path: Path) -> Any:
         """See `Engine.read`."""
-        # A star in a folder's name is no pattern.
+        # Brackets keep DuckDB from taking a star in a folder's name for a pattern.
         return self._con.read_parquet(re.sub(r"([*?\[])", r"[\1]", str(path)))
 
-    def keep(self, expression: Any) -> Any:
+    def keep(self, table: Any) -> Any:
         """See `Engine.keep`."""
-        with self._explained():
-            return self._con.create_table(next(self._names), expression, temp=True)
+        with self._errors_explained():
+            return self._con.create_table(next(self._names), table, temp=True)
 
-    def batches(self, expression: Any) -> Iterator[pa.RecordBatch]:
+    def batches(self, table: Any) -> Iterator[pa.RecordBatch]:
         """See `Engine.batches`."""
-        # DuckDB adds whole numbers up to 128 bits, which Arrow takes for decimals.
-        schema = expression.schema().to_pyarrow()
-        with self._explained():
+        # DuckDB adds whole numbers in 128 bits, which Arrow takes for decimals.
+        schema = table.schema().to_pyarrow()
+        with self._errors_explained():
             # Not `to_pyarrow_batches`: ibis 12.0 calls a method that DuckDB 2.0 no longer has.
-            relation = self._con.con.sql(self._con.compile(expression))
-            for batch in relation.to_arrow_reader(_BATCH):
+            relation = self._con.con.sql(self._con.compile(table))
+            for batch in relation.to_arrow_reader(_BATCH_ROWS):
                 yield batch.cast(schema)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Say what to do where memory or the disk ends."""
-        import duckdb  # noqa: PLC0415
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._con.disconnect()
 
+    @contextmanager
+    def _errors_explained(self) -> Iterator[None]:
+        """Say what to do when memory or the disk is full."""
         try:
             yield
         except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
@@ -137,19 +136,11 @@ class DuckDBEngine(Engine):
                 "free space there"
             ) from error
 
-    def rows(self, expression: Any) -> list[dict[str, Any]]:
-        """See `Engine.rows`."""
-        return [row for batch in self.batches(expression) for row in batch.to_pylist()]
-
-    def close(self) -> None:
-        """See `Engine.close`."""
-        self._con.disconnect()
-
 
 class SparkEngine(Engine):
-    """Spark: the session that is running, or the cluster that `spark.master` names.
+    """Spark: the session that is running, or a new one with the given settings.
 
-    Files are read by the workers, so inputs and the output folder must lie where these see them.
+    Workers read files themselves, so inputs and the output folder must lie where they see them.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
@@ -158,20 +149,10 @@ class SparkEngine(Engine):
         except ImportError as error:
             raise MissingExtraError("pyspark", "spark") from error
         super().__init__(folder)
-        given = {"spark.sql.session.timeZone": "UTC", **options}
-        running = SparkSession.getActiveSession()
-        if running is None and not ("spark.master" in given or _has_master()):
-            # One machine: Spark's 200 partitions are for clusters.
-            cores = os.cpu_count() or 1
-            given = {
-                "spark.master": f"local[{cores}]",
-                "spark.sql.shuffle.partitions": str(2 * cores),
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
-                **given,
-            }
+        self._is_own = SparkSession.getActiveSession() is None
         builder = SparkSession.builder.appName("litbench")
-        for key, value in given.items():
+        defaults = {"spark.sql.session.timeZone": "UTC", "spark.ui.enabled": "false"}
+        for key, value in {**defaults, **options}.items():
             builder = builder.config(key, value)
         try:
             self._session: Any = builder.getOrCreate()
@@ -181,7 +162,6 @@ class SparkEngine(Engine):
                 f"engine: spark does not start ({str(error)[:300]}): it needs Java 17 or newer and "
                 "a reachable spark.master"
             ) from error
-        self._is_own = running is None
         self._con: Any = ibis.pyspark.connect(self._session)
 
     def read(self, path: Path) -> Any:
@@ -189,44 +169,29 @@ class SparkEngine(Engine):
         # Backslashes keep Hadoop from taking a star in a folder's name for a pattern.
         return self._con.read_parquet(re.sub(r"([*?\[\]{}\\])", r"\\\1", str(path.absolute())))
 
-    def keep(self, expression: Any) -> Any:
+    def keep(self, table: Any) -> Any:
         """See `Engine.keep`."""
-        # Spark's own cache keeps the way to each result, and planning over many steps of caps
-        # takes minutes; a file has no past.
-        folder = self.work / next(self._names)
-        self._write(expression, folder)
-        return self.read(folder)
+        # A file and not Spark's cache, whose growing query plans take minutes to optimise.
+        return self.read(self._write(table))
 
-    def batches(self, expression: Any) -> Iterator[pa.RecordBatch]:
+    def batches(self, table: Any) -> Iterator[pa.RecordBatch]:
         """See `Engine.batches`."""
-        folder = self.work / next(self._names)
-        self._write(expression, folder)
-        # Ordered rows lie in files whose names go in that order.
+        folder = self._write(table)
+        # The names of the parts are in the order of the rows.
         for part in sorted(folder.glob("part-*.parquet")):
-            yield from pq.ParquetFile(part).iter_batches(_BATCH)
+            yield from pq.ParquetFile(part).iter_batches(_BATCH_ROWS)
         shutil.rmtree(folder)
-
-    def rows(self, expression: Any) -> list[dict[str, Any]]:
-        """See `Engine.rows`."""
-        found: list[dict[str, Any]] = (
-            self._session.sql(self._con.compile(expression)).toArrow().to_pylist()
-        )
-        return found
 
     def close(self) -> None:
         """See `Engine.close`."""
         if self._is_own:
             self._session.stop()
 
-    def _write(self, expression: Any, folder: Path) -> None:
-        frame = self._session.sql(self._con.compile(expression))
+    def _write(self, table: Any) -> Path:
+        folder = self.work / next(self._names)
+        frame = self._session.sql(self._con.compile(table))
         frame.write.parquet(str(folder.absolute()))
-
-
-def _has_master() -> bool:
-    # Spark Connect, spark-submit, and a folder with spark-defaults.conf name it themselves.
-    names = ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "SPARK_CONF_DIR")
-    return any(name in os.environ for name in names)
+        return folder
 
 
 def open_engine(
@@ -245,7 +210,7 @@ def open_engine(
         spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
 
     Raises:
-        ConfigError: a limit DuckDB does not take, or Spark does not start.
+        ConfigError: a limit that DuckDB does not accept, or Spark does not start.
         MissingExtraError: pyspark is not installed.
     """
     if name == "duckdb":

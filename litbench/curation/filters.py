@@ -56,13 +56,10 @@ _TALK = (
     r"(?:(?:ha|haha|heh|wow|so|this|prompt|kinda|kind of|sort of|really|always|also|op)[ ,.!]+)*"
     rf"(?:reminds me|reminded me) (?:a lot |so much |strongly )?of\b[^\n]{{0,100}}\b{_WORK}",
     r"(?:(?:this|that|it|so|just|really|kinda)[ ,.!]+)*sounds?(?: a (?:lot|bit|"
-    r"little))?(?: exactly|"
-    rf" just)? like (?:an?|the|that|some) (?:[a-z']+ ){{0,3}}{_WORK}",
+    rf"little))?(?: exactly| just)? like (?:an?|the|that|some) (?:[a-z']+ ){{0,3}}{_WORK}",
     r"(?:so )?(?:basically|(?:isn't|wasn't) (?:this|that|there)|this is (?:basically|literally|"
-    r"just|"
-    r"exactly|pretty much|essentially))\b[^\n]{0,20}\b(?:the (?:plot|premise) (?:of|to)|"
-    r"an? episode|"
-    r"a movie|the movie|a film|a book|the book|an anime|a novel|a story|a prompt)\b",
+    r"just|exactly|pretty much|essentially))\b[^\n]{0,20}\b(?:the (?:plot|premise) (?:of|to)|"
+    r"an? episode|a movie|the movie|a film|a book|the book|an anime|a novel|a story|a prompt)\b",
     # "Relevant xkcd", "Obligatory link"
     r"(?:somewhat |semi-?|slightly |kind of )?(?:relevant|related|obligatory|mandatory)\b"
     r"[^\n]{0,40}?(?:\bxkcd|\bsmbc|\blink\b|\bvideo|\bsong|\bcomic|\bclip|\br/|\bhttp)",
@@ -79,16 +76,13 @@ _SHORT_TALK = (
     r"(?:i would|i'd|id|would) (?:(?:totally|absolutely|love to|definitely|so|legit) )*(?:read|"
     r"watch|"
     r"buy|play) (?:the (?:hell|shit|fuck|crap) out of )?(?:this|that|it)(?: (?:movie|book|show|"
-    r"series|"
-    r"story|game|so hard))?[ .!]*(?:\z| if\b)",
+    r"series|story|game|so hard))?[ .!]*(?:\z| if\b)",
     r"(?:can |could |would )?(?:someone|somebody|anyone)(?: (?:please|pls|needs to|should|"
     r"has to))? "
     r"(?:write (?:this|one|it|more|a story)|(?:make|turn) (?:this|it)(?: into)? an? (?:movie|film|"
-    r"book|"
-    r"story|series|game))\b",
+    r"book|story|series|game))\b",
     r"(?:this|that) (?:would|could|should|needs to) (?:be|"
-    r"make) (?:such )?an? (?:[a-z]+ ){0,2}(?:movie|"
-    r"film|book|series|show|game|story|prompt)\b",
+    r"make) (?:such )?an? (?:[a-z]+ ){0,2}(?:movie|film|book|series|show|game|story|prompt)\b",
     # "I'll write something for this when I get home"
     r"(?:i'?ll|i will|will|gonna|i'm gonna|going to|i'm going to) (?:write|post|respond|reply|"
     r"finish) "

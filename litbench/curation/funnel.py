@@ -1,6 +1,5 @@
 """The funnel: how many rows each named step kept and removed, and examples of what went."""
 
-import heapq
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,13 +31,17 @@ class FunnelStep:
 
 
 class Funnel:
-    """Collects steps in their order and checks that nothing is lost between them."""
+    """The steps in their order; what one kept is what the next one starts from."""
 
     def __init__(self) -> None:
         self.steps: list[FunnelStep] = []
 
     def add(self, step: str, about: str, unit: str, kept: int, removed: int) -> None:
-        """Add a step; within a unit, what the last step kept is what this one started from."""
+        """Add a step.
+
+        Raises:
+            AssertionError: it does not start from what the last step with its unit kept.
+        """
         if self.steps and self.steps[-1].unit == unit:
             before = self.steps[-1].kept
             if kept + removed != before:
@@ -70,8 +73,7 @@ class Funnel:
 class Examples:
     """A few of the rows that each step removed or of the passages that it cut.
 
-    Which ones is drawn by a hash of step and name, so neither the order of rows nor the size of
-    batches shows in them.
+    They are drawn by a hash, so neither the order of rows nor the size of batches matters.
 
     Attributes:
         per_step: how many are kept of each step.
@@ -79,27 +81,21 @@ class Examples:
 
     def __init__(self, per_step: int = 5) -> None:
         self.per_step = per_step
-        self._kept: dict[str, list[tuple[int, str, str, str]]] = {}
+        self._kept: dict[str, set[tuple[str, str, str, str]]] = {}
 
     def add(self, step: str, name: str, text: str, about: str = "") -> None:
         """Offer an example: the row's story_id or pair_id, the text, and facts in words."""
-        # A heap of negated hashes: the largest hash is the first to go.
-        place = -int(digest("example", step, name, text), 16)
-        kept = self._kept.setdefault(step, [])
-        item = (place, name, text[:_LONGEST_EXAMPLE], about)
-        if item in kept:
-            return
-        if len(kept) < self.per_step:
-            heapq.heappush(kept, item)
-        else:
-            heapq.heappushpop(kept, item)
+        kept = self._kept.setdefault(step, set())
+        kept.add((digest("example", step, name, text), name, text[:_LONGEST_EXAMPLE], about))
+        if len(kept) > self.per_step:
+            kept.remove(max(kept))
 
     def rows(self) -> list[dict[str, str]]:
         """`step`, `name`, `text` (its first 600 characters) and `about`, by step."""
         return [
             {"step": step, "name": name, "text": text, "about": about}
             for step, kept in sorted(self._kept.items())
-            for _, name, text, about in sorted(kept, reverse=True)
+            for _, name, text, about in sorted(kept)
         ]
 
     def write(self, path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Invented texts: words of no language, whose style partly tells how good a story is.
+"""Invented texts: words of no language, in a style that partly shows how good a story is.
 
-A text has exactly the words it is to have (`litbench.text.count_words`). Its sentences,
-paragraphs, commas, quoted speech, questions and vocabulary follow the story's own style, so that
-anything that reads style learns something of quality, and nothing can learn all of it.
+A text has exactly the given number of words (`litbench.text.count_words`). Length of sentences and
+paragraphs, commas, quoted speech and vocabulary follow the story's style: a rater of style learns
+something of quality, never all of it.
 """
 
 import math
@@ -29,7 +29,7 @@ _OPENED = ("", "“")
 
 
 def styles_of(quality: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
-    """Styles of stories that together tell a share of the variance of their quality.
+    """Styles that together show a share of the variance of quality.
 
     Args:
         quality: standard normal; shape (n,).
@@ -37,9 +37,9 @@ def styles_of(quality: np.ndarray, share: float, random: np.random.Generator) ->
         random: draws the rest.
 
     Returns:
-        float64, shape (n, STYLES), each column standard normal and as telling as any other.
+        float64, shape (n, STYLES); columns are standard normal and equally informative.
     """
-    # Each style is the quality and noise; k of them with signal to noise s leave 1 / (1 + k s).
+    # Each style is quality plus noise; k of them with signal to noise s leave 1 / (1 + k s).
     signal = share / (1 - share) / STYLES
     loading = math.sqrt(signal / (1 + signal))
     own = random.standard_normal((len(quality), STYLES))
@@ -71,7 +71,7 @@ def invented_texts(
 
 
 def invented_prompts(count: int, random: np.random.Generator) -> pa.Array:
-    """Prompts of invented words, each with its number, so that no two are one prompt."""
+    """Prompts of invented words; each begins with its number, so no two are equal."""
     low, high = _PROMPT_WORDS
     words, lengths = _words()[: 2 * _VOCABULARY : 2], random.integers(low, high, count)
     drawn = words[random.integers(_VOCABULARY, size=int(lengths.sum()))].tolist()
@@ -84,15 +84,15 @@ def invented_prompts(count: int, random: np.random.Generator) -> pa.Array:
 
 
 def _words() -> np.ndarray:
-    """Every invented word in lower case and, after it, capitalised; the longer words last."""
-    # Of its own seed: all worlds speak one language.
+    """Every invented word, lower case then capitalised; longer words last."""
+    # A fixed seed: all worlds share one vocabulary.
     random = np.random.default_rng(20)
     halves = []
     for fewest, most in ((1, 2), (3, 4)):
         found: dict[str, None] = {}
         while len(found) < _VOCABULARY // 2:
             parts = random.integers(len(_SYLLABLES), size=random.integers(fewest, most + 1))
-            # A final consonant tells more words of two syllables apart.
+            # A final consonant gives more distinct short words.
             last = ("", "n", "r", "s", "l", "m")[random.integers(6)]
             found["".join(_SYLLABLES[part] for part in parts) + last] = None
         halves += list(found)
@@ -101,7 +101,7 @@ def _words() -> np.ndarray:
 
 
 def _glue() -> np.ndarray:
-    """What may stand after a word: the middle marks, then the ends of sentences."""
+    """What may follow a word: marks within a sentence, then sentence ends."""
     ends = [
         end + closed + space + opened
         for end in _ENDS
@@ -119,7 +119,7 @@ def _batch(
     words: np.ndarray,
     glue: np.ndarray,
 ) -> list[str]:
-    """The texts of some stories, all words at once."""
+    """The texts of some stories, vectorised over words."""
 
     def odds(base: float, width: float, style: int) -> np.ndarray:
         # A story's own probability.
@@ -134,14 +134,14 @@ def _batch(
     stop = np.exp(-2.6 - 0.35 * styles[:, 0])[story]
     ends = last | (mark < stop)
     comma = ~ends & (mark < stop + odds(-2.9, 0.5, 1)[story])
-    # Words by rank with a frequency of about 1 / rank, of a vocabulary as wide as the style has.
+    # Words by rank, frequency about 1 / rank; the size of the vocabulary is part of the style.
     half = _VOCABULARY // 2
     wide = np.clip(np.exp(5.5 + 0.8 * styles[:, 2]), 20, half)
     word = np.floor(wide[story] ** random.random(count)).astype(np.int64) - 1
     word = np.minimum(word, half - 1)
     word += half * (random.random(count) < odds(-1.2, 0.4, 5)[story])
     starts = np.concatenate([[True], ends[:-1]])
-    # Sentence by sentence: in quotation marks or not, the mark at its end, a new paragraph or not.
+    # Per sentence: quoted or not, final mark, new paragraph or not.
     sentence_story = story[starts]
     sentences = len(sentence_story)
     quoted = random.random(sentences) < odds(-1.3, 0.9, 3)[sentence_story]

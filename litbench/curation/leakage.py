@@ -7,7 +7,6 @@ do well on the test pairs that hold them without knowing anything about writing.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import ibis
@@ -23,27 +22,13 @@ from litbench.records import prompt_keys
 Kind = Literal["prompts", "authors", "stories", "near_duplicates"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_ONE = {
+_WITH_ARTICLE = {
     "prompts": "a prompt",
     "authors": "an author",
     "stories": "a story",
     "near_duplicates": "a near-duplicate story",
 }
-_SCHEMA = pa.schema(
-    [
-        ("kind", pa.large_string()),
-        ("split_a", pa.large_string()),
-        ("id_a", pa.large_string()),
-        ("split_b", pa.large_string()),
-        ("id_b", pa.large_string()),
-        ("similarity", pa.float64()),
-        ("shared", pa.large_string()),
-        ("pair_a", pa.large_string()),
-        ("pair_b", pa.large_string()),
-        ("pairs_a", pa.int64()),
-        ("pairs_b", pa.int64()),
-    ]
-)
+# So many of what is shared are named in a message.
 _NAMED = 3
 
 
@@ -106,7 +91,7 @@ class LeakageReport:
             named = [_in_words(found) for found in rows.filter(two).slice(0, _NAMED).to_pylist()]
             more = "" if row["shared"] <= _NAMED else f"; {row['shared'] - _NAMED:,} more"
             yield (
-                f"{row['split_a']} and {row['split_b']} share {_ONE[kind]}: "
+                f"{row['split_a']} and {row['split_b']} share {_WITH_ARTICLE[kind]}: "
                 f"{'; '.join(named)}{more}"
             )
 
@@ -140,32 +125,93 @@ def by_split(pairs: pa.Table) -> dict[str, pa.Table]:
     return {name: pairs.filter(pc.equal(pairs["split"], name)) for name in names}
 
 
+# What every pair holds; `key` is the same for the same thing.
+_HOLDERS = """
+CREATE TEMP TABLE holders AS
+SELECT place, pair_id, 'prompts' AS kind, prompt_key AS key, prompt_id AS id, prompt_key AS shared
+FROM pairs
+UNION ALL
+SELECT place, pair_id, 'authors', author, story_id, author FROM sides WHERE author IS NOT NULL
+UNION ALL
+SELECT place, pair_id, 'stories', 'id ' || story_id, story_id, 'id' FROM sides
+UNION ALL
+SELECT place, pair_id, 'stories', 'text ' || duplicate_key, story_id, 'text'
+FROM sides JOIN stories USING (place, story_id)
+"""
+# A story in both splits shares its id and its text, and is one thing: its text, which more pairs
+# may hold.
+_SHARED = """
+CREATE TEMP TABLE found AS
+WITH things AS (
+    SELECT kind, key, shared, place, min(id) AS id, min(pair_id) AS pair,
+        count(DISTINCT pair_id) AS pairs
+    FROM holders GROUP BY ALL
+)
+SELECT a.kind, a.place AS place_a, a.id AS id_a, b.place AS place_b, b.id AS id_b,
+    NULL::DOUBLE AS similarity, a.shared, a.pair AS pair_a, b.pair AS pair_b,
+    a.pairs AS pairs_a, b.pairs AS pairs_b, a.key AS key_a, b.key AS key_b
+FROM things a JOIN things b ON a.kind = b.kind AND a.key = b.key AND a.place < b.place
+QUALIFY a.kind <> 'stories' OR 1 = row_number() OVER (
+    PARTITION BY a.kind, a.place, a.id, b.place, b.id ORDER BY a.shared DESC, a.key
+)
+"""
+_NEAR_DUPLICATES = """
+INSERT INTO found
+WITH by_id AS (
+    SELECT place, story_id, min(pair_id) AS pair, count(DISTINCT pair_id) AS pairs
+    FROM sides GROUP BY ALL
+)
+SELECT 'near_duplicates', $place_a, story_a, $place_b, story_b, similarity, NULL,
+    a.pair, b.pair, a.pairs, b.pairs, 'id ' || story_a, 'id ' || story_b
+FROM near
+JOIN by_id a ON a.place = $place_a AND a.story_id = story_a
+JOIN by_id b ON b.place = $place_b AND b.story_id = story_b
+"""
+_SPLIT_COUNTS = """
+SELECT count(DISTINCT pair_id) AS pairs,
+    count(DISTINCT key) FILTER (kind = 'prompts') AS prompts,
+    count(DISTINCT id) FILTER (kind = 'stories') AS stories,
+    count(DISTINCT key) FILTER (kind = 'authors') AS authors,
+    count(DISTINCT id) FILTER (kind = 'stories')
+        - count(DISTINCT id) FILTER (kind = 'authors') AS stories_by_unknown
+FROM holders GROUP BY place ORDER BY place
+"""
+_SHARED_COUNTS = """
+SELECT f.kind, place_a, place_b, count(DISTINCT (id_a, id_b, f.shared)) AS shared,
+    count(DISTINCT a.pair_id) AS pairs_a, count(DISTINCT b.pair_id) AS pairs_b
+FROM found f
+JOIN holders a ON a.place = place_a AND a.key = key_a AND a.kind = {kind}
+JOIN holders b ON b.place = place_b AND b.key = key_b AND b.kind = {kind}
+GROUP BY ALL
+""".format(kind="CASE f.kind WHEN 'near_duplicates' THEN 'stories' ELSE f.kind END")
+_FOUND = """
+SELECT kind, $names[place_a + 1] AS split_a, id_a, $names[place_b + 1] AS split_b, id_b,
+    similarity, shared, pair_a, pair_b, pairs_a, pairs_b
+FROM found
+ORDER BY list_position($kinds, kind), place_a, place_b, similarity DESC, id_a, id_b
+"""
+
+
 def leakage_report(
     pairs: Mapping[str, pa.Table],
     *,
     near_duplicates: bool = True,
     threshold: float = 0.8,
-    num_perm: int = 128,
-    shingle: int = 5,
     seed: int = 0,
-    folder: Path | None = None,
 ) -> LeakageReport:
     """Compare splits two by two.
 
     Prompts are the same by `litbench.text.prompt_key`, authors by their hash (an unknown one is
-    nobody's), stories by story_id or by text without case and spacing (the key of
-    `drop_duplicates`). Of near-duplicates, copies included, every story of either split that has
-    one in the other is named with its closest.
+    shared with nobody), stories by story_id or by text without case and spacing (the key of
+    `drop_duplicates`). Every story that has a near-duplicate in the other split, copies included,
+    is named with its closest.
 
     Args:
         pairs: tables by the schema PAIRS, by the name of their split, the training split first;
-            their own column `split` is not looked at.
-        near_duplicates: look for them, which takes by far the longest.
-        threshold: see `litbench.curation.near_duplicates`; so the four after it.
-        num_perm: hashes per story.
-        shingle: words to a run.
-        seed: seed of the hashes.
-        folder: where the temporary files lie.
+            their own column `split` is ignored.
+        near_duplicates: look for them, which takes the longest by far.
+        threshold: see `litbench.curation.near_duplicates`.
+        seed: of the hashes.
 
     Raises:
         DataError: fewer than two splits, or an empty one.
@@ -180,217 +226,87 @@ def leakage_report(
         if table.num_rows == 0:
             raise DataError(f"split {name} holds no pairs: make it again")
     names = list(pairs)
+    kinds = KINDS if near_duplicates else KINDS[:-1]
     con = ibis.duckdb.connect()
     try:
-        holders, stories = _load(con, pairs)
-        found = _shared(con, holders)
-        within = dict.fromkeys(names, 0)
+        _load(con, pairs)
+        db = con.con
+        db.execute(_HOLDERS)
+        db.execute(_SHARED)
+        splits = dict(zip(names, db.sql(_SPLIT_COUNTS).to_arrow_table().to_pylist(), strict=True))
         if near_duplicates:
-            total = con.to_pyarrow(stories.count()).as_py()
-            with (
-                NearDuplicateIndex(
-                    threshold=threshold,
-                    num_perm=num_perm,
-                    shingle=shingle,
-                    seed=seed,
-                    folder=folder,
-                ) as index,
-                tqdm(
-                    total=total, desc="near-duplicates", unit=" stories", leave=False, disable=None
-                ) as bar,
-            ):
-                for place, name in enumerate(names):
-                    one = stories.filter(stories.place == place).select("story_id", "text")
-                    for batch in con.con.sql(con.compile(one)).to_arrow_reader(10_000):
-                        index.add(batch["story_id"], batch["text"], name)
-                        bar.update(batch.num_rows)
-                for name in names:
-                    groups = index.groups(name)
-                    within[name] = len(groups) - pc.count_distinct(groups["group"]).as_py()
-                alike = [
-                    _alike(index.between(names[a], names[b]), a, b)
-                    for a, b in combinations(range(len(names)), 2)
-                ]
-            near = con.create_table("near", ibis.memtable(pa.concat_tables(alike)), temp=True)
-            found = con.create_table(
-                "all_found", found.union(_with_pairs(near, holders)), temp=True
-            )
-        kinds = KINDS if near_duplicates else KINDS[:-1]
-        counts = {
-            "splits": _count_splits(con, holders, pairs, within if near_duplicates else None),
-            "shared": _count_shared(con, found, holders, kinds, names),
-        }
-        ordered = found.mutate(rank=_rank(found)).order_by(
-            ["rank", "place_a", "place_b", ibis.desc("similarity"), "id_a", "id_b"]
-        )
-        rows = con.to_pyarrow(ordered)
+            _add_near_duplicates(db, splits, threshold, seed)
+        counts = {"splits": splits, "shared": _count_shared(db, kinds, names)}
+        given = {"names": names, "kinds": list(KINDS)}
+        found = db.sql(_FOUND, params=given).to_arrow_table()
     finally:
         con.disconnect()
-    for side in ("a", "b"):
-        split = pa.array(names, pa.large_string()).take(rows[f"place_{side}"])
-        rows = rows.append_column(f"split_{side}", split)
-    return LeakageReport(rows.select(_SCHEMA.names).cast(_SCHEMA).combine_chunks(), counts)
+    return LeakageReport(found, counts)
 
 
-def _load(con: Any, pairs: Mapping[str, pa.Table]) -> tuple[Any, Any]:
-    """What every pair holds, and each split's distinct stories, as tables of a database.
+def _load(con: Any, pairs: Mapping[str, pa.Table]) -> None:
+    """Make `pairs`, `sides` (two rows a pair) and `stories` (one row a story of a split).
 
-    Returns:
-        `holders`: `kind`, `key` (the same for the same thing), `id`, `shared`, `pair_id` and
-        `place`, the number of the split; `stories`: `place`, `story_id`, `text`.
+    `place` is the number of the split. A story with several texts has that of its first pair.
     """
-    sides, prompts = [], []
+    columns = ["pair_id", "prompt_id"]
+    sides = ("chosen", "rejected")
+    columns += [f"{side}{part}" for side in sides for part in ("", "_story_id", "_author")]
+    tables = []
     for place, table in enumerate(pairs.values()):
-        keyed = table.append_column("key", pa.array(prompt_keys(table), pa.large_string()))
-        # Files say of some columns that they hold no null, and a union wants them all alike.
-        nullable = pa.schema([field.with_nullable(True) for field in keyed.schema])
-        one = ibis.memtable(keyed.cast(nullable)).mutate(place=ibis.literal(place, "int64"))
-        prompts.append(
-            one.select(
-                "place", "pair_id", kind=ibis.literal("prompts"), key="key", id="prompt_id",
-                shared="key",
-            )
-        )  # fmt: skip
-        sides += [
-            one.select(
-                "place", "pair_id", story_id=f"{side}_story_id", text=side, author=f"{side}_author"
-            )
-            for side in ("chosen", "rejected")
-        ]
-    told = con.create_table("sides", ibis.union(*sides), temp=True)
-    # A story that was read twice may have two texts; the one in its first pair stands for it.
-    stories = told.group_by("place", "story_id").agg(text=told.text.argmin(told.pair_id))
-    stories = con.create_table("stories", stories, temp=True)
-    texts = stories.select("place", "story_id", copy=duplicate_key(stories))
-    known = told.filter(told.author.notnull())
-    held = told.join(texts, ["place", "story_id"])
-    holders = ibis.union(
-        *prompts,
-        known.select(
-            "place", "pair_id", kind=ibis.literal("authors"), key="author", id="story_id",
-            shared="author",
-        ),
-        told.select(
-            "place", "pair_id", kind=ibis.literal("stories"),
-            key=_by_id(told.story_id), id="story_id",
-            shared=ibis.literal("id"),
-        ),
-        held.select(
-            "place", "pair_id", kind=ibis.literal("stories"),
-            key=ibis.literal("text ").concat(held.copy), id="story_id",
-            shared=ibis.literal("text"),
-        ),
-    )  # fmt: skip
-    return con.create_table("holders", holders, temp=True), stories
-
-
-def _shared(con: Any, holders: Any) -> Any:
-    """Prompts, authors and stories that two splits hold."""
-    things = holders.group_by("kind", "key", "shared", "place").agg(
-        id=holders.id.min(), pair=holders.pair_id.min(), pairs=holders.pair_id.nunique()
+        keys = pa.array(prompt_keys(table), pa.string())
+        arrays = [pc.cast(table[name], pa.large_string()) for name in columns]
+        places = pa.repeat(place, table.num_rows)
+        tables.append(pa.table([*arrays, keys, places], [*columns, "prompt_key", "place"]))
+    con.con.register("pairs", pa.concat_tables(tables))
+    each = " UNION ALL ".join(
+        f"SELECT place, pair_id, {side}_story_id AS story_id, {side} AS text, "  # noqa: S608
+        f"{side}_author AS author FROM pairs"
+        for side in sides
     )
-    things = con.create_table("things", things, temp=True)
-    one = things.rename(place_a="place", id_a="id", pair_a="pair", pairs_a="pairs")
-    two = things.select(
-        kind_b="kind", same="key", place_b="place", id_b="id", pair_b="pair", pairs_b="pairs"
-    )
-    both = one.join(two, [one.kind == two.kind_b, one.key == two.same, one.place_a < two.place_b])
-    both = both.mutate(similarity=ibis.null("float64"), key_a="key", key_b="key")
-    # A story in both splits shares its id and its text, and is one thing. Its text is what more
-    # pairs may hold.
-    ids = ["kind", "place_a", "id_a", "place_b", "id_b"]
-    window = ibis.window(group_by=ids, order_by=[ibis.desc("shared"), "key"])
-    both = both.mutate(nth=ibis.row_number().over(window))
-    both = both.filter((both.kind != "stories") | (both.nth == 0))
-    return con.create_table("shared", both.select(_COLUMNS), temp=True)
+    con.con.execute(f"CREATE TEMP TABLE sides AS {each}")
+    told = con.table("sides")
+    texts = told.group_by("place", "story_id").agg(text=told.text.argmin(told.pair_id))
+    con.create_table("stories", texts.mutate(duplicate_key=duplicate_key(texts)), temp=True)
 
 
-_COLUMNS = (
-    "kind", "place_a", "id_a", "place_b", "id_b", "similarity", "shared", "pair_a", "pair_b",
-    "pairs_a", "pairs_b", "key_a", "key_b",
-)  # fmt: skip
+def _add_near_duplicates(
+    db: Any, splits: dict[str, dict[str, int]], threshold: float, seed: int
+) -> None:
+    """Add the near-duplicates between splits to `found`, and those within to the counts."""
+    total = db.sql("SELECT count(*) FROM stories").fetchall()[0][0]
+    indexes = []
+    with tqdm(
+        total=total, desc="near-duplicates", unit=" stories", leave=False, disable=None
+    ) as bar:
+        for place, counts in enumerate(splits.values()):
+            index = NearDuplicateIndex(threshold=threshold, seed=seed)
+            query = "SELECT story_id, text FROM stories WHERE place = ?"
+            rows = db.sql(query, params=[place])
+            for batch in rows.to_arrow_reader(10_000):
+                index.add(batch["story_id"], batch["text"])
+                bar.update(batch.num_rows)
+            groups = index.groups()
+            counts["near_duplicates_within"] = len(groups) - len(set(groups.values()))
+            indexes.append(index)
+    for place_a, place_b in combinations(range(len(indexes)), 2):
+        db.register("near", indexes[place_a].closest(indexes[place_b]))
+        db.execute(_NEAR_DUPLICATES, {"place_a": place_a, "place_b": place_b})
 
 
-def _alike(table: pa.Table, place_a: int, place_b: int) -> pa.Table:
-    rows = table.num_rows
-    return table.append_column("place_a", pa.array([place_a] * rows, pa.int64())).append_column(
-        "place_b", pa.array([place_b] * rows, pa.int64())
-    )
-
-
-def _with_pairs(near: Any, holders: Any) -> Any:
-    """Near-duplicates by the columns of `_shared`."""
-    by_id = holders.filter((holders.kind == "stories") & (holders.shared == "id"))
-    by_id = by_id.group_by("place", "id").agg(
-        pair=by_id.pair_id.min(), pairs=by_id.pair_id.nunique()
-    )
-    one = by_id.rename(place_a="place", story_a="id", pair_a="pair", pairs_a="pairs")
-    two = by_id.rename(place_b="place", story_b="id", pair_b="pair", pairs_b="pairs")
-    joined = near.join(one, ["place_a", "story_a"]).join(two, ["place_b", "story_b"])
-    return joined.mutate(
-        kind=ibis.literal("near_duplicates"),
-        id_a=joined.story_a,
-        id_b=joined.story_b,
-        shared=ibis.null("string"),
-        key_a=_by_id(joined.story_a),
-        key_b=_by_id(joined.story_b),
-    ).select(_COLUMNS)
-
-
-def _rank(found: Any) -> Any:
-    return ibis.cases(*((found.kind == kind, rank) for rank, kind in enumerate(KINDS)), else_=9)
-
-
-def _by_id(story_id: Any) -> Any:
-    return ibis.literal("id ").concat(story_id)
-
-
-def _count_splits(
-    con: Any, holders: Any, pairs: Mapping[str, pa.Table], within: Mapping[str, int] | None
-) -> dict[str, dict[str, int]]:
-    """Per split: pairs, prompts, stories, known authors, and repeats within it."""
-    authors, stories = holders.kind == "authors", holders.kind == "stories"
-    counted = holders.group_by("place").agg(
-        pairs=holders.pair_id.nunique(),
-        prompts=holders.key.nunique(where=holders.kind == "prompts"),
-        stories=holders.id.nunique(where=stories),
-        authors=holders.key.nunique(where=authors),
-        stories_by_unknown=holders.id.nunique(where=stories) - holders.id.nunique(where=authors),
-    )
-    rows = con.to_pyarrow(counted.order_by("place")).to_pylist()
-    by_name = {name: rows[place] for place, name in enumerate(pairs)}
-    for name, row in by_name.items():
-        del row["place"]
-        if within is not None:
-            row["near_duplicates_within"] = within[name]
-    return by_name
-
-
-def _count_shared(
-    con: Any, found: Any, holders: Any, kinds: Sequence[str], names: Sequence[str]
-) -> list[dict[str, Any]]:
+def _count_shared(db: Any, kinds: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
     """Per kind and two splits: what they share, and the pairs on either side that hold it."""
-    by = ["kind", "place_a", "place_b"]
-    counts: dict[tuple[str, int, int], dict[str, int]] = {}
-    tables = [found.group_by(by).agg(shared=found.count())]
-    held = holders.select("pair_id", held_kind="kind", held_key="key", held_place="place")
-    for side in ("a", "b"):
-        held_kind = ibis.ifelse(found.kind == "near_duplicates", "stories", found.kind)
-        sided = found.select(*by, held_kind=held_kind, held_key=f"key_{side}",
-                             held_place=f"place_{side}")  # fmt: skip
-        touched = sided.join(held, ["held_kind", "held_key", "held_place"])
-        tables.append(touched.group_by(by).agg(**{f"pairs_{side}": touched.pair_id.nunique()}))
-    for table in tables:
-        for row in con.to_pyarrow(table).to_pylist():
-            kind, place_a, place_b = (row.pop(name) for name in by)
-            counts.setdefault((kind, place_a, place_b), {}).update(row)
+    counted = {
+        (kind, a, b): {"shared": shared, "pairs_a": pairs_a, "pairs_b": pairs_b}
+        for kind, a, b, shared, pairs_a, pairs_b in db.sql(_SHARED_COUNTS).fetchall()
+    }
     nothing = {"shared": 0, "pairs_a": 0, "pairs_b": 0}
     return [
         {
             "kind": kind,
             "split_a": names[a],
             "split_b": names[b],
-            **counts.get((kind, a, b), nothing),
+            **counted.get((kind, a, b), nothing),
         }
         for kind in kinds
         for a, b in combinations(range(len(names)), 2)

@@ -1,42 +1,41 @@
-"""From stories to pairs: all rules of pairing in their order, each step counted.
+"""From stories to pairs: every rule in its order, each step counted.
 
     with open_engine("duckdb", folder) as engine:
         made = make_keys(engine, engine.read(stories), PairRules(min_score=None))
         made.write(made.after, folder / "pairs.parquet")
 
-The steps follow section 3.2 of the paper: clean, deduplicate, split by prompt, pair within a
-prompt, caps, length symmetry last and inside each split. All of it works on keys; texts are joined
-when a table is written. The same stories and rules give the same pairs, whatever the order of the
-rows and the engine.
+The order follows section 3.2 of the paper: clean, deduplicate, split by prompt, pair within a
+prompt, caps, length symmetry last and inside each split. All steps work on keys (ids, scores,
+times, lengths); texts are joined when a table is written. The same stories and rules give the same
+pairs, whatever the order of the rows and the engine.
 """
 
-import hashlib
-import importlib.util
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import ibis
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import Artifact
 from litbench.curation import filters, pairing, splits
-from litbench.curation.engine import Engine, EngineName, open_engine
+from litbench.curation.engine import Engine
+from litbench.curation.filters import Rule
 from litbench.curation.funnel import Examples, Funnel
-from litbench.curation.near_duplicates import check_options, near_duplicate_groups
+from litbench.curation.near_duplicates import check_threshold, near_duplicate_groups
 from litbench.curation.splits import Straddling
-from litbench.errors import ConfigError, DataError, MissingExtraError
-from litbench.records import PAIRS, STORIES, check_parquet, write_sorted_batches
-from litbench.tables import read_table
+from litbench.errors import ConfigError, DataError
+from litbench.records import PAIRS, STORIES
+from litbench.tables import check_parquet, read_table, write_sorted_batches
 from litbench.text import prompt_key
 
-# Examples of removed pairs are drawn from the pairs of so many prompts.
+# Examples of removed pairs are drawn from this many prompts of at most so many stories.
 _EXAMPLE_PROMPTS = 200
+_EXAMPLE_PROMPT_STORIES = 200
+# A prompt with more pairs is sampled down to about its cap while it is paired.
+_LARGE_PROMPT_PAIRS = 100_000
 
 
 @dataclass(kw_only=True)
@@ -55,17 +54,19 @@ class PairRules:
         min_words: fewest words of a story.
         drop_duplicates: keep the earliest of several copies of a story.
         drop_near_duplicates: keep the earliest of stories whose runs of five words are this
-            similar (Jaccard, such as 0.8), across all prompts; takes about 0.1 ms a story.
+            similar (Jaccard, such as 0.8), across all prompts.
         splits: share of prompts per split, by a hash of the prompt's text.
         test_from: split by date instead: stories posted from this day (UTC) on are test, the
             others train; the paper's is "2023-01-01".
         straddling: with test_from, where a prompt with stories on both sides goes: to train (its
             later stories go), to test (its earlier ones go), or drop.
         separate_authors: no author in two splits: train loses the stories of test's authors.
+        max_candidate_pairs: refuse stories that form more pairs within prompts, before the rules
+            for pairs; counted before any is made.
         min_gap: least score gap, as a share of the chosen score.
         chosen_later: the chosen story must be the later one.
         max_uses_per_story: most pairs a story is in, drawn by seed.
-        max_pairs_per_prompt: cap, drawn by seed.
+        max_pairs_per_prompt: most pairs of a prompt, drawn by seed.
         symmetry_buckets: buckets of the length-difference histogram; even.
         label_source: votes, people where `score` is a rating, or planted where it is simulated.
     """
@@ -84,6 +85,7 @@ class PairRules:
     test_from: str | None = None
     straddling: Straddling = "train"
     separate_authors: bool = False
+    max_candidate_pairs: int = 20_000_000
     min_gap: float | None = 0.25
     chosen_later: bool = True
     max_uses_per_story: int | None = None
@@ -95,8 +97,8 @@ class PairRules:
         """Check what the types cannot.
 
         Raises:
-            ConfigError: a value that makes no sense.
-            MissingExtraError: near-duplicates are to go and rensa is not installed.
+            ConfigError: a value out of range.
+            MissingExtraError: near-duplicates are to be removed and rensa is not installed.
         """
         splits.check_fractions(self.splits)
         buckets = self.symmetry_buckets
@@ -113,52 +115,17 @@ class PairRules:
             if len(self.splits) > 1:
                 raise ConfigError("test_from and splits are both given: keep one of them")
         if self.drop_near_duplicates is not None:
-            check_options(threshold=self.drop_near_duplicates, num_perm=128, shingle=5)
-            require_rensa()
+            check_threshold(self.drop_near_duplicates)
 
 
-@dataclass(kw_only=True)
-class PairsConfig(PairRules):
-    """What a program is told that makes a file of stories into a folder of pairs.
+def check_stories_file(path: Path) -> None:
+    """Check a Parquet file of stories before any work; other formats are checked as they are read.
 
-    Attributes:
-        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; Parquet is read from disk
-            as needed, the others into memory.
-        out: folder to write.
-        engine: duckdb, or spark (the running session, or the cluster spark.master names).
-        memory_limit: for DuckDB, such as "4GB"; it spills into `out` beyond.
-        spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
+    Raises:
+        DataError: the file is missing or does not follow the schema STORIES.
     """
-
-    stories: Path
-    out: Path
-    engine: EngineName = "duckdb"
-    memory_limit: str | None = None
-    spark: dict[str, str] = field(default_factory=dict)
-
-    def artifact(self, program: str) -> Artifact:
-        """The folder of pairs, once all that can be checked before any work is checked.
-
-        Args:
-            program: file of the program.
-
-        Raises:
-            ConfigError: a value that makes no sense.
-            DataError: the stories are missing, or a Parquet file of them breaks the schema.
-        """
-        self.check()
-        check_stories_file(self.stories)
-        return Artifact(
-            self.out,
-            program=program,
-            config=self,
-            inputs={"stories": self.stories},
-            runtime_keys=("engine", "memory_limit", "spark"),
-        )
-
-    def open_engine(self) -> Engine:
-        """What runs the steps; close it, or use it in `with`."""
-        return open_engine(self.engine, self.out, memory_limit=self.memory_limit, spark=self.spark)
+    if path.suffix == ".parquet":
+        check_parquet(path, STORIES)
 
 
 def read_stories(engine: Engine, path: Path) -> Any:
@@ -172,29 +139,9 @@ def read_stories(engine: Engine, path: Path) -> Any:
     return engine.put(read_table(path, STORIES))
 
 
-def check_stories_file(path: Path) -> None:
-    """Check a Parquet file of stories before any work; other formats are checked as they are read.
-
-    Raises:
-        DataError: the file is missing or does not follow the schema STORIES.
-    """
-    if path.suffix == ".parquet":
-        check_parquet(path, STORIES)
-
-
-def require_rensa() -> None:
-    """Say that near-duplicates cannot be looked for, and not after hours of other steps.
-
-    Raises:
-        MissingExtraError: rensa is not installed.
-    """
-    if importlib.util.find_spec("rensa") is None:
-        raise MissingExtraError("rensa", "data")
-
-
 @dataclass(frozen=True)
-class Made:
-    """Pairs by their keys: no texts but those of the prompts.
+class CuratedPairs:
+    """Pairs by their keys, without the stories' texts.
 
     The tables are Ibis expressions of the engine that made them and end with it.
 
@@ -202,13 +149,12 @@ class Made:
         engine: runs them.
         rules: what was applied.
         stories: the stories as given, texts included.
-        prompts: `prompt_id`, `prompt` and, where splits go by prompt, `split`.
+        prompts: `prompt_id`, `prompt`.
         before: the pairs before length symmetry: `pair_id`, `prompt_id`, `split` and, for chosen
-            and rejected, `_story_id`, `_score`, `_created_utc`, `_n_words` and `_author`; `removed`
-            says whether symmetry prunes the pair.
-        after: the pairs that are left, without `removed`.
+            and rejected, `_story_id`, `_score`, `_created_utc`, `_n_words` and `_author`.
+        after: the pairs that are left.
         funnel: counts of every step.
-        examples: a few rows that each step removed.
+        notes: what the user should know about these data, a line each.
     """
 
     engine: Engine
@@ -218,13 +164,13 @@ class Made:
     before: Any
     after: Any
     funnel: Funnel
-    examples: Examples
+    notes: list[str]
 
     def check_not_empty(self) -> None:
         """Check that a pair is left.
 
         Raises:
-            DataError: none is; says where they went.
+            DataError: none is; the message has the funnel.
         """
         if self.engine.count(self.after) == 0:
             raise DataError(
@@ -233,7 +179,7 @@ class Made:
 
     def with_prompts(self, keys: Any) -> Any:
         """Join the prompts to keys; an Ibis table by the schema PAIRS but for the two texts."""
-        joined = keys.join(self.prompts.select("prompt_id", "prompt"), "prompt_id").mutate(
+        joined = keys.join(self.prompts, "prompt_id").mutate(
             label_source=ibis.literal(self.rules.label_source),
             margin=ibis.null("float64"),
             weight=ibis.null("float64"),
@@ -243,32 +189,30 @@ class Made:
         return joined.select([name for name in names if name not in ("chosen", "rejected")])
 
     def with_texts(self, keys: Any) -> Any:
-        """Join prompt and texts to keys; an Ibis table by the schema PAIRS, by pair_id."""
-        stories = self.stories.select("story_id", "text")
-        chosen = stories.select(chosen_story_id="story_id", chosen="text")
-        rejected = stories.select(rejected_story_id="story_id", rejected="text")
-        joined = (
-            self.with_prompts(keys)
-            .join(chosen, "chosen_story_id")
-            .join(rejected, "rejected_story_id")
-        )
+        """Join prompts and texts to keys; an Ibis table by the schema PAIRS, by pair_id."""
+        joined = self.with_prompts(keys)
+        for side in ("chosen", "rejected"):
+            texts = self.stories.select(**{f"{side}_story_id": "story_id", side: "text"})
+            joined = joined.join(texts, f"{side}_story_id")
         return joined.select([column.name for column in PAIRS.columns]).order_by("pair_id")
 
-    def write(self, keys: Any, path: Path, about: str | None = None) -> None:
-        """Write a pairs table, never holding it all.
+    def write(self, keys: Any, path: Path) -> None:
+        """Write a pairs table without holding it in memory.
 
         Args:
             keys: such as `after`.
             path: Parquet file.
-            about: heading of the progress bar; the file's name when None.
 
         Raises:
-            DataError: there are none; see `check_not_empty`.
+            DataError: there are no pairs.
         """
-        batches = self.engine.batches(self.with_texts(keys))
         total = self.engine.count(keys)
-        rows = _as_reader(_with_progress(batches, about or path.name, total))
-        write_sorted_batches(rows, PAIRS, path)
+        batches = _with_progress(self.engine.batches(self.with_texts(keys)), path.stem, total)
+        first = next(batches, None)
+        if first is None:
+            raise DataError("there is no pair to write: see the funnel, and loosen a step")
+        every = itertools.chain([first], batches)
+        write_sorted_batches(pa.RecordBatchReader.from_batches(first.schema, every), PAIRS, path)
 
     def longer_share(self, keys: Any) -> dict[str, Any]:
         """Per split: pairs, prompts, and pairs with the longer or the shorter story chosen."""
@@ -287,358 +231,383 @@ def make_keys(
     stories: Any,
     rules: PairRules,
     *,
-    funnel: Funnel | None = None,
     examples: Examples | None = None,
     where: str = "stories",
-) -> Made:
-    """Run the steps in their order.
+) -> CuratedPairs:
+    """Apply the rules in their order.
 
     Args:
         engine: runs them.
         stories: Ibis table by the schema STORIES, such as `engine.read(path)`.
         rules: what to apply; the caller has checked them.
-        funnel: counts the steps; a new one when None.
         examples: collects rows that steps removed; none are looked for when None.
         where: names the stories in messages.
 
     Raises:
-        DataError: the stories would make a rule silently wrong: ids that repeat, or a column that
-            a rule needs and that is empty or of another type.
+        DataError: ids that repeat, a column that a rule needs and that is empty or of another
+            type, or more pairs within prompts than `max_candidate_pairs`.
     """
-    run = _Run(engine, rules, stories, funnel or Funnel(), examples or Examples(0), where)
-    _check_stories(run)
-    clean = _drop_near_duplicates(run, _drop_duplicates(run, _filter_stories(run)))
-    prompts = _name_prompts(run)
-    pairs = _pair(run, _split(run, clean, prompts))
-    before = _balance(run, _cap_prompts(run, _cap_uses(run, pairs)))
-    after = before.filter(~before.removed).drop("removed")
-    return Made(engine, rules, stories, prompts, before, after, run.funnel, run.examples)
+    return _Curation(engine, stories, rules, examples or Examples(0), where).run()
 
 
-@dataclass
-class _Run:
-    """What the steps share.
+class _Curation:
+    """The steps from stories to pairs, and what they share."""
 
-    Attributes:
-        engine: runs their expressions.
-        rules: what to apply.
-        stories: the whole table, texts included.
-        funnel: counts every step.
-        examples: a few rows that each step removed.
-        where: names the stories in messages.
-    """
+    def __init__(
+        self, engine: Engine, stories: Any, rules: PairRules, examples: Examples, where: str
+    ) -> None:
+        self.engine, self.stories, self.rules = engine, stories, rules
+        self.examples, self.where = examples, where
+        self.funnel = Funnel()
+        self.notes: list[str] = []
 
-    engine: Engine
-    rules: PairRules
-    stories: Any
-    funnel: Funnel
-    examples: Examples
-    where: str
-
-
-def _check_stories(run: _Run) -> None:
-    """Check what would make a rule silently wrong."""
-    stories, wanted = run.stories, run.rules
-    found = run.engine.rows(
-        stories.aggregate(
-            rows=stories.count(),
-            ids=stories.story_id.nunique(),
-            uncounted=stories.n_tokens.isnull().sum(),
-            timed=stories.created_utc.count(),
+    def run(self) -> CuratedPairs:
+        self.check_stories()
+        stories = self.drop_near_duplicates(self.drop_duplicates(self.clean()))
+        prompts = self.name_prompts()
+        stories = self.split(stories, prompts)
+        before = self.cap_prompts(self.cap_uses(self.pair(stories)))
+        after = self.balance_lengths(before)
+        prompts = prompts.select("prompt_id", "prompt")
+        return CuratedPairs(
+            self.engine, self.rules, self.stories, prompts, before, after, self.funnel, self.notes
         )
-    )[0]
-    if found["ids"] != found["rows"]:
-        raise DataError(
-            f"{run.where}: column story_id: {found['rows'] - found['ids']:,} rows repeat an "
-            "id: make the file with make_stories.py, which sets them aside"
-        )
-    if wanted.max_tokens is not None and found["uncounted"]:
-        raise DataError(
-            f"{run.where}: column n_tokens is null in {found['uncounted']:,} rows, and "
-            "max_tokens needs it: name a tokenizer in make_stories.py, or set max_tokens to null"
-        )
-    if "is_bot" in stories.columns:
-        kind = stories.schema()["is_bot"]
-        if not (kind.is_boolean() or kind.is_null()):
-            raise DataError(
-                f"{run.where}: column is_bot holds {kind}, not true or false: write it as "
-                "Parquet, or leave the column out"
+
+    def remove(self, table: Any, rules: list[Rule]) -> Any:
+        """Remove the rows that a rule names; count them and show a few."""
+        marked = self.engine.keep(table.mutate(removed_by=filters.removed_by(rules)))
+        self.count(marked, rules, "pairs" if "pair_id" in table.columns else "stories")
+        self.show(marked.filter(marked.removed_by.notnull()))
+        return marked.filter(marked.removed_by.isnull()).drop("removed_by")
+
+    def count(self, marked: Any, rules: list[Rule], unit: str) -> None:
+        """Add the steps of some rules to the funnel."""
+        counts = self.engine.count_by(marked, "removed_by")
+        total = sum(counts.values())
+        if not self.funnel.steps or self.funnel.steps[-1].unit != unit:
+            first = {"stories": ("read", "stories read")}
+            step, about = first.get(unit, ("within_prompt", "pairs within a prompt, scores differ"))
+            self.funnel.add(step, about, unit, total, 0)
+        names = [(rule.name, rule.about) for rule in rules]
+        self.funnel.add_all(names, {name: n for name, n in counts.items() if name}, total, unit)
+
+    def check_stories(self) -> None:
+        """Check what would make a rule silently wrong."""
+        stories, rules = self.stories, self.rules
+        found = self.engine.rows(
+            stories.aggregate(
+                rows=stories.count(),
+                ids=stories.story_id.nunique(),
+                uncounted=stories.n_tokens.isnull().sum(),
+                timed=stories.created_utc.count(),
             )
-    if wanted.chosen_later and not found["timed"]:
-        raise DataError(
-            f"{run.where}: column created_utc is empty, and chosen_later needs it: map it in "
-            "make_stories.py, or set chosen_later to false"
+        )[0]
+        if found["ids"] != found["rows"]:
+            raise DataError(
+                f"{self.where}: column story_id: {found['rows'] - found['ids']:,} rows repeat an "
+                "id: make the file with make_stories.py, which rejects them"
+            )
+        if rules.max_tokens is not None and found["uncounted"]:
+            raise DataError(
+                f"{self.where}: column n_tokens is null in {found['uncounted']:,} rows, and "
+                "max_tokens needs it: name a tokenizer in make_stories.py, or set max_tokens to "
+                "null"
+            )
+        if "is_bot" in stories.columns:
+            kind = stories.schema()["is_bot"]
+            if not (kind.is_boolean() or kind.is_null()):
+                raise DataError(
+                    f"{self.where}: column is_bot holds {kind}, not true or false: write it as "
+                    "Parquet, or leave the column out"
+                )
+        if rules.chosen_later and not found["timed"]:
+            raise DataError(
+                f"{self.where}: column created_utc is empty, and chosen_later needs it: map it in "
+                "make_stories.py, or set chosen_later to false"
+            )
+
+    # Stories ----------------------------------------------------------------------------------
+
+    def clean(self) -> Any:
+        """Filter single stories; returns the keys of those that are left."""
+        rules = self.rules
+        story_rules = filters.story_rules(
+            self.stories,
+            drop_deleted=rules.drop_deleted,
+            drop_bots=rules.drop_bots,
+            drop_talk=rules.drop_talk,
+            min_score_age_hours=rules.min_score_age_hours,
+            needs_score=True,
+            needs_time=rules.chosen_later,
+            min_score=rules.min_score,
+            max_tokens=rules.max_tokens,
+            min_words=rules.min_words,
         )
+        keys = self.stories.select(
+            "story_id", "prompt_id", "score", "created_utc", "author", "n_words",
+            removed_by=filters.removed_by(story_rules),
+            duplicate_key=filters.duplicate_key(self.stories)
+            if rules.drop_duplicates
+            else ibis.null("string"),
+        )  # fmt: skip
+        marked = self.engine.keep(keys)
+        self.count(marked, story_rules, "stories")
+        self.show(marked.filter(marked.removed_by.notnull()))
+        return marked.filter(marked.removed_by.isnull()).drop("removed_by")
 
+    def drop_duplicates(self, stories: Any) -> Any:
+        """Keep the earliest of several copies of a story."""
+        if self.rules.drop_duplicates:
+            # Few stories have copies, and only these need an order.
+            copies = stories.group_by("duplicate_key").agg(copies=stories.count())
+            copies = stories.semi_join(copies.filter(copies.copies > 1), "duplicate_key")
+            about = "not a copy of an earlier story"
+            stories = self.drop_repeats("drop_duplicates", about, stories, copies)
+        return stories.drop("duplicate_key")
 
-def _filter_stories(run: _Run) -> Any:
-    """Clean; returns the keys of the stories that stay."""
-    stories, wanted = run.stories, run.rules
-    rules = filters.story_rules(
-        stories,
-        drop_deleted=wanted.drop_deleted,
-        drop_bots=wanted.drop_bots,
-        drop_talk=wanted.drop_talk,
-        min_score_age_hours=wanted.min_score_age_hours,
-        needs_score=True,
-        needs_time=wanted.chosen_later,
-        min_score=wanted.min_score,
-        max_tokens=wanted.max_tokens,
-        min_words=wanted.min_words,
-    )
-    no_key = ibis.null("string")
-    marked = stories.select(
-        "story_id", "prompt_id", "score", "created_utc", "author", "n_words",
-        removed_by=filters.removed_by(rules),
-        duplicate_key=filters.duplicate_key(stories) if wanted.drop_duplicates else no_key,
-    )  # fmt: skip
-    marked = run.engine.keep(marked)
-    removed = run.engine.count_by(marked, "removed_by")
-    total = sum(removed.values())
-    run.funnel.add("read", "stories read", "stories", total, 0)
-    names = [(rule.name, rule.about) for rule in rules]
-    run.funnel.add_all(names, {name: n for name, n in removed.items() if name}, total, "stories")
-    _show_stories(run, marked.filter(marked.removed_by.notnull()))
-    return marked.filter(marked.removed_by.isnull()).drop("removed_by")
+    def drop_near_duplicates(self, stories: Any) -> Any:
+        """Keep the earliest of several stories that are nearly the same."""
+        threshold = self.rules.drop_near_duplicates
+        if threshold is None:
+            return stories
+        texts = self.stories.semi_join(stories, "story_id").select("story_id", "text")
+        total = self.engine.count(stories)
+        batches = _with_progress(self.engine.batches(texts), "near-duplicates", total)
+        groups = near_duplicate_groups(batches, threshold=threshold, seed=self.rules.seed)
+        copies = stories.join(self.engine.put(groups), "story_id").rename(duplicate_key="group")
+        about = f"not nearly ({threshold:.0%}) the same as an earlier story"
+        return self.drop_repeats("drop_near_duplicates", about, stories, copies)
 
+    def drop_repeats(self, step: str, about: str, stories: Any, copies: Any) -> Any:
+        """Remove all but the earliest of the stories in `copies` that share a duplicate_key."""
+        copies = copies.mutate(repeated=filters.is_repeat(copies))
+        repeated = copies.filter(copies.repeated).select("story_id", "repeated")
+        marked = stories.left_join(repeated, "story_id").drop("story_id_right")
+        return self.remove(marked, [Rule(step, about, marked.repeated.notnull())]).drop("repeated")
 
-def _drop_duplicates(run: _Run, clean: Any) -> Any:
-    """Keep the earliest of several copies of a story."""
-    if not run.rules.drop_duplicates:
-        return clean
-    # Few stories have copies, and only these need an order.
-    keys = clean.group_by("duplicate_key").agg(copies=clean.count())
-    copies = clean.semi_join(keys.filter(keys.copies > 1), "duplicate_key")
-    return _drop_repeats(run, "drop_duplicates", "not a copy of an earlier story", clean, copies)
+    # Splits -----------------------------------------------------------------------------------
 
+    def name_prompts(self) -> Any:
+        """Every prompt_id with its text and what decides about its split.
 
-def _drop_near_duplicates(run: _Run, clean: Any) -> Any:
-    """Keep the earliest of several stories that are nearly the same."""
-    threshold = run.rules.drop_near_duplicates
-    if threshold is None:
-        return clean
-    texts = run.stories.semi_join(clean, "story_id").select("story_id", "text")
-    batches = _with_progress(run.engine.batches(texts), "near-duplicates", run.engine.count(clean))
-    groups = near_duplicate_groups(
-        batches, threshold=threshold, seed=run.rules.seed, folder=run.engine.work
-    )
-    copies = clean.drop("duplicate_key").join(run.engine.put(groups), "story_id")
-    about = f"not nearly ({threshold:.0%}) the same as an earlier story"
-    return _drop_repeats(
-        run, "drop_near_duplicates", about, clean, copies.rename(duplicate_key="group")
-    )
+        Returns:
+            `prompt_id`, `prompt` (the smallest text of the id), `prompt_key` (the same for all
+            prompts that splits keep together; see `splits.group_prompts`) and `split`, by the
+            shares in `splits`.
+        """
+        ids: list[str] = []
+        texts: list[str] = []
+        for batch in self.engine.batches(self.stories.select("prompt_id", "prompt").distinct()):
+            ids.extend(batch["prompt_id"].to_pylist())
+            texts.extend(batch["prompt"].to_pylist())
+        groups = splits.group_prompts(ids, texts)
+        different = sum(group.texts > 1 for group in groups.values())
+        if different:
+            self.notes.append(
+                f"{different:,} prompt_ids stand for several prompts, whose stories are paired "
+                "with each other: check the column prompt_id"
+            )
+        fractions, seed = self.rules.splits, self.rules.seed
+        columns = {
+            "prompt_id": list(groups),
+            "prompt": [group.prompt for group in groups.values()],
+            "prompt_key": [prompt_key(group.group_prompt) for group in groups.values()],
+            "split": [splits.split_of(g.group_prompt, fractions, seed) for g in groups.values()],
+        }
+        schema = pa.schema([(name, pa.string()) for name in columns])
+        return self.engine.put(pa.table(columns, schema))
 
+    def split(self, stories: Any, prompts: Any) -> Any:
+        """Give every story its split; returns the stories that have one."""
+        rules = self.rules
+        if rules.test_from is None:
+            stories = self.engine.keep(
+                stories.join(prompts.select("prompt_id", "split"), "prompt_id")
+            )
+        else:
+            # All stories decide the side of a prompt, so that other filters do not move it.
+            given = self.stories.select("story_id", "prompt_id", "created_utc")
+            given = given.join(prompts.select("prompt_id", "prompt_key"), "prompt_id")
+            dated = splits.date_split(given, test_from=rules.test_from, straddling=rules.straddling)
+            marked = stories.join(dated.select("story_id", "split", "split_removed"), "story_id")
+            date_rules = [
+                Rule(name, about, (marked.split_removed == name).fill_null(False))
+                for name, about in splits.DATE_RULES.items()
+            ]
+            stories = self.remove(marked, date_rules).drop("split_removed")
+        if rules.separate_authors:
+            about = "no author in two splits, train gives way"
+            marked = splits.shares_author(stories)
+            rule = Rule("separate_authors", about, marked.shares_author)
+            stories = self.remove(marked, [rule]).drop("shares_author")
+        return stories
 
-def _drop_repeats(run: _Run, step: str, about: str, clean: Any, copies: Any) -> Any:
-    """Remove all but the earliest of the stories in `copies` that share a duplicate_key."""
-    copies = copies.mutate(repeated=filters.is_repeat(copies))
-    repeats = run.engine.keep(copies.filter(copies.repeated))
-    kept = run.engine.keep(clean.anti_join(repeats, "story_id"))
-    n_kept, n_removed = run.engine.count(kept), run.engine.count(repeats)
-    run.funnel.add(step, about, "stories", n_kept, n_removed)
-    if n_removed:
-        _show_stories(run, repeats.mutate(removed_by=ibis.literal(step)))
-    return kept
+    # Pairs ------------------------------------------------------------------------------------
 
+    def check_candidates(self, stories: Any) -> int:
+        """Count the pairs within prompts before they are made; returns those of the largest prompt.
 
-def _name_prompts(run: _Run) -> Any:
-    """Give every prompt its key and, when splits go by prompt, its split.
+        Raises:
+            DataError: there are too many.
+        """
+        sizes = stories.group_by("prompt_id", "split").agg(size=stories.count())
+        sizes = sizes.mutate(pairs=(sizes["size"] * (sizes["size"] - 1)).floordiv(2))
+        total = self.engine.rows(sizes.aggregate(pairs=sizes.pairs.sum()))[0]["pairs"] or 0
+        largest = self.engine.rows(sizes.order_by(ibis.desc("size"), "prompt_id").limit(1))
+        if not largest:
+            return 0
+        size, pairs, name = (largest[0][key] for key in ("size", "pairs", "prompt_id"))
+        most = self.rules.max_candidate_pairs
+        if total > most:
+            raise DataError(
+                f"{self.where}: {total:,} pairs within prompts, {pairs:,} of them from the "
+                f"{size:,} stories of prompt_id '{name:.80}'; max_candidate_pairs is {most:,}: "
+                "remove stories, or set max_pairs_per_prompt and raise max_candidate_pairs"
+            )
+        if pairs > max(_LARGE_PROMPT_PAIRS, total // 2) and not self.rules.max_pairs_per_prompt:
+            self.notes.append(
+                f"{pairs:,} of {total:,} pairs within prompts are of prompt_id '{name:.80}', which "
+                f"has {size:,} stories: max_pairs_per_prompt limits its weight"
+            )
+        return int(pairs)
 
-    Where one prompt_id comes with several texts the smallest stands for it, in the split and in
-    the pairs, so that no text of a prompt is in two splits.
-    """
-    prompts = run.stories.group_by("prompt_id").agg(prompt=run.stories.prompt.min())
-    ids: list[str] = []
-    texts: list[str] = []
-    for batch in run.engine.batches(prompts):
-        ids.extend(batch["prompt_id"].to_pylist())
-        texts.extend(batch["prompt"].to_pylist())
-    columns = {"prompt_id": ids, "prompt": texts}
-    if run.rules.test_from is None:
-        assigned = splits.split_prompts(texts, run.rules.splits, run.rules.seed)
-        columns["split"] = [assigned[text] for text in texts]
-    else:
-        columns["prompt_key"] = [prompt_key(text) for text in texts]
-    return run.engine.put(pa.table({name: pa.array(c, pa.string()) for name, c in columns.items()}))
-
-
-def _split(run: _Run, stories: Any, prompts: Any) -> Any:
-    """Give every story its split; returns the stories that have one."""
-    wanted = run.rules
-    if wanted.test_from is None:
-        split = run.engine.keep(stories.join(prompts.select("prompt_id", "split"), "prompt_id"))
-    else:
-        # All stories decide where a prompt lies, so that other filters do not move it.
-        given = run.stories.select("story_id", "prompt_id", "created_utc")
-        keyed = given.join(prompts.select("prompt_id", "prompt_key"), "prompt_id")
-        dated = splits.date_split(keyed, test_from=wanted.test_from, straddling=wanted.straddling)
-        dated = dated.select("story_id", "split", "split_removed")
-        marked = run.engine.keep(stories.join(dated, "story_id"))
-        removed = run.engine.count_by(marked, "split_removed")
-        rules = list(splits.DATE_RULES.items())
-        counts = {name: n for name, n in removed.items() if name}
-        run.funnel.add_all(rules, counts, sum(removed.values()), "stories")
-        _show_stories(
-            run,
-            marked.filter(marked.split_removed.notnull()).rename(removed_by="split_removed"),
+    def pair(self, stories: Any) -> Any:
+        """Pair within prompts; returns the keys of the pairs that no rule removes."""
+        rules = self.rules
+        largest = self.check_candidates(stories)
+        candidates = pairing.within_prompt(stories)
+        pair_rules = pairing.pair_rules(
+            candidates, min_gap=rules.min_gap, chosen_later=rules.chosen_later
         )
-        split = marked.filter(marked.split_removed.isnull()).drop("split_removed")
-    if not wanted.separate_authors:
-        return split
-    marked = run.engine.keep(splits.shares_author(split))
-    shared = run.engine.count_by(marked, "shares_author")
-    about = "no author in two splits, train gives way"
-    step = "separate_authors"
-    run.funnel.add(step, about, "stories", shared.get(False, 0), shared.get(True, 0))
-    gone = marked.filter(marked.shares_author)
-    _show_stories(run, gone.mutate(removed_by=ibis.literal(step)))
-    return marked.filter(~marked.shares_author).drop("shares_author")
+        marked = candidates.mutate(removed_by=filters.removed_by(pair_rules))
+        self.count(marked, pair_rules, "pairs")
+        if self.examples.per_step:
+            sizes = stories.group_by("prompt_id").agg(stories=stories.count())
+            small = sizes.filter(sizes.stories <= _EXAMPLE_PROMPT_STORIES)
+            small = small.mutate(draw=small.prompt_id.hexdigest("md5")).order_by("draw")
+            few = self.engine.keep(marked.semi_join(small.limit(_EXAMPLE_PROMPTS), "prompt_id"))
+            self.show(few.filter(few.removed_by.notnull()))
+        pairs = marked.filter(marked.removed_by.isnull()).drop("removed_by")
+        capped = rules.max_pairs_per_prompt is not None and rules.max_uses_per_story is None
+        if capped and largest > _LARGE_PROMPT_PAIRS:
+            pairs = self.sample_large_prompts(pairs)
+        return self.engine.keep(pairs)
+
+    def sample_large_prompts(self, pairs: Any) -> Any:
+        """Leave out pairs that `max_pairs_per_prompt` removes in any case, before they are held."""
+        most = self.rules.max_pairs_per_prompt
+        assert most is not None
+        sizes = pairs.group_by("prompt_id").agg(pairs=pairs.count())
+        large = self.engine.rows(sizes.filter(sizes.pairs > _LARGE_PROMPT_PAIRS))
+        limits = {row["prompt_id"]: pairing.draw_limit(most, row["pairs"]) for row in large}
+        table = pa.table(
+            {
+                "prompt_id": pa.array(limits.keys(), pa.string()),
+                "draw_limit": pa.array(limits.values(), pa.string()),
+            }
+        )
+        limited = pairs.left_join(self.engine.put(table), "prompt_id").drop("prompt_id_right")
+        drawn = pairing.cap_draw(limited, self.rules.seed) < limited.draw_limit
+        return limited.filter(drawn.fill_null(True)).drop("draw_limit")
+
+    def cap_uses(self, pairs: Any) -> Any:
+        """Keep pairs, in seeded order, so that no story is in more than `max_uses_per_story`."""
+        most = self.rules.max_uses_per_story
+        if most is None:
+            return pairs
+        candidates, used, rounds = pairs, None, []
+        while True:
+            found = pairing.within_uses(candidates, used, most, self.rules.seed)
+            found = self.engine.keep(found)
+            taken = found.filter(found.taken)
+            if not self.engine.count(taken):
+                break
+            rounds.append(taken)
+            every = ibis.union(*rounds) if len(rounds) > 1 else taken
+            sides = [every.select(story_id=f"{side}_story_id") for side in ("chosen", "rejected")]
+            stories = ibis.union(*sides)
+            used = self.engine.keep(stories.group_by("story_id").agg(uses=stories.count()))
+            candidates = found.filter(~found.taken)
+        if not rounds:
+            return pairs
+        kept = (ibis.union(*rounds) if len(rounds) > 1 else rounds[0]).select("pair_id", "taken")
+        marked = pairs.left_join(kept, "pair_id").drop("pair_id_right")
+        about = f"a story is in at most {most} pairs"
+        rule = Rule("max_uses_per_story", about, marked.taken.isnull())
+        return self.remove(marked, [rule]).drop("taken")
+
+    def cap_prompts(self, pairs: Any) -> Any:
+        """Keep at most `max_pairs_per_prompt` pairs of a prompt, drawn by seed."""
+        most = self.rules.max_pairs_per_prompt
+        if most is None:
+            return pairs
+        over = self.engine.keep(pairs.mutate(over=pairing.over_cap(pairs, most, self.rules.seed)))
+        kept, step = over.filter(~over.over).drop("over"), "max_pairs_per_prompt"
+        n_kept, n_before = self.engine.count(kept), self.funnel.steps[-1].kept
+        about = f"at most {most} pairs per prompt"
+        self.funnel.add(step, about, "pairs", n_kept, n_before - n_kept)
+        self.show(over.filter(over.over).mutate(removed_by=ibis.literal(step)))
+        return kept
+
+    def balance_lengths(self, pairs: Any) -> Any:
+        """Prune to length symmetry."""
+        buckets = self.rules.symmetry_buckets
+        if buckets is None:
+            return pairs
+        marked = pairing.breaks_symmetry(pairs, buckets, self.rules.seed)
+        about = f"length differences mirrored, {buckets} buckets"
+        rule = Rule("symmetry_buckets", about, marked.removed)
+        kept = self.remove(marked, [rule]).drop("removed")
+        step = self.funnel.steps[-1]
+        total = step.kept + step.removed
+        if step.removed > total / 2 and total < 10 * buckets:
+            fewer = max(total // 20, 1) * 2
+            self.notes.append(
+                f"symmetry_buckets: {step.removed:,} of {total:,} pairs are removed; {buckets} "
+                f"buckets are many for so few pairs: try {fewer}"
+            )
+        return kept
+
+    # Examples ---------------------------------------------------------------------------------
+
+    def show(self, removed: Any) -> None:
+        """Add examples of rows that steps removed; `removed_by` names the step."""
+        if not self.examples.per_step:
+            return
+        if "pair_id" in removed.columns:
+            # A pair_id is a hash already.
+            for row in self.engine.rows(self.first(removed, removed.pair_id)):
+                about = "; ".join(_side_in_words(row, side) for side in ("chosen", "rejected"))
+                self.examples.add(row["removed_by"], row["pair_id"], about)
+            return
+        draw = removed.removed_by.concat("|", removed.story_id).hexdigest("md5")
+        some = self.first(removed, draw).select("removed_by", "story_id", "score", "n_words")
+        texts = self.stories.select("story_id", "text", "n_tokens")
+        for row in self.engine.rows(some.join(texts, "story_id")):
+            facts = {"score": row["score"], "words": row["n_words"], "tokens": row["n_tokens"]}
+            about = ", ".join(f"{key} {n:,}" for key, n in facts.items() if n is not None)
+            self.examples.add(row["removed_by"], row["story_id"], row["text"], about)
+
+    def first(self, removed: Any, draw: Any) -> Any:
+        """The first few rows of each step in the order of a draw."""
+        order = ibis.window(group_by=removed.removed_by, order_by=draw)
+        placed = removed.mutate(place=ibis.row_number().over(order))
+        return placed.filter(placed.place < self.examples.per_step)
 
 
-def _pair(run: _Run, stories: Any) -> Any:
-    """Pair within prompts; returns the keys of the pairs that keep the rules."""
-    wanted = run.rules
-    candidates = pairing.within_prompt(stories)
-    rules = pairing.pair_rules(candidates, min_gap=wanted.min_gap, chosen_later=wanted.chosen_later)
-    marked = candidates.mutate(removed_by=filters.removed_by(rules))
-    removed = run.engine.count_by(marked, "removed_by")
-    total = sum(removed.values())
-    run.funnel.add("within_prompt", "pairs within a prompt, scores differ", "pairs", total, 0)
-    names = [(rule.name, rule.about) for rule in rules]
-    run.funnel.add_all(names, {name: n for name, n in removed.items() if name}, total, "pairs")
-    if run.examples.per_step:
-        draw = stories.prompt_id.hexdigest("md5")
-        some = stories.select("prompt_id", draw=draw).distinct().order_by("draw")
-        few = run.engine.keep(marked.semi_join(some.limit(_EXAMPLE_PROMPTS), "prompt_id"))
-        _show_pairs(run, few.filter(few.removed_by.notnull()))
-    return run.engine.keep(marked.filter(marked.removed_by.isnull()).drop("removed_by"))
-
-
-def _cap_uses(run: _Run, pairs: Any) -> Any:
-    """Keep pairs, in seeded order, so that no story is in more than `max_uses_per_story`."""
-    wanted = run.rules
-    if wanted.max_uses_per_story is None:
-        return pairs
-    candidates, used, rounds = pairs, None, []
-    while True:
-        found = pairing.within_uses(candidates, used, wanted.max_uses_per_story, wanted.seed)
-        found = run.engine.keep(found)
-        taken = found.filter(found.taken).drop("taken")
-        if not run.engine.count(taken):
-            break
-        rounds.append(taken)
-        everything = rounds[0].union(*rounds[1:]) if rounds[1:] else rounds[0]
-        sides = (everything.select(story_id=f"{side}_story_id") for side in ("chosen", "rejected"))
-        stories = next(sides).union(next(sides))
-        used = run.engine.keep(stories.group_by("story_id").agg(uses=stories.count()))
-        candidates = found.filter(~found.taken).drop("taken")
-    chosen = rounds[0].union(*rounds[1:]) if rounds[1:] else rounds[0]
-    about = f"a story is in at most {wanted.max_uses_per_story} pairs"
-    return _count_cap(run, "max_uses_per_story", about, pairs, pairs.semi_join(chosen, "pair_id"))
-
-
-def _cap_prompts(run: _Run, pairs: Any) -> Any:
-    """Keep at most `max_pairs_per_prompt` pairs of a prompt, drawn by seed."""
-    wanted = run.rules
-    if wanted.max_pairs_per_prompt is None:
-        return pairs
-    over = pairing.over_cap(pairs, wanted.max_pairs_per_prompt, wanted.seed)
-    kept = pairs.mutate(over=over)
-    kept = kept.filter(~kept.over).drop("over")
-    about = f"at most {wanted.max_pairs_per_prompt} pairs per prompt"
-    return _count_cap(run, "max_pairs_per_prompt", about, pairs, kept)
-
-
-def _count_cap(run: _Run, step: str, about: str, before: Any, after: Any) -> Any:
-    """Keep and count what a cap left, and show what it took."""
-    kept = run.engine.keep(after)
-    n_kept, n_before = run.engine.count(kept), run.engine.count(before)
-    run.funnel.add(step, about, "pairs", n_kept, n_before - n_kept)
-    if n_kept < n_before:
-        gone = before.anti_join(kept, "pair_id")
-        _show_pairs(run, gone.mutate(removed_by=ibis.literal(step)))
-    return kept
-
-
-def _balance(run: _Run, pairs: Any) -> Any:
-    """Prune to length symmetry; returns the keys with a column `removed`."""
-    buckets = run.rules.symmetry_buckets
-    if buckets is None:
-        return pairs.mutate(removed=ibis.literal(False))
-    marked = run.engine.keep(pairing.breaks_symmetry(pairs, buckets, run.rules.seed))
-    removed = run.engine.count_by(marked, "removed")
-    about = f"length differences mirrored, {buckets} buckets"
-    step = "symmetry_buckets"
-    run.funnel.add(step, about, "pairs", removed.get(False, 0), removed.get(True, 0))
-    if removed.get(True):
-        gone = marked.filter(marked.removed)
-        _show_pairs(run, gone.mutate(removed_by=ibis.literal(step)))
-    return marked
-
-
-def _show_stories(run: _Run, removed: Any) -> None:
-    """Add examples of stories that steps removed; `removed_by` names the step."""
-    if not run.examples.per_step:
-        return
-    draw = removed.removed_by.concat("|", removed.story_id).hexdigest("md5")
-    some = _first_by(removed.mutate(draw=draw), "draw", run.examples.per_step)
-    texts = run.stories.select("story_id", "text", "n_tokens")
-    shown = some.select("removed_by", "story_id", "score", "n_words").join(texts, "story_id")
-    for row in run.engine.rows(shown):
-        facts = (("score", row["score"]), ("words", row["n_words"]), ("tokens", row["n_tokens"]))
-        about = ", ".join(f"{name} {value:,}" for name, value in facts if value is not None)
-        run.examples.add(row["removed_by"], row["story_id"], row["text"], about)
-
-
-def _show_pairs(run: _Run, removed: Any) -> None:
-    """Add examples of pairs that steps removed, by what the rules look at."""
-    if not run.examples.per_step:
-        return
-    # pair_id is a hash already.
-    for row in run.engine.rows(_first_by(removed, "pair_id", run.examples.per_step)):
-        sides = []
-        for side in ("chosen", "rejected"):
-            names = ("score", "created_utc", "n_words")
-            score, created, words = (row[f"{side}_{name}"] for name in names)
-            when = "unknown" if created is None else f"{pa.scalar(created, pa.timestamp('s'))}"
-            sides.append(f"{side}: score {score:,}, {words:,} words, posted {when}")
-        run.examples.add(row["removed_by"], row["pair_id"], "; ".join(sides))
-
-
-def _first_by(removed: Any, column: str, most: int) -> Any:
-    """The first few rows of each step, in the order of a column."""
-    order = ibis.window(group_by=removed.removed_by, order_by=removed[column])
-    placed = removed.mutate(place=ibis.row_number().over(order))
-    return placed.filter(placed.place < most)
+def _side_in_words(pair: dict[str, Any], side: str) -> str:
+    """What the rules look at in one story of a pair."""
+    names = ("score", "created_utc", "n_words")
+    score, created, words = (pair[f"{side}_{name}"] for name in names)
+    when = "unknown" if created is None else f"{pa.scalar(created, pa.timestamp('s'))}"
+    return f"{side}: score {score:,}, {words:,} words, posted {when}"
 
 
 def _with_progress(
-    batches: Iterator[pa.RecordBatch], about: str, total: int
+    batches: Iterable[pa.RecordBatch], about: str, total: int
 ) -> Iterator[pa.RecordBatch]:
     """Show how many rows have come."""
     with tqdm(total=total, desc=about, unit=" rows", leave=False, disable=None) as bar:
         for batch in batches:
             yield batch
             bar.update(batch.num_rows)
-
-
-def _as_reader(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    """Batches with their schema."""
-    first = next(batches, None)
-    if first is None:
-        raise DataError("there is no pair to write: see the funnel, and loosen a step")
-    return pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
-
-
-def digest_of(path: Path) -> str:
-    """Digest of which pairs a file holds, which side is chosen and their splits.
-
-    Unlike the file's bytes it does not depend on the version of any library.
-    """
-    hasher = hashlib.sha256()
-    columns = ["pair_id", "chosen_story_id", "rejected_story_id", "split"]
-    for batch in pq.ParquetFile(path).iter_batches(columns=columns):
-        tab = pa.scalar("\t", pa.large_string())
-        lines = pc.binary_join_element_wise(*(batch[name] for name in columns), tab)
-        hasher.update("\n".join([*lines.to_pylist(), ""]).encode())
-    return hasher.hexdigest()

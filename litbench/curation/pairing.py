@@ -72,11 +72,25 @@ def _draw(pairs: Any, seed: int | str) -> Any:
     return ibis.literal(f"{seed}|").concat(pairs.pair_id).hexdigest("md5")
 
 
-def over_cap(pairs: Any, most: int, seed: int) -> Any:
-    """True for the pairs of a prompt beyond the first `most`, in seeded order."""
+def cap_draw(pairs: Any, seed: int) -> Any:
+    """The draw by which a prompt's pairs are capped: 32 hexadecimal digits."""
     # Symmetry draws again: with the same draw it would keep the pairs of large prompts first,
     # since a cap leaves these their smallest values.
-    draw = _draw(pairs, f"cap|{seed}")
+    return _draw(pairs, f"cap|{seed}")
+
+
+def draw_limit(most: int, pairs: int) -> str:
+    """A draw that at least `most` of so many pairs are below, all but certainly.
+
+    The number below is binomial: ten standard deviations more than `most` are asked for.
+    """
+    share = (most + 10 * most**0.5 + 100) / pairs
+    return "g" if share >= 1 else f"{int(share * 16**12):012x}"
+
+
+def over_cap(pairs: Any, most: int, seed: int) -> Any:
+    """True for the pairs of a prompt beyond the first `most`, in seeded order."""
+    draw = cap_draw(pairs, seed)
     window = ibis.window(group_by=pairs.prompt_id, order_by=[draw, pairs.pair_id])
     return ibis.row_number().over(window) >= most
 

@@ -1,20 +1,20 @@
 """Simulated readers who vote on stories of known quality, and whole worlds of such stories.
 
-They tell what filters, pairing rules and raters do where the truth is known, and give the sample
-corpus its times and votes. They say nothing about people.
+Where the truth is known, one can measure what filters, pairing rules and raters do. The sample
+corpus has its times and votes from here. Nothing here says anything about real readers.
 
-For each prompt an audience arrives whose size is lognormal and whose rate of arrival first grows
-as 1 - exp(-t / growth_hours) and then decays as exp(-t / decay_hours). Stories are posted with
-exponential delays. A story meets those readers who arrive after it, fewer as it ages by
-exp(-age / fade_hours) and by its place among the prompt's stories, place ** -ranking, times a
-lognormal luck. Each of them votes up with probability
+Each prompt has an audience of lognormal size. Readers arrive at a rate that grows as
+1 - exp(-t / growth_hours) and decays as exp(-t / decay_hours). Stories are posted with exponential
+delays. A story is seen by the readers who arrive after it; the share falls with its age as
+exp(-age / fade_hours) and with its rank among the prompt's stories as rank ** -ranking, times a
+lognormal luck factor. Each reader who sees it votes up with probability
 
     sigmoid(base + quality_weight * quality + length_weight * log length + fame_weight * fame
             + noise)
 
-and down with a fixed small probability; who does both counts for nothing. Quality, log length and
-fame enter in standard deviations. A weight, spread, correlation or growth of 0 switches its part
-off, and a time of infinity (`.inf` in YAML) its fading; what is off changes no draw of the rest.
+and down with a small fixed probability. Quality, log length and fame are standardised. A weight,
+spread, correlation or growth of 0 switches its part off, a time of infinity (`.inf` in YAML) its
+decay; switching a part off changes no random draw of the others.
 """
 
 import math
@@ -31,64 +31,54 @@ from litbench.curation.invented_texts import invented_prompts, invented_texts, s
 from litbench.errors import ConfigError
 from litbench.records import STORIES
 
+# Invented words have no tokenizer: assume the tokens that a word of English prose takes.
+TOKENS_PER_WORD = 1.3
+
 _HOUR = 3_600
 _READ_AFTER = 7 * 24 * _HOUR
-# More readers than there are people; what a wide spread draws beyond them breaks off there.
+# More readers than there are people, so that a wide spread stays within int64.
 _MOST_READERS = 1e10
-# More votes than a story can have.
+# Above any score, to sort by prompt and score with one number.
 _ABOVE_SCORES = 2**38
-
-# Invented words have no tokenizer of their own: as many tokens as a word of English prose takes.
-TOKENS_PER_WORD = 1.3
 
 Streams = Callable[[str], np.random.Generator]
 
 
 def _check(options: Any, low: float, high: float, *names: str, open_low: bool = False) -> None:
-    """Raise ConfigError for the first named field outside the range."""
+    """Raise ConfigError for the first named field outside the range; NaN is outside any."""
     for name in names:
         value = getattr(options, name)
-        # A value that is not a number is in no range.
-        inside = low < value <= high if open_low else low <= value <= high
-        if not inside:
+        if not (low < value <= high if open_low else low <= value <= high):
             least = f"above {low:g}" if open_low else f"{low:g} or more"
             most = "" if math.isinf(high) else f", at most {high:g}"
             raise ConfigError(f"{name} is {value}: give {least}{most}")
 
 
-def _check_finite(options: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(options, name)
-        if not math.isfinite(value):
-            raise ConfigError(f"{name} is {value}: give a finite number")
-
-
 @dataclass(frozen=True)
 class ReaderSimulation:
-    """How readers come, what they meet and how they vote.
+    """How readers arrive, what they see and how they vote.
 
     Attributes:
         seed: seeds every draw.
-        audience: median number of readers a prompt gets.
+        audience: median number of readers of a prompt.
         audience_spread: standard deviation of log audience between prompts.
-        decay_hours: time in which the rate of new readers falls to 1/e; infinite: the whole
-            audience comes when every story is there, and no time of posting matters.
+        decay_hours: time in which the rate of new readers falls to 1/e; infinite: all readers
+            arrive after all stories, so posting times do not matter.
         growth_hours: time in which a prompt becomes known; 0: at once.
         fade_hours: age at which a story is shown to 1/e of the new readers; infinite: to all.
-        ranking: a reader meets the story in place j with probability j ** -ranking, places by
-            the votes so far: the rich get richer; 0: places do not matter.
-        steps: how often stories are placed anew while readers come; only `ranking` needs them.
+        ranking: the story ranked j by votes so far is seen with probability j ** -ranking; 0:
+            rank does not matter.
+        steps: how often stories are ranked anew while readers arrive; only `ranking` uses it.
         delay_hours: mean time from prompt to story.
-        base: log-odds that a reader of an average story votes for it.
+        base: log-odds of a vote for an average story.
         quality_weight: change in log-odds per standard deviation of quality.
-        length_weight: change in log-odds per standard deviation of log length: the taste for
-            length that symmetry is there to cancel.
-        fame_weight: change in log-odds per standard deviation of the author's fame.
+        length_weight: likewise of log length: the preference that length symmetry is to cancel.
+        fame_weight: likewise of the author's fame.
         noise: standard deviation of a story's own shift in log-odds.
         luck: standard deviation of a story's log exposure.
-        down: probability that a reader votes down.
-        start_utc: earliest time of a prompt.
-        end_utc: latest time of a prompt; votes are read a week after the last story.
+        down: probability of a vote down.
+        start_utc: earliest time of a prompt, Unix seconds.
+        end_utc: latest time of a prompt; votes are read a week after its last story.
 
     Raises:
         ConfigError: a value out of its range; the message names it.
@@ -122,34 +112,32 @@ class ReaderSimulation:
         _check(self, 0, 1e9, "audience", open_low=True)
         _check(self, 0, 1e6, "growth_hours", "delay_hours")
         _check(self, 0, 1, "down")
-        _check_finite(self, "base", "quality_weight", "length_weight", "fame_weight")
+        _check(self, -100, 100, "base", "quality_weight", "length_weight", "fame_weight")
         if self.end_utc <= self.start_utc:
             raise ConfigError(f"end_utc is {self.end_utc}: give a time after start_utc")
 
 
 @dataclass(frozen=True)
 class World:
-    """Prompts, authors and stories whose quality is known, and who reads them.
+    """Prompts, authors, stories of known quality and their readers.
 
     Attributes:
-        seed: seeds every draw, together with the seed of the readers, which alone gives the same
-            stories another audience.
+        seed: seeds every draw, together with the readers' seed, which alone gives the same stories
+            another audience.
         prompts: how many.
-        stories_per_prompt: their mean number; at least one is written.
+        stories_per_prompt: mean; every prompt has at least one.
         stories_spread: standard deviation of the log number of stories between prompts.
-        stories_audience: correlation of log audience and log number of stories between prompts;
-            needs a spread of both.
+        stories_audience: correlation of log audience and log number of stories.
         median_words: median length of a story.
         words_spread: standard deviation of log length.
-        quality_length: correlation of quality and log length: how far longer really is better.
-        quality_delay: correlation of quality and (normal score of) the delay of posting: above 0,
-            late stories come from better authors.
-        authors: how many authors there are; each writes as often as any other.
-        author_quality: share of the variance of quality that is its author's.
+        quality_length: correlation of quality and log length.
+        quality_delay: correlation of quality and the normal score of the posting delay; above 0,
+            late stories are better.
+        authors: how many; all write equally often.
+        author_quality: share of the variance of quality that is the author's.
         fame_quality: correlation of an author's fame and quality.
-        style: share of the variance of quality that the style of a text tells, see
-            `stories_table`.
-        readers: how they come and vote.
+        style: share of the variance of quality that the style of a text shows.
+        readers: how they arrive and vote.
 
     Raises:
         ConfigError: a value out of its range; the message names it.
@@ -182,46 +170,41 @@ class World:
 
 
 def changed_world(base: World, changes: Mapping[str, Any], where: str) -> World:
-    """The base world with some keys changed.
+    """A world with some keys changed.
 
     Args:
-        base: the world.
-        changes: by key, those of the readers dotted (readers.length_weight) or nested; keys that
-            are not named stay those of the base.
+        base: all other keys.
+        changes: new values; keys of the readers are dotted, as `readers.length_weight`.
         where: named in messages.
 
     Raises:
-        ConfigError: an unknown key (the nearest valid one is named), or a value of the wrong type
-            or out of its range.
+        ConfigError: an unknown key, or a value of the wrong type or out of its range.
     """
     plain = as_plain(base)
     for key, value in changes.items():
-        inner = plain
-        *path, last = key.split(".")
-        for step in path:
-            if not isinstance(inner.get(step), dict):
-                raise ConfigError(f"{where}: unknown key '{key}': {nearest(step, list(inner))}")
-            inner = inner[step]
-        kept = inner.get(last)
-        nested = isinstance(value, Mapping) and isinstance(kept, dict)
-        inner[last] = {**kept, **value} if nested else value
+        keys = plain["readers"] if key.startswith("readers.") else plain
+        name = key.removeprefix("readers.")
+        if name not in keys or name == "readers":
+            choices = [*plain, *(f"readers.{one}" for one in plain["readers"])]
+            raise ConfigError(f"{where}: unknown key '{key}': {nearest(key, choices)}")
+        keys[name] = value
     try:
         return build(World, plain, where)
     except ConfigError as error:
-        # A world's own checks do not know which world it is.
+        # The checks of World do not know where the values come from.
         said = str(error)
         raise ConfigError(said if said.startswith(where) else f"{where}: {said}") from error
 
 
 @dataclass(frozen=True)
 class SimulatedVotes:
-    """What the readers did; every array has shape (n,) and type int64.
+    """Votes on n stories; every array has shape (n,) and type int64.
 
     Attributes:
-        created_utc: when each story was posted, Unix seconds.
-        score_utc: when its votes were read.
+        created_utc: time of posting, Unix seconds.
+        score_utc: when the votes were read.
         score: votes up minus votes down.
-        readers: how many readers met the story; no score is larger.
+        readers: how many readers saw the story; no score is larger.
     """
 
     created_utc: np.ndarray
@@ -232,18 +215,15 @@ class SimulatedVotes:
 
 @dataclass(frozen=True)
 class SimulatedWorld:
-    """The stories of a world and what its readers did; every array has shape (n,).
+    """The n stories of a world, by prompt; every array has shape (n,).
 
     Attributes:
         world: what was simulated.
-        prompt: number of the prompt, int64, not falling.
+        prompt: index of the prompt, int64, ascending.
         quality: true quality, float64, standard normal.
         n_words: length, int64.
-        author: number of the author, int64.
-        created_utc: when each story was posted, Unix seconds, int64.
-        score_utc: when its votes were read, int64.
-        score: votes up minus votes down, int64.
-        readers: how many readers met the story, int64.
+        author: index of the author, int64.
+        votes: what the readers did.
     """
 
     world: World
@@ -251,10 +231,7 @@ class SimulatedWorld:
     quality: np.ndarray
     n_words: np.ndarray
     author: np.ndarray
-    created_utc: np.ndarray
-    score_utc: np.ndarray
-    score: np.ndarray
-    readers: np.ndarray
+    votes: SimulatedVotes
 
 
 def simulate_votes(
@@ -262,31 +239,19 @@ def simulate_votes(
     quality: Sequence[float],
     n_words: Sequence[int],
     options: ReaderSimulation,
-    fame: Sequence[float] | None = None,
 ) -> SimulatedVotes:
-    """Simulate posting times and votes of given stories.
+    """Simulate posting times and votes of given stories; `fame_weight` does not count.
 
     Args:
         prompt_ids: the prompt of each story; shape (n,).
-        quality: true quality, any scale; shape (n,).
+        quality: true quality on any scale; shape (n,).
         n_words: words; shape (n,).
         options: parameters.
-        fame: of the author, any scale; shape (n,); needed where `fame_weight` is not 0.
-
-    Raises:
-        ConfigError: `fame_weight` is not 0 and no fame is given.
     """
     random = np.random.default_rng(options.seed)
     prompts, prompt_of = np.unique(np.asarray(prompt_ids), return_inverse=True)
     taste = options.quality_weight * _standard(np.asarray(quality, dtype=float))
     taste += options.length_weight * _standard(np.log1p(np.asarray(n_words, dtype=float)))
-    if fame is not None:
-        taste += options.fame_weight * _standard(np.asarray(fame, dtype=float))
-    elif options.fame_weight:
-        raise ConfigError(
-            f"fame_weight is {options.fame_weight} and no fame is given: give the fame of every "
-            "story's author, or set fame_weight to 0"
-        )
     opened = random.integers(options.start_utc, options.end_utc, len(prompts))
     audience = random.normal(0, options.audience_spread, len(prompts))
     delay = random.exponential(options.delay_hours, len(prompt_of))
@@ -296,11 +261,8 @@ def simulate_votes(
 def simulate_world(world: World) -> SimulatedWorld:
     """Simulate the stories of a world and their readers.
 
-    Every quantity has its own stream of random numbers, so that two worlds that differ in one
-    knob share all other draws.
-
-    Returns:
-        Stories by prompt.
+    Every quantity has its own stream of random numbers, so two worlds that differ in one parameter
+    share all other draws.
     """
     from scipy.special import log_ndtr  # noqa: PLC0415
 
@@ -309,10 +271,10 @@ def simulate_world(world: World) -> SimulatedWorld:
     crowd = random("crowd").standard_normal(world.prompts)
     opened = random("opened").integers(readers.start_utc, readers.end_utc, world.prompts)
     busy = _with(world.stories_audience, crowd, random("busy"))
-    # Less half the variance, so that the spread leaves the mean.
+    # Minus half the variance: the spread leaves the mean as it is.
     log_stories = math.log(world.stories_per_prompt) - world.stories_spread**2 / 2
     stories = np.exp(log_stories + world.stories_spread * busy)
-    # A draw rounds, so that a mean of 2.5 is one.
+    # Random rounding keeps a fractional mean.
     stories = np.floor(stories + random("stories").random(world.prompts)).astype(np.int64)
     prompt = np.repeat(np.arange(world.prompts), np.maximum(stories, 1))
     author_quality = random("author quality").standard_normal(world.authors)
@@ -328,14 +290,11 @@ def simulate_world(world: World) -> SimulatedWorld:
     if world.words_spread:
         taste += readers.length_weight * length
     votes = _read(readers, random, prompt, opened, readers.audience_spread * crowd, delay, taste)
-    return SimulatedWorld(
-        world, prompt, quality, n_words, author,
-        votes.created_utc, votes.score_utc, votes.score, votes.readers,
-    )  # fmt: skip
+    return SimulatedWorld(world, prompt, quality, n_words, author, votes)
 
 
 def _streams(world: World) -> Streams:
-    """A generator for every name, always the same for the same seeds."""
+    """A generator by name; the same seeds give the same generators."""
     seeds = [world.seed, world.readers.seed]
     of_readers = ("luck", "readers", "noise", "up", "down")
 
@@ -347,7 +306,7 @@ def _streams(world: World) -> Streams:
 
 
 def _with(correlation: float, values: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Standard normal numbers with a correlation to given ones; shape of the given ones."""
+    """Standard normal numbers with the given correlation to `values`; same shape."""
     own = random.standard_normal(values.shape)
     if not correlation:
         return own
@@ -356,7 +315,7 @@ def _with(correlation: float, values: np.ndarray, random: np.random.Generator) -
 
 
 def _standard(values: np.ndarray) -> np.ndarray:
-    """Values less their mean, in standard deviations; zeros where all are equal."""
+    """Standardise; zeros where all values are equal."""
     centred: np.ndarray = values - values.mean()
     spread = float(values.std())
     return centred / spread if spread > 0 else centred
@@ -371,16 +330,16 @@ def _read(
     delay: np.ndarray,
     taste: np.ndarray,
 ) -> SimulatedVotes:
-    """Let the readers come and vote.
+    """Let the readers arrive and vote.
 
     Args:
         options: parameters.
         random: generators by name.
-        prompt_of: place of each story's prompt; shape (n,).
+        prompt_of: index of each story's prompt; shape (n,).
         opened: when each prompt was posted, Unix seconds; shape (n_prompts,).
-        log_audience: log audience of each prompt, less the log of the median; shape (n_prompts,).
+        log_audience: log of audience / median audience; shape (n_prompts,).
         delay: hours from prompt to story; shape (n,).
-        taste: how readers like a story, in log-odds above `base`; shape (n,).
+        taste: log-odds of a vote for the story above `base`; shape (n,).
     """
     count = len(prompt_of)
     audience = (options.audience * np.exp(log_audience))[prompt_of]
@@ -391,7 +350,7 @@ def _read(
         exposure = np.minimum(audience * np.exp(luck), _MOST_READERS)
         readers, score = _ranked(options, random, prompt_of, exposure, delay, p_up)
     else:
-        exposure = audience * _share_met(options, delay, delay)
+        exposure = audience * _share_seen(options, delay, delay)
         exposure *= np.exp(luck)
         readers = random("readers").poisson(np.minimum(exposure, _MOST_READERS))
         log_odds = options.base + taste + random("noise").normal(0, options.noise, count)
@@ -405,19 +364,16 @@ def _read(
     )
 
 
-def _share_met(options: ReaderSimulation, delay: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Share of the audience that comes after `since` hours and is shown a story.
+def _share_seen(options: ReaderSimulation, delay: np.ndarray, since: np.ndarray) -> np.ndarray:
+    """Share of the audience that arrives after `since` hours and is shown a story; shape (n,).
 
-    The integral of the rate of arrival, which is (1 - exp(-t / growth)) exp(-t / decay) over its
-    whole integral, times exp(-(t - delay) / fade), from `since` on.
+    The integral from `since` of the normalised rate of arrival, (1 - exp(-t / growth))
+    exp(-t / decay), times exp(-(t - delay) / fade). With an infinite decay it is 1.
 
     Args:
-        options: parameters; with an infinite decay the whole audience is still to come.
+        options: parameters.
         delay: hours from prompt to story; shape (n,).
         since: hours from the prompt, not before the story; shape (n,).
-
-    Returns:
-        Shares, shape (n,).
     """
     if math.isinf(options.decay_hours):
         return np.ones_like(delay)
@@ -444,15 +400,15 @@ def _ranked(
     delay: np.ndarray,
     p_up: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Readers come in steps; before each, the stories that are there are placed by their score.
+    """Readers arrive in steps; before each, the stories posted so far are ranked by score.
 
     Args:
         options: parameters.
         random: generators by name.
-        prompt_of: place of each story's prompt; shape (n,).
-        exposure: readers whom a story would meet in the first place all the time; shape (n,).
+        prompt_of: index of each story's prompt; shape (n,).
+        exposure: readers who would see a story that always ranked first; shape (n,).
         delay: hours from prompt to story; shape (n,).
-        p_up: probability that a reader votes up; shape (n,).
+        p_up: probability of a vote up; shape (n,).
 
     Returns:
         Readers and score of every story; both int64, shape (n,).
@@ -463,10 +419,10 @@ def _ranked(
     chance = places ** -float(options.ranking)
     stands, readers, score = np.empty(len(places)), np.zeros_like(places), np.zeros_like(places)
     for is_there, share in _steps(options, delay):
-        # One number to sort by: prompt, then whether it is there, then the score.
+        # One sort key: prompt, whether the story is posted, score.
         keys = (prompt_of * 2 + ~is_there) * _ABOVE_SCORES - score
         order = np.argsort(keys)
-        # Stories of equal scores share their places, as they take turns in them.
+        # Stories of equal score take turns, so each gets the mean chance of their ranks.
         group = np.cumsum(np.diff(keys[order], prepend=keys[order[0]]) != 0)
         stands[order] = (np.bincount(group, chance) / np.bincount(group))[group]
         met = streams["readers"].poisson(exposure * share * stands)
@@ -477,34 +433,33 @@ def _ranked(
 
 
 def _steps(options: ReaderSimulation, delay: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each step: whether a story is there before it ends, and its share of the audience."""
+    """For each step: which stories are posted before it ends, and their share of the audience."""
     if math.isinf(options.decay_hours):
         for _ in range(options.steps):
             yield np.ones(len(delay), dtype=bool), np.full(len(delay), 1 / options.steps)
         return
-    # Without growth the same number of readers comes in every step.
+    # Without growth, every step has the same number of readers.
     ends = -options.decay_hours * np.log1p(-np.arange(1, options.steps) / options.steps)
-    left = _share_met(options, delay, delay)
+    left = _share_seen(options, delay, delay)
     for end in [*ends, None]:
         after = np.zeros_like(delay)
         if end is not None:
-            after = _share_met(options, delay, np.maximum(delay, end))
+            after = _share_seen(options, delay, np.maximum(delay, end))
         yield delay < (np.inf if end is None else end), left - after
         left = after
 
 
 def stories_table(simulated: SimulatedWorld, *, texts: bool = True) -> pa.Table:
-    """The stories of a world as a table by the schema STORIES, with two columns more.
+    """The stories as a table by the schema STORIES, with the columns `quality` and `readers`.
 
     Args:
         simulated: the world.
-        texts: invent texts of exactly `n_words` words whose style tells `World.style` of the
-            variance of quality (`litbench.curation.invented_texts`). Without, the text is a name,
-            for whatever reads numbers only.
+        texts: invent texts of exactly `n_words` words whose style shows `World.style` of the
+            variance of quality (`litbench.curation.invented_texts`); otherwise the text is a
+            placeholder.
 
     Returns:
-        One row per story, in the world's order; `quality` (number) and `readers` (integer) are
-        the truth, which no pair file takes over.
+        One row per story, in the world's order. `make_pairs` drops the two additional columns.
     """
     world = simulated.world
     count = len(simulated.prompt)
@@ -517,7 +472,6 @@ def stories_table(simulated: SimulatedWorld, *, texts: bool = True) -> pa.Table:
     else:
         stories = pa.array([f"The text of story {story_id}." for story_id in story_ids])
         prompts = pa.array([f"Prompt {place}" for place in range(world.prompts)])
-    n_tokens = np.ceil(simulated.n_words * TOKENS_PER_WORD).astype(np.int64)
     columns = {
         "story_id": story_ids,
         "prompt_id": [f"p{prompt}" for prompt in simulated.prompt.tolist()],
@@ -525,12 +479,12 @@ def stories_table(simulated: SimulatedWorld, *, texts: bool = True) -> pa.Table:
         "text": stories,
         "n_words": simulated.n_words,
         "source": ["simulated"] * count,
-        "score": simulated.score,
-        "score_utc": simulated.score_utc,
-        "created_utc": simulated.created_utc,
+        "score": simulated.votes.score,
+        "score_utc": simulated.votes.score_utc,
+        "created_utc": simulated.votes.created_utc,
         "author": [f"a{author}" for author in simulated.author.tolist()],
         "flair": pa.nulls(count),
-        "n_tokens": n_tokens,
+        "n_tokens": np.ceil(simulated.n_words * TOKENS_PER_WORD).astype(np.int64),
     }
     schema = STORIES.arrow()
     arrays = [
@@ -539,5 +493,5 @@ def stories_table(simulated: SimulatedWorld, *, texts: bool = True) -> pa.Table:
     ]
     table = pa.Table.from_arrays(arrays, schema=schema)
     return table.append_column("quality", pa.array(simulated.quality)).append_column(
-        "readers", pa.array(simulated.readers)
+        "readers", pa.array(simulated.votes.readers)
     )

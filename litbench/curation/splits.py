@@ -4,6 +4,7 @@ Prompts go to splits by a hash, or by the date of their stories; authors can be 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Literal
 
@@ -47,13 +48,6 @@ def check_fractions(fractions: Mapping[str, float]) -> None:
         )
 
 
-def split_prompts(
-    prompts: Iterable[str], fractions: Mapping[str, float], seed: int
-) -> dict[str, str]:
-    """The split of each distinct prompt text."""
-    return {prompt: split_of(prompt, fractions, seed) for prompt in set(prompts)}
-
-
 def assign_folds(prompt_keys: Iterable[str], folds: int, seed: int) -> dict[str, int]:
     """Deal prompts to folds in seeded order, so that folds hold equally many prompts.
 
@@ -87,21 +81,80 @@ def connected_prompts(pairs: pa.Table) -> list[str]:
         it is the pair's own key where texts and ids agree.
     """
     keys = prompt_keys(pairs)
-    columns = [("prompt", keys), ("id", pairs["prompt_id"].to_pylist())]
-    columns += [("story", pairs[f"{side}_story_id"].to_pylist()) for side in ("chosen", "rejected")]
-    nodes: dict[tuple[str, str], int] = {}
-    ends = [
-        nodes.setdefault((kind, name), len(nodes)) for kind, column in columns for name in column
-    ]
-    # A graph of pairs on one side and of prompts, ids and stories on the other.
-    rows = np.tile(np.arange(len(keys)), len(columns))
-    graph = coo_array((np.ones(len(ends)), (rows, ends)), shape=(len(keys), len(nodes)))
-    whole = block_array([[None, graph], [graph.T, None]])
-    group = connected_components(whole, directed=False)[1][: len(keys)].tolist()
+    stories = [("story", pairs[f"{side}_story_id"].to_pylist()) for side in ("chosen", "rejected")]
+    group = _connected([("prompt", keys), ("id", pairs["prompt_id"].to_pylist()), *stories])
     first: dict[int, str] = {}
     for number, key in zip(group, keys, strict=True):
         first[number] = min(key, first.get(number, key))
     return [first[number] for number in group]
+
+
+def _connected(columns: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
+    """Number the connected components of rows that share a value.
+
+    Args:
+        columns: the kind of a column's values, and the values; at least one column, all of shape
+            (n,). Values of columns of one kind are compared with each other.
+
+    Returns:
+        The component of each row; shape (n,).
+    """
+    rows = len(columns[0][1])
+    nodes: dict[tuple[str, str], int] = {}
+    ends = [
+        nodes.setdefault((kind, value), len(nodes)) for kind, values in columns for value in values
+    ]
+    # A graph of rows on one side and of values on the other.
+    starts = np.tile(np.arange(rows), len(columns))
+    graph = coo_array((np.ones(len(ends)), (starts, ends)), shape=(rows, len(nodes)))
+    whole = block_array([[None, graph], [graph.T, None]])
+    found: list[int] = connected_components(whole, directed=False)[1][:rows].tolist()
+    return found
+
+
+@dataclass(frozen=True)
+class PromptGroup:
+    """A prompt_id and what splits keep together with it.
+
+    Attributes:
+        prompt: the smallest text of the prompt_id.
+        group_prompt: the smallest text of all prompt_ids that are connected by a normalised text.
+        texts: how many different normalised texts the prompt_id has.
+    """
+
+    prompt: str
+    group_prompt: str
+    texts: int
+
+
+def group_prompts(prompt_ids: Sequence[str], prompts: Sequence[str]) -> dict[str, PromptGroup]:
+    """Group prompt_ids that share a normalised text, directly or through others.
+
+    Args:
+        prompt_ids: one for each distinct prompt_id and text; shape (n,).
+        prompts: their texts; shape (n,).
+
+    Returns:
+        The group of each prompt_id.
+    """
+    if not prompts:
+        return {}
+    keys = [prompt_key(prompt) for prompt in prompts]
+    component_of = dict(
+        zip(prompt_ids, _connected([("id", prompt_ids), ("prompt", keys)]), strict=True)
+    )
+    texts: dict[str, set[str]] = {}
+    smallest: dict[str, str] = {}
+    smallest_of_group: dict[int, str] = {}
+    for name, prompt, key in zip(prompt_ids, prompts, keys, strict=True):
+        texts.setdefault(name, set()).add(key)
+        smallest[name] = min(prompt, smallest.get(name, prompt))
+        group = component_of[name]
+        smallest_of_group[group] = min(prompt, smallest_of_group.get(group, prompt))
+    return {
+        name: PromptGroup(prompt, smallest_of_group[component_of[name]], len(texts[name]))
+        for name, prompt in smallest.items()
+    }
 
 
 # By date and by author -------------------------------------------------------------------------

@@ -262,7 +262,6 @@ class Plan:
         known: questions with one.
         input_tokens: estimated, of the calls.
         output_tokens: estimated, of the calls.
-        most_output_tokens: None without a limit.
         cost_usd: None where no price is known.
         most_cost_usd: None where no price is known or there is no limit of tokens.
         seconds: estimated wall time.
@@ -272,7 +271,6 @@ class Plan:
     known: int
     input_tokens: int
     output_tokens: int
-    most_output_tokens: int | None
     cost_usd: float | None
     most_cost_usd: float | None
     seconds: float
@@ -320,7 +318,6 @@ def plan(
         known=len(answers),
         input_tokens=read,
         output_tokens=calls * usual_tokens,
-        most_output_tokens=most,
         cost_usd=None if cost is None else cost(calls * usual_tokens),
         most_cost_usd=None if cost is None or most is None else cost(most),
         seconds=calls * seconds / traffic.connections,

@@ -1,16 +1,15 @@
-"""Ablations: one rater trained on several data variants, judged on the test pairs of them all.
+"""Ablations: raters trained on several data variants and amounts of pairs, judged on shared tests.
 
-An arm is a rater trained on so many pairs of a variant; its seeds are repeats of it, so a pair's
-credit is the mean over seeds before any interval is taken. Test sets share pairs: each distinct
-pair is judged once. Where variants label a pair differently, its credit in the one is one minus
-that in the other.
+An arm is a rater trained on so many pairs of a variant. Its seeds are repeats, so a pair's credit
+is the mean over seeds before any interval is computed. Test sets share pairs, and each distinct
+pair is judged once. Where variants label a pair differently, its credit in one is one minus that
+in the other.
 """
 
-import csv
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,32 +18,31 @@ import pyarrow.compute as pc
 from litbench.errors import DataError
 from litbench.metrics.comparisons import Comparison, holm, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.metrics.leaderboard import csv_cell, plain
+from litbench.metrics.leaderboard import plain
 from litbench.records import prompt_keys
 from litbench.text import clean_name
+
+Axis = Literal["variant", "pairs", "parameters"]
 
 # The test set of random pairs labelled by true quality.
 TRUTH = "truth"
 
-_CSV_COLUMNS = (
-    "rater", "kind", "variant", "pairs_used", "equal", "natural", "test", "agreement", "low",
-    "high", "n", "prompts", "effective_prompts", "seeds", "seed_least", "seed_most",
-    "chosen_longer", "chosen_shorter", "prefers_longer", "prefers_longer_low",
-    "prefers_longer_high", "labels_prefer_longer",
-)  # fmt: skip
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
 @dataclass(frozen=True)
-class AblationArm:
+class Arm:
     """A rater as it stands in an ablation.
 
     Attributes:
         name: its name in the verdicts, unique.
         rater: the entry of the config.
         variant: what it was trained on; None for a rater that was ready.
-        pairs_used: how many pairs of it; None likewise.
+        pairs_used: how many pairs of the variant; None for a rater that was ready.
         equal: whether every variant has an arm with as many pairs.
         natural: whether these are all pairs of the variant.
+        family: raters that differ in size alone share one.
+        parameters: weights of its model; None where unknown.
     """
 
     name: str
@@ -53,15 +51,17 @@ class AblationArm:
     pairs_used: int | None = None
     equal: bool = False
     natural: bool = False
+    family: str | None = None
+    parameters: int | None = None
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """The test pairs of one variant, as places among all that were judged.
+    """A test set as indices into all judged pairs.
 
     Attributes:
-        name: of the variant, or `TRUTH`.
-        rows: places; shape (n,).
+        name: of the variant or the file, or `TRUTH`.
+        rows: indices; shape (n,).
         flipped: whether the pair is labelled the other way there; bool, shape (n,).
     """
 
@@ -72,6 +72,12 @@ class TestSet:
     rows: np.ndarray
     flipped: np.ndarray
 
+    def credit(self, credit: np.ndarray) -> np.ndarray:
+        """Credit by the labels of this test set; shape (n,)."""
+        own = credit[self.rows]
+        turned: np.ndarray = np.where(self.flipped, 1 - own, own)
+        return turned
+
 
 def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet]]:
     """Gather the distinct pairs of several test sets.
@@ -81,41 +87,34 @@ def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet
             columns.
 
     Returns:
-        The pairs, each labelled as the first set with it has it, and every set.
+        The pairs, each labelled as in the first set that has it, and every set.
 
     Raises:
         DataError: one pair_id stands for different stories.
     """
     together = pa.concat_tables(sets.values())
     ids = together["pair_id"].combine_chunks()
-    distinct = pc.unique(ids)
-    place = pc.index_in(ids, value_set=distinct).to_numpy()
-    _, first = np.unique(place, return_index=True)
-    pairs = together.take(pa.array(first))
+    index = pc.index_in(ids, value_set=pc.unique(ids)).to_numpy()
+    _, first = np.unique(index, return_index=True)
     chosen, rejected = (
         together[f"{side}_story_id"].to_numpy(zero_copy_only=False)
         for side in ("chosen", "rejected")
     )
-    flipped = chosen != chosen[first][place]
-    as_first = np.where(flipped, rejected, chosen), np.where(flipped, chosen, rejected)
-    other = (as_first[0] != chosen[first][place]) | (as_first[1] != rejected[first][place])
+    as_first = chosen[first][index], rejected[first][index]
+    flipped = (chosen == as_first[1]) & (rejected == as_first[0])
+    other = ~flipped & ((chosen != as_first[0]) | (rejected != as_first[1]))
     if other.any():
         of_sets = np.repeat(list(sets), [table.num_rows for table in sets.values()])
         row = int(np.argmax(other))
-        before = int(first[place[row]])
         raise DataError(
-            f"pair_id {ids[row]} is stories {chosen[before]} and {rejected[before]} in the test "
-            f"pairs of {of_sets[before]}, and {chosen[row]} and {rejected[row]} in those of "
-            f"{of_sets[row]}: one file numbers its pairs by itself, so give it the ids of "
+            f"pair_id {ids[row]} is stories {as_first[0][row]} and {as_first[1][row]} in the test "
+            f"pairs of {of_sets[first[index[row]]]}, and {chosen[row]} and {rejected[row]} in "
+            f"those of {of_sets[row]}: one file numbers its pairs by itself, so give it the ids of "
             "litbench.records.pair_id"
         )
     ends = np.cumsum([table.num_rows for table in sets.values()])[:-1]
-    return pairs, [
-        TestSet(name, rows, other)
-        for name, rows, other in zip(
-            sets, np.split(place, ends), np.split(flipped, ends), strict=True
-        )
-    ]
+    parts = zip(sets, np.split(index, ends), np.split(flipped, ends), strict=True)
+    return together.take(pa.array(first)), [TestSet(*part) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -125,13 +124,13 @@ class Cell:
     Attributes:
         arm: name of the arm.
         test: name of the test set.
-        agreement: of the mean over seeds; the interval is of the test prompts and holds the seeds
-            as they are.
+        agreement: of the mean over seeds; the interval is over test prompts, with the trained
+            models as they are.
         seeds: agreement of each seed; empty for a rater that was ready.
         chosen_longer: agreement where the chosen story is the longer.
         chosen_shorter: agreement where it is the shorter.
-        prefers_longer: length preference: how often the rater prefers the longer story, over
-            pairs of different length; a tie is one half.
+        prefers_longer: how often the rater prefers the longer story, over pairs of different
+            length; a tie is one half.
     """
 
     arm: str
@@ -148,7 +147,7 @@ class TestFacts:
     """What a test set is.
 
     Attributes:
-        name: of the variant, or `TRUTH`.
+        name: of the variant or the file, or `TRUTH`.
         n: pairs.
         prompts: prompts.
         longer: how often its labels choose the longer story, over pairs of different length.
@@ -164,26 +163,37 @@ class TestFacts:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A variant against the reference: the same rater on as many pairs, or on all of each.
+    """An arm against another one, paired on the same pairs.
+
+    Attributes:
+        axis: what differs: the variant (on as many pairs, or on all of each), the number of pairs
+            of the reference variant (the most against the least), or the size of the model (the
+            largest member of a family against the smallest).
+        test: the test set on which both are judged.
+        comparison: names both arms; Holm-corrected over all contrasts of variants, or over all
+            others.
+        seeds: the difference of each seed, where both arms have the same seeds.
+    """
+
+    axis: Axis
+    test: str
+    comparison: Comparison
+    seeds: list[float]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One rater trained on every variant, on every test set.
 
     Attributes:
         rater: entry of the config.
-        variant: what it was trained on.
-        test: the test set on which both are judged.
-        pairs_used: pairs of the variant; the reference's are as many but at natural size.
-        natural: whether both are trained on all of their pairs.
-        comparison: paired on the same pairs; Holm-corrected over all contrasts of the study.
-        seeds: the difference of each seed, whose pairs come from the same prompts in the same
-            order in both.
+        natural: whether it was trained on all pairs of each variant, or on as many of each.
+        rows: each arm with its cells, in the order of the test sets.
     """
 
     rater: str
-    variant: str
-    test: str
-    pairs_used: int
     natural: bool
-    comparison: Comparison
-    seeds: list[float]
+    rows: list[tuple[Arm, list[Cell]]]
 
 
 @dataclass(frozen=True)
@@ -191,18 +201,17 @@ class AblationStudy:
     """The figures of an ablation.
 
     Attributes:
-        reference: the variant that others are compared with.
+        reference: the variant that the others are compared with.
         arms: all, in their order.
         kinds: kind of rater by arm.
         tests: the test sets, in their order.
-        headline: names of the test sets on which variants are compared: the truth where it is
-            known, and the reference's.
-        cells: the matrix, one for each arm and test set.
-        contrasts: at the largest equal number of pairs, and at natural size.
+        headline: names of the test sets on which variants are compared.
+        cells: one for each arm and test set.
+        contrasts: of variants on the headline tests, then of amounts and sizes on the first.
     """
 
     reference: str
-    arms: list[AblationArm]
+    arms: list[Arm]
     kinds: dict[str, str]
     tests: list[TestFacts]
     headline: list[str]
@@ -213,17 +222,13 @@ class AblationStudy:
         """The cell of an arm and a test set."""
         return next(cell for cell in self.cells if (cell.arm, cell.test) == (arm, test))
 
-    def trained(self, rater: str) -> list[AblationArm]:
-        """The arms of a rater that was trained here."""
-        return [arm for arm in self.arms if arm.rater == rater and arm.variant is not None]
-
     @property
     def trained_raters(self) -> list[str]:
         """The raters that were trained here."""
         return list(dict.fromkeys(arm.rater for arm in self.arms if arm.variant is not None))
 
     @property
-    def ready(self) -> list[AblationArm]:
+    def ready(self) -> list[Arm]:
         """The raters that were ready."""
         return [arm for arm in self.arms if arm.variant is None]
 
@@ -232,32 +237,55 @@ class AblationStudy:
         """The largest number of pairs that every variant was trained on."""
         return most_equal(self.arms)
 
-    def matrix(self, rater: str, *, natural: bool) -> list[tuple[AblationArm, list[Cell]]]:
-        """A rater's rows of the matrix: at natural size, or at the largest equal one."""
-        return [
-            (arm, [self.cell(arm.name, test.name) for test in self.tests])
-            for arm in self.trained(rater)
-            if _is_of_size(arm, self.most_equal, natural=natural)
-        ]
+    def matrices(self) -> list[Matrix]:
+        """The cells of each trained rater at equal size, and at natural size where it differs."""
+        found = []
+        for rater in self.trained_raters:
+            own = [arm for arm in self.arms if arm.rater == rater and arm.variant is not None]
+            equal = of_size(own, self.most_equal, natural=False)
+            natural = of_size(own, self.most_equal, natural=True)
+            for is_natural, arms in ((False, equal), (True, [] if natural == equal else natural)):
+                rows = [(arm, [self.cell(arm.name, t.name) for t in self.tests]) for arm in arms]
+                if rows:
+                    found.append(Matrix(rater, is_natural, rows))
+        return found
 
 
-def most_equal(arms: Sequence[AblationArm]) -> int:
+def most_equal(arms: Sequence[Arm]) -> int:
     """The largest number of pairs that every variant was trained on; 0 without any."""
     return max((arm.pairs_used or 0 for arm in arms if arm.equal), default=0)
 
 
-def _is_of_size(arm: AblationArm, most: int, *, natural: bool) -> bool:
-    """Whether an arm is its variant's at natural size, or at the largest equal one."""
-    return arm.natural if natural else arm.equal and arm.pairs_used == most
+def of_size(arms: Sequence[Arm], most: int, *, natural: bool) -> list[Arm]:
+    """The arms at natural size, or at the largest equal one, `most`."""
+    if natural:
+        return [arm for arm in arms if arm.natural]
+    return [arm for arm in arms if arm.equal and arm.pairs_used == most]
+
+
+def by_family(arms: Sequence[Arm], reference: str) -> dict[str, list[Arm]]:
+    """The arms that compare model sizes, by family and number of parameters.
+
+    Raters trained here are shown at the largest equal number of pairs of the reference, so that no
+    size owes its place to more pairs; ready ones are shown as they are. Unknown sizes are left out.
+    """
+    most = most_equal(arms)
+    found: dict[str, list[Arm]] = {}
+    for arm in sorted(arms, key=lambda arm: arm.parameters or 0):
+        at_size = arm.variant == reference and arm.equal and arm.pairs_used == most
+        if arm.family and arm.parameters and (arm.variant is None or at_size):
+            found.setdefault(arm.family, []).append(arm)
+    return found
 
 
 def ablation_study(
-    arms: Sequence[AblationArm],
+    arms: Sequence[Arm],
     credits: Mapping[str, Sequence[np.ndarray]],
     kinds: Mapping[str, str],
     pairs: pa.Table,
     tests: Sequence[TestSet],
     reference: str,
+    headline: Sequence[str],
 ) -> AblationStudy:
     """Compute the figures.
 
@@ -269,92 +297,82 @@ def ablation_study(
         pairs: what was judged; n rows with `prompt`, `chosen_n_words` and `rejected_n_words`.
         tests: see `join_test_sets`.
         reference: a variant.
+        headline: names of the test sets on which variants are compared.
     """
     _, clusters = np.unique(np.array(prompt_keys(pairs)), return_inverse=True)
     words = pairs["chosen_n_words"].to_numpy() - pairs["rejected_n_words"].to_numpy()
-    headline = [test.name for test in tests if test.name in (TRUTH, reference)]
-    means = {arm.name: np.mean(credits[arm.name], axis=0) for arm in arms}
     facts, cells = [], []
     for test in tests:
         prompts = clusters[test.rows]
         difference = np.where(test.flipped, -words[test.rows], words[test.rows])
-        differs, longer = difference != 0, difference > 0
+        differs, longer, shorter = difference != 0, difference > 0, difference < 0
         labels = jackknife_interval(longer[differs].astype(float), prompts[differs])
         facts.append(TestFacts(test.name, len(test.rows), len(np.unique(prompts)), labels))
         for arm in arms:
-            credit = _turned(means[arm.name], test)
+            of_seeds = np.stack([test.credit(one) for one in credits[arm.name]])
+            credit = test.credit(np.mean(credits[arm.name], axis=0))
             prefers = np.where(longer, credit, 1 - credit)[differs]
-            of_seeds = [float(_turned(one, test).mean()) for one in credits[arm.name]]
-            shorter = differs & ~longer
             cells.append(
                 Cell(
                     arm.name,
                     test.name,
                     jackknife_interval(credit, prompts),
-                    [] if arm.variant is None else of_seeds,
+                    [] if arm.variant is None else of_seeds.mean(1).tolist(),
                     jackknife_interval(credit[longer], prompts[longer]),
                     jackknife_interval(credit[shorter], prompts[shorter]),
                     jackknife_interval(prefers, prompts[differs]),
                 )
             )
     against = [test for test in tests if test.name in headline]
-    contrasts = _contrasts(arms, credits, clusters, against, reference)
-    return AblationStudy(reference, list(arms), dict(kinds), facts, headline, cells, contrasts)
+    contrasts = [
+        *_contrasts(_variants(arms, reference), against, credits, clusters),
+        *_contrasts(_sizes(arms, reference), against[:1], credits, clusters),
+    ]
+    names = [test.name for test in against]
+    return AblationStudy(reference, list(arms), dict(kinds), facts, names, cells, contrasts)
 
 
-def _turned(credit: np.ndarray, test: TestSet) -> np.ndarray:
-    """Credit by the labels of a test set."""
-    of = credit[test.rows]
-    turned: np.ndarray = np.where(test.flipped, 1 - of, of)
-    return turned
-
-
-def _contrasts(
-    arms: Sequence[AblationArm],
-    credits: Mapping[str, Sequence[np.ndarray]],
-    clusters: np.ndarray,
-    tests: Sequence[TestSet],
-    reference: str,
-) -> list[Contrast]:
+def _variants(arms: Sequence[Arm], reference: str) -> list[tuple[Axis, Arm, Arm]]:
+    """Each arm with the reference's arm of the same rater and size; every two once."""
     most = most_equal(arms)
-    # A size, whether natural, and the reference's arm and the others' of one rater.
-    matched: list[tuple[bool, AblationArm, AblationArm]] = []
+    found: list[tuple[Axis, Arm, Arm]] = []
     for rater in dict.fromkeys(arm.rater for arm in arms):
         own = [arm for arm in arms if arm.rater == rater and arm.variant is not None]
         for natural in (False, True):
-            at = [arm for arm in own if _is_of_size(arm, most, natural=natural)]
-            base = next((arm for arm in at if arm.variant == reference), None)
-            known = {(arm, base) for _, arm, base in matched}
-            # Two variants with as many pairs are compared once.
-            matched += [
-                (natural, arm, base)
-                for arm in at
-                if base is not None and arm is not base and (arm, base) not in known
-            ]
+            at = of_size(own, most, natural=natural)
+            bases = [arm for arm in at if arm.variant == reference]
+            found += [("variant", arm, base) for base in bases for arm in at if arm is not base]
+    return list(dict.fromkeys(found))
+
+
+def _sizes(arms: Sequence[Arm], reference: str) -> list[tuple[Axis, Arm, Arm]]:
+    """The arm with the most and that with the least pairs of each rater, or weights of a family."""
+    lines: list[tuple[Axis, list[Arm]]] = []
+    for rater in dict.fromkeys(arm.rater for arm in arms):
+        own = [arm for arm in arms if (arm.rater, arm.variant) == (rater, reference) and arm.equal]
+        lines.append(("pairs", sorted(own, key=lambda arm: arm.pairs_used or 0)))
+    lines += [("parameters", of) for of in by_family(arms, reference).values()]
+    return [(axis, line[-1], line[0]) for axis, line in lines if len(line) > 1]
+
+
+def _contrasts(
+    matched: Sequence[tuple[Axis, Arm, Arm]],
+    tests: Sequence[TestSet],
+    credits: Mapping[str, Sequence[np.ndarray]],
+    clusters: np.ndarray,
+) -> list[Contrast]:
     found = []
-    for natural, arm, base in matched:
-        for test in tests:
-            ours, theirs = (
-                np.stack([_turned(credit, test) for credit in credits[one.name]])
-                for one in (arm, base)
-            )
-            difference, p_value = paired_difference(
-                ours.mean(0), theirs.mean(0), clusters[test.rows]
-            )
-            of_seeds = [float(value) for value in (ours - theirs).mean(1)]
-            found.append((natural, arm, base, test, difference, p_value, of_seeds))
+    for (axis, arm, base), test in itertools.product(matched, tests):
+        ours, theirs = (
+            np.stack([test.credit(credit) for credit in credits[one.name]]) for one in (arm, base)
+        )
+        paired = paired_difference(ours.mean(0), theirs.mean(0), clusters[test.rows])
+        seeds = (ours - theirs).mean(1).tolist() if len(ours) == len(theirs) else []
+        found.append((axis, arm.name, base.name, test.name, *paired, seeds))
     adjusted = holm([p_value for *_, p_value, _ in found])
     return [
-        Contrast(
-            arm.rater,
-            str(arm.variant),
-            test.name,
-            arm.pairs_used or 0,
-            natural,
-            Comparison(arm.name, base.name, difference, p_value, p_holm),
-            of_seeds,
-        )
-        for (natural, arm, base, test, difference, p_value, of_seeds), p_holm in zip(
+        Contrast(axis, test, Comparison(arm, base, difference, p_value, p_holm), seeds)
+        for (axis, arm, base, test, difference, p_value, seeds), p_holm in zip(
             found, adjusted, strict=True
         )
     ]
@@ -372,65 +390,86 @@ def ablation_json(study: AblationStudy) -> dict[str, Any]:
     }
 
 
-def write_ablation_csv(study: AblationStudy, path: Path) -> None:
-    """Write the matrix as CSV, a row for each cell, by `csv_cell`."""
+def ablation_rows(study: AblationStudy) -> list[dict[str, Any]]:
+    """The cells as rows of a table."""
     longer = {test.name: test.longer.mean for test in study.tests}
     arms = {arm.name: arm for arm in study.arms}
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_CSV_COLUMNS)
-        for cell in study.cells:
-            arm, known, prefers = arms[cell.arm], cell.agreement, cell.prefers_longer
-            values = [
-                arm.rater, study.kinds[arm.name], arm.variant, arm.pairs_used, arm.equal,
-                arm.natural, cell.test, known.mean, known.low, known.high, known.n,
-                known.clusters, known.effective_clusters, len(cell.seeds),
-                min(cell.seeds, default=None), max(cell.seeds, default=None),
-                cell.chosen_longer.mean, cell.chosen_shorter.mean, prefers.mean, prefers.low,
-                prefers.high, longer[cell.test],
-            ]  # fmt: skip
-            writer.writerow([csv_cell(value) for value in values])
+    return [
+        {
+            **vars(arms[cell.arm]),
+            "kind": study.kinds[cell.arm],
+            "test": cell.test,
+            "agreement": cell.agreement,
+            "n": cell.agreement.n,
+            "prompts": cell.agreement.clusters,
+            "effective_prompts": cell.agreement.effective_clusters,
+            "seeds": len(cell.seeds),
+            "seed_least": min(cell.seeds, default=None),
+            "seed_most": max(cell.seeds, default=None),
+            "chosen_longer": cell.chosen_longer.mean,
+            "chosen_shorter": cell.chosen_shorter.mean,
+            "prefers_longer": cell.prefers_longer,
+            "labels_prefer_longer": longer[cell.test],
+        }
+        for cell in study.cells
+    ]
+
+
+def write_size(parameters: float) -> str:
+    """A number of parameters in the usual short form: 22.7M, 1.24B."""
+    for size, unit in _UNITS:
+        # Half a unit of the last digit shown: 999,999,999 is 1B and not 1000M.
+        if parameters >= size * 0.9995:
+            return f"{parameters / size:.3g}{unit}"
+    return f"{parameters:.0f}"
 
 
 def ablation_text(study: AblationStudy) -> str:
     """The figures for a terminal."""
-    lines = ["test pairs of each variant, and how often their labels choose the longer story:"]
-    names = [*(test.name for test in study.tests), "trained on"]
+    names = [*(test.name for test in study.tests), *(str(arm.variant) for arm in study.arms)]
     width = max(len(clean_name(name)) for name in names)
+    lines = ["test pairs, and how often their labels choose the longer story:"]
     lines += [
         f"  {clean_name(test.name):<{width}}  {test.n:>7,} pairs, {test.prompts:,} prompts  "
         f"{test.longer}"
         for test in study.tests
     ]
+    test = study.headline[0]
     for rater in study.trained_raters:
-        for natural in (False, True):
-            rows = study.matrix(rater, natural=natural)
-            if not rows:
-                continue
-            size = "all pairs of each" if natural else f"{study.most_equal:,} pairs of each"
-            about = "agreement, and how often it prefers the longer story"
-            lines += ["", f"{clean_name(rater)}, {size}: {about}"]
-            for test in study.headline:
-                lines.append(f"  on {clean_name(test)}:")
-                for arm, _ in rows:
-                    cell = study.cell(arm.name, test)
-                    lines.append(
-                        f"    {clean_name(str(arm.variant)):<{width}}  {arm.pairs_used:>9,}  "
-                        f"{cell.agreement}  longer {cell.prefers_longer}"
-                    )
-    if study.contrasts:
+        lines += ["", f"{clean_name(rater)} on {clean_name(study.reference)}, by training pairs:"]
+        for arm in study.arms:
+            if (arm.rater, arm.variant) == (rater, study.reference):
+                cell = study.cell(arm.name, test)
+                lines.append(
+                    f"  {arm.pairs_used:>9,}  {cell.agreement}  seeds {min(cell.seeds):.3f} to "
+                    f"{max(cell.seeds):.3f}"
+                )
+    for matrix in study.matrices():
+        size = "all pairs of each" if matrix.natural else f"{study.most_equal:,} pairs of each"
+        about = "agreement, and how often it prefers the longer story"
+        lines += ["", f"{clean_name(matrix.rater)}, {size}: {about}"]
+        for name in study.headline:
+            lines.append(f"  on {clean_name(name)}:")
+            for arm, _ in matrix.rows:
+                cell = study.cell(arm.name, name)
+                lines.append(
+                    f"    {clean_name(str(arm.variant)):<{width}}  {arm.pairs_used:>9,}  "
+                    f"{cell.agreement}  longer {cell.prefers_longer}"
+                )
+    if study.ready:
+        lines += ["", f"not trained here, on {clean_name(test)}:"]
         lines += [
-            "",
-            f"against {clean_name(study.reference)}, p by Holm over {len(study.contrasts)}; least "
-            "and most of single seeds:",
+            f"  {clean_name(arm.name):<{width}}  {study.cell(arm.name, test).agreement}"
+            for arm in study.ready
         ]
+    if study.contrasts:
+        lines += ["", "differences, significant (*) after Holm; least and most of single seeds:"]
     for contrast in study.contrasts:
         found, seeds = contrast.comparison, contrast.seeds
-        size = "all pairs" if contrast.natural else f"{contrast.pairs_used:,} pairs"
-        noise = "" if found.is_clear else " (within noise)"
         spread = f"; {min(seeds):+.3f} to {max(seeds):+.3f}" if len(seeds) > 1 else ""
         lines.append(
-            f"  {clean_name(contrast.rater)} on {clean_name(contrast.variant)}, {size}, test "
-            f"{clean_name(contrast.test)}: {found.difference.mean:+.3f}{noise}{spread}"
+            f"  {clean_name(found.rater)} against {clean_name(found.reference)}, test "
+            f"{clean_name(contrast.test)}: {found.difference.mean:+.3f}"
+            f"{'*' if found.is_clear else ''}{spread}"
         )
     return "\n".join(lines)

@@ -22,14 +22,11 @@ import numpy as np
 from litbench.metrics.comparisons import Comparison, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
-from litbench.text import clean_name
 
 # Means of the same ratings in another order differ by rounding.
 _ROUNDING = 1e-9
-# The names of a crowd say nothing to a reader; all of them are in the JSON.
-_MOST_SHOWN = 12
 # Stands for the annotators among the raters' names.
-_REFERENCE = "one annotator"
+ONE_ANNOTATOR = "one annotator"
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,7 @@ def annotator_agreement(
     values = {
         name: _same(2 * towards[:, None] - 1, label)[valid] for name, towards in credits.items()
     }
-    comparisons = compare_all({_REFERENCE: credit[valid], **values}, _REFERENCE, prompts)
+    comparisons = compare_all({ONE_ANNOTATOR: credit[valid], **values}, ONE_ANNOTATOR, prompts)
     raters = [
         RaterAgreement(found.rater, jackknife_interval(values[found.rater], prompts), found)
         for found in comparisons
@@ -218,37 +215,4 @@ def annotators_json(found: AnnotatorAgreement) -> dict[str, Any]:
     content: dict[str, Any] = plain(found)
     for item, row in zip(content["raters"], found.raters, strict=True):
         item["comparison"]["significant"] = row.comparison.is_clear
-    few = len(found.by_annotator) <= _MOST_SHOWN
-    return {**content, "at_chance": found.at_chance, "few_annotators": few}
-
-
-def annotators_text(found: AnnotatorAgreement) -> str:
-    """The figures for a terminal."""
-    names = [clean_name(row.rater) for row in found.raters]
-    width = max(map(len, (_REFERENCE, *names)))
-    gap = f" by {found.min_gap:g} or more" if found.min_gap else ""
-    one = found.one_annotator
-    lines = [
-        f"leave-one-out agreement with {found.annotators} annotators: {found.pairs:,} pairs, "
-        f"{one.clusters} prompts, {one.n:,} comparisons in which the others' means differ{gap}",
-        "",
-        f"{'':<{width}}  agreement              minus one annotator",
-        f"{_REFERENCE:<{width}}  {one!s:<21}",
-    ]
-    for name, row in zip(names, found.raters, strict=True):
-        difference = f"{row.comparison.difference.mean:+.3f}"
-        clear = "" if row.comparison.is_clear else " (not significant)"
-        lines.append(f"{name:<{width}}  {row.agreement!s:<21}  {difference}{clear}")
-    lines += [
-        "",
-        f"two annotators prefer the same story: {found.two_annotators}; Krippendorff's alpha "
-        f"{found.alpha:.3f}",
-    ]
-    if 0 < len(found.by_annotator) <= _MOST_SHOWN:
-        each = [f"{clean_name(name)} {of.mean:.3f}" for name, of in found.by_annotator.items()]
-        lines.append(f"each against the others: {', '.join(each)}")
-    if found.at_chance:
-        lines.append("two annotators agree no more than by chance: exceeding one says little")
-    if found.slots:
-        lines.append("names are positions in a list: one annotator stands for several people")
-    return "\n".join(lines)
+    return {**content, "at_chance": found.at_chance}

@@ -1,27 +1,22 @@
-"""Best of n: what choosing the story with the highest reward among n brings.
+"""Best of n: what choosing the story with the highest reward among n gains.
 
-All figures come from one set of N stories of a prompt. A random subset of n of them stands for n
-fresh stories, and its best one has a known probability to be any of the N (`choice_weights`), so
-nothing is drawn and every story is used at every n. Rewards are comparable within a prompt only:
-what is averaged over prompts is a gain over the prompt's own mean, in which the prompt's free
-offset cancels.
+All figures come from one set of N stories of a prompt: the best of a random subset of n is each of
+the N with a known probability (`choice_weights`), so every story is used at every n. Rewards are
+comparable within a prompt only, so gains are over the mean of the prompt's own stories.
 
-Where a second rater gives rewards too, the same weights tell what it thinks of the story chosen.
-The first rater's gain can only rise with n; where the second's stops rising, more n makes stories
-that please the first rater and nobody else (Gao, Schulman and Hilton, 2023, Scaling laws for reward
-model overoptimization).
+With a second rater, the same weights give its view of the chosen story. The first rater's gain can
+only rise with n; where the second's stops rising, a larger n over-optimises the first (Gao,
+Schulman and Hilton, 2023, Scaling laws for reward model overoptimization).
 """
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
-from litbench.metrics.leaderboard import csv_cell
 from litbench.text import digest
 
 
@@ -44,17 +39,16 @@ class PromptStories:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the best of n stories is like, averaged over prompts.
+    """The best of n stories, averaged over prompts.
 
     Attributes:
         n: stories chosen from.
         kl: see `kl_bound`.
-        gain: reward of the story chosen minus the mean reward of the prompt's stories.
-        words: length of the story chosen as a multiple of the mean length of the prompt's stories.
-        second_gain: as `gain`, by the second rater's rewards and in its units; None without them.
-        beats_random: share of the prompt's other stories that the story chosen beats in the second
-            rater's eyes, a tie counting one half; None without a second rater, and where it has
-            judged no pair at this n.
+        gain: reward of the chosen story minus the mean reward of the prompt's stories.
+        words: length of the chosen story over the mean length of the prompt's stories.
+        second_gain: as `gain`, by the second rater; None where it gives no rewards.
+        beats_random: share of the prompt's other stories to which the second rater prefers the
+            chosen one, a tie is one half; None where it has judged no pair at this n.
     """
 
     n: int
@@ -66,23 +60,21 @@ class Choice:
 
 
 def kl_bound(n: int) -> float:
-    """How far the best of n may be from a random story, in nats: log n - (n - 1) / n.
+    """Upper bound of the Kullback-Leibler divergence of best-of-n from the writer, in nats.
 
-    The Kullback-Leibler divergence of best-of-n from the model that writes, where no two stories
-    have one reward (Stiennon et al., 2020, Learning to summarize from human feedback, appendix
-    G.3); else at most that (Beirami et al., 2024, Theoretical guarantees on the best-of-n alignment
-    policy).
+    log n - (n - 1) / n (Stiennon et al., 2020, Learning to summarize from human feedback, appendix
+    G.3), a bound where rewards tie (Beirami et al., 2024, Theoretical guarantees on the best-of-n
+    alignment policy).
     """
     return math.log(n) - (n - 1) / n
 
 
 def choice_weights(rewards: np.ndarray, n: int) -> np.ndarray:
-    """Probability of every story to be the best of a random subset of n.
+    """Probability of each story to be the best of a random subset of n.
 
     The story with the i-th lowest of N rewards is the best of C(i - 1, n - 1) of the C(N, n)
-    subsets, so that the weighted mean of anything is an unbiased estimate of its mean over the best
-    of n fresh stories (Nakano et al., 2021, WebGPT, appendix I). Stories of equal reward share
-    their probability evenly, as if the best were drawn among them.
+    subsets; a mean with these weights is an unbiased estimate for the best of n fresh stories
+    (Nakano et al., 2021, WebGPT, appendix I). Equal rewards share their probability.
 
     Args:
         rewards: shape (N,).
@@ -114,21 +106,13 @@ def beats_others(second: np.ndarray) -> np.ndarray:
     return share
 
 
-def sizes(fewest: int, most: int | None = None) -> list[int]:
-    """The n of a curve: powers of two up to the stories of every prompt, and all of them.
-
-    Args:
-        fewest: least number of stories of a prompt.
-        most: greatest n wanted; None for no limit.
-    """
-    end = fewest if most is None else min(fewest, most)
-    return sorted({1 << place for place in range(end.bit_length()) if 1 << place <= end} | {end})
+def sizes(fewest: int) -> list[int]:
+    """The n of a curve: powers of two up to `fewest`, the least stories of a prompt, and it."""
+    return sorted({1 << place for place in range(fewest.bit_length())} | {fewest})
 
 
 def best_of_n(prompts: Sequence[PromptStories], ns: Sequence[int]) -> list[Choice]:
-    """What choosing brings at every n.
-
-    A prompt counts once, however many stories it has.
+    """The figures at every n; every prompt counts once.
 
     Args:
         prompts: two stories or more each, and as many as the greatest n.
@@ -149,8 +133,7 @@ def best_of_n(prompts: Sequence[PromptStories], ns: Sequence[int]) -> list[Choic
         beats = None
         if second:
             shares = [w @ beats_others(v) for w, v in zip(weights, second, strict=True)]
-            # Rounding may leave a sum of weights a hair above one. A random story beats one half of
-            # the others whatever the prompt: there is nothing to estimate.
+            # Rounding may exceed one. At n = 1 the share is one half by construction.
             told = np.clip(shares, 0.0, 1.0)
             beats = mean_interval(told, names) if n == 1 else jackknife_interval(told, names)
         found.append(
@@ -168,13 +151,13 @@ def best_of_n(prompts: Sequence[PromptStories], ns: Sequence[int]) -> list[Choic
 
 @dataclass(frozen=True)
 class Draw:
-    """The best of some stories of a prompt beside another of its stories, drawn at random.
+    """The best of n random stories of a prompt, and another of its stories.
 
     Attributes:
-        prompt: place of the prompt.
+        prompt: index of the prompt.
         n: stories that the best was chosen from.
-        best: place of the best among the prompt's stories.
-        other: place of the other one.
+        best: index among the prompt's stories.
+        other: likewise.
     """
 
     prompt: int
@@ -186,10 +169,9 @@ class Draw:
 def draw_comparisons(
     prompts: Sequence[PromptStories], ns: Sequence[int], count: int, seed: int
 ) -> list[Draw]:
-    """Draw what to ask a second rater that compares stories and has no rewards.
+    """Draw comparisons for a second rater that gives no rewards; none for n = 1.
 
-    Nothing is drawn for n = 1, where a random story meets a random story. A prompt's draws do not
-    depend on the other prompts or on their order.
+    A prompt's draws do not depend on the other prompts.
 
     Args:
         prompts: see `best_of_n`.
@@ -237,20 +219,17 @@ def with_comparisons(
     return found
 
 
-def write_best_of_n_csv(choices: Sequence[Choice], path: Path) -> None:
-    """Write the curve as CSV, by `csv_cell`."""
-    names = ("gain", "words", "second_gain", "beats_random")
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        ends = ("", "_low", "_high")
-        writer.writerow(["n", "kl_bound", *(f"{name}{end}" for name in names for end in ends)])
-        for one in choices:
-            cells: list[float | None] = [one.n, one.kl]
-            for name in names:
-                interval: Interval | None = getattr(one, name)
-                cells += [None] * 3 if interval is None else [interval.mean, interval.low,
-                                                              interval.high]  # fmt: skip
-            writer.writerow([csv_cell(cell) for cell in cells])
+def best_of_n_table(choices: Sequence[Choice]) -> pa.Table:
+    """A row for every n: `n`, `kl`, and mean, low and high of every figure."""
+    rows = []
+    for one in choices:
+        row: dict[str, float | None] = {"n": one.n, "kl": one.kl}
+        for name in ("gain", "words", "second_gain", "beats_random"):
+            interval: Interval | None = getattr(one, name)
+            for end in ("mean", "low", "high"):
+                row[f"{name}_{end}"] = None if interval is None else getattr(interval, end)
+        rows.append(row)
+    return pa.Table.from_pylist(rows)
 
 
 def best_of_n_text(choices: Sequence[Choice]) -> str:

@@ -1,7 +1,7 @@
 """Comparisons of raters: paired on the same pairs, against a reference named beforehand."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from litbench.metrics.intervals import (
     Interval,
     clustered_mean,
     interval_without_variance,
+    jackknife_interval,
 )
 
 
@@ -36,7 +37,7 @@ class Comparison:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the difference is outside the noise at the 5 % level after correction."""
+        """Whether the difference is significant at the 5 % level after correction."""
         return self.p_holm < 0.05
 
 
@@ -97,14 +98,12 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
     The step-up rule of Benjamini and Hochberg (1995). NaN stays NaN and is not counted.
     """
-    order = sorted(
-        ((p, place) for place, p in enumerate(p_values) if not math.isnan(p)), reverse=True
-    )
-    adjusted = [math.nan] * len(p_values)
-    running = 1.0
-    for above, (p, place) in enumerate(order):
-        running = min(running, p * len(order) / (len(order) - above))
-        adjusted[place] = running
+    from scipy import stats  # noqa: PLC0415
+
+    values = np.array(p_values, dtype=float)
+    known = ~np.isnan(values)
+    values[known] = stats.false_discovery_control(values[known])
+    adjusted: list[float] = values.tolist()
     return adjusted
 
 
@@ -124,4 +123,62 @@ def compare_all(
     return [
         Comparison(name, reference, interval, p, p_holm)
         for name, (interval, p), p_holm in zip(names, results, adjusted, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A rater in one evaluation against itself in another evaluation of the same pairs.
+
+    Attributes:
+        rater: name.
+        evaluation: name of the evaluation.
+        reference: name of the evaluation it is compared with.
+        before: agreement in the reference.
+        after: agreement in the evaluation.
+        difference: `after` minus `before`, paired, with its interval.
+        p_value: two-sided, of no difference.
+        p_holm: the same after Holm's correction for all changes computed together.
+    """
+
+    rater: str
+    evaluation: str
+    reference: str
+    before: Interval
+    after: Interval
+    difference: Interval
+    p_value: float
+    p_holm: float
+
+
+def compare_evaluations(
+    credits: Mapping[str, Mapping[str, np.ndarray]], clusters: np.ndarray
+) -> list[Change]:
+    """Compare every rater of the first evaluation with itself in the others that have it.
+
+    Args:
+        credits: by evaluation and rater the credit of each pair, 0 to 1; shape (n,), the same
+            pairs in the same order everywhere.
+        clusters: prompt of each pair; shape (n,).
+    """
+    reference, *others = credits
+    found = [
+        (rater, other, *paired_difference(credits[other][rater], before, clusters))
+        for rater, before in credits[reference].items()
+        for other in others
+        if rater in credits[other]
+    ]
+    adjusted = holm([p_value for *_, p_value in found])
+    return [
+        Change(
+            rater,
+            other,
+            reference,
+            jackknife_interval(credits[reference][rater], clusters),
+            jackknife_interval(credits[other][rater], clusters),
+            difference,
+            p_value,
+            p_holm,
+        )
+        for (rater, other, difference, p_value), p_holm in zip(found, adjusted, strict=True)
     ]

@@ -1,11 +1,9 @@
 """What an explanation's text is like: features, each a rule that can be read.
 
-Most features are lists of English word stems (`WORDS`): the feature is there when the explanation
-has one of them. In a list "plot" is that word alone, "emotion*" any word that begins so, and a
-hyphen ("run-on") stands for a hyphen, a space or nothing. Case, typographic quotes, full-width
-letters, invisible characters and Markdown's marks make no difference. The other features look at
-the verdict (which story won), at the stories (is a quoted passage really in one of them?) or at
-the form of the answer.
+Most features are lists of English word stems (explanation_words.yaml): the explanation has the
+feature if it has one of them. Case, typographic quotes, full-width letters, invisible characters
+and Markdown syntax make no difference. The other features look at the verdict (which story won),
+at the stories (is a quoted passage really in one of them?) or at the form of the answer.
 
 How often these lists find what people say a comment is about is measured by
 `benchmarks/explanation_words.py`. Explanations in other languages have no word of the lists.
@@ -13,14 +11,17 @@ How often these lists find what people say a comment is about is measured by
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from typing import Literal
+
+import yaml
 
 from litbench.text import normalise
 
-Group = Literal["subject", "manner", "form"]
+Group = Literal["subject", "manner", "form", "side"]
 Side = Literal["first", "second"]
 
 _MANY_SUBJECTS = 7
@@ -33,8 +34,9 @@ class Words:
 
     Attributes:
         about: what having one of them means.
-        group: subject (what is talked of) or manner (how).
-        stems: see the module.
+        group: subject (what the explanation talks of), manner (how), or side (only looked for in
+            sentences about one story).
+        stems: see explanation_words.yaml.
         but_not: stems that are passed over where they stand, since they mean something else.
     """
 
@@ -71,196 +73,15 @@ def _as_regex(stem: str) -> str:
     return body + (r"\w*" if stem.endswith("*") else r"\b")
 
 
-WORDS = {
-    "plot": Words(
-        "talks of what happens: plot, storyline, conflict, stakes, events",
-        "subject",
-        "plot, plots, plotted, plotting, plotline*, subplot*, storyline*, story-line*, "
-        "arc, arcs, events, turn of events, conflict, conflicts, stakes, what happens, climax, "
-        "climaxes, climactic, rising action, inciting, plot-driven",
-        but_not="character arc*",
-    ),
-    "character": Words(
-        "talks of the people in the story: character, protagonist, motivation, backstory",
-        "subject",
-        "character, characters, character's, characters', characteri*, protagonist*, antagonist*, "
-        "hero, heroes, heroine*, villain*, motivation*, backstor*, one-dimension*, "
-        "two-dimension*, three-dimension*, love interest, inner life, interiority, narrator*, "
-        "character arc*",
-        but_not="characteristic*",
-    ),
-    "imagery": Words(
-        "talks of description and images: imagery, vivid, sensory, describes",
-        "subject",
-        "imagery, image, images, vivid*, sensory, senses, descri*, depict*, visual*, visuali*, "
-        "metaphor*, simile*, atmospher*, evocative*, figurative, paint*, picture*, envision*, "
-        "detail, details, detailed, detailing, graphic",
-    ),
-    "style": Words(
-        "talks of how it is written: style, voice, tone, prose, phrasing",
-        "subject",
-        "style, styles, styli*, voice, voices, voiced, tone, tones, tonal*, prose, diction, "
-        "lyrical*, poetic*, word choice*, phrase, phrases, phrasing, wording, language, rhythm*, "
-        "cadence*, eloquen*, point of view, points of view, pov, perspective*, narration, "
-        "well-written, writing style, literary device*",
-    ),
-    "structure": Words(
-        "talks of how it is built and paced: structure, pacing, coherence, opening, confusing",
-        "subject",
-        "structur*, pace, paced, paces, pacing, flow, flows, flowed, flowing, coheren*, "
-        "incoheren*, cohesi*, disjointed, fragmented, organi*, transition*, opening, beginning, "
-        "introduction, linear, nonlinear, non-linear, chronolog*, rushed, drags, dragged, "
-        "build-up, builds up, exposition, form, repetit*, confusing, follow, makes sense",
-        but_not="organic*, organism*",
-    ),
-    "emotion": Words(
-        "talks of feelings: emotion, moving, poignant, sad, heartfelt",
-        "subject",
-        "emotion*, feeling*, moving, touching, heartfelt, heartbreak*, heartwarm*, heart-wrench*, "
-        "poignan*, sad, sadder, sadness, tear, tears, cry, cried, crying, grief, griev*, "
-        "melanchol*, joy*, tender*, empath*, sympath*, resona*, pathos, sentimental*, "
-        "bittersweet, sorrow*, tugs at, tragic*",
-    ),
-    "suspense": Words(
-        "talks of tension and fear: suspense, tension, scary, horror, eerie",
-        "subject",
-        "tension*, suspens*, scary, scari*, scare*, horror*, horrif*, creep*, eerie*, fright*, "
-        "terrif*, terror*, dread*, thrill*, chilling, unsettl*, menac*, fear, fears, ominous*",
-    ),
-    "dialogue": Words(
-        "talks of what is spoken: dialogue, conversation, banter",
-        "subject",
-        "dialog*, conversation*, banter*, monolog*, repartee, spoken, back-and-forth",
-    ),
-    "originality": Words(
-        "talks of new and old ideas: original, creative, unique, premise, cliche, trope",
-        "subject",
-        "original, originality, unoriginal*, creativ*, inventiv*, imaginat*, innovat*, fresh, "
-        "fresher, freshness, uniqu*, novel, novelty, clever*, cliche*, cliché*, trope*, "
-        "predictab*, unpredictab*, formulaic, derivative, overused, overdone, hackneyed, generic, "
-        "premise*, concept, concepts, conceptual*, idea, ideas, unexpected, surpris*",
-    ),
-    "setting": Words(
-        "talks of where and when: setting, world-building, lore, backdrop",
-        "subject",
-        "setting, settings, world-build*, world, worlds, scenery, landscape*, lore, backdrop*, "
-        "milieu*, location*, environment*, time period*, surroundings, universe*, scene-setting",
-        but_not="real world, setting it apart, setting itself apart",
-    ),
-    "theme": Words(
-        "talks of what it means: theme, message, moral, symbol, depth",
-        "subject",
-        "theme*, thematic*, meaning, meanings, meaningful*, message, messages, moral, morals, "
-        "symbol*, allegor*, philosoph*, depth, depths, deeper, subtext*, profound*, profundity, "
-        "commentary, insight*, thought-provoking, metaphorical*",
-    ),
-    "humour": Words(
-        "talks of what is funny: humour, funny, joke, wit, satire",
-        "subject",
-        "humor*, humour*, funny, funnier, funniest, comic, comical*, comedy, comedic, joke*, "
-        "laugh*, wit, witty, wittier, hilari*, amus*, satir*, irony, ironic*, absurd*, pun, puns, "
-        "sarcas*, parod*, playful*, punchline*, punch line*",
-    ),
-    "ending": Words(
-        "talks of how it ends: ending, twist, resolution, payoff, last line",
-        "subject",
-        "ending, endings, ended, ends, the end, an end, twist, twists, twisted, resolution*, "
-        "resolv*, unresolved, unresolv*, pay-off*, payoff*, closure, closing, conclusion*, "
-        "conclud*, cliffhang*, denouement*, dénouement*, finale*, final line*, last line*, "
-        "last sentence*, final sentence*, last paragraph*, final paragraph*, last part, reveal, "
-        "epilogue*",
-        but_not="in conclusion, to conclude, ends up, ended up",
-    ),
-    "technical": Words(
-        "talks of correctness: grammar, spelling, punctuation, typos, errors",
-        "subject",
-        "grammar*, grammatic*, ungrammatic*, typo, typos, typographic*, spelling*, misspel*, "
-        "punctuat*, run-on*, proofread*, verb tense*, tense shift*, tenses, syntax, syntactic*, "
-        "capitali*, formatting, error, errors, mistake*, sentence fragment*, comma, commas, "
-        "mechanics, technical*, unpolished, polish*",
-    ),
-    "prompt": Words(
-        "talks of the prompt and whether it is answered",
-        "subject",
-        "prompt, prompts, prompt's, off-topic, on-topic, the assignment, assignment's, "
-        "instructions, adher*",
-    ),
-    "reader": Words(
-        "talks of who reads or votes: reader, audience, upvotes",
-        "subject",
-        "reader*, audience*, upvot*, downvot*, vote, votes, voters, reddit*, popular*, relatab*",
-    ),
-    "engagement": Words(
-        "talks of being drawn in or bored: engaging, compelling, gripping, boring, dull",
-        "subject",
-        "engag*, captivat*, compel*, immers*, hook, hooks, hooked, grip, grips, gripping, rivet*, "
-        "absorbing, entertain*, boring, bored, dull, tedious*, draws the, draws in, drawn in, "
-        "intrigu*, interesting, hold the attention, attention",
-    ),
-    "story_length": Words(
-        "talks of how long the stories are: longer, shorter, brief, concise, drawn out",
-        "subject",
-        "length, lengths, lengthy, lengthier, longer, shorter, brief, briefer, brevity, concis*, "
-        "succinct*, verbos*, wordy, wordiness, word count, too long, too short, drawn-out, "
-        "overlong",
-        but_not="no longer, at length",
-    ),
-    "hedging": Words(
-        "is unsure: perhaps, might, somewhat, seems, arguably, I think",
-        "manner",
-        "perhaps, maybe, might, arguabl*, possibly, probably, somewhat, slightly, a bit, "
-        "to some extent, seem*, i think, i feel, i believe, in my opinion, hard to say, "
-        "difficult to say, close call, on balance, subjective*",
-    ),
-    "certainty": Words(
-        "is sure: clearly, definitely, undoubtedly, by far",
-        "manner",
-        "clear, clearly, definite*, undoubted*, certainly, obvious*, unquestion*, no doubt, "
-        "without doubt, without a doubt, by far, far superior, far more, far better, "
-        "unmistak*, decisive*, evident*, absolute*, overwhelming*, significantly, much better, "
-        "much stronger",
-    ),
-    "comparison": Words(
-        "compares: better, stronger, than, whereas, in contrast, unlike",
-        "manner",
-        "better, stronger, weaker, worse, superior, inferior, than, compar*, whereas, "
-        "in contrast, by contrast, on the other hand, unlike, edges out, outperform*, surpass*, "
-        "outshine*",
-        but_not="rather than, other than, more than just",
-    ),
-    "reservation": Words(
-        "weighs one thing against another: but, however, although, despite",
-        "manner",
-        "but, however, although, though, despite, nevertheless, nonetheless, that said, "
-        "in spite of, on the other hand",
-    ),
-    "example": Words(
-        "gives an example: for example, for instance, such as, specifically",
-        "manner",
-        "for example, for instance, such as, e.g, specifically, in particular, particularly",
-    ),
-    "first_person": Words("speaks of itself: I, me, my", "manner", "i, i'm, i'd, i've, me, my"),
-}
+def _load_words() -> dict[str, Words]:
+    file = resources.files("litbench.metrics").joinpath("explanation_words.yaml")
+    lists = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return {name: Words(**keys) for name, keys in lists.items()}
 
-FAULTS = Words(
-    "finds a fault",
-    "manner",
-    "weak*, lack*, cliche*, cliché*, predictab*, confus*, rushed, flat, boring, dull, generic, "
-    "formulaic, unoriginal*, derivative, abrupt*, disjointed, clumsy, awkward*, stilted, "
-    "underdevelop*, undevelop*, unclear, fails, failed, fail, less, fewer, worse, poor*, "
-    "shallow*, superficial*, tedious*, repetitive*, error*, mistake*, typo, typos, overwrought, "
-    "overly, melodramatic, incoheren*, inconsisten*, suffers, struggles, too long, too short, "
-    "simplistic, forgettable, inferior",
-)
-MERITS = Words(
-    "finds a merit",
-    "manner",
-    "strong*, vivid*, engag*, compel*, original, originality, creativ*, unique*, clever*, well, "
-    "better, best, effective*, poignan*, powerful*, moving, touching, rich, richer, excel*, "
-    "superior, impress*, captivat*, gripping, beautiful*, skil*, masterful*, deep*, nuanced, "
-    "fresh, funny, hilarious*, satisfying*, imaginative*, evocative*, more",
-    but_not="less engaging, less compelling, less effective, not as well",
-)
+
+_LISTS = _load_words()
+FAULTS, MERITS = _LISTS.pop("faults"), _LISTS.pop("merits")
+WORDS = _LISTS
 
 _MARKS = str.maketrans("_*#`~>", "      ")
 _QUOTES = str.maketrans("“”„«»’‘", '"""""\'\'')
@@ -410,89 +231,68 @@ SHORTEST, LONGEST = "shortest_quarter", "longest_quarter"
 
 _SUBJECTS = frozenset(name for name, words in WORDS.items() if words.group == "subject")
 
+# name, rule in a few words, and whether an explanation has the feature
+_FORMS: tuple[tuple[str, str, Callable[[Explained], bool] | None], ...] = (
+    (
+        "many_subjects", f"talks of {_MANY_SUBJECTS} or more of the subjects above",
+        lambda of: len(of.words & _SUBJECTS) >= _MANY_SUBJECTS,
+    ),
+    (
+        "names_both",
+        'names both stories: "Story A" and "Story B", "the first story" and "the second", "both"',
+        lambda of: {"first", "second"} <= frozenset().union(*(at for _, at in of.named)),
+    ),
+    (
+        "second_named_first", "names the story shown second before the one shown first",
+        lambda of: of.first_named == "second",
+    ),
+    (
+        "winner_named_first", "names the story it prefers before the other",
+        lambda of: of.winner is not None and of.first_named == of.winner,
+    ),
+    (
+        "criticises_winner",
+        "a sentence that names the preferred story alone finds a fault (weak, lacks, cliche, ...)",
+        lambda of: of.says_of(winner=True, words=FAULTS),
+    ),
+    (
+        "criticises_loser", "a sentence that names the other story alone finds a fault",
+        lambda of: of.says_of(winner=False, words=FAULTS),
+    ),
+    (
+        "praises_loser",
+        "a sentence that names the other story alone finds a merit (strong, vivid, well, ...)",
+        lambda of: of.says_of(winner=False, words=MERITS),
+    ),
+    (
+        "quotes", f"quotes {_QUOTED_WORDS} words or more that are in a story or the prompt",
+        lambda of: of.quotes[0],
+    ),
+    (
+        "misquotes", f"puts {_QUOTED_WORDS} words or more in quotation marks that are in neither",
+        lambda of: of.quotes[1],
+    ),
+    (
+        "list", "has two or more lines that are items of a list",
+        lambda of: len(_ITEM.findall(of.text)) >= 2,
+    ),
+    (
+        "marks", "gives marks: 7/10, 4 out of 5",
+        lambda of: _POINTS.search(of.folded) is not None,
+    ),
+    (SHORTEST, "has fewer words than three quarters of the rater's explanations", None),
+    (LONGEST, "has more words than three quarters of the rater's explanations", None),
+)  # fmt: skip
+
 
 def _has(name: str) -> Callable[[Explained], bool]:
     return lambda of: name in of.words
 
 
-def _features() -> Iterator[Feature]:
-    for name, words in WORDS.items():
-        yield Feature(name, words.about, words.group, _has(name))
-    yield Feature(
-        "many_subjects",
-        f"talks of {_MANY_SUBJECTS} or more of the subjects above",
-        "form",
-        lambda of: len(of.words & _SUBJECTS) >= _MANY_SUBJECTS,
-    )
-    yield Feature(
-        "names_both",
-        'names both stories: "Story A" and "Story B", "the first story" and "the second", "both"',
-        "form",
-        lambda of: {"first", "second"} <= frozenset().union(*(at for _, at in of.named)),
-    )
-    yield Feature(
-        "second_named_first",
-        "names the story shown second before the one shown first",
-        "form",
-        lambda of: of.first_named == "second",
-    )
-    yield Feature(
-        "winner_named_first",
-        "names the story it prefers before the other",
-        "form",
-        lambda of: of.winner is not None and of.first_named == of.winner,
-    )
-    yield Feature(
-        "criticises_winner",
-        "a sentence that names the preferred story alone finds a fault (weak, lacks, cliche, ...)",
-        "form",
-        lambda of: of.says_of(winner=True, words=FAULTS),
-    )
-    yield Feature(
-        "criticises_loser",
-        "a sentence that names the other story alone finds a fault",
-        "form",
-        lambda of: of.says_of(winner=False, words=FAULTS),
-    )
-    yield Feature(
-        "praises_loser",
-        "a sentence that names the other story alone finds a merit (strong, vivid, well, ...)",
-        "form",
-        lambda of: of.says_of(winner=False, words=MERITS),
-    )
-    yield Feature(
-        "quotes",
-        f"quotes {_QUOTED_WORDS} words or more that are in a story or the prompt",
-        "form",
-        lambda of: of.quotes[0],
-    )
-    yield Feature(
-        "misquotes",
-        f"puts {_QUOTED_WORDS} words or more in quotation marks that are in neither",
-        "form",
-        lambda of: of.quotes[1],
-    )
-    yield Feature(
-        "list",
-        "has two or more lines that are items of a list",
-        "form",
-        lambda of: len(_ITEM.findall(of.text)) >= 2,
-    )
-    yield Feature(
-        "marks",
-        "gives marks: 7/10, 4 out of 5",
-        "form",
-        lambda of: _POINTS.search(of.folded) is not None,
-    )
-    yield Feature(
-        SHORTEST, "has fewer words than three quarters of the rater's explanations", "form", None
-    )
-    yield Feature(
-        LONGEST, "has more words than three quarters of the rater's explanations", "form", None
-    )
-
-
-FEATURES = tuple(_features())
+FEATURES = (
+    *(Feature(name, words.about, words.group, _has(name)) for name, words in WORDS.items()),
+    *(Feature(name, about, "form", holds) for name, about, holds in _FORMS),
+)
 FEATURE_NAMES = tuple(feature.name for feature in FEATURES)
 
 

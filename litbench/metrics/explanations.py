@@ -10,20 +10,18 @@ a plot to speak of, and pairs whose plots differ may be the easy ones. What it t
 explanations to trust more, not what to ask a judge to write about.
 """
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from litbench.errors import DataError
-from litbench.metrics.comparisons import benjamini_hochberg, difference_interval, holm
+from litbench.metrics.comparisons import difference_interval, holm
 from litbench.metrics.explanation_text import (
     FEATURE_NAMES,
     FEATURES,
@@ -39,7 +37,7 @@ from litbench.metrics.intervals import (
     effective_clusters,
     jackknife_interval,
 )
-from litbench.metrics.leaderboard import csv_cell, plain
+from litbench.metrics.leaderboard import plain
 from litbench.records import prompt_keys
 from litbench.text import count_words
 
@@ -50,12 +48,6 @@ PUBLISHED_PLOT_GAIN = 0.148
 ALL = "all raters"
 _LEAST = 5
 _CREDIT = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
-_CSV_COLUMNS = (
-    "level", "of", "feature", "group", "verdicts", "prompts", "present", "rate", "rate_low",
-    "rate_high", "agreement_present", "agreement_absent", "difference", "low", "high", "p_value",
-    "p_holm", "p_bh", "difference_same_length", "same_length_low", "same_length_high", "reason",
-)  # fmt: skip
-
 Level = Literal["rater", "family", "all"]
 
 
@@ -74,7 +66,7 @@ class Explanations:
         n_words: length of the explanation in words; shape (n,).
         present: which features it has; bool, shape (n, features), by FEATURE_NAMES.
         not_judged: per rater, verdicts that are no judgement.
-        silent: per rater, judgements without an explanation.
+        unexplained: per rater, judgements without an explanation.
     """
 
     raters: np.ndarray
@@ -87,7 +79,7 @@ class Explanations:
     n_words: np.ndarray
     present: np.ndarray
     not_judged: Counter[str]
-    silent: Counter[str]
+    unexplained: Counter[str]
 
     @property
     def names(self) -> list[str]:
@@ -95,92 +87,76 @@ class Explanations:
         return list(dict.fromkeys(self.raters.tolist()))
 
 
-def read_explanations(verdicts: pa.Table, pairs: pa.Table) -> Explanations:
+def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanations:
     """Take the explanations out of verdicts and look for all features in them.
 
     Args:
-        verdicts: table by the schema VERDICTS; verdicts on other pairs are left out.
-        pairs: table by the schema PAIRS.
+        sources: verdicts by the schema VERDICTS, and the pairs they are about by the schema PAIRS;
+            verdicts on other pairs are left out. Raters of one name are one rater.
 
     Raises:
         DataError: no verdict on these pairs has an explanation.
     """
-    columns = ("prompt", "chosen", "rejected")
-    texts_of = dict(
-        zip(
-            pairs["pair_id"].to_pylist(),
-            zip(*(pairs[name].to_pylist() for name in columns), strict=True),
-            strict=True,
-        )
-    )
-    cluster_of = dict(zip(pairs["pair_id"].to_pylist(), prompt_keys(pairs), strict=True))
-
-    @cache
-    def sources(pair_id: str) -> tuple[str, ...]:
-        return tuple(map(bare, texts_of[pair_id]))
-
     rows: list[dict[str, Any]] = []
+    present: list[list[bool]] = []
     not_judged: Counter[str] = Counter()
-    silent: Counter[str] = Counter()
-    wanted = ["pair_id", "rater", "order", "outcome", "explanation"]
-    for row in verdicts.select(wanted).to_pylist():
-        if row["pair_id"] not in texts_of:
-            continue
-        if row["outcome"] not in _CREDIT:
-            not_judged[row["rater"]] += 1
-        elif not (row["explanation"] or "").strip():
-            silent[row["rater"]] += 1
-        else:
-            rows.append(row)
+    unexplained: Counter[str] = Counter()
+    for verdicts, pairs in sources:
+        columns = (pairs[name].to_pylist() for name in ("prompt", "chosen", "rejected"))
+        pair_ids = pairs["pair_id"].to_pylist()
+        texts_of = dict(zip(pair_ids, zip(*columns, strict=True), strict=True))
+        cluster_of = dict(zip(pair_ids, prompt_keys(pairs), strict=True))
+        # Explanations of one pair mostly follow each other.
+        bare_texts = cache(lambda pair_id, texts_of=texts_of: tuple(map(bare, texts_of[pair_id])))
+        wanted = ["pair_id", "rater", "order", "outcome", "explanation"]
+        for row in verdicts.select(wanted).to_pylist():
+            if row["pair_id"] not in texts_of:
+                continue
+            if row["outcome"] not in _CREDIT:
+                not_judged[row["rater"]] += 1
+            elif not (row["explanation"] or "").strip():
+                unexplained[row["rater"]] += 1
+            else:
+                about = Explained(
+                    row["explanation"], _winner(row), partial(bare_texts, row["pair_id"])
+                )
+                present.append([f.holds is not None and f.holds(about) for f in FEATURES])
+                rows.append({**row, "cluster": cluster_of[row["pair_id"]]})
     if not rows:
         raise DataError(
-            f"{verdicts.num_rows} verdicts, and none with an explanation is a judgement on these "
-            "pairs: give verdicts of raters that explain, and the pairs that they judged"
+            "no verdict with an explanation is a judgement on these pairs: give verdicts of raters "
+            "that explain, and the pairs that they judged"
         )
-    own = [feature.holds for feature in FEATURES]
-    present = np.zeros((len(rows), len(FEATURES)), dtype=bool)
-    for place, row in enumerate(rows):
-        about = Explained(row["explanation"], _winner(row), partial(sources, row["pair_id"]))
-        present[place] = [holds is not None and holds(about) for holds in own]
-    raters = np.array([row["rater"] for row in rows], dtype=object)
+
+    def column(name: str) -> np.ndarray:
+        return np.array([row[name] for row in rows], dtype=object)
+
     texts = [row["explanation"] for row in rows]
-    n_words = count_words(pa.array(texts, pa.large_string())).to_numpy(zero_copy_only=False)
-    for rater in set(raters.tolist()):
-        of = raters == rater
-        low, high = np.quantile(n_words[of], [0.25, 0.75])
-        present[of, FEATURE_NAMES.index(SHORTEST)] = n_words[of] < low
-        present[of, FEATURE_NAMES.index(LONGEST)] = n_words[of] > high
-    return Explanations(
-        raters=raters,
-        pair_ids=np.array([row["pair_id"] for row in rows], dtype=object),
-        outcomes=np.array([row["outcome"] for row in rows], dtype=object),
-        orders=np.array([row["order"] for row in rows], dtype=object),
+    found = Explanations(
+        raters=column("rater"),
+        pair_ids=column("pair_id"),
+        outcomes=column("outcome"),
+        orders=column("order"),
         texts=texts,
-        clusters=np.array([cluster_of[row["pair_id"]] for row in rows], dtype=object),
+        clusters=column("cluster"),
         credit=np.array([_CREDIT[row["outcome"]] for row in rows]),
-        n_words=n_words,
-        present=present,
+        n_words=count_words(pa.array(texts, pa.large_string())).to_numpy(zero_copy_only=False),
+        present=np.array(present),
         not_judged=not_judged,
-        silent=silent,
+        unexplained=unexplained,
     )
+    for rater in found.names:
+        of = found.raters == rater
+        low, high = np.quantile(found.n_words[of], [0.25, 0.75])
+        found.present[of, FEATURE_NAMES.index(SHORTEST)] = found.n_words[of] < low
+        found.present[of, FEATURE_NAMES.index(LONGEST)] = found.n_words[of] > high
+    return found
 
 
 def _winner(row: Mapping[str, Any]) -> Side | None:
     if row["order"] is None or row["outcome"] == "tie":
         return None
     return "first" if row["order"] == row["outcome"] else "second"
-
-
-def join(parts: Sequence[Explanations]) -> Explanations:
-    """Put several together; raters of one name are one rater."""
-    together: dict[str, Any] = {}
-    for name in Explanations.__annotations__:
-        values = [getattr(part, name) for part in parts]
-        if isinstance(values[0], np.ndarray):
-            together[name] = np.concatenate(values)
-        else:
-            together[name] = sum(values[1:], values[0])
-    return Explanations(**together)
 
 
 # Differences ---------------------------------------------------------------------------------
@@ -282,8 +258,6 @@ class FeatureDifference:
         p_value: two-sided, of no difference; NaN without one.
         p_holm: after Holm's correction for all features and all raters of the level; the one
             that decides `is_clear`.
-        p_bh: by Benjamini and Hochberg, for the same ones: the share of false finds among all
-            that are as small.
         same_length: the difference among explanations of like length: within raters and thirds
             of their lengths; None where it cannot be told, and for features that are a length.
         reason: why there is no difference.
@@ -300,13 +274,12 @@ class FeatureDifference:
     difference: Interval | None
     p_value: float
     p_holm: float
-    p_bh: float
     same_length: Interval | None
     reason: str | None
 
     @property
     def is_clear(self) -> bool:
-        """Whether the difference is outside the noise at the 5 % level after Holm's correction."""
+        """Whether the difference is significant at the 5 % level after Holm's correction."""
         return self.p_holm < 0.05
 
 
@@ -320,7 +293,7 @@ class RaterFacts:
         agreement: agreement of the verdicts with an explanation.
         words: mean length of an explanation, in words.
         not_judged: verdicts that are no judgement, left out.
-        silent: judgements without an explanation, left out.
+        unexplained: judgements without an explanation, left out.
     """
 
     rater: str
@@ -328,7 +301,7 @@ class RaterFacts:
     agreement: Interval
     words: float
     not_judged: int
-    silent: int
+    unexplained: int
 
 
 @dataclass(frozen=True)
@@ -398,7 +371,6 @@ def _difference(
         difference=difference,
         p_value=p_value,
         p_holm=math.nan,
-        p_bh=math.nan,
         same_length=same_length,
         reason=reason,
     )
@@ -409,9 +381,8 @@ def explanation_study(
 ) -> ExplanationStudy:
     """Compute the rate of every feature and the difference in agreement that goes with it.
 
-    Holm's correction, the house's own, is the one reported: it covers all features of all raters
-    of a level together and any dependence between them. Benjamini and Hochberg's stands beside
-    it, for readers who look for what is worth a closer look.
+    Holm's correction covers all features of all raters of a level together, whatever their
+    dependence.
 
     Args:
         found: the explanations.
@@ -444,7 +415,7 @@ def explanation_study(
                 agreement=jackknife_interval(found.credit[of], found.clusters[of]),
                 words=float(np.mean(found.n_words[of])),
                 not_judged=found.not_judged[name],
-                silent=found.silent[name],
+                unexplained=found.unexplained[name],
             )
         )
     differences = []
@@ -459,10 +430,8 @@ def explanation_study(
 def _corrected(differences: Sequence[FeatureDifference]) -> Iterable[FeatureDifference]:
     for level in ("rater", "family", "all"):
         of = [one for one in differences if one.level == level]
-        p_values = [one.p_value for one in of]
-        adjusted = zip(of, holm(p_values), benjamini_hochberg(p_values), strict=True)
-        for one, p_holm, p_bh in adjusted:
-            yield replace(one, p_holm=p_holm, p_bh=p_bh)
+        for one, p_holm in zip(of, holm([one.p_value for one in of]), strict=True):
+            yield replace(one, p_holm=p_holm)
 
 
 # Writing them down ---------------------------------------------------------------------------
@@ -481,60 +450,12 @@ def explanations_json(study: ExplanationStudy) -> dict[str, Any]:
     }
 
 
-def read_study(content: Mapping[str, Any]) -> ExplanationStudy:
-    """The study of which `explanations_json` made this, to six digits.
-
-    Raises:
-        DataError: it is not of that form.
-    """
-
-    def known(value: float | None) -> float:
-        return math.nan if value is None else value
-
-    def interval(of: Mapping[str, Any] | None) -> Any:
-        values: dict[str, Any] = {key: known(value) for key, value in (of or {}).items()}
-        return None if of is None else Interval(**values)
-
-    try:
-        raters = [
-            RaterFacts(**{**one, "agreement": interval(one["agreement"])})
-            for one in content["raters"]
-        ]
-        differences = []
-        for one in content["differences"]:
-            values = {key: value for key, value in one.items() if key != "is_clear"}
-            for key in (
-                "rate", "agreement_present", "agreement_absent", "difference", "same_length",
-            ):  # fmt: skip
-                values[key] = interval(one[key])
-            for key in ("p_value", "p_holm", "p_bh"):
-                values[key] = known(one[key])
-            differences.append(FeatureDifference(**values))
-    except (AttributeError, KeyError, TypeError) as error:
-        raise DataError(
-            f"the study of explanations has not the form that is written now ({error}): run "
-            "eval/explanations.py again"
-        ) from error
-    return ExplanationStudy(raters, differences)
-
-
-def write_explanations_csv(study: ExplanationStudy, path: Path) -> None:
-    """Write the differences as CSV; a field is empty where it cannot be told."""
-
-    def bounds(of: Interval | None) -> list[float | None]:
-        return [None] * 3 if of is None else [of.mean, of.low, of.high]
-
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_CSV_COLUMNS)
-        for one in study.differences:
-            values = [
-                one.level, one.of, one.feature, one.group, one.rate.n, one.rate.clusters,
-                one.present, *bounds(one.rate), bounds(one.agreement_present)[0],
-                bounds(one.agreement_absent)[0], *bounds(one.difference), one.p_value, one.p_holm,
-                one.p_bh, *bounds(one.same_length), one.reason,
-            ]  # fmt: skip
-            writer.writerow([csv_cell(value) for value in values])
+def explanation_rows(study: ExplanationStudy) -> list[dict[str, Any]]:
+    """The differences as rows of a table; None where one cannot be told."""
+    return [
+        {**vars(one), "verdicts": one.rate.n, "prompts": one.rate.clusters}
+        for one in study.differences
+    ]
 
 
 def explanations_text(study: ExplanationStudy) -> str:
@@ -561,7 +482,7 @@ def explanations_text(study: ExplanationStudy) -> str:
         if one.difference is not None:
             bounds = f"[{one.difference.low:+.3f}, {one.difference.high:+.3f}]"
             told = f"{one.difference.mean:+.3f} {bounds}, " + (
-                f"p {one.p_holm:.3f}" if one.is_clear else "within noise"
+                f"p {one.p_holm:.3f}" if one.is_clear else "not significant"
             )
         lines.append(
             f"{one.feature:<{width}}  {one.rate.mean:.3f}            {shares[0]} / {shares[1]}  "

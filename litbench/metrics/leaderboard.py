@@ -1,11 +1,8 @@
 """The leaderboard: every figure of every rater, from verdicts and pairs."""
 
-import csv
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -23,19 +20,8 @@ from litbench.metrics.agreement import (
 from litbench.metrics.calibration import Calibration, calibration
 from litbench.metrics.comparisons import Comparison, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.records import OUTCOMES
-from litbench.text import clean_name
+from litbench.records import prompt_keys
 
-_CSV_COLUMNS = (
-    "rater", "kind", "agreement", "low", "high", "n", "prompts", "effective_prompts",
-    "chosen_longer", "chosen_shorter", "before_symmetry", "coverage", "difference", "p_holm",
-    "seconds", "pairs_per_second", "stories_per_second", "trained_on", "both_orders", "flip_rate",
-    "position_lean", "consistent", "consistent_low", "consistent_high", "consistent_share",
-    *OUTCOMES, "explanation_words", "input_tokens", "output_tokens", "cost_usd",
-    "cost_per_1000_pairs",
-)  # fmt: skip
-# Full-width forms count: spreadsheets of East Asian locales take them for the plain ones.
-_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
 _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
 
@@ -110,11 +96,6 @@ class LeaderboardRow:
         return self.coverage < 1 or any(value is not None for value in told)
 
 
-def _where_known(values: np.ndarray, clusters: np.ndarray) -> Interval | None:
-    known = np.isfinite(values)
-    return jackknife_interval(values[known], clusters[known]) if known.any() else None
-
-
 def _by_gap(scores: PairScores, facts: PairFacts) -> list[tuple[float, float, Interval]]:
     size = np.abs(facts.difference)
     rows = []
@@ -127,11 +108,7 @@ def _by_gap(scores: PairScores, facts: PairFacts) -> list[tuple[float, float, In
 
 
 def check_reference(reference: str, raters: Sequence[str]) -> None:
-    """Check that the reference is among the raters; programs do so before hours of judging.
-
-    Raises:
-        ConfigError: it is not; the nearest rater is named.
-    """
+    """Refuse a reference that is no rater; programs do so before hours of judging."""
     if reference not in raters:
         raise ConfigError(f"reference '{reference}' is no rater: {nearest(reference, raters)}")
 
@@ -161,59 +138,47 @@ def leaderboard(
         DataError: see `pair_scores`.
     """
     all_scores = pair_scores(verdicts, pairs)
-    names = [scores.rater for scores in all_scores]
-    check_reference(reference, names)
+    check_reference(reference, [scores.rater for scores in all_scores])
     facts = PairFacts.of(pairs)
-    comparisons = {
-        comparison.rater: comparison
-        for comparison in compare_all(
-            {s.rater: s.credit for s in all_scores}, reference, facts.clusters
-        )
-    }
+    credits = {scores.rater: scores.credit for scores in all_scores}
+    comparisons = {one.rater: one for one in compare_all(credits, reference, facts.clusters)}
     wider: dict[str, Interval] = {}
     if before_symmetry is not None:
-        wider_facts = PairFacts.of(before_symmetry)
+        clusters = prompt_keys(before_symmetry)
         for scores in pair_scores(verdicts, before_symmetry):
-            wider[scores.rater] = jackknife_interval(scores.credit, wider_facts.clusters)
-    stories = len(
-        {
-            (key, story)
-            for side in ("chosen_story_id", "rejected_story_id")
-            for key, story in zip(facts.clusters, pairs[side].to_pylist(), strict=True)
-        }
-    )
+            wider[scores.rater] = jackknife_interval(scores.credit, clusters)
+    sides = [pairs[name].to_pylist() for name in ("chosen_story_id", "rejected_story_id")]
+    stories = len({key for side in sides for key in zip(facts.clusters, side, strict=True)})
     effort_of = efforts(verdicts, pairs)
+    longer, shorter = facts.difference > 0, facts.difference < 0
     rows = []
+
+    def interval(values: np.ndarray) -> Interval | None:
+        known = np.isfinite(values)
+        return jackknife_interval(values[known], facts.clusters[known]) if known.any() else None
+
     for scores in all_scores:
-        effort = effort_of[scores.rater]
         ordered = bool(np.isfinite(scores.first_wins).any())
         complete = bool(np.isfinite(scores.both_orders).all())
-        longer, shorter = facts.difference > 0, facts.difference < 0
         timed = np.isfinite(scores.seconds).any()
         seconds = float(np.nansum(scores.seconds)) if timed else math.nan
-        repeats = per_repeat_agreement(verdicts, pairs, scores.rater)
-        rounds = max(len(repeats), 1)
         paid = np.isfinite(scores.cost_usd).any()
         cost = float(np.nansum(scores.cost_usd)) if paid else None
-        consistent = _where_known(scores.consistent, facts.clusters)
+        repeats = per_repeat_agreement(verdicts, pairs, scores.rater)
+        judged = len(scores.credit) * max(len(repeats), 1)
         rows.append(
             LeaderboardRow(
                 rater=scores.rater,
                 kind=scores.kind,
                 agreement=jackknife_interval(scores.credit, facts.clusters),
-                pooled_agreement=_where_known(scores.pooled_credit, facts.clusters)
-                if ordered
-                else None,
-                both_orders=None if complete else _where_known(scores.both_orders, facts.clusters),
+                pooled_agreement=interval(scores.pooled_credit) if ordered else None,
+                both_orders=None if complete else interval(scores.both_orders),
                 coverage=float(scores.judged.mean()),
-                flip_rate=_where_known(scores.flipped, facts.clusters),
-                position_lean=_where_known(scores.first_wins, facts.clusters),
-                consistent=consistent,
+                flip_rate=interval(scores.flipped),
+                position_lean=interval(scores.first_wins),
+                consistent=interval(scores.consistent),
                 consistent_share=float(np.nan_to_num(scores.same).mean()) if ordered else None,
-                outcomes=effort.outcomes,
-                explanation_words=effort.explanation_words,
-                input_tokens=effort.input_tokens,
-                output_tokens=effort.output_tokens,
+                **vars(effort_of[scores.rater]),
                 chosen_longer=jackknife_interval(scores.credit[longer], facts.clusters[longer]),
                 chosen_shorter=jackknife_interval(scores.credit[shorter], facts.clusters[shorter]),
                 by_gap=_by_gap(scores, facts),
@@ -221,12 +186,12 @@ def leaderboard(
                 comparison=comparisons.get(scores.rater),
                 repeats=repeats,
                 seconds=seconds,
-                pairs_per_second=len(scores.credit) * rounds / seconds if seconds else math.inf,
-                stories_per_second=stories * rounds / seconds if seconds else math.inf,
+                pairs_per_second=judged / seconds if seconds else math.inf,
+                stories_per_second=stories * max(len(repeats), 1) / seconds
+                if seconds
+                else math.inf,
                 cost_usd=cost,
-                cost_per_1000_pairs=None
-                if cost is None
-                else 1_000 * cost / (len(scores.credit) * rounds),
+                cost_per_1000_pairs=None if cost is None else 1_000 * cost / judged,
                 before_symmetry=wider.get(scores.rater),
                 trained_on=(trained_on or {}).get(scores.rater, 0),
             )
@@ -252,156 +217,19 @@ def leaderboard_json(rows: list[LeaderboardRow]) -> list[dict[str, Any]]:
     return [plain(row) for row in rows]
 
 
-def csv_cell(value: Any) -> Any:
-    """A value for CSV: what `plain` gives, and a text that a spreadsheet would run made harmless.
-
-    Spreadsheets take a cell that begins with =, +, -, @, a tab or a carriage return for a formula;
-    an apostrophe in front makes it a text (OWASP, CSV injection).
-    """
-    value = plain(value)
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
-
-
-def write_leaderboard_csv(rows: list[LeaderboardRow], path: Path) -> None:
-    """Write the headline figures as CSV, by `csv_cell`."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_CSV_COLUMNS)
-        for row in rows:
-            comparison = row.comparison
-            wider = row.before_symmetry
-            consistent = row.consistent
-            values = [
-                row.rater, row.kind, row.agreement.mean, row.agreement.low, row.agreement.high,
-                row.agreement.n, row.agreement.clusters, row.agreement.effective_clusters,
-                row.chosen_longer.mean, row.chosen_shorter.mean,
-                None if wider is None else wider.mean, row.coverage,
-                None if comparison is None else comparison.difference.mean,
-                None if comparison is None else comparison.p_holm,
-                row.seconds, row.pairs_per_second, row.stories_per_second, row.trained_on,
-                *(
-                    None if of is None else of.mean
-                    for of in (row.both_orders, row.flip_rate, row.position_lean)
-                ),
-                *((None,) * 3 if consistent is None
-                  else (consistent.mean, consistent.low, consistent.high)),
-                row.consistent_share, *(row.outcomes[name] for name in OUTCOMES),
-                row.explanation_words, row.input_tokens, row.output_tokens, row.cost_usd,
-                row.cost_per_1000_pairs,
-            ]  # fmt: skip
-            writer.writerow([csv_cell(value) for value in values])
-
-
-def noise_note(rows: Sequence[LeaderboardRow]) -> str:
-    """Which differences from the reference chance alone could make; empty without a comparison."""
-    compared = [row for row in rows if row.comparison is not None]
-    if not compared or compared[0].comparison is None:
-        return ""
-    reference = clean_name(compared[0].comparison.reference)
-    unclear = [
-        clean_name(row.rater) for row in compared if row.comparison and not row.comparison.is_clear
-    ]
-    if not unclear:
-        return f"Every difference from {reference} is outside the noise."
-    verb = "is" if len(unclear) == 1 else "are"
-    return (
-        f"{len(unclear)} of {len(compared)} differences from {reference} {verb} within the noise "
-        f"({', '.join(unclear)}): these pairs cannot tell such raters from it, nor show that they "
-        "are equal to it."
-    )
-
-
-def strata_note(row: LeaderboardRow) -> str:
-    """On how few pairs the strata by length stand, where they are not nearly all; else empty."""
-    longer, shorter, n = row.chosen_longer.n, row.chosen_shorter.n, row.agreement.n
-    if longer + shorter >= 0.8 * n:
-        return ""
-    return (
-        f"Of {n:,} pairs the chosen story is known to be the longer in {longer:,} and the shorter "
-        f"in {shorter:,}: agreement there says nothing of the others."
-    )
-
-
-def _of(interval: Interval) -> str:
-    return f"{interval.mean:.3f}" if interval.n else "-"
-
-
-def write_dollars(value: float | None) -> str:
-    """An amount of dollars to the cent, or to two digits where it is less than ten cents."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
-
-
-def _number(value: Interval | float | None, form: str = ",.0f") -> str:
-    if isinstance(value, Interval):
-        value = value.mean
-    return "" if value is None else format(value, form)
-
-
-def _judges_text(rows: Sequence[LeaderboardRow], width: int) -> list[str]:
-    columns = {
-        "flip rate": [_number(row.flip_rate, ".3f") for row in rows],
-        "first wins": [_number(row.position_lean, ".3f") for row in rows],
-        "orders agree on": [_number(row.consistent_share, ".1%") for row in rows],
-        "and are right": ["" if row.consistent is None else str(row.consistent) for row in rows],
-        "coverage": [_number(row.coverage, ".3f") for row in rows],
-        **{
-            name: [_number(row.outcomes[name] or None) for row in rows]
-            for name in OUTCOMES
-            if name not in ("chosen", "rejected")
-        },
-        "words": [_number(row.explanation_words, ",.1f") for row in rows],
-        "tokens read": [_number(row.input_tokens) for row in rows],
-        "written": [_number(row.output_tokens) for row in rows],
-        "$": ["" if row.cost_usd is None else write_dollars(row.cost_usd) for row in rows],
-        "$ per 1,000 pairs": [
-            "" if row.cost_usd is None else write_dollars(row.cost_per_1000_pairs) for row in rows
-        ],
-        "seconds": [
-            ""
-            if math.isnan(row.seconds)
-            else _number(row.seconds, ",.3g" if row.seconds < 100 else ",.0f")
-            for row in rows
-        ],
-    }
-    shown = [[title, *(cell or "-" for cell in of)] for title, of in columns.items() if any(of)]
-    widths = [max(map(len, column)) for column in shown]
-    names = ["judge", *(clean_name(row.rater) for row in rows)]
-    width = max(width, len(names[0]))
+def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> list[dict[str, Any]]:
+    """The figures that fit into one cell, or an interval's three, for `csv_table.write_csv`."""
+    inner = ("by_gap", "calibration", "comparison", "outcomes", "repeats")
+    names = [one.name for one in fields(LeaderboardRow) if one.name not in inner]
     return [
-        f"{name:<{width}}  "
-        + "  ".join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True))
-        for name, *cells in zip(names, *shown, strict=True)
+        {name: getattr(row, name) for name in names}
+        | {
+            "pairs": row.agreement.n,
+            "prompts": row.agreement.clusters,
+            "effective_prompts": row.agreement.effective_clusters,
+            "difference": row.comparison and row.comparison.difference,
+            "p_holm": row.comparison and row.comparison.p_holm,
+        }
+        | row.outcomes
+        for row in rows
     ]
-
-
-def leaderboard_text(rows: list[LeaderboardRow]) -> str:
-    """The leaderboard for a terminal; where raters were asked, with a second table about them."""
-    width = max(len(clean_name(row.rater)) for row in rows)
-    reference = next((clean_name(row.rater) for row in rows if row.comparison is None), "")
-    first = rows[0].agreement
-    lines = [
-        f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
-        f"(worth {first.effective_clusters:.0f} of equal size), 95 % intervals by prompt",
-        "",
-        f"{'rater':<{width}}  agreement              chosen longer  shorter  vs {reference}",
-    ]
-    for row in rows:
-        versus = "reference"
-        if row.comparison is not None:
-            verdict = "" if row.comparison.is_clear else " (within noise)"
-            versus = f"{row.comparison.difference.mean:+.3f}{verdict}"
-        flag = f"  TRAINED ON {row.trained_on} OF THESE PROMPTS" if row.trained_on else ""
-        lines.append(
-            f"{clean_name(row.rater):<{width}}  {row.agreement!s:<21}  "
-            f"{_of(row.chosen_longer):>13}  {_of(row.chosen_shorter):>7}  {versus}{flag}"
-        )
-    note = strata_note(rows[0])
-    lines += ["", note] if note else []
-    judges = [row for row in rows if row.is_judge]
-    if judges:
-        lines += ["", *_judges_text(judges, width)]
-        note = noise_note(rows)
-        lines += ["", note] if note else []
-    return "\n".join(lines)

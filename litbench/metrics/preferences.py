@@ -1,21 +1,19 @@
-"""What signed units say about preferences: how well they foretell, and which of them count.
+"""What signed units say about preferences: how well they predict, and which of them matter.
 
 Pure functions of numbers: units on pairs (positive where the first side has more), labels, prompts.
 """
 
-import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from litbench.metrics.comparisons import benjamini_hochberg, holm, paired_difference
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
-from litbench.metrics.leaderboard import csv_cell, plain
+from litbench.metrics.leaderboard import plain
 from litbench.text import clean_name, digest
 
 # Groups of prompts that the jackknife of coefficients leaves out in turn, at most.
@@ -23,11 +21,6 @@ _MOST_GROUPS = 100
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # Scripts without spaces between words: there two characters that follow each other are a word.
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
-_CSV_COLUMNS = (
-    "unit", "description", "coefficient", "low", "high", "p_bh", "prevalence", "pairs",
-    "preferred", "preferred_low", "preferred_high", "fidelity", "fidelity_low", "fidelity_high",
-    "fidelity_pairs", "correlation", "surface", "words_more", "words_less",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,14 +53,11 @@ class Fidelity:
             reader of the description names; neither side is 1/2, and so is chance.
         correlation: of the reader's answer (1, 0, -1) with the unit, over active and quiet pairs;
             NaN where either never varies.
-        quiet: share of the pairs on which the unit is quiet where the reader names neither side;
-            None without such pairs.
         unread: answers that could not be read; left out.
     """
 
     agreement: Interval
     correlation: float
-    quiet: float | None
     unread: int
 
 
@@ -114,8 +104,8 @@ class UnitRow:
     surface: Surface
 
     @property
-    def is_clear(self) -> bool:
-        """Whether the coefficient is off 0 by more than noise."""
+    def is_significant(self) -> bool:
+        """Whether the coefficient differs from 0 after correction."""
         return self.p_bh < 0.05
 
     @property
@@ -123,7 +113,7 @@ class UnitRow:
         """The description, or what is counted, on one line."""
         if self.description is not None:
             return clean_name(self.description)
-        return counted_label(self.surface)
+        return surface_label(self.surface)
 
 
 @dataclass(frozen=True)
@@ -290,12 +280,10 @@ def fidelity_of(
     if not active.any():
         return None
     credit = (1 + said[active] * np.sign(values[active])) / 2
-    quiet = read & (values == 0)
     varies = np.ptp(said[read]) > 0 and np.ptp(values[read]) > 0
     return Fidelity(
         jackknife_interval(credit, np.asarray(prompts)[active]),
         float(np.corrcoef(said[read], values[read])[0, 1]) if varies else math.nan,
-        float((said[quiet] == 0).mean()) if quiet.any() else None,
         int((~read).sum()),
     )
 
@@ -352,115 +340,61 @@ def surface_of(
     )
 
 
-def counted_label(surface: Surface) -> str:
-    """What is counted, in a few words: the strongest correlations and the words of either side."""
+def surface_label(surface: Surface) -> str:
+    """A name by counts: the strongest correlations and the words of either side."""
+    words = [", ".join(f"“{clean_name(w)}”" for w in of[:3]) for of in (surface.more, surface.less)]
     said = [f"{name} {r:+.2f}" for name, r in list(surface.correlations.items())[:2]]
-    words = ", ".join(f"“{clean_name(word)}”" for word in surface.more[:3])
-    other = ", ".join(f"“{clean_name(word)}”" for word in surface.less[:3])
-    return "; ".join(
-        [*said, *([f"words {words}"] if words else []), *([f"not {other}"] if other else [])]
-    )
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """How well found directions match planted ones.
-
-    Attributes:
-        nearest: of each planted direction the greatest |cosine| with a found one; mean.
-        matched: the same when each found direction may serve once; mean of the best matching.
-        found: share of the planted directions whose match has a |cosine| above 0.9.
-    """
-
-    nearest: float
-    matched: float
-    found: float
-
-
-def recovery(found: np.ndarray, planted: np.ndarray) -> Recovery:
-    """Compare directions; their signs and lengths do not count.
-
-    Args:
-        found: shape (f, dimensions); f at least the number of planted ones.
-        planted: shape (p, dimensions).
-    """
-    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
-
-    def unit(rows: np.ndarray) -> np.ndarray:
-        lengths: np.ndarray = np.linalg.norm(rows, axis=1, keepdims=True)
-        scaled: np.ndarray = rows / np.maximum(lengths, 1e-12)
-        return scaled
-
-    cosines = np.abs(unit(planted) @ unit(found).T)
-    rows, columns = linear_sum_assignment(-cosines)
-    best = cosines[rows, columns]
-    return Recovery(float(cosines.max(1).mean()), float(best.mean()), float((best > 0.9).mean()))
+    said += [f"{start} {of}" for start, of in zip(("words", "not"), words, strict=True) if of]
+    return "; ".join(said)
 
 
 def preferences_json(study: PreferenceStudy) -> dict[str, Any]:
     """The study as JSON can hold it; what cannot be told is null."""
     content: dict[str, Any] = plain(study)
     for row, unit in zip(content["units"], study.units, strict=True):
-        row["counted"] = counted_label(unit.surface)
+        row["counted"] = surface_label(unit.surface)
     return content
 
 
-def write_units_csv(study: PreferenceStudy, path: Path) -> None:
-    """Write a line for every unit as CSV, by `csv_cell`."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_CSV_COLUMNS)
-        for row in study.units:
-            preferred, fidelity = row.preferred, row.fidelity
-            told = None if fidelity is None else fidelity.agreement
-            values = [
-                row.unit, row.description,
-                row.coefficient.mean, row.coefficient.low, row.coefficient.high, row.p_bh,
-                row.prevalence,
-                preferred.n, preferred.mean, preferred.low, preferred.high,
-                *((None, None, None, 0) if told is None
-                  else (told.mean, told.low, told.high, told.n)),
-                None if fidelity is None else fidelity.correlation,
-                "; ".join(f"{name} {r:+.3f}" for name, r in row.surface.correlations.items()),
-                " ".join(row.surface.more), " ".join(row.surface.less),
-            ]  # fmt: skip
-            writer.writerow([csv_cell(value) for value in values])
+def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
+    """The units as rows of a table."""
+    return [
+        {
+            "unit": row.unit,
+            "label": row.label,
+            "coefficient": row.coefficient,
+            "p_bh": row.p_bh,
+            "prevalence": row.prevalence,
+            "pairs": row.preferred.n,
+            "preferred": row.preferred,
+            "fidelity": None if row.fidelity is None else row.fidelity.agreement,
+            "surface": surface_label(row.surface),
+        }
+        for row in study.units
+    ]
 
 
 def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     """The study for a terminal."""
     width = max(len(row.name) for row in study.agreements)
     lines = [
-        f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}",
-        f"{'linear model on'.ljust(width)}  agreement             chosen longer  chosen shorter",
+        f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}"
     ]
-    for row in study.agreements:
-        parts = [
-            ("–" if one is None else f"{one.mean:.3f}").rjust(size)
-            for one, size in ((row.chosen_longer, 13), (row.chosen_shorter, 14))
-        ]
-        said = str(row.agreement).ljust(20)
-        lines.append("  ".join([row.name.ljust(width), said, *parts]))
-    clear = sum(row.is_clear for row in study.units)
-    named = (
-        "units named by what is counted; no model was asked"
-        if study.described_by is None
-        else f"units described by {clean_name(study.described_by)}"
-    )
+    lines += [f"  {row.name:<{width}}  {row.agreement}" for row in study.agreements]
+    named = "named by counts" if study.described_by is None else "described by a model"
+    significant = sum(row.is_significant for row in study.units)
     lines += [
         "",
-        f"units of one autoencoder, fitted on {study.fitted_on:,} pairs; the agreement above is of "
-        "others, fitted without the prompts that were judged",
-        f"{len(study.units)} active, {study.silent_units} silent; {clear} with a coefficient off 0 "
-        "by more than noise (*), the units taken as given; "
+        f"units of one autoencoder, fitted on {study.fitted_on:,} pairs, {named}: "
+        f"{len(study.units)} active, {study.silent_units} silent, {significant} significant (*); "
         f"{study.unexplained:.0%} of the held-out differences not explained",
-        named,
         "coefficient                prevalence  preferred  fidelity  unit",
     ]
     for unit in study.units[:shown]:
         c, told = unit.coefficient, unit.fidelity
+        mark = "*" if unit.is_significant else ""
         cells = [
-            f"{c.mean:+.3f} [{c.low:+.3f}, {c.high:+.3f}]{'*' if unit.is_clear else ''}".ljust(25),
+            f"{c.mean:+.3f} [{c.low:+.3f}, {c.high:+.3f}]{mark}".ljust(25),
             f"{unit.prevalence:.3f}".rjust(11),
             f"{unit.preferred.mean:.3f}".rjust(9),
             ("–" if told is None else f"{told.agreement.mean:.3f}").rjust(8),

@@ -1,13 +1,10 @@
 """Several sets of pairs in one table, and means over the same sets for every rater compared."""
 
-import csv
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from litbench.markdown import escape, make_rows
-from litbench.metrics.leaderboard import csv_cell
 
 
 def set_rows(
@@ -79,14 +76,6 @@ def over_sets(rows: Sequence[Mapping[str, Any]], raters: Sequence[str]) -> dict[
         "left_out": {name: raters for name, raters in trained.items() if raters},
         "raters": sorted(found, key=lambda row: (-row["mean"], row["rater"])),
     }
-
-
-def write_sets_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The rows as CSV, by `csv_cell`."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(rows[0])
-        writer.writerows([csv_cell(value) for value in row.values()] for row in rows)
 
 
 def sets_markdown(

@@ -1,18 +1,16 @@
 """A sparse autoencoder of differences: few signed units say how two stories of a pair differ.
 
 Matryoshka batch-top-k (Bussmann et al., 2024 and 2025) in the form that preferences need (Movva et
-al., 2025; LitBench paper, 3.4.1 and A.1). What goes in is embedding minus embedding, so the
-difference seen from the other side is its negative, and must be told by the same units with their
-signs turned. Hence there are no biases and no rectifier: `units(-x) == -units(x)` to the last bit,
-the top k are those of greatest size, and swapping the sides of a pair can change no fit.
+al., 2025; LitBench paper, 3.4.1 and A.1). The input is embedding minus embedding, so
+swapping the sides of a pair negates it, and the same units must describe it with their signs
+turned. Hence there are no biases and no rectifier: `units(-x) == -units(x)` to the last bit, the
+top k are those of greatest size, and swapping the sides of a pair can change no fit.
 
-The batch decides what is active while training. Afterwards a level does: the one that lets as many
-units through, per training example, as were trained with.
+In training, the batch decides which units are active. Afterwards a threshold does: the one that
+lets as many units through, per training example, as in training.
 """
 
-import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from litbench.artifact import write_atomically, write_json
-from litbench.config import as_plain, build
+from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 
 _WEIGHTS, _OPTIONS = "autoencoder.safetensors", "autoencoder.json"
-# The share of the loss that dead units may take (Gao et al., 2024).
-_REVIVAL_WEIGHT = 1 / 32
+# A unit without an example for so many steps is dead: up to 8 of them then reconstruct what the
+# others leave, with this weight in the loss (Gao et al., 2024).
+_DEAD_AFTER, _REVIVED, _REVIVAL_WEIGHT = 256, 8, 1 / 32
 _LARGEST_GRADIENT = 1.0
 _LEAST_STEPS, _LEAST_BATCH = 32, 8
 
@@ -45,9 +44,6 @@ class AutoencoderOptions:
         epochs: at most.
         patience: epochs without a better validation loss after which training stops; the best
             epoch is kept.
-        dead_after: steps without an example after which a unit counts as dead and is given what
-            the others leave over.
-        revived: how many dead units an example may use for that, at most.
         validation_share: share of the prompts that decide when to stop.
     """
 
@@ -58,39 +54,27 @@ class AutoencoderOptions:
     batch_size: int = 512
     epochs: int = 100
     patience: int = 10
-    dead_after: int = 256
-    revived: int = 8
     validation_share: float = 0.1
 
     def check(self) -> None:
         """Refuse what cannot be trained.
 
         Raises:
-            ConfigError: a number is out of its range, or the prefixes do not end in `units`.
+            ConfigError: a number is out of range, or the prefixes do not end in `units`.
         """
-        for name in ("units", "active", "batch_size", "epochs", "patience", "dead_after"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"autoencoder: {name} is {getattr(self, name)}: give at least 1")
-        if self.active > self.units or self.revived < 0:
-            raise ConfigError(
-                f"autoencoder: active is {self.active} of {self.units} units, revived is "
-                f"{self.revived}: give no more than there are, and at least 0"
-            )
+        for name in ("units", "active", "batch_size", "epochs", "patience", "learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"autoencoder: {name} is {getattr(self, name)}: give more than 0")
+        if self.active > self.units:
+            raise ConfigError(f"autoencoder: active is {self.active} of {self.units}: give fewer")
         if self.prefixes != sorted(set(self.prefixes)) or [0, *self.prefixes][-1] != self.units:
             raise ConfigError(
                 f"autoencoder: prefixes is {self.prefixes}: give growing numbers that end in "
                 f"units, {self.units}"
             )
-        if self.prefixes[0] < 1 or not 0 < self.learning_rate < math.inf:
-            raise ConfigError("autoencoder: prefixes and learning_rate must be above 0")
-        if not 0 < self.validation_share < 1:
-            raise ConfigError(
-                f"autoencoder: validation_share is {self.validation_share}: give a share between "
-                "0 and 1"
-            )
 
     def batch_for(self, examples: int) -> int:
-        """How many of so many examples a step takes."""
+        """Number of examples in a step, for a set of so many examples."""
         batch = self.batch_size
         while batch // 2 >= _LEAST_BATCH and examples < _LEAST_STEPS * batch:
             batch //= 2
@@ -149,36 +133,13 @@ class Autoencoder:
         }  # fmt: skip
         write_json(content, folder / _OPTIONS)
 
-    @classmethod
-    def load(cls, folder: Path) -> "Autoencoder":
-        """Read one back; every unit is the same to the last bit.
-
-        Raises:
-            ModelError: there is none, or it is damaged.
-        """
-        from safetensors.numpy import load_file  # noqa: PLC0415
-
-        try:
-            weights = load_file(folder / _WEIGHTS)
-            content = json.loads((folder / _OPTIONS).read_text(encoding="utf-8"))
-            options = build(AutoencoderOptions, content["options"], str(folder / _OPTIONS))
-            return cls(
-                weights["encoder"], weights["decoder"], content["level"], content["scale"],
-                options, content["notes"],
-            )  # fmt: skip
-        except Exception as error:  # safetensors raises a type of its own
-            raise ModelError(
-                f"no autoencoder in {folder} ({type(error).__name__}: {error}): run "
-                "eval/preferences.py again"
-            ) from error
-
 
 def fit_autoencoder(
     train: np.ndarray, validation: np.ndarray, options: AutoencoderOptions, seed: int
 ) -> Autoencoder:
     """Train an autoencoder; the same seed and number of threads give the same one.
 
-    Neither the sign of an example nor the state of torch's own random numbers has a part in it.
+    Neither the sign of an example nor the state of torch's own random numbers matters.
 
     Args:
         train: differences; shape (n, dimensions).
@@ -189,152 +150,113 @@ def fit_autoencoder(
     Raises:
         ConfigError: see `AutoencoderOptions.check`.
         DataError: there is nothing to train on or to stop by, or all examples are zero.
-        ModelError: the training ran away.
+        ModelError: the training diverged.
         MissingExtraError: torch is not installed.
     """
     options.check()
-    if len(train) < 2 or not len(validation):
-        raise DataError(
-            f"{len(train)} differences to train an autoencoder on and {len(validation)} to stop "
-            "by: give more pairs, of more prompts"
-        )
     try:
         import torch  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("torch", "models") from error
+    if len(train) < 2 or not np.square(validation).sum() > 0 or not np.square(train).sum() > 0:
+        raise DataError(
+            f"{len(train)} differences to train an autoencoder on and {len(validation)} to stop "
+            "by, or all of them zero: give more pairs, of more prompts"
+        )
     scale = float(np.sqrt(np.square(train, dtype=np.float64).sum(1).mean()))
-    if not (math.isfinite(scale) and scale > 0 and np.square(validation).sum() > 0):
-        raise DataError("the differences are all zero, or not finite: give pairs of other texts")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    examples = torch.from_numpy((train / scale).astype(np.float32)).to(device)
-    held = torch.from_numpy((validation / scale).astype(np.float32)).to(device)
+    examples, held = (
+        torch.from_numpy((part / scale).astype(np.float32)).to(device)
+        for part in (train, validation)
+    )
     batch_size = options.batch_for(len(examples))
-    training = _Training(examples.shape[1], options, seed, device)
-    best, best_loss, best_epoch, waited, losses = training.copy(), math.inf, 0, 0, []
+    # On the CPU on any machine, so that a GPU starts from the same numbers.
+    random = torch.Generator().manual_seed(seed)
+    start = torch.randn(options.units, examples.shape[1], generator=random)
+    start = torch.nn.functional.normalize(start, dim=1).to(device)
+    encoder, decoder = start.clone().requires_grad_(), start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([encoder, decoder], lr=options.learning_rate)
+    silent = torch.zeros(options.units, dtype=torch.long, device=device)
+    best, best_loss, best_epoch, epoch, steps = (encoder, decoder), math.inf, 0, 0, 0
     for epoch in range(1, options.epochs + 1):
-        for rows in training.batches(len(examples), batch_size):
-            training.step(examples[rows])
-        loss = training.loss_of(held)
-        losses.append(loss)
-        if loss < best_loss:
-            best, best_loss, best_epoch, waited = training.copy(), loss, epoch, 0
-        else:
-            waited += 1
-            if waited == options.patience:
-                break
+        for rows in torch.randperm(len(examples), generator=random).split(batch_size):
+            batch = examples[rows]
+            before = batch @ encoder.T
+            units = _largest(before, options.active * len(batch))
+            silent = torch.where((units != 0).any(0), 0, silent + 1)
+            dead = torch.nonzero(silent > _DEAD_AFTER).flatten()
+            loss = _loss(batch, units, decoder, options) + _revival(
+                batch, units, before, decoder, dead
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                # The length of a direction is fixed, so only what turns it counts.
+                decoder.grad -= (decoder * decoder.grad).sum(1, keepdim=True) * decoder
+            torch.nn.utils.clip_grad_norm_([encoder, decoder], _LARGEST_GRADIENT)
+            optimizer.step()
+            with torch.no_grad():
+                decoder /= decoder.norm(dim=1, keepdim=True)
+            steps += 1
+        with torch.no_grad():
+            units = _largest(held @ encoder.T, options.active * len(held))
+            held_loss = float(_loss(held, units, decoder, options))
+        if held_loss < best_loss:
+            best = encoder.detach().clone(), decoder.detach().clone()
+            best_loss, best_epoch = held_loss, epoch
+        elif epoch - best_epoch >= options.patience:
+            break
     if not best_epoch:
         raise ModelError(
-            f"the autoencoder's loss is not a number after {training.steps} steps: give a lower "
+            f"the autoencoder's loss is not a number after {steps} steps: give a lower "
             f"learning_rate than {options.learning_rate}"
         )
-    encoder, decoder = (part.cpu().numpy() for part in best)
-    sizes = np.abs((train / scale) @ encoder.T.astype(np.float64))
+    weights = [part.cpu().numpy() for part in best]
+    sizes = np.abs((train / scale) @ weights[0].T.astype(np.float64))
     through = min(options.active * len(train), sizes.size)
     level = float(np.partition(sizes, sizes.size - through, axis=None)[sizes.size - through])
     notes = {
         "examples": len(train),
         "batch_size": batch_size,
-        "epochs": len(losses),
+        "epochs": epoch,
         "best_epoch": best_epoch,
-        "steps": training.steps,
+        "steps": steps,
         "validation_loss": round(best_loss, 6),
         "dead_units": int((sizes < level).all(0).sum()),
     }
-    return Autoencoder(encoder, decoder, level, scale, options, notes)
+    return Autoencoder(weights[0], weights[1], level, scale, options, notes)
 
 
-class _Training:
-    """The weights while they are trained.
+def _largest(before: Any, count: int) -> Any:
+    """Keep the largest `count` of a batch by size; the others are 0."""
+    import torch  # noqa: PLC0415
 
-    Args:
-        dimensions: of an example.
-        options: see AutoencoderOptions.
-        seed: see `fit_autoencoder`.
-        device: of the weights.
-    """
+    kept = torch.zeros(before.numel(), dtype=torch.bool, device=before.device)
+    kept[before.abs().flatten().topk(count).indices] = True
+    return torch.where(kept.view_as(before), before, 0.0)
 
-    def __init__(self, dimensions: int, options: AutoencoderOptions, seed: int, device: Any):
-        import torch  # noqa: PLC0415
 
-        self.steps = 0
-        self._options = options
-        # On the CPU on any machine, so that a GPU starts from the same numbers.
-        self._random = torch.Generator().manual_seed(seed)
-        start = torch.randn(options.units, dimensions, generator=self._random)
-        start = torch.nn.functional.normalize(start, dim=1).to(device)
-        self._encoder = start.clone().requires_grad_()
-        self._decoder = start.clone().requires_grad_()
-        self._optimizer = torch.optim.Adam([self._encoder, self._decoder], lr=options.learning_rate)
-        self._silent = torch.zeros(options.units, dtype=torch.long, device=device)
+def _loss(examples: Any, units: Any, decoder: Any, options: AutoencoderOptions) -> Any:
+    """Share of the squared length that is not reconstructed, mean over the prefixes."""
+    import torch  # noqa: PLC0415
 
-    def copy(self) -> tuple[Any, Any]:
-        """Encoder and decoder as they are now."""
-        return self._encoder.detach().clone(), self._decoder.detach().clone()
+    total = examples.square().sum()
+    shares = [
+        (examples - units[:, :end] @ decoder[:end]).square().sum() / total
+        for end in options.prefixes
+    ]
+    return torch.stack(shares).mean()
 
-    def batches(self, count: int, batch_size: int) -> Iterator[Any]:
-        """One epoch's rows; int64, shape (batch,) each."""
-        import torch  # noqa: PLC0415
 
-        return iter(torch.randperm(count, generator=self._random).split(batch_size))
+def _revival(examples: Any, units: Any, before: Any, decoder: Any, dead: Any) -> Any:
+    """Share of the residual that dead units do not reconstruct, weighted (Gao et al., 2024)."""
+    import torch  # noqa: PLC0415
 
-    def step(self, examples: Any) -> None:
-        """One step of Adam on float32 examples, shape (batch, dimensions)."""
-        import torch  # noqa: PLC0415
-
-        before = examples @ self._encoder.T
-        units = self._largest(before)
-        self._silent = torch.where((units != 0).any(0), 0, self._silent + 1)
-        loss = self._loss(examples, units) + self._revival(examples, units, before)
-        self._optimizer.zero_grad()
-        loss.backward()
-        with torch.no_grad():
-            # The length of a direction is fixed, so only what turns it counts.
-            along = (self._decoder * self._decoder.grad).sum(1, keepdim=True)
-            self._decoder.grad -= along * self._decoder
-        torch.nn.utils.clip_grad_norm_([self._encoder, self._decoder], _LARGEST_GRADIENT)
-        self._optimizer.step()
-        with torch.no_grad():
-            self._decoder /= self._decoder.norm(dim=1, keepdim=True)
-        self.steps += 1
-
-    def loss_of(self, examples: Any) -> float:
-        """Loss on examples that are not trained on, all of them as one batch."""
-        import torch  # noqa: PLC0415
-
-        with torch.no_grad():
-            return float(self._loss(examples, self._largest(examples @ self._encoder.T)))
-
-    def _largest(self, before: Any) -> Any:
-        """Keep the greatest of a batch by size, `active` for each example on average."""
-        import torch  # noqa: PLC0415
-
-        places = before.abs().flatten().topk(self._options.active * len(before)).indices
-        kept = torch.zeros(before.numel(), dtype=torch.bool, device=before.device)
-        kept[places] = True
-        return torch.where(kept.view_as(before), before, 0.0)
-
-    def _loss(self, examples: Any, units: Any) -> Any:
-        """Share of the squared length that is not given back, mean over the prefixes."""
-        import torch  # noqa: PLC0415
-
-        total = examples.square().sum()
-        shares = [
-            (examples - units[:, :end] @ self._decoder[:end]).square().sum() / total
-            for end in self._options.prefixes
-        ]
-        return torch.stack(shares).mean()
-
-    def _revival(self, examples: Any, units: Any, before: Any) -> Any:
-        """Share of what is left over that dead units do not give back, weighted; 0 without any."""
-        import torch  # noqa: PLC0415
-
-        dead = torch.nonzero(self._silent > self._options.dead_after).flatten()
-        used = min(self._options.revived, len(dead))
-        if not used:
-            return 0.0
-        left = (examples - units @ self._decoder).detach()
-        of_dead = before[:, dead]
-        places = of_dead.abs().topk(used, dim=1).indices
-        some = torch.zeros_like(of_dead).scatter(1, places, of_dead.gather(1, places))
-        rest = (left - some @ self._decoder[dead]).square().sum()
-        return _REVIVAL_WEIGHT * rest / left.square().sum().clamp_min(1e-12)
+    if not len(dead):
+        return 0.0
+    left = (examples - units @ decoder).detach()
+    of_dead = before[:, dead]
+    used = of_dead.abs().topk(min(_REVIVED, len(dead)), dim=1).indices
+    some = torch.zeros_like(of_dead).scatter(1, used, of_dead.gather(1, used))
+    rest = (left - some @ decoder[dead]).square().sum()
+    return _REVIVAL_WEIGHT * rest / left.square().sum().clamp_min(1e-12)

@@ -255,6 +255,8 @@ class FeatureModel(ScoreRater):
                 for key in ("mean", "scale", "coefficient")
             )
             strength = float(content["c"])
+            if not isinstance(content["training_prompts"], list):
+                raise TypeError("training_prompts is no list")
             prompts = frozenset(content["training_prompts"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(

@@ -172,6 +172,8 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
         missing = {"form", "training_prompts"} - content.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+        if not isinstance(content["training_prompts"], list):
+            raise ValueError("training_prompts is no list")
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is broken ({error}): train the model again") from error
     if kind is not None and found != kind:

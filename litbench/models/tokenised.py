@@ -1,6 +1,6 @@
 """Pairs as token ids, on disk: made once, before any process waits for another.
 
-The file lies in the cache (`litbench.curation.tokens.cache_folder`) under the digest of all it
+The file lies in the cache (`litbench.locations.cache_folder`) under the digest of all it
 depends on, and is mapped into memory, so that the processes of a machine share it. The first
 process of each machine makes it before collectives are set up: a launcher's watchdog does not
 count the time.
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.artifact import fingerprint, read_part, versions, write_part
-from litbench.curation.tokens import cache_folder
+from litbench.locations import cache_folder
 
 _POLL_SECONDS = 0.5
 # Raised by hand when the same pairs come out as other ids.

@@ -1,138 +1,119 @@
-"""ablation.html: the same rater trained on several data variants (see document.py)."""
+"""ablation.html: raters trained on several data variants and amounts of pairs (see document.py)."""
 
-import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from litbench.metrics.ablation import TRUTH, AblationArm, AblationStudy, Cell
-from litbench.metrics.intervals import Interval
-from litbench.report.document import Panel, most_per_unit, render, short_name
-from litbench.report.figures import (
-    FAINT,
-    HEIGHT,
-    MARKERS,
-    SERIES,
-    bounds,
-    drawing,
-    legend,
-    legend_height,
-    level_lines,
-    scale_sizes,
+from litbench.metrics.ablation import (
+    TRUTH,
+    AblationStudy,
+    Arm,
+    by_family,
+    write_size,
 )
+from litbench.report import figures
+from litbench.report.document import Panel, most_per_unit, render, short_name
+from litbench.report.figures import Line
 from litbench.text import clean_name, digest
 
-
-@dataclass(frozen=True)
-class _Curve:
-    """A variant's line: sizes and agreement at equal sizes, then at all of its pairs."""
-
-    variant: str
-    equal: list[tuple[int, Interval, list[float]]]
-    natural: tuple[int, Interval] | None
+# More bands than this hide each other; then only the reference has one.
+_MOST_BANDS = 3
 
 
-def draw_curves(study: AblationStudy) -> dict[str, Panel]:
-    """The plots of a study (paper, Figure 6), one for each trained rater and test set.
+def draw_panels(study: AblationStudy) -> dict[str, Panel]:
+    """Draw agreement by amount of pairs on every test set, and by model size on the headline's.
+
+    With several variants each trained rater has a plot per test set, whose lines are the variants
+    (paper, Figure 6); with one variant the lines are the raters. Where entries have a family and a
+    known size, there is a plot by size (paper, Figure 5).
 
     Returns:
-        By a name that a file can have, those of the headline tests first.
+        By a name that a file can have, headline tests first.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     tests = [*study.headline, *(t.name for t in study.tests if t.name not in study.headline)]
+    several = len({arm.variant for arm in study.arms if arm.variant is not None}) > 1
+    plots: list[tuple[str, dict[str, list[Arm]]]] = []
+    for rater in study.trained_raters if several else [""]:
+        lines: dict[str, list[Arm]] = {}
+        for arm in study.arms:
+            if arm.variant is not None and arm.rater in (rater, rater or arm.rater):
+                lines.setdefault(arm.variant if several else arm.rater, []).append(arm)
+        plots.append((rater, lines))
     panels: dict[str, Panel] = {}
-    for rater in study.trained_raters:
+    for rater, lines in plots:
         for test in tests:
-            curves = _curves(study, rater, test)
-            flat = [
-                (short_name(arm.name), study.cell(arm.name, test).agreement.mean)
-                for arm in study.ready
-            ]
-            title = f"{short_name(rater)}, {_tested_on(test)}"
-            # More bands than this hide each other.
-            banded = [c for c in curves if len(curves) <= 3 or c.variant == study.reference]
-            whose = "its" if len(banded) == len(curves) else f"{short_name(study.reference)}’s"
-            caption = (
-                f"Line: mean over seeds, at as many pairs of every variant. Band: {whose} 95 % "
-                "interval, by test prompt. Dots: single seeds. Open mark: all pairs of the variant."
-            )
-            names = [short_name(curve.variant) for curve in curves] + [name for name, _ in flat]
-            draw = functools.partial(_draw, curves=curves, banded=banded, flat=flat, names=names)
-            drawn = drawing(title, draw, HEIGHT + legend_height(names))
-            panels[_file_name(rater, test, panels)] = Panel(title, caption, drawn)
+            name = _file_name(rater or "pairs", test, panels)
+            panels[name] = _by_pairs(study, rater, lines, test, with_last=several)
+    families = by_family(study.arms, study.reference)
+    if families:
+        test = study.headline[0]
+        panels[_file_name("parameters", test, panels)] = _by_size(study, families, test)
     return panels
 
 
-def _tested_on(test: str) -> str:
-    if test == TRUTH:
-        return "random pairs by true quality"
-    return f"test pairs of {short_name(test)}"
+def _by_pairs(
+    study: AblationStudy, rater: str, arms: Mapping[str, list[Arm]], test: str, *, with_last: bool
+) -> Panel:
+    lines = []
+    for name, own in arms.items():
+        banded = len(arms) <= _MOST_BANDS or name == study.reference or not with_last
+        last = None
+        for arm in own:
+            if with_last and arm.natural:
+                last = (float(arm.pairs_used or 0), study.cell(arm.name, test).agreement)
+        equal = sorted((arm for arm in own if arm.equal), key=lambda arm: arm.pairs_used or 0)
+        points = [_point(study, arm, test, arm.pairs_used) for arm in equal]
+        lines.append(Line(short_name(name), points, last, banded))
+    whose = "its" if all(line.is_banded for line in lines) else f"{short_name(study.reference)}’s"
+    caption = (
+        f"Line: mean over seeds. Band: {whose} 95 % interval, by test prompt. Dots: single seeds."
+    )
+    if with_last:
+        caption += " Open mark: all pairs of the variant."
+    on = "random pairs by true quality" if test == TRUTH else f"test pairs of {short_name(test)}"
+    title = f"{short_name(rater)}, {on}" if rater else f"Agreement by training pairs, {on}"
+    drawn = figures.scaling(lines, _references(study, test), "training pairs", _short_count)
+    return Panel(title, caption, drawn)
+
+
+def _by_size(study: AblationStudy, families: Mapping[str, list[Arm]], test: str) -> Panel:
+    lines = [
+        Line(short_name(family), [_point(study, arm, test, arm.parameters) for arm in arms])
+        for family, arms in families.items()
+    ]
+    caption = (
+        f"Raters trained here on {study.most_equal:,} pairs of {short_name(study.reference)}; "
+        "others as they are. Bars and bands: 95 % intervals, by test prompt."
+    )
+    drawn = figures.scaling(lines, _references(study, test), "parameters", write_size)
+    return Panel("Agreement by model size", caption, drawn)
+
+
+def _point(
+    study: AblationStudy, arm: Arm, test: str, value: int | None
+) -> tuple[float, Any, Sequence[float]]:
+    cell = study.cell(arm.name, test)
+    return float(value or 0), cell.agreement, cell.seeds
+
+
+def _references(study: AblationStudy, test: str) -> list[tuple[str, float]]:
+    return [
+        (short_name(arm.name), study.cell(arm.name, test).agreement.mean)
+        for arm in study.ready
+        if arm.family is None
+    ]
 
 
 def _file_name(rater: str, test: str, taken: Mapping[str, Any]) -> str:
     name = f"{rater}_{test}"
     readable = re.sub(r"[^-\w]+", "-", name, flags=re.ASCII)[:80]
-    # Some file systems take a and A for one.
+    # Some file systems ignore case.
     is_taken = readable.lower() in {other.lower() for other in taken}
     return f"{readable}-{digest(rater, test)[:8]}" if is_taken or readable != name else readable
-
-
-def _curves(study: AblationStudy, rater: str, test: str) -> list[_Curve]:
-    found: dict[str, _Curve] = {}
-    for arm in sorted(study.trained(rater), key=lambda arm: arm.pairs_used or 0):
-        cell, used = study.cell(arm.name, test), arm.pairs_used or 0
-        curve = found.setdefault(str(arm.variant), _Curve(str(arm.variant), [], None))
-        if arm.equal:
-            curve.equal.append((used, cell.agreement, cell.seeds))
-        if arm.natural:
-            natural = (used, cell.agreement)
-            found[str(arm.variant)] = _Curve(curve.variant, curve.equal, natural)
-    order = list(dict.fromkeys(str(arm.variant) for arm in study.trained(rater)))
-    return [found[variant] for variant in order]
-
-
-def _draw(
-    axes: Any,
-    curves: Sequence[_Curve],
-    banded: Sequence[_Curve],
-    flat: Sequence[tuple[str, float]],
-    names: Sequence[str],
-) -> None:
-    axes.axhline(0.5, color=FAINT, linewidth=1.2, zorder=0.6)
-    handles: list[Any] = []
-    for place, curve in enumerate(curves):
-        color, marker = SERIES[place % len(SERIES)], MARKERS[place // len(SERIES) % 5]
-        x = [used for used, *_ in curve.equal]
-        mean = [interval.mean for _, interval, _ in curve.equal]
-        if curve in banded:
-            _, low, high = bounds([interval for _, interval, _ in curve.equal])
-            axes.fill_between(x, low, high, color=color, alpha=0.09, linewidth=0)
-        seeds = [(used, value) for used, _, values in curve.equal for value in values]
-        if seeds:
-            axes.scatter(*zip(*seeds, strict=True), s=7, color=color, alpha=0.45, linewidth=0)
-        handles += axes.plot(x, mean, marker=marker, color=color, markersize=4, linewidth=1.5)
-        if curve.natural is not None:
-            used, interval = curve.natural
-            axes.plot(
-                [*x[-1:], used], [*mean[-1:], interval.mean], color=color, linewidth=0.9,
-                linestyle=":",
-            )  # fmt: skip
-            axes.plot(
-                [used], [interval.mean], marker=marker, color=color, markersize=6,
-                markerfacecolor="none", linewidth=0,
-            )  # fmt: skip
-    handles += level_lines(axes, [value for _, value in flat])
-    sizes = [used for curve in curves for used, *_ in curve.equal]
-    sizes += [curve.natural[0] for curve in curves if curve.natural is not None]
-    scale_sizes(axes, sizes, _short_count)
-    axes.grid(axis="y")
-    axes.set_xlabel("training pairs")
-    axes.set_ylabel("agreement")
-    legend(axes, handles, names)
 
 
 def _short_count(value: float) -> str:
@@ -143,51 +124,38 @@ def _short_count(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _lead(study: AblationStudy) -> str:
+def _summary(study: AblationStudy) -> str:
     """The reference first: the best of several variants is the best in part by luck."""
     rater, test = study.trained_raters[0], study.headline[0]
-    rows = study.matrix(rater, natural=False)
-    arm = next(arm for arm, _ in rows if arm.variant == study.reference)
+    matrix = study.matrices()[0]
+    arm = next(arm for arm, _ in matrix.rows if arm.variant == study.reference)
     cell = study.cell(arm.name, test)
-    where = (
-        "the better of two random stories"
-        if test == TRUTH
-        else f"the chosen story in the test pairs of {clean_name(test)}"
-    )
     text = (
         f"Trained on {arm.pairs_used:,} pairs of {clean_name(study.reference)}, "
-        f"{clean_name(rater)} finds {where} in {cell.agreement.mean:.1%}"
+        f"{clean_name(rater)} agrees with the labels on {cell.agreement.mean:.1%} of the test "
+        f"pairs of {clean_name(test)}"
     )
     if math.isfinite(cell.agreement.low):
         text += f" (95 % interval {cell.agreement.low:.1%} to {cell.agreement.high:.1%})"
     text += f" and prefers the longer story in {cell.prefers_longer.mean:.1%}."
     others = [
-        contrast
-        for contrast in study.contrasts
-        if (contrast.rater, contrast.test, contrast.natural) == (rater, test, False)
+        one.comparison
+        for one in study.contrasts
+        if (one.axis, one.test, one.comparison.reference) == ("variant", test, arm.name)
+        and one.comparison.rater in [other.name for other, _ in matrix.rows]
     ]
-    if not others:
-        return text
-    clear = [contrast for contrast in others if contrast.comparison.is_clear]
-    if not clear:
-        return f"{text} No other variant with as many pairs differs from it beyond noise."
-    found = ", ".join(
-        f"{clean_name(one.variant)} ({one.comparison.difference.mean:+.1%})"
-        for one in sorted(clear, key=lambda one: one.comparison.difference.mean)
-    )
-    return (
-        f"{text} With as many pairs {len(clear)} of {len(others)} other variants differ from it "
-        f"beyond noise: {found}."
-    )
-
-
-@dataclass(frozen=True)
-class _Matrix:
-    """A table of the page: a rater's rows at one size."""
-
-    rater: str
-    natural: bool
-    rows: list[tuple[AblationArm, list[Cell]]]
+    if others:
+        significant = sorted(
+            (one for one in others if one.is_clear), key=lambda one: one.difference.mean
+        )
+        found = ", ".join(
+            f"{clean_name(one.rater)} ({one.difference.mean:+.1%})" for one in significant
+        )
+        text += (
+            f" With as many pairs {len(significant)} of {len(others)} other variants differ from "
+            f"it significantly{': ' if found else ''}{found}."
+        )
+    return text
 
 
 def render_ablation(
@@ -206,9 +174,9 @@ def render_ablation(
     Args:
         title: heading of the page.
         study: its figures.
-        panels: from `draw_curves`.
+        panels: from `draw_panels`.
         label_sources: of the test pairs.
-        variants: keys of each variant that differ, by its name.
+        variants: the keys of each variant that differ, by its name.
         training_pairs: how many there are, by variant.
         funnels: steps by variant; empty for a ready pairs file.
         manifests: name and text of what made the page.
@@ -216,21 +184,15 @@ def render_ablation(
     Raises:
         MissingExtraError: jinja2 is not installed.
     """
-    matrices = [
-        _Matrix(rater, natural, rows)
-        for rater in study.trained_raters
-        for natural in (False, True)
-        if (rows := study.matrix(rater, natural=natural))
-    ]
     return render(
         "ablation_page.html",
         title=title,
         label_sources=label_sources,
-        lead=_lead(study),
+        summary=_summary(study),
         study=study,
         has_truth=TRUTH in study.headline,
         panels=[panel.figure for panel in panels.values()],
-        matrices=matrices,
+        matrices=study.matrices(),
         variants={
             name: ", ".join(f"{key}: {value}" for key, value in keys.items()) or "the shared rules"
             for name, keys in variants.items()

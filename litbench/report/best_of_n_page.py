@@ -1,7 +1,7 @@
 """best_of_n.html: what choosing the story with the highest reward among n brings."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from litbench.metrics.best_of_n import Choice
 from litbench.metrics.intervals import Interval
@@ -10,31 +10,24 @@ from litbench.report.document import Panel, render, short_name
 from litbench.text import clean_name
 
 
-def draw_panels(
-    choices: Sequence[Choice], rater: str, second: str | None, x_axis: Literal["n", "kl"]
-) -> dict[str, Panel]:
+def draw_panels(choices: Sequence[Choice], rater: str, second: str | None) -> dict[str, Panel]:
     """The plots of a curve: `gain`, `length` and, with a second rater, `second_gain`, `second`.
 
     Args:
         choices: from `litbench.metrics.best_of_n`.
         rater: name of the rater that chooses.
         second: name of the second one.
-        x_axis: n, or the bound on the divergence.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    is_n = x_axis == "n"
-    label = "n, stories chosen from" if is_n else "log n - (n - 1)/n, nats"
 
     def plot(name: str, of: str, level: float, y_label: str) -> figures.Drawing:
         told: list[tuple[float, Interval]] = [
-            (one.n if is_n else one.kl, getattr(one, of))
-            for one in choices
-            if getattr(one, of) is not None
+            (one.n, getattr(one, of)) for one in choices if getattr(one, of) is not None
         ]
         lines = [(short_name(name), told)]
-        return figures.best_of_n(lines, level, label, y_label, by_factor=is_n)
+        return figures.best_of_n(lines, level, "n, stories chosen from", y_label, by_factor=True)
 
     band = " Band: its 95 % interval, by prompt."
     panels = {

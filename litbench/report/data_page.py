@@ -21,7 +21,7 @@ from litbench.errors import DataError
 from litbench.metrics.intervals import Interval
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, render
-from litbench.report.pair_profile import SIDES, Lengths, Profile, SplitProfile, Tally
+from litbench.report.pair_profile import SIDES, Lengths, Profile, SplitProfile, ValueCounts
 
 # Fein et al. (2025), 3.2 and 3.3; the share is before pruning, of all pairs.
 PAPER_SHARE_LONGER = 0.6525
@@ -41,7 +41,6 @@ _LONGEST_EXAMPLE = 600
 _CALENDAR_STEPS = 48
 # 1900 and 2100 as days since 1970: a time beyond is a fault of the source and drawn at the edge.
 _CALENDAR = (-25_567, 47_482)
-_USES = ((1, "1"), (2, "2"), (3, "3"), (4, "4"), (5, "5-8"), (9, "9-16"), (17, "17+"))
 # Shown in their own sections.
 _TOLD_ELSEWHERE = ("funnel", "lengths", "stories", "leakage", "digest")
 # What keys of a manifest's counts mean, where they do not say so themselves.
@@ -70,14 +69,6 @@ class Step:
     title: str
     counted: str
     examples: list[Removed]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table of counts: the names of its columns, and rows of a name and their cells."""
-
-    columns: list[str]
-    rows: list[tuple[str, list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -176,36 +167,20 @@ def _leaves(path: str, key: str, value: Any) -> list[tuple[str, Any]]:
     return [(path, value)]
 
 
-def _grid_of(counts: Mapping[str, Any]) -> Grid:
-    """Counts by two keys as columns and rows; by one key, or unequal ones, as a single column."""
-    inner = [value for value in counts.values() if isinstance(value, Mapping)]
-    flat = all(not isinstance(n, Mapping | list) for value in inner for n in value.values())
-    if inner and len(inner) == len(counts) and flat:
-        columns = list(dict.fromkeys(key for value in inner for key in value))
-        rows = [(row, [counts[row].get(key, "–") for key in columns]) for row in counts]
-        return Grid([str(column).replace("_", " ") for column in columns], rows)
-    return Grid(["count"], [(label, [n]) for label, n in flatten(counts)])
-
-
-def leakage_grids(leakage: Mapping[str, Any]) -> list[Grid]:
-    """What splits share, as tables.
+def leakage_rows(leakage: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What splits share, as rows of a table: kind, both splits, how many, pairs of either split.
 
     Args:
-        leakage: the counts of litbench.curation.leakage.LeakageReport, or a number per kind and
-            two splits.
+        leakage: the counts of litbench.curation.leakage.LeakageReport.
     """
-    shared = leakage.get("shared")
-    if not isinstance(shared, list):
-        return [_grid_of(leakage)]
-    by_kind: dict[str, dict[str, str]] = {}
-    for row in shared:
-        cells = by_kind.setdefault(str(row["kind"]).replace("_", "-"), {})
-        cells[f"{row['split_a']} and {row['split_b']}"] = (
-            f"{row['shared']:,} (in {row['pairs_a']:,} and {row['pairs_b']:,} pairs)"
+    return [
+        (
+            str(row["kind"]).replace("_", "-"),
+            f"{row['split_a']} and {row['split_b']}",
+            *(f"{row[name]:,}" for name in ("shared", "pairs_a", "pairs_b")),
         )
-    rest = {key: value for key, value in leakage.items() if key != "shared"}
-    others = [_grid_of(value) for value in rest.values() if isinstance(value, Mapping)]
-    return [_grid_of(by_kind), *others]
+        for row in leakage.get("shared", [])
+    ]
 
 
 def _length_rows(profile: Profile, buckets: int) -> list[LengthRow]:
@@ -232,7 +207,7 @@ def _length_rows(profile: Profile, buckets: int) -> list[LengthRow]:
     return rows
 
 
-def _widest(difference: Tally) -> int:
+def _widest(difference: ValueCounts) -> int:
     return max(abs(difference.least), abs(difference.most), 1)
 
 
@@ -240,9 +215,9 @@ def _month(day: int) -> str:
     return str(np.datetime64(day, "D").astype("datetime64[M]"))
 
 
-def _three(tally: Tally) -> str:
+def _three(values: ValueCounts) -> str:
     """Least, median and most."""
-    return f"{tally.least:,} / {tally.quantile(0.5):,} / {tally.most:,}" if tally.n else "–"
+    return f"{values.least:,} / {values.quantile(0.5):,} / {values.most:,}" if values.n else "–"
 
 
 def _glance(splits: Sequence[SplitProfile]) -> list[tuple[str, list[str], tuple[str, str]]]:
@@ -334,15 +309,15 @@ def _length_figures(profile: Profile, buckets: int) -> list[Figure]:
 
 
 def _calendar(
-    chosen: Tally, rejected: Tally
+    chosen: ValueCounts, rejected: ValueCounts
 ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, str]:
     """Stories of both sides per step of the calendar, the steps' edges in years, and their name."""
     months = [
-        np.clip(tally.values, *_CALENDAR)
+        np.clip(values.values, *_CALENDAR)
         .astype("datetime64[D]")
         .astype("datetime64[M]")
         .astype(np.int64)
-        for tally in (chosen, rejected)
+        for values in (chosen, rejected)
     ]
     both = np.concatenate(months)
     step, name = 1, "month"
@@ -351,17 +326,17 @@ def _calendar(
             step, name = wider, called
     edges = np.arange(both.min() // step, both.max() // step + 2)
 
-    def count(tally: Tally, of: np.ndarray) -> np.ndarray:
-        return np.histogram(of // step, edges, weights=tally.counts)[0]
+    def count(values: ValueCounts, of: np.ndarray) -> np.ndarray:
+        return np.histogram(of // step, edges, weights=values.counts)[0]
 
     return (count(chosen, months[0]), count(rejected, months[1])), 1970 + edges * step / 12, name
 
 
-def _alt(quantity: str, chosen: Tally, rejected: Tally) -> str:
+def _alt(quantity: str, chosen: ValueCounts, rejected: ValueCounts) -> str:
     parts = [
-        f"{side}: {tally.n:,} stories from {tally.least:,} to {tally.most:,}, median "
-        f"{tally.quantile(0.5):,}"
-        for side, tally in (("chosen", chosen), ("rejected", rejected))
+        f"{side}: {values.n:,} stories from {values.least:,} to {values.most:,}, median "
+        f"{values.quantile(0.5):,}"
+        for side, values in (("chosen", chosen), ("rejected", rejected))
     ]
     return f"Histogram of {quantity}. {'; '.join(parts)}."
 
@@ -370,8 +345,8 @@ def _distributions(split: SplitProfile) -> list[Figure]:
     chosen, rejected = (split.sides[side] for side in SIDES)
     once = "Each story once per side."
 
-    def on_log_axis(tally: Tally) -> np.ndarray:
-        return np.repeat(np.maximum(tally.values, 1), tally.counts)
+    def on_log_axis(values: ValueCounts) -> np.ndarray:
+        return np.repeat(np.maximum(values.values, 1), values.counts)
 
     found = [
         Figure(
@@ -386,9 +361,9 @@ def _distributions(split: SplitProfile) -> list[Figure]:
     if chosen.day.n and rejected.day.n:
         counts, edges, step = _calendar(chosen.day, rejected.day)
         alt = "Histogram of times of posting. " + "; ".join(
-            f"{side}: {_month(tally.least)} to {_month(tally.most)}, median "
-            f"{_month(tally.quantile(0.5))}"
-            for side, tally in (("chosen", chosen.day), ("rejected", rejected.day))
+            f"{side}: {_month(values.least)} to {_month(values.most)}, median "
+            f"{_month(values.quantile(0.5))}"
+            for side, values in (("chosen", chosen.day), ("rejected", rejected.day))
         )
         svg = figures.timeline(*counts, edges)
         found.append(Figure(f"Dates: {split.name}", f"By {step}. {once}", svg, alt=alt))
@@ -408,78 +383,6 @@ def _distributions(split: SplitProfile) -> list[Figure]:
 def _side_by_side(per_split: Sequence[Sequence[Figure]]) -> list[Figure]:
     """The same quantity of all splits in a row, one quantity after the other."""
     return [item for items in itertools.zip_longest(*per_split) for item in items if item]
-
-
-def _legend(name: str) -> str:
-    """A split's name as a picture can hold it: the drawing font has no other letters."""
-    return name.encode("ascii", "replace").decode()[:24]
-
-
-def _vote_figures(splits: Sequence[SplitProfile]) -> list[Figure]:
-    found = [
-        Figure(
-            f"Scores of both stories: {split.name}",
-            "The stronger a cell, the more pairs. Dotted: equal scores.",
-            figures.score_plane(split.score_cells, split.score_edges),
-            alt="Pairs by both scores; least, median and most of chosen stories: "
-            f"{_three(split.sides['chosen'].score)}; of rejected ones: "
-            f"{_three(split.sides['rejected'].score)}.",
-        )
-        for split in splits
-        if split.score_cells.any()
-    ]
-    leads = [split for split in splits if split.gap.n]
-    if leads:
-        least = -100 if min(split.gap.least for split in leads) < 0 else 0
-        edges = np.arange(least, 101, 5)
-        series = [
-            (_legend(s.name), np.histogram(s.gap.values, edges, weights=s.gap.counts)[0])
-            for s in leads
-        ]
-        found.append(
-            Figure(
-                "Lead of the chosen story",
-                "How far its score is above the other, as a share of its own.",
-                figures.shares(series, edges, "lead, % of the chosen score", "pairs"),
-                alt="Histogram of leads. "
-                + "; ".join(f"{s.name}: median {s.gap.quantile(0.5)} %" for s in leads),
-            )
-        )
-    return found
-
-
-def _repetition_figures(splits: Sequence[SplitProfile]) -> list[Figure]:
-    largest = "; ".join(
-        f"{split.name}: the largest 1 % of prompts hold {100 * split.share_of_largest(0.01):.1f} % "
-        f"of the pairs"
-        for split in splits
-    )
-    starts = np.array([start for start, _ in _USES])
-    series = []
-    for split in splits:
-        place = np.searchsorted(starts, split.uses.values, side="right") - 1
-        counts = np.bincount(place, weights=split.uses.counts, minlength=len(_USES))
-        series.append((_legend(split.name), counts / split.stories))
-    return [
-        Figure(
-            "Prompts",
-            "Share of the pairs that the largest prompts hold. Dotted: all prompts of equal size.",
-            figures.concentration(
-                [(_legend(split.name), split.pairs_per_prompt.repeated()) for split in splits]
-            ),
-            alt=f"Concentration of pairs in prompts. {largest}.",
-        ),
-        Figure(
-            "Stories",
-            "In how many pairs a story stands.",
-            figures.bars(series, [name for _, name in _USES], "pairs of a story"),
-            alt="Uses per story. "
-            + "; ".join(
-                f"{split.name}: mean {split.uses.mean:.2f}, most {split.uses.most:,}"
-                for split in splits
-            ),
-        ),
-    ]
 
 
 def _steps(
@@ -615,9 +518,7 @@ def render_data_report(
         distributions=_side_by_side([_distributions(split) for split in drawn]),
         has_days=any(split.sides[side].day.n for split in profile.splits for side in SIDES),
         has_scores=any(split.sides[side].score.n for split in profile.splits for side in SIDES),
-        vote_figures=_vote_figures(drawn),
-        repetition_figures=_repetition_figures(drawn),
-        leakage=leakage_grids(counts["leakage"]) if counts.get("leakage") else [],
+        leakage=leakage_rows(counts.get("leakage", {})),
         shows_examples=examples is not None,
         steps=_steps(
             funnel,

@@ -15,7 +15,7 @@ from typing import Any
 from litbench.artifact import Artifact
 from litbench.errors import MissingExtraError
 from litbench.metrics.intervals import Interval
-from litbench.metrics.leaderboard import write_dollars
+from litbench.metrics.printing import write_dollars
 from litbench.report.figures import Drawing
 from litbench.text import clean_name
 

@@ -14,6 +14,7 @@ from litbench.metrics.explanations import (
 )
 from litbench.report import figures
 from litbench.report.document import Panel, render, short_name
+from litbench.report.tables import latex_table
 from litbench.text import digest
 
 _EXAMPLES = 3
@@ -95,27 +96,47 @@ def draw_effects(study: ExplanationStudy) -> Panel | None:
     return Panel("Features of explanations and agreement", caption, drawn)
 
 
-def _lead(study: ExplanationStudy) -> str:
+def figure_8_latex(study: ExplanationStudy) -> str:
+    """The values that Figure 8 draws: features of explanations over all raters."""
+    columns = {
+        "feature": ("feature", ""),
+        "group": ("group", ""),
+        "rate": ("rate [95 %]", ".3f"),
+        "difference": ("difference [95 %]", ".3f"),
+        "p_holm": ("p (Holm)", ".3f"),
+        "published": ("published (LitBench, 5.2)", ".3f"),
+    }
+    (overall,) = study.at("all").values()
+    rows = [
+        vars(one) | {"published": PUBLISHED_PLOT_GAIN if one.feature == "plot" else None}
+        for one in overall
+    ]
+    caption = (
+        "Figure 8: agreement of verdicts whose explanation has the feature minus that of the "
+        "others, within raters, over all raters. The published difference is of other judges on "
+        "other pairs, without an interval."
+    )
+    return latex_table("figure8", caption, columns, rows)
+
+
+def _summary(study: ExplanationStudy) -> str:
     (overall,) = study.at("all").values()
     told = [one for one in overall if one.difference is not None]
-    clear = sorted(
-        (one for one in told if one.is_clear and one.difference is not None),
-        key=lambda one: -abs(one.difference.mean if one.difference else 0.0),
-    )
-    if not clear:
+    significant = [
+        (one.feature.replace("_", " "), one.difference.mean)
+        for one in told
+        if one.is_clear and one.difference is not None
+    ]
+    if not significant:
         return (
-            f"None of the {len(told)} features that can be told goes with agreement outside the "
-            "noise."
+            f"None of the {len(told)} features that can be told goes significantly with agreement."
         )
-    named = ", ".join(
-        f"{one.feature.replace('_', ' ')} ({100 * one.difference.mean:+.1f} points)"
-        for one in clear[:4]
-        if one.difference is not None
-    )
-    verb = "goes" if len(clear) == 1 else "go"
+    significant.sort(key=lambda item: -abs(item[1]))
+    named = ", ".join(f"{feature} ({100 * mean:+.1f} points)" for feature, mean in significant[:4])
+    verb = "goes" if len(significant) == 1 else "go"
     return (
-        f"{len(clear)} of {len(told)} features {verb} with a difference in agreement outside the "
-        f"noise, the largest: {named}."
+        f"{len(significant)} of {len(told)} features {verb} significantly with agreement, the "
+        f"largest: {named}."
     )
 
 
@@ -147,7 +168,7 @@ def render_explanations(
         "explanations_page.html",
         title=title,
         label_sources=label_sources,
-        lead=_lead(study),
+        summary=_summary(study),
         study=study,
         figure=None if panel is None else panel.figure,
         groups=[

@@ -554,18 +554,35 @@ def level_lines(axes: Any, values: Sequence[float]) -> list[Any]:
     ]
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of `scaling`.
+
+    Attributes:
+        name: in the legend.
+        points: by growing quantity: the quantity, agreement with its interval (drawn as a band),
+            agreement of each seed (drawn as dots).
+        last: a point that is reached by a dotted line and drawn as an open mark.
+        is_banded: whether the intervals are drawn.
+    """
+
+    name: str
+    points: Sequence[tuple[float, Interval, Sequence[float]]]
+    last: tuple[float, Interval] | None = None
+    is_banded: bool = True
+
+
 def scaling(
-    lines: Sequence[tuple[str, Sequence[tuple[float, Interval, Sequence[float]]]]],
+    lines: Sequence[Line],
     references: Sequence[tuple[str, float]],
     label: str,
     tick: Callable[[float], str],
 ) -> Drawing:
-    """Agreement against a quantity that grows, on a scale of logarithms (paper, Figure 5).
+    """Agreement against a quantity that grows, on a logarithmic scale (paper, Figures 5 and 6).
 
     Args:
-        lines: name and points by growing quantity: the quantity, agreement with its interval
-            (drawn as a band), agreement of each seed (drawn as dots).
-        references: name and agreement of raters without a place on the axis; horizontal lines.
+        lines: each with at least one point.
+        references: name and agreement of raters without a value on the axis; horizontal lines.
         label: the quantity with its unit.
         tick: writes a value of it.
     """
@@ -573,28 +590,35 @@ def scaling(
     def draw(axes: Any) -> None:
         axes.axhline(0.5, color=FAINT, linewidth=1.2, zorder=0.6)
         handles: list[Any] = []
-        for place, (_, points) in enumerate(lines):
-            color, marker = SERIES[place % 6], MARKERS[place // 6 % 5]
-            x = np.array([at for at, *_ in points], dtype=float)
-            mean, low, high = bounds([interval for _, interval, _ in points])
-            if len(points) > 1:
+        for index, line in enumerate(lines):
+            color, marker = SERIES[index % 6], MARKERS[index // 6 % 5]
+            x = np.array([at for at, *_ in line.points], dtype=float)
+            mean, low, high = bounds([interval for _, interval, _ in line.points])
+            if line.is_banded and len(line.points) > 1:
                 # Bands of many lines cover each other.
                 alpha = 0.16 if len(lines) < 4 else 0.09
                 axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
-            else:
+            elif line.is_banded:
                 axes.vlines(x, low, high, color=color, alpha=0.4, linewidth=3)
-            seeds = [(at, value) for at, _, values in points for value in values]
+            seeds = [(at, value) for at, _, values in line.points for value in values]
             if seeds:
                 axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
             handles += axes.plot(x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5)
+            if line.last is not None:
+                at, interval = line.last
+                axes.plot([x[-1], at], [mean[-1], interval.mean], color=color, linewidth=0.9,
+                          linestyle=":")  # fmt: skip
+                axes.plot([at], [interval.mean], marker=marker, color=color, markersize=6,
+                          markerfacecolor="none", linewidth=0)  # fmt: skip
         handles += level_lines(axes, [value for _, value in references])
-        scale_sizes(axes, [at for _, points in lines for at, *_ in points], tick)
+        values = [at for line in lines for at, *_ in line.points]
+        scale_sizes(axes, values + [line.last[0] for line in lines if line.last], tick)
         axes.grid(axis="y")
         axes.set_xlabel(label)
         axes.set_ylabel("agreement")
         legend(axes, handles, names)
 
-    names = [name for name, _ in (*lines, *references)]
+    names = [line.name for line in lines] + [name for name, _ in references]
     return drawing(f"scaling {label}", draw, 2.7 + legend_height(names))
 
 

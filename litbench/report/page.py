@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from litbench.artifact import without_runtime_keys
 from litbench.metrics.agreement import PairFacts, pair_scores
-from litbench.metrics.leaderboard import LeaderboardRow, noise_note, strata_note
+from litbench.metrics.comparisons import Change
+from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.metrics.printing import significance_note, strata_note
 from litbench.records import OUTCOMES
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, render, short_name
@@ -146,10 +148,10 @@ def _summary(rows: Sequence[LeaderboardRow], reference: str) -> Summary:
     if math.isfinite(best.agreement.low):
         text += f" (95 % interval {best.agreement.low:.1%} to {best.agreement.high:.1%})"
     if best.comparison is not None:
-        noise = "outside the noise" if best.comparison.is_clear else "within the noise"
+        found = "significant" if best.comparison.is_clear else "not significant"
         text += (
             f", {100 * best.comparison.difference.mean:+.1f} points against "
-            f"{clean_name(reference)}, {noise}"
+            f"{clean_name(reference)}, {found}"
         )
     return Summary(best.rater, text + ".")
 
@@ -165,6 +167,7 @@ def render_report(
     evaluation_manifest: Mapping[str, Any],
     pairs_manifest: Mapping[str, Any] | None,
     humans: Mapping[str, Any] | None = None,
+    changes: Sequence[Change] = (),
 ) -> str:
     """Render the page.
 
@@ -178,6 +181,7 @@ def render_report(
         evaluation_manifest: of eval/benchmark.py or eval/crossvalidate.py.
         pairs_manifest: of the program that wrote the pairs, where it left one.
         humans: of litbench.metrics.humans.humans_json, where people rated the stories one by one.
+        changes: the same raters in other evaluations of these pairs.
 
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.
@@ -199,7 +203,7 @@ def render_report(
     gaps = [(short_name(row.rater), row.by_gap) for row in shown if row.by_gap]
     agreement_plots = []
     if gaps:
-        caption = "Pairs by how much longer one story is, for raters that read. Dotted: a coin."
+        caption = "Pairs by how much longer one story is, for raters that read. Dotted: chance."
         agreement_plots.append(
             Figure("Agreement by length gap", caption, figures.by_length_gap(gaps))
         )
@@ -228,7 +232,8 @@ def render_report(
         reference=reference,
         judges=judges,
         humans=humans,
-        noise=noise_note(rows),
+        changes=changes,
+        noise=significance_note(rows),
         strata=strata_note(rows[0]),
         any_order=any(row.position_lean is not None for row in judges),
         any_pooled=any(row.pooled_agreement is not None for row in judges),

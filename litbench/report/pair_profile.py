@@ -18,14 +18,10 @@ from litbench.metrics.intervals import Interval, effective_clusters, jackknife_i
 from litbench.records import prompt_keys
 
 SIDES = ("chosen", "rejected")
-# Cells per axis of the plane of scores.
-_CELLS = 28
-# Of the scores it shows: beyond is no vote count, and floats are whole numbers no longer.
-_LARGEST = 10**15
 
 
 @dataclass(frozen=True)
-class Tally:
+class ValueCounts:
     """How often each value occurs.
 
     Attributes:
@@ -37,7 +33,9 @@ class Tally:
     counts: np.ndarray
 
     @classmethod
-    def of(cls, values: Sequence[Any] | np.ndarray, counts: Sequence[Any] | np.ndarray) -> "Tally":
+    def of(
+        cls, values: Sequence[Any] | np.ndarray, counts: Sequence[Any] | np.ndarray
+    ) -> "ValueCounts":
         """Sum the counts of equal values."""
         unique, place = np.unique(np.asarray(values, np.int64), return_inverse=True)
         summed = np.zeros(len(unique), np.int64)
@@ -85,7 +83,7 @@ class Lengths:
             one half; clustered by prompt.
     """
 
-    difference: Tally
+    difference: ValueCounts
     longer_wins: Interval
 
     def _pairs(self, where: np.ndarray) -> int:
@@ -134,7 +132,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class StoryTallies:
+class StoryCounts:
     """Values of the stories of one side, each story once.
 
     Attributes:
@@ -143,9 +141,9 @@ class StoryTallies:
         day: days since 1970 on which they were posted, of stories whose time is known.
     """
 
-    words: Tally
-    score: Tally
-    day: Tally
+    words: ValueCounts
+    score: ValueCounts
+    day: ValueCounts
 
 
 @dataclass(frozen=True)
@@ -164,22 +162,17 @@ class SplitProfile:
         gap: lead of the chosen score as a whole percentage of it, rounded down; 100 and more
             (a rejected score of zero or less) as 100. Pairs whose chosen score is known and
             above zero.
-        score_cells: pairs by score, (chosen, rejected), scores below 1 counted as 1;
-            shape (k, k).
-        score_edges: edges of the cells, whole numbers, the same for all splits; shape (k + 1,).
     """
 
     name: str
     pairs: int
     stories: int
-    words: Tally
+    words: ValueCounts
     both_sides: int
-    sides: Mapping[str, StoryTallies]
-    uses: Tally
-    pairs_per_prompt: Tally
-    gap: Tally
-    score_cells: np.ndarray
-    score_edges: np.ndarray
+    sides: Mapping[str, StoryCounts]
+    uses: ValueCounts
+    pairs_per_prompt: ValueCounts
+    gap: ValueCounts
 
     @property
     def prompts(self) -> int:
@@ -249,14 +242,6 @@ SELECT split, prompt,
     count(*) FILTER (WHERE chosen_n_words < rejected_n_words) AS shorter
 FROM {view} GROUP BY split, prompt ORDER BY split, prompt
 """
-# least and greatest pass over a null, so nulls go first.
-_CELL_COUNTS = """
-SELECT split, c.bin AS chosen, r.bin AS rejected, count(*)::BIGINT AS n
-FROM (SELECT * FROM pairs WHERE chosen_score IS NOT NULL AND rejected_score IS NOT NULL)
-JOIN bins c ON c.score = least(greatest(chosen_score, 1), $largest)
-JOIN bins r ON r.score = least(greatest(rejected_score, 1), $largest)
-GROUP BY ALL ORDER BY ALL
-""".replace("$largest", str(_LARGEST))
 
 
 def _columns(con: Any, query: str) -> dict[str, Any]:
@@ -268,8 +253,8 @@ def _columns(con: Any, query: str) -> dict[str, Any]:
     }
 
 
-def _tallies(con: Any, value: str, source: str, where: str = "true") -> dict[str, Tally]:
-    """Tally an expression per split, where it is not null."""
+def _value_counts(con: Any, value: str, source: str, where: str = "true") -> dict[str, ValueCounts]:
+    """ValueCounts an expression per split, where it is not null."""
     found = _columns(
         con,
         f"SELECT split, ({value})::BIGINT AS value, count(*)::BIGINT AS n FROM {source} "  # noqa: S608
@@ -278,7 +263,9 @@ def _tallies(con: Any, value: str, source: str, where: str = "true") -> dict[str
     places: dict[str, list[int]] = {}
     for place, split in enumerate(found["split"]):
         places.setdefault(split, []).append(place)
-    return {split: Tally.of(found["value"][at], found["n"][at]) for split, at in places.items()}
+    return {
+        split: ValueCounts.of(found["value"][at], found["n"][at]) for split, at in places.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -320,48 +307,29 @@ def _longer_wins(clusters: np.ndarray, counts: np.ndarray) -> Interval:
     return jackknife_interval(np.repeat(credit, times), np.repeat(np.repeat(clusters, 3), times))
 
 
-def _sizes(rows: _PromptRows) -> dict[str, Tally]:
+def _sizes(rows: _PromptRows) -> dict[str, ValueCounts]:
     """Sizes of the prompts of each split."""
     sizes = {}
     for split in set(rows.splits):
         here = rows.splits == split
-        per_prompt = Tally.of(rows.clusters[here], rows.counts[here].sum(1))
-        sizes[split] = Tally.of(per_prompt.counts, np.ones(len(per_prompt.counts)))
+        per_prompt = ValueCounts.of(rows.clusters[here], rows.counts[here].sum(1))
+        sizes[split] = ValueCounts.of(per_prompt.counts, np.ones(len(per_prompt.counts)))
     return sizes
 
 
 def _lengths(con: Any, view: str, rows: _PromptRows) -> dict[str | None, Lengths]:
     """Lengths per split, and of all under None."""
-    differences = _tallies(con, "chosen_n_words - rejected_n_words", view)
+    differences = _value_counts(con, "chosen_n_words - rejected_n_words", view)
     found: dict[str | None, Lengths] = {}
     for split, difference in differences.items():
         here = rows.splits == split
         found[split] = Lengths(difference, _longer_wins(rows.clusters[here], rows.counts[here]))
-    everything = Tally.of(
-        np.concatenate([tally.values for tally in differences.values()]),
-        np.concatenate([tally.counts for tally in differences.values()]),
+    everything = ValueCounts.of(
+        np.concatenate([part.values for part in differences.values()]),
+        np.concatenate([part.counts for part in differences.values()]),
     )
     found[None] = Lengths(everything, _longer_wins(rows.clusters, rows.counts))
     return found
-
-
-def _score_cells(con: Any, scores: Sequence[Tally]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Pairs per split by the scores of both sides, on one grid of whole-number edges."""
-    values = np.unique(np.clip(np.concatenate([tally.values for tally in scores]), 1, _LARGEST))
-    if not len(values):
-        return {}, np.zeros(0)
-    spaced = np.round(np.geomspace(values[0], values[-1] + 1, _CELLS + 1))
-    edges = np.unique(np.append(spaced, [values[0], values[-1] + 1]).astype(np.int64))
-    bins = np.searchsorted(edges, values, side="right") - 1
-    con.register("bins", pa.table({"score": values, "bin": bins}))
-    found = _columns(con, _CELL_COUNTS)
-    cells: dict[str, np.ndarray] = {}
-    for split, chosen, rejected, n in zip(
-        found["split"], found["chosen"], found["rejected"], found["n"], strict=True
-    ):
-        grid = cells.setdefault(split, np.zeros((len(edges) - 1,) * 2, np.int64))
-        grid[chosen, rejected] = n
-    return cells, edges
 
 
 def read_profile(pairs: Path, before_symmetry: Path | None = None) -> Profile:
@@ -371,7 +339,7 @@ def read_profile(pairs: Path, before_symmetry: Path | None = None) -> Profile:
         pairs: Parquet by the schema PAIRS.
         before_symmetry: the same without the last step, where it is known.
     """
-    nothing = Tally.of([], [])
+    nothing = ValueCounts.of([], [])
     con = duckdb.connect()
     try:
         # Arrow opens the files: DuckDB takes a star in a path for a pattern.
@@ -385,17 +353,17 @@ def read_profile(pairs: Path, before_symmetry: Path | None = None) -> Profile:
         lengths = {view: _lengths(con, view, rows[view]) for view in views}
         after, before = lengths["pairs"], lengths.get("wider", {})
         sizes = _sizes(rows["pairs"])
-        words = _tallies(con, "words", "stories")
-        uses = _tallies(con, "chosen + rejected", "stories")
-        both = _tallies(con, "1", "stories", "chosen > 0 AND rejected > 0")
+        words = _value_counts(con, "words", "stories")
+        uses = _value_counts(con, "chosen + rejected", "stories")
+        both = _value_counts(con, "1", "stories", "chosen > 0 AND rejected > 0")
         sides = {
             side: {
-                name: _tallies(con, name, "stories", f"{side} > 0")
+                name: _value_counts(con, name, "stories", f"{side} > 0")
                 for name in ("words", "score", "day")
             }
             for side in SIDES
         }
-        gaps = _tallies(
+        gaps = _value_counts(
             con,
             # Wide enough for any two scores; floor, since // rounds towards zero.
             "greatest(-100, least(100, floor(100.0 * (chosen_score::DOUBLE - rejected_score) "
@@ -404,14 +372,10 @@ def read_profile(pairs: Path, before_symmetry: Path | None = None) -> Profile:
             # least and greatest pass over a null.
             "chosen_score > 0 AND rejected_score IS NOT NULL",
         )
-        cells, edges = _score_cells(
-            con, [tally for side in SIDES for tally in sides[side]["score"].values()] or [nothing]
-        )
         sources = con.sql("SELECT DISTINCT label_source FROM pairs ORDER BY 1").fetchall()
         stories = con.sql("SELECT count(DISTINCT story_id) FROM stories").fetchall()[0][0]
     finally:
         con.close()
-    empty = np.zeros((max(len(edges) - 1, 0),) * 2, np.int64)
     splits = [
         SplitProfile(
             name=name,
@@ -420,7 +384,7 @@ def read_profile(pairs: Path, before_symmetry: Path | None = None) -> Profile:
             words=words[name],
             both_sides=both.get(name, nothing).n,
             sides={
-                side: StoryTallies(
+                side: StoryCounts(
                     **{part: sides[side][part].get(name, nothing) for part in sides[side]}
                 )
                 for side in SIDES
@@ -428,8 +392,6 @@ def read_profile(pairs: Path, before_symmetry: Path | None = None) -> Profile:
             uses=uses_of,
             pairs_per_prompt=sizes[name],
             gap=gaps.get(name, nothing),
-            score_cells=cells.get(name, empty),
-            score_edges=edges,
         )
         for name, uses_of in uses.items()
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from litbench.metrics.preferences import PreferenceStudy, UnitRow, counted_label
+from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.report import figures
 from litbench.report.document import Figure, Panel, render
 from litbench.text import digest
@@ -102,14 +102,13 @@ def _short(row: UnitRow) -> str:
     return text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 1]}…"
 
 
-def _lead(study: PreferenceStudy) -> str:
-    units = study.agreements[0]
-    clear = [row for row in study.units if row.is_clear]
+def _summary(study: PreferenceStudy) -> str:
+    significant = [row for row in study.units if row.is_significant]
     found = (
-        f"Linear in sparse units, held-out agreement is {units.agreement}. "
-        f"{len(clear)} of {len(study.units)} units count clearly"
+        f"Linear in sparse units, held-out agreement is {study.agreements[0].agreement}. "
+        f"{len(significant)} of {len(study.units)} units have a significant coefficient"
     )
-    return f"{found}." if not clear else f"{found}, most of all: {clear[0].label}."
+    return f"{found}: above all {significant[0].label}." if significant else f"{found}."
 
 
 def render_preferences(
@@ -155,11 +154,11 @@ def render_preferences(
         "preferences_page.html",
         title=title,
         label_sources=sorted(set(label_sources)),
-        lead=_lead(study),
+        summary=_summary(study),
         study=study,
         panels=[] if panel is None else [panel],
         examples=examples,
-        counted={row.unit: counted_label(row.surface) for row in study.units},
+        counted={row.unit: surface_label(row.surface) for row in study.units},
         warnings=warnings,
         manifests=manifests,
     )

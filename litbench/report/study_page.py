@@ -1,125 +1,159 @@
-"""study.html: what pairing rules buy and cost where the truth is known (see document.py)."""
+"""The files of a simulation study: study.csv, study.txt, study.html and its plots."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.csv as pa_csv
 
-from litbench.artifact import Artifact, write_json
-from litbench.metrics.pairing_rules import (
-    AMOUNTS,
-    OUTCOMES,
-    TRUTH,
-    Place,
-    Row,
-    Study,
-    study_json,
-    write_study_csv,
-)
+from litbench.artifact import Artifact
+from litbench.metrics.intervals import Interval
+from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.report.document import Panel, render, write_panels
-from litbench.text import clean_name
+from litbench.report.figures import INK, MARKERS, SERIES, bounds, drawing
+from litbench.text import aligned
+
+_PLOTTED = (
+    ("agreement", "equal", "agreement, equal n"),
+    ("agreement", "all", "agreement, all pairs"),
+    ("prefers_longer", "equal", "prefers the longer, equal n"),
+)
 
 
-def _lead(study: Study) -> str:
-    said = []
-    if study.checked:
-        count = {
-            outcome: sum(one.outcome == outcome for one in study.checked) for outcome in OUTCOMES
-        }
-        said.append(
-            f"Of {len(study.checked)} predictions {count['held']} held, {count['failed']} failed "
-            f"and {count['undecided']} are undecided."
-        )
-    ahead: dict[str, int] = {}
-    for place in study.worlds:
-        of = [one for one in study.at(place, "equal") if one.variant != TRUTH]
-        best = max(of, key=lambda one: one.figures["agreement"].mean)
-        ahead[best.variant] = ahead.get(best.variant, 0) + 1
-    name, times = max(ahead.items(), key=lambda item: item[1])
-    said.append(
-        f"At equal numbers of pairs, {clean_name(name)} teaches most about quality in {times} of "
-        f"{len(study.worlds)} worlds."
-    )
-    return " ".join(said)
+# The figures of one world, by variant, amount and measure.
+Figures = Mapping[tuple[str, str, str], Summary]
 
 
-def _name(place: Place, labels: Mapping[str, str]) -> str:
-    if place.value is None:
-        return place.group.replace("_", " ")
-    return f"{labels[place.group]} {place.at}"
+def group_worlds(summaries: Sequence[Summary]) -> dict[str, dict[str, Figures]]:
+    """The figures by sweep (`worlds` for single worlds), then by the label of the world."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in summaries:
+        group, label = one.world, f"{one.world} {one.value}"
+        if one.value is None:
+            group, label = "worlds", one.world
+        of = found.setdefault(group, {}).setdefault(label.removesuffix(".0"), {})
+        of[one.variant, one.amount, one.measure] = one
+    return found
 
 
-def render_study(
-    *,
-    title: str,
-    study: Study,
-    panels: Mapping[str, Panel],
-    about: Mapping[str, str],
-    labels: Mapping[str, str],
-    manifests: Mapping[str, str],
-    further: Mapping[str, str] | None = None,
-) -> str:
-    """Render the page.
+def variants_of(of: Figures) -> list[str]:
+    """In the order of the study."""
+    return list(dict.fromkeys(variant for variant, _, _ in of))
 
-    Args:
-        title: heading of the page.
-        study: its figures.
-        panels: from `draw_study`.
-        about: of each sweep and lone world, in words.
-        labels: the axis of each sweep.
-        manifests: name and text of what made the page.
-        further: measures that this study has beside the common ones, and their headings.
 
-    Raises:
-        MissingExtraError: jinja2 is not installed.
-    """
-    groups = {
-        group: [place for place in study.places if place.group == group]
-        for group in dict.fromkeys(place.group for place in study.places)
+def _signed(value: Interval | None) -> str:
+    if value is None or not np.isfinite(value.mean):
+        return ""
+    return f"{value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
+
+
+def table_rows(of: Figures, reference: str) -> list[list[str]]:
+    """The table of one world: a heading, then a row for every variant."""
+    rows = [[
+        "variant", "agreement, equal n", f"minus {reference}", "prefers the longer",
+        f"minus {reference}", "pairs are right", "chosen is longer", "pairs",
+        "agreement, all pairs", f"minus {reference}",
+    ]]  # fmt: skip
+    for name in variants_of(of):
+        longer, alone = of[name, "equal", "prefers_longer"], of[name, "all", "agreement"]
+        equal, size = of[name, "equal", "agreement"], of[name, "all", "pairs"].interval.mean
+        right, chosen = (of[name, "all", key].interval for key in ("right", "chosen_longer"))
+        rows.append([
+            name, str(equal.interval), _signed(equal.difference), str(longer.interval),
+            _signed(longer.difference), f"{right.mean:.3f}", f"{chosen.mean:.3f}", f"{size:,.0f}",
+            str(alone.interval), _signed(alone.difference),
+        ])  # fmt: skip
+    return rows
+
+
+def study_text(summaries: Sequence[Summary], reference: str) -> str:
+    """The figures for a terminal."""
+    text = "Agreement is with true quality on random pairs; means and 95 % intervals over seeds.\n"
+    for worlds in group_worlds(summaries).values():
+        for label, of in worlds.items():
+            equal = of[reference, "equal", "pairs"].interval.mean
+            longer = of[reference, "equal", "random_longer"].interval
+            text += f"\n{label}: equal n is {equal:,.0f} pairs; the better story is the longer in "
+            text += f"{longer}\n{aligned(table_rows(of, reference))}"
+    return text
+
+
+def draw_group(group: str, worlds: Mapping[str, Figures]) -> Panel:
+    """Three plots side by side, with a line for every variant."""
+    names = [name for name in variants_of(next(iter(worlds.values()))) if name != TRUTH] + [TRUTH]
+    labels = [label.removeprefix(f"{group} ").replace("_", " ") for label in worlds]
+    is_sweep, at = group != "worlds", np.arange(len(worlds))
+
+    def draw(axes: Any) -> None:
+        figure = axes.figure
+        axes.remove()
+        for own, (measure, amount, title) in zip(figure.subplots(1, 3), _PLOTTED, strict=True):
+            for place, name in enumerate(names):
+                mean, low, high = bounds(
+                    [w[name, amount, measure].interval for w in worlds.values()]
+                )
+                color = INK if name == TRUTH else SERIES[place % len(SERIES)]
+                x = at + (0.1 if is_sweep else 0.6) * (place / len(names) - 0.5)
+                own.vlines(x, low, high, color=color, alpha=0.4, linewidth=2)
+                own.plot(x, mean, color=color, linestyle="-" if is_sweep else "none",
+                         marker=MARKERS[place // len(SERIES) % 5], markersize=3.5)  # fmt: skip
+            own.set_xticks(at, labels)
+            if not is_sweep:
+                own.tick_params(axis="x", rotation=90)
+            own.set_title(title, fontsize=9, loc="left")
+            own.grid(axis="y")
+        legend = [name.replace("_", " ") for name in names]
+        figure.legend(own.lines, legend, loc="outside upper left", ncols=5)
+
+    caption = "Means and 95 % intervals over seeds; truth: trained on pairs labelled by quality."
+    title = group.replace("_", " ")
+    return Panel(title, caption, drawing(title, draw, 3.2 if is_sweep else 4.4, 9.0))
+
+
+def _csv_row(one: Summary) -> dict[str, Any]:
+    ends = {"": one.interval, "difference_": one.difference}
+    return {
+        **{key: getattr(one, key) for key in ("world", "value", "variant", "amount", "measure")},
+        **{
+            f"{name}{end}": None if interval is None else getattr(interval, end)
+            for name, interval in ends.items()
+            for end in ("mean", "low", "high")
+        },
     }
-    return render(
-        "study_page.html",
-        title=title,
-        # Every story is simulated; the page says so in its own words.
-        label_sources=[],
-        lead=_lead(study),
-        study=study,
-        truth=TRUTH,
-        amounts=AMOUNTS,
-        groups=groups,
-        names={place: _name(place, labels) for place in study.places},
-        about=about,
-        panels={name: panel.figure for name, panel in panels.items()},
-        further=further or {},
-        manifests=manifests,
-    )
 
 
 def write_study(
-    artifact: Artifact,
-    name: str,
-    *,
-    study: Study,
-    rows: Sequence[Row],
-    text: str,
-    page: str,
-    panels: Mapping[str, Panel],
+    artifact: Artifact, summaries: Sequence[Summary], title: str, reference: str
 ) -> None:
-    """Write what a study gives: `name`.parquet, .json, .csv, .txt, .html and its plots.
+    """Write all files but the rows.
 
     Args:
         artifact: takes the files.
-        name: of the files.
-        study: its figures.
-        rows: what they are made of, one for every world, seed, variant and amount.
-        text: for a terminal.
-        page: from `render_study`.
-        panels: from `draw_study`; their plots are `name`_PANEL.svg and .png.
+        summaries: of every world, variant, amount and measure.
+        title: heading of the page.
+        reference: the variant that differences are to.
+
+    Raises:
+        MissingExtraError: jinja2 or matplotlib is not installed.
     """
-    table = pa.Table.from_pylist([row.plain() for row in rows])
-    artifact.write(f"{name}.parquet", lambda path: pq.write_table(table, path))
-    artifact.write(f"{name}.json", lambda path: write_json(study_json(study), path))
-    artifact.write(f"{name}.csv", lambda path: write_study_csv(study, path))
-    artifact.write(f"{name}.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    write_panels(artifact, name, panels)
-    artifact.write(f"{name}.html", lambda path: path.write_text(page, encoding="utf-8"))
+    text, groups = study_text(summaries, reference), group_worlds(summaries)
+    panels = {group: draw_group(group, worlds) for group, worlds in groups.items()}
+    page = render(
+        "study_page.html",
+        title=title,
+        # The page itself says that everything is simulated.
+        label_sources=[],
+        n_seeds=summaries[0].interval.n,
+        tables={
+            group: {label: table_rows(of, reference) for label, of in worlds.items()}
+            for group, worlds in groups.items()
+        },
+        panels={name: panel.figure for name, panel in panels.items()},
+        manifests={"study": artifact.made_of()},
+    )
+    table = pa.Table.from_pylist([_csv_row(one) for one in summaries])
+    artifact.write("study.csv", lambda path: pa_csv.write_csv(table, path))
+    artifact.write("study.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    write_panels(artifact, "study", panels)
+    artifact.write("study.html", lambda path: path.write_text(page, encoding="utf-8"))

@@ -5,6 +5,7 @@ Both speak the same JSON: a post has `id`, `title`, `created_utc`, a comment `id
 anything is written, so that two stories of one author can be told without saying whose they are.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -35,8 +36,6 @@ STORY_ROWS = pa.schema(
         pa.field("edited_utc", pa.int64()),
         pa.field("over_18", pa.bool_()),
         pa.field("is_bot", pa.bool_()),
-        pa.field("prompt_created_utc", pa.int64()),
-        pa.field("score_settled", pa.bool_()),
     ]
 )
 
@@ -57,51 +56,37 @@ def is_bot(author: str | None) -> bool:
 
 
 def load_salt() -> str:
-    """The secret that authors' names are hashed with.
+    """The secret that authors' names are hashed with: LITBENCH_SALT, or else a file.
 
-    It is read from the environment variable LITBENCH_SALT, or else from a file in the user's
-    configuration folder that is made on first use, so that the same author has the same hash in
-    every source this user prepares. It is never written beside the data.
+    The file is made on first use in the user's configuration folder, so that the same author has
+    the same hash in every source this user prepares. It is never written beside the data.
 
     Raises:
-        ConfigError: the variable is shorter than 16 characters, or the file cannot be made.
+        ConfigError: the salt is shorter than 16 characters, or the file cannot be made.
     """
-    given = os.environ.get(SALT_VARIABLE)
-    if given is not None:
-        if len(given) < 16:
-            raise ConfigError(
-                f"{SALT_VARIABLE} is shorter than 16 characters: export a longer secret, such as "
-                "the output of openssl rand -hex 16"
-            )
-        return given
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    path = Path(base) / "litbench" / "salt"
+    path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "litbench" / "salt"
+    salt = os.environ.get(SALT_VARIABLE)
     try:
-        if not path.exists():
+        if salt is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Of two programs that start at once, the first to link wins, and both read its file.
-            draft = path.with_name(f".salt-{secrets.token_hex(8)}")
-            draft.touch(mode=0o600)
-            draft.write_text(secrets.token_hex(16), encoding="utf-8")
-            try:
-                path.hardlink_to(draft)
-            except FileExistsError:
-                pass
-            finally:
-                draft.unlink()
-        kept = path.read_text(encoding="utf-8").strip()
+            with contextlib.suppress(FileExistsError):
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(secrets.token_hex(16))
+            salt = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the salt for authors' names cannot be kept in {path} ({error}): export "
             f"{SALT_VARIABLE} instead"
         ) from error
-    if len(kept) < 16:
-        # An empty salt would hash names so that anyone could look them up.
+    if len(salt) < 16:
+        # Anyone could look up names hashed with an empty salt.
         raise ConfigError(
-            f"{path} holds fewer than 16 characters: remove it, and another salt is made (authors "
-            f"then get other hashes than before), or export {SALT_VARIABLE}"
+            f"the salt for authors' names in {SALT_VARIABLE} or {path} is shorter than 16 "
+            f"characters: export a longer {SALT_VARIABLE}, such as the output of openssl rand "
+            "-hex 16, or remove the file, and a new one is made (authors then get other hashes)"
         )
-    return kept
+    return salt
 
 
 def hash_author(author: str | None, salt: str) -> str | None:
@@ -124,12 +109,8 @@ def fullname(kind: str, value: str) -> str:
     return bare if bare.startswith(f"{kind}_") else f"{kind}_{bare}"
 
 
-def is_settled(
-    created_utc: int, score_utc: int | None, min_score_age_hours: float, *, hidden: bool = False
-) -> bool:
-    """Whether a score counts: the votes can be seen, and were read late enough after posting."""
-    if hidden:
-        return False
+def is_settled(created_utc: int, score_utc: int | None, min_score_age_hours: float) -> bool:
+    """Whether a score was read late enough after posting."""
     return min_score_age_hours <= 0 or (
         score_utc is not None and score_utc - created_utc >= min_score_age_hours * 3_600
     )
@@ -169,27 +150,26 @@ def story_row(
         raise DataError("created_utc is missing")
     score = number_of(comment, "score")
     hidden = bool(comment.get("score_hidden", False))
-    settled = is_settled(created, score_utc, min_score_age_hours, hidden=hidden)
+    if hidden or not is_settled(created, score_utc, min_score_age_hours):
+        score = None
     edited = comment.get("edited")
     author = text_of(comment, "author", needed=False)
+    prompt, text = text_of(post, "title"), text_of(comment, "body")
     return {
         "story_id": fullname("t1", text_of(comment, "id")),
         "prompt_id": fullname("t3", text_of(post, "id")),
-        "prompt": _unescape(text_of(post, "title")) if escaped else text_of(post, "title"),
-        "text": _unescape(text_of(comment, "body")) if escaped else text_of(comment, "body"),
+        "prompt": _unescape(prompt) if escaped else prompt,
+        "text": _unescape(text) if escaped else text,
         "source": source,
-        "score": score if settled else None,
+        "score": score,
         "score_utc": score_utc,
         "created_utc": created,
         "author": hash_author(author, salt),
-        "flair": prompt_tag(text_of(post, "title"))
-        or text_of(post, "link_flair_text", needed=False),
+        "flair": prompt_tag(prompt) or text_of(post, "link_flair_text", needed=False),
         # Reddit says false, or when; very old posts say true.
         "edited_utc": None if edited in (None, False, True) else number_of(comment, "edited"),
         "over_18": bool(post.get("over_18", False)),
         "is_bot": is_bot(author),
-        "prompt_created_utc": number_of(post, "created_utc"),
-        "score_settled": settled,
     }
 
 
@@ -201,6 +181,8 @@ def _unescape(text: str) -> str:
 def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
     """A field that is text; null where it is absent and not needed.
 
+    JSON lets half a surrogate pair by, which UTF-8 cannot hold: it becomes U+FFFD.
+
     Raises:
         DataError: it is missing or something else; the message names it and holds no value.
     """
@@ -210,11 +192,15 @@ def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
     if not isinstance(value, str):
         what = "is missing" if value is None else f"is a {type(value).__name__}, not text"
         raise DataError(f"{name} {what}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return value
 
 
 def number_of(thing: Mapping[str, Any], name: str) -> int | None:
-    """A field that is a whole number; null where it is absent.
+    """A field that is a whole number, or one as text, as in old archives; null where absent.
 
     Raises:
         DataError: it is something else; the message names it and holds no value.
@@ -223,29 +209,9 @@ def number_of(thing: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     try:
-        # Old archives hold times as text.
-        if isinstance(value, bool):
-            raise ValueError("true or false")
-        number = int(float(value)) if isinstance(value, float | str) else int(value)
-        if not -(1 << 63) <= number < 1 << 63:
-            raise ValueError("too large for 64 bits")
+        number = int(value) if isinstance(value, int) else int(float(value))
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(f"{name} is not a number") from error
+    if isinstance(value, bool) or not -(1 << 63) <= number < 1 << 63:
+        raise DataError(f"{name} is not a number")
     return number
-
-
-def mend(text: str) -> str:
-    """Text that UTF-8 can hold: JSON lets half a pair of surrogates by, which becomes U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def mend_row(row: dict[str, Any]) -> int:
-    """Mend all texts of a row in place (see `mend`); returns how many of them were broken."""
-    mended = {name: mend(value) for name, value in row.items() if isinstance(value, str)}
-    broken = sum(value is not row[name] for name, value in mended.items())
-    row.update(mended)
-    return broken

@@ -20,15 +20,8 @@ import pyarrow as pa
 from litbench.config import nearest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.records import (
-    PAIRS,
-    Column,
-    RejectedRows,
-    Schema,
-    empty_columns,
-    pair_id,
-)
-from litbench.tables import ROW, read_table
+from litbench.records import PAIRS, Column, Schema, check_prompt_ids, empty_columns, pair_id
+from litbench.tables import ROW, RejectedRows, read_table
 from litbench.text import count_words, digest
 
 RaterKind = Literal["person", "recorded"]
@@ -72,11 +65,14 @@ _ROWS = Schema(
         Column("item", "text", "what was asked, where a rating has several rows"),
         Column("explanation", "text", "what the rater wrote"),
     ),
-    key=("story_id", "rater", "item"),
+    # Which of several rows counts is decided among those that have a value.
+    key=(),
 )
 
 # Two means of the same ratings in another order differ by rounding.
 ROUNDING = 1e-9
+# The split of pairs without a label, so that nothing takes them for labelled ones.
+TIED = "tied"
 _WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
@@ -86,13 +82,15 @@ class RatingTable:
 
     Attributes:
         table: the file.
-        rater: column of the rater's name, or a template such as "{judge} prompt {eval_prompt}".
+        rater: column of the rater's name, or an SQL expression over the columns such as
+            "judge || ' prompt ' || eval_prompt".
         values: columns of numbers, or of yes and no (1 and 0); a row's value is their mean.
         item: column that tells the rows of one rater and story apart, such as the test that was
             asked or the prompt of the judge; the rating is the mean over them.
         story_id: column of the story.
         explanation: column of what the rater wrote.
         where: SQL condition on the file's rows.
+        encoding: of a text file, such as cp1252.
         lowest_is_best: the values are ranks, 1 the best; a rating is then the negative mean.
         least_share: least share of a rater's items that must have a value for a rating.
         slots: the rater's name is a place in a list, filled by another person from story to story.
@@ -105,6 +103,7 @@ class RatingTable:
     story_id: str = "story_id"
     explanation: str | None = None
     where: str | None = None
+    encoding: str = "utf-8"
     lowest_is_best: bool = False
     least_share: float = 1.0
     slots: bool = False
@@ -116,18 +115,11 @@ def story_digest(prompt: str, text: str) -> str:
 
 
 def _as_number(value: Any) -> float:
-    if isinstance(value, str):
-        word = value.strip().casefold()
-        return _WORDS[word] if word in _WORDS else _finite(float(word))
-    if isinstance(value, bool | int | float):
-        return _finite(float(value))
-    raise ValueError(f"a {type(value).__name__} where a rating belongs")
-
-
-def _finite(number: float) -> float:
-    if not math.isfinite(number):
+    if isinstance(value, str) and (word := value.strip().casefold()) in _WORDS:
+        return _WORDS[word]
+    if not isinstance(value, str | bool | int | float) or not math.isfinite(float(value)):
         raise ValueError("not a finite number")
-    return number
+    return float(value)
 
 
 def read_ratings(
@@ -140,9 +132,9 @@ def read_ratings(
 ) -> pa.Table:
     """Read a table of ratings.
 
-    A row without a value is set aside
-    where people rated; of a recorded judge it is an answer that could not be read, so that the
-    rating is null where less than `least_share` of the values are known.
+    A row without a value is rejected where people rated; of a recorded judge it is an answer that
+    could not be read, so that the rating is null where less than `least_share` of the values are
+    known.
 
     Args:
         how: the file and its columns.
@@ -150,7 +142,7 @@ def read_ratings(
         digests: `story_digest` of every story, None of one without text.
         rejected_rows: takes the rows that cannot be used.
         are_selected: the caller left stories out, so that rows about others are not selected; else
-            they are set aside.
+            they are rejected.
 
     Returns:
         Table by the schema RATINGS, in the order of rater and story.
@@ -163,9 +155,11 @@ def read_ratings(
         raise ConfigError("values: name the columns that hold the ratings")
     if not 0 < how.least_share <= 1:
         raise ConfigError(f"least_share is {how.least_share}: give a share above 0, at most 1")
-    columns = {"story_id": how.story_id, "rater": how.rater}
-    columns |= {} if how.item is None else {"item": how.item}
-    columns |= {} if how.explanation is None else {"explanation": how.explanation}
+    columns = {
+        name: getattr(how, name)
+        for name in ("story_id", "rater", "item", "explanation")
+        if getattr(how, name) is not None
+    }
     file = str(how.table)
     rows = read_table(
         how.table,
@@ -173,13 +167,14 @@ def read_ratings(
         columns=columns,
         rejected_rows=rejected_rows,
         where=how.where,
+        encoding=how.encoding,
         numbered=True,
     )
     for name in how.values:
         if name not in rows.column_names:
             raise DataError(f"{file}: no column '{name}': {nearest(name, rows.column_names)}")
-    given: dict[tuple[str, str], dict[str, tuple[float | None, str | None]]] = defaultdict(dict)
-    items: dict[str, set[str]] = defaultdict(set)
+    usable: dict[tuple[str, str, str], list[tuple[bool, str, float | None, dict[str, Any]]]]
+    usable = defaultdict(list)
     for row in rows.to_pylist():
         if row["story_id"] not in digests:
             if are_selected:
@@ -190,9 +185,20 @@ def read_ratings(
         value = _value_of(row, how.values, file, kind, rejected_rows)
         if value is None and kind == "person":
             continue
-        item = row["item"] or ""
-        items[row["rater"]].add(item)
-        given[row["rater"], row["story_id"]][item] = (value, row["explanation"])
+        content = digest(*(one for one in row.items() if one[0] != ROW))
+        key = (row["rater"], row["story_id"], row["item"] or "")
+        usable[key].append((value is None, content, value, row))
+    given: dict[tuple[str, str], dict[str, tuple[float | None, str | None]]] = defaultdict(dict)
+    items: dict[str, set[str]] = defaultdict(set)
+    for (rater, story, item), found_rows in usable.items():
+        # One with a value first, then the smallest by content, whatever the order of rows.
+        kept = min(found_rows, key=lambda one: one[:2])
+        for one in found_rows:
+            if one is not kept:
+                reason = "repeated row" if one[1] == kept[1] else "duplicate id"
+                rejected_rows.add(file, one[3][ROW], "story_id", reason, story)
+        items[rater].add(item)
+        given[rater, story][item] = (kept[2], kept[3]["explanation"])
     if not given:
         raise DataError(
             f"{file}: no rating of these stories: {rejected_rows.counts()}: check values"
@@ -261,20 +267,18 @@ def pair_rated_stories(
     means: Mapping[str, float],
     funnel: Funnel,
     *,
-    needs_text: bool,
     split: str,
     keep: Sequence[str] = (),
 ) -> pa.Table:
     """All pairs of rated stories within a prompt; chosen is the one with the higher mean.
 
     Stories with equal means are pairs here too, with sides that go by a hash and say nothing:
-    `gaps` tells them. A text that the source does not have is empty, with a length of 0.
+    they are in split `TIED`. A text that the source does not have is empty, with a length of 0.
 
     Args:
         stories: table by the schema RATED_STORIES.
         means: see `people_means`.
         funnel: gets the steps.
-        needs_text: leave out stories without text.
         split: name of the split.
         keep: further columns of the stories, to stand in the pairs once per side.
 
@@ -284,6 +288,7 @@ def pair_rated_stories(
     Raises:
         DataError: no pair can be made, or there is no such column to keep.
     """
+    check_prompt_ids(stories, "stories")
     for name in keep:
         if name not in stories.column_names:
             raise DataError(
@@ -292,10 +297,6 @@ def pair_rated_stories(
     rows = sorted(stories.to_pylist(), key=lambda row: row["story_id"])
     rated = [row for row in rows if row["story_id"] in means]
     funnel.add("rated", "rated by enough people", "stories", len(rated), len(rows) - len(rated))
-    if needs_text:
-        told = [row for row in rated if row["text"]]
-        funnel.add("text", "the text is known", "stories", len(told), len(rated) - len(told))
-        rated = told
     words = count_words(pa.array([row["text"] or "" for row in rated], pa.large_string()))
     by_prompt: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row, n_words in zip(rated, words.to_pylist(), strict=True):
@@ -316,7 +317,7 @@ def pair_rated_stories(
                 "prompt_id": one["prompt_id"],
                 "prompt": one["prompt"],
                 "label_source": "people",
-                "split": split,
+                "split": split if abs(gap) > ROUNDING else TIED,
             }
             for side, story in (("chosen", chosen), ("rejected", rejected)):
                 pair[side] = story["text"] or ""

@@ -1,0 +1,139 @@
+"""Figures as text, for a terminal."""
+
+import math
+from collections.abc import Sequence
+
+from litbench.metrics.annotators import ONE_ANNOTATOR, AnnotatorAgreement
+from litbench.metrics.comparisons import Comparison
+from litbench.metrics.intervals import Interval
+from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.records import OUTCOMES
+from litbench.text import clean_name
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of aligned columns: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for name, *cells in rows:
+        right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
+    return lines
+
+
+def write_dollars(value: float | None) -> str:
+    """An amount of dollars to the cent, or to two digits where it is less than ten cents."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
+
+
+def significance_note(rows: Sequence[LeaderboardRow]) -> str:
+    """Which differences from the reference are not significant; empty without a comparison."""
+    compared = [row.comparison for row in rows if row.comparison is not None]
+    if not compared:
+        return ""
+    reference = clean_name(compared[0].reference)
+    unclear = [clean_name(one.rater) for one in compared if not one.is_clear]
+    if not unclear:
+        return f"Every difference from {reference} is significant."
+    return (
+        f"Not significant: {len(unclear)} of {len(compared)} differences from {reference} "
+        f"({', '.join(unclear)}), which does not show that these raters are equal to it."
+    )
+
+
+def strata_note(row: LeaderboardRow) -> str:
+    """On how few pairs the strata by length stand, where they are not nearly all; else empty."""
+    longer, shorter, n = row.chosen_longer.n, row.chosen_shorter.n, row.agreement.n
+    if longer + shorter >= 0.8 * n:
+        return ""
+    return (
+        f"Of {n:,} pairs the chosen story is known to be the longer in {longer:,} and the shorter "
+        f"in {shorter:,}: agreement there says nothing of the others."
+    )
+
+
+def _difference(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "reference"
+    verdict = "" if comparison.is_clear else " (not significant)"
+    return f"{comparison.difference.mean:+.3f}{verdict}"
+
+
+def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
+    """The leaderboard; where raters were asked, with a second table about them."""
+    reference = next((clean_name(row.rater) for row in rows if row.comparison is None), "")
+    first = rows[0].agreement
+    table = [("rater", "agreement", "chosen longer", "shorter", f"vs {reference}")]
+    for row in rows:
+        strata = [
+            f"{of.mean:.3f}" if of.n else "-" for of in (row.chosen_longer, row.chosen_shorter)
+        ]
+        name = clean_name(row.rater)
+        table.append((name, str(row.agreement), strata[0], strata[1], _difference(row.comparison)))
+    blocks = [
+        f"agreement with the labels: {first.n:,} pairs, {first.clusters:,} prompts "
+        f"({first.effective_clusters:.0f} effective), 95 % intervals by prompt",
+        "\n".join(text_table(table)),
+        "\n".join(
+            f"{clean_name(row.rater)}: TRAINED ON {row.trained_on} OF THESE PROMPTS"
+            for row in rows
+            if row.trained_on
+        ),
+        strata_note(rows[0]),
+    ]
+    if judges := [row for row in rows if row.is_judge]:
+        blocks += ["\n".join(text_table(_judges_table(judges))), significance_note(rows)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _judges_table(rows: Sequence[LeaderboardRow]) -> list[list[str]]:
+    """Heading and rows; a column that is empty for every judge is left out."""
+
+    def share(values: Sequence[Interval | None]) -> list[str]:
+        return ["" if value is None else f"{value.mean:.3f}" for value in values]
+
+    def count(values: Sequence[float | None]) -> list[str]:
+        return [f"{value:,.0f}" if value else "" for value in values]
+
+    columns = {
+        "judge": [clean_name(row.rater) for row in rows],
+        "flip rate": share([row.flip_rate for row in rows]),
+        "first wins": share([row.position_lean for row in rows]),
+        "coverage": [f"{row.coverage:.3f}" for row in rows],
+        **{name: count([row.outcomes[name] for row in rows]) for name in OUTCOMES[2:]},
+        "words": count([row.explanation_words for row in rows]),
+        "tokens in": count([row.input_tokens for row in rows]),
+        "tokens out": count([row.output_tokens for row in rows]),
+        "$": ["" if row.cost_usd is None else write_dollars(row.cost_usd) for row in rows],
+    }
+    shown = [[title, *(cell or "-" for cell in of)] for title, of in columns.items() if any(of)]
+    return [list(cells) for cells in zip(*shown, strict=True)]
+
+
+def annotators_text(found: AnnotatorAgreement) -> str:
+    """Leave-one-out agreement of annotators and raters."""
+    one, gap = found.one_annotator, f" by {found.min_gap:g} or more" if found.min_gap else ""
+    table = [
+        ("", "agreement", f"vs {ONE_ANNOTATOR}"),
+        (ONE_ANNOTATOR, str(one), "reference"),
+        *(
+            (clean_name(row.rater), str(row.agreement), _difference(row.comparison))
+            for row in found.raters
+        ),
+    ]
+    lines = [
+        f"leave-one-out agreement with {found.annotators} annotators: {found.pairs:,} pairs, "
+        f"{one.clusters} prompts, {one.n:,} comparisons in which the others' means differ{gap}",
+        "",
+        *text_table(table),
+        "",
+        f"two annotators prefer the same story: {found.two_annotators}; Krippendorff's alpha "
+        f"{found.alpha:.3f}",
+    ]
+    if found.at_chance:
+        lines.append("two annotators agree no more than by chance: exceeding one says little")
+    if found.slots:
+        lines.append("names are positions in a list: one annotator stands for several people")
+    return "\n".join(lines)

@@ -1,0 +1,157 @@
+"""eval/report.py: evaluations of the same pairs compared, and the paper's tables as files."""
+
+import csv
+import json
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from litbench.errors import ConfigError, DataError
+from litbench.metrics.comparisons import holm, paired_difference
+from litbench.records import prompt_keys
+from litbench.tables import write_table
+
+THANKS = "\n\nEdit: thank you for the gold, kind stranger!"
+
+
+def rows_of(thanks):
+    """Forty pairs; in every third the chosen story thanks for gold."""
+    rows = []
+    for number in range(40):
+        chosen = "The river rose. " * (1 + number % 3) + (thanks if number % 3 == 0 else "")
+        rejected = "The river fell. " * (1 + number % 2)
+        rows.append({"chosen": chosen.strip(), "rejected": rejected.strip()})
+    return rows
+
+
+@pytest.fixture
+def evaluated(load_program, pair_table, tmp_path):
+    """Judge pairs by raters that need no training; returns the folder."""
+    benchmark = load_program("eval/benchmark.py")
+
+    def run(name, rows, raters=("longer", "talk")):
+        write_table(pair_table(rows), tmp_path / f"{name}.parquet")
+        benchmark.main(
+            benchmark.Config(
+                pairs=tmp_path / f"{name}.parquet", out=tmp_path / name,
+                raters={rater: {"kind": rater} for rater in raters}, reference=raters[0],
+            )
+        )  # fmt: skip
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture
+def report(load_program, tmp_path):
+    """Run the program; returns the folder."""
+    program = load_program("eval/report.py")
+
+    def run(evaluations, **options):
+        program.main(program.Config(evaluations=evaluations, out=tmp_path / "out", **options))
+        return tmp_path / "out"
+
+    return run
+
+
+def read_csv(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_evaluation_makes_a_page_and_no_tables(report, evaluated, capsys):
+    folder = evaluated("one", rows_of(THANKS))
+    out = report({"one": folder})
+    assert {path.name for path in out.iterdir()} == {"report.html", "manifest.json"}
+    assert 'id="comparison"' not in (out / "report.html").read_text("utf-8")
+    capsys.readouterr()
+    report({"one": folder})
+    assert "unchanged" in capsys.readouterr().out
+
+
+def test_a_difference_is_paired_and_clustered_by_prompt(report, pair_table, evaluated):
+    folders = {
+        "published": evaluated("published", rows_of(THANKS)),
+        "cut": evaluated("cut", rows_of("")),
+    }
+    out = report(folders)
+    rows = {row["rater"]: row for row in json.loads((out / "comparison.json").read_text())}
+    assert set(rows) == {"longer", "talk"}
+    with_talk = np.array([1.0 if number % 3 == 0 else 0.5 for number in range(40)])
+    clusters = prompt_keys(pair_table(rows_of("")))
+    expected, p_value = paired_difference(np.full(40, 0.5), with_talk, clusters)
+    talk = rows["talk"]
+    for end in ("mean", "low", "high"):
+        assert talk["difference"][end] == pytest.approx(getattr(expected, end), abs=1e-6)
+    assert talk["p_value"] == pytest.approx(p_value, abs=1e-6)
+    assert (talk["reference"], talk["evaluation"]) == ("published", "cut")
+    assert talk["after"]["mean"] == 0.5
+    both = [rows[name]["p_value"] for name in ("longer", "talk")]
+    assert [rows[name]["p_holm"] for name in ("longer", "talk")] == pytest.approx(
+        holm(both), abs=1e-6
+    )
+    page = (out / "report.html").read_text("utf-8")
+    assert 'id="comparison"' in page
+    assert f"{talk['difference']['mean']:.3f}" in page
+
+
+def test_the_order_of_the_pairs_does_not_matter(report, evaluated):
+    rows = [
+        {**row, "pair_id": f"pair{number:02d}", "prompt_id": f"p{number % 7}"}
+        for number, row in enumerate(rows_of(THANKS))
+    ]
+    out = report({"one": evaluated("one", rows), "other": evaluated("other", rows[::-1])})
+    for row in json.loads((out / "comparison.json").read_text()):
+        assert row["difference"]["mean"] == 0
+
+
+def test_tables_hold_every_rater_once_and_sizes_and_published_rows_that_are_named(
+    report, evaluated
+):
+    one = evaluated("one", rows_of(THANKS))
+    two = evaluated("two", rows_of(""), raters=("longer", "talk", "shorter"))
+    out = report(
+        {"one": one, "two": two}, tables=True, parameters={"shorter": 8.0e9},
+        families={"shorter": "f"}, published={"shorter": "bt-llama-8b"},
+    )  # fmt: skip
+    table = {row["rater"]: row for row in read_csv(out / "table3.csv")}
+    # The chosen story with thanks is longer, so that each rater differs.
+    assert set(table) == {"longer (one)", "longer (two)", "talk (one)", "talk (two)", "shorter"}
+    assert table["shorter"]["published_agreement"] == "0.78"
+    assert all(not row["published_agreement"] for name, row in table.items() if name != "shorter")
+    sized = {name: (row["parameters"], row["family"]) for name, row in table.items()}
+    assert sized.pop("shorter") == ("8000000000.0", "f")
+    assert set(sized.values()) == {("", "")}
+    assert ">8B<" in (out / "figure5.svg").read_text("utf-8")
+    for name in ("figure4", "figure5"):
+        ET.parse(out / f"{name}.svg")  # noqa: S314
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert r"\begin{tabular}" in (out / "table3.tex").read_text("utf-8")
+    out = report({"one": one}, tables=True, raters=["talk"])
+    assert [row["rater"] for row in read_csv(out / "table3.csv")] == ["talk"]
+
+
+def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
+    one = evaluated("one", rows_of(THANKS))
+    fewer = evaluated("fewer", rows_of(THANKS)[:30])
+    with pytest.raises(DataError, match="fewer has 30 pairs and one 40, 30 of them the same"):
+        report({"one": one, "fewer": fewer})
+    with pytest.raises(ConfigError, match="evaluations is empty"):
+        report({})
+    with pytest.raises(ConfigError, match=r"raters: 'longr' is no rater.*'longer'"):
+        report({"one": one}, raters=["longr"])
+    for key, value in (
+        ("parameters", {"longr": 1.0}), ("families", {"longr": "x"}),
+        ("published", {"longr": "gpt-4.1"}),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=rf"{key}: 'longr' is no rater.*'longer'"):
+            report({"one": one}, tables=True, **{key: value})
+    with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11' is no published row"):
+        report({"one": one}, tables=True, published={"longer": "gpt-4.11"})
+    write_table(pair_table(rows_of("")[::-1]), tmp_path / "one.parquet")
+    with pytest.raises(DataError, match=r"one.parquet has changed since .*one judged it"):
+        report({"one": one})
+    (fewer / "manifest.json").write_text('{"inputs": {}}', encoding="utf-8")
+    with pytest.raises(DataError, match=r"fewer: its manifest is of no evaluation"):
+        report({"fewer": fewer})
