@@ -12,7 +12,6 @@ are written, so that it can stand in a build.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from litbench.artifact import Artifact, read_manifest
@@ -34,7 +33,6 @@ class Config:
         train: pairs table of the training split, whatever its column split says.
         test: pairs table of the test split.
         must_be_clean: kinds that end the program with an error when shared; [] to report only.
-        near_duplicates: look for near-duplicates, which takes the longest.
         threshold: least similarity of near-duplicates, as in make_pairs.py.
         seed: seed of the hashes, as in make_pairs.py.
     """
@@ -46,32 +44,18 @@ class Config:
     must_be_clean: list[Kind] = field(
         default_factory=lambda: ["prompts", "stories", "near_duplicates"]
     )
-    near_duplicates: bool = True
     threshold: float = 0.8
     seed: int = 0
 
 
 def check(config: Config) -> dict[str, Path]:
     """Check what the types cannot; returns the inputs by their key."""
-    if config.near_duplicates:
-        check_threshold(config.threshold)
-    if "near_duplicates" in config.must_be_clean and not config.near_duplicates:
-        raise ConfigError(
-            "must_be_clean names near_duplicates, and near_duplicates is false: set it to true, or "
-            "take it out of the list"
-        )
+    check_threshold(config.threshold)
     if config.pairs is not None and config.train is None and config.test is None:
         return {"pairs": config.pairs}
     if config.pairs is None and config.train is not None and config.test is not None:
         return {"train": config.train, "test": config.test}
     raise ConfigError("give either pairs, a table with several splits, or both train and test")
-
-
-def read_splits(inputs: dict[str, Path]) -> dict[str, pa.Table]:
-    """The pairs of each split, the training split first."""
-    if "pairs" in inputs:
-        return by_split(read_table(inputs["pairs"], PAIRS))
-    return {name: read_table(path, PAIRS) for name, path in inputs.items()}
 
 
 def main(config: Config) -> None:
@@ -83,12 +67,9 @@ def main(config: Config) -> None:
         # Still not clean when it was not.
         report = LeakageReport(pq.read_table(path), read_manifest(config.out)["counts"])
     else:
-        report = leakage_report(
-            read_splits(inputs),
-            near_duplicates=config.near_duplicates,
-            threshold=config.threshold,
-            seed=config.seed,
-        )
+        tables = {name: read_table(path, PAIRS) for name, path in inputs.items()}
+        pairs = by_split(tables["pairs"]) if "pairs" in tables else tables
+        report = leakage_report(pairs, threshold=config.threshold, seed=config.seed)
         artifact.write(path.name, lambda part: write_table(report.found, part))
         artifact.counts = report.counts
         artifact.finish()

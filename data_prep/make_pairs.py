@@ -22,17 +22,12 @@ import pyarrow.parquet as pq
 
 from litbench.artifact import Artifact, is_output, read_manifest
 from litbench.config import as_plain, build, run_program
-from litbench.curation.engine import Engine, EngineName, open_engine
+from litbench.curation.engine import EngineName, open_engine
 from litbench.curation.funnel import Examples
 from litbench.curation.leakage import Kind, by_split, leakage_report
 from litbench.curation.near_duplicates import check_threshold
-from litbench.curation.pair_making import (
-    CuratedPairs,
-    PairRules,
-    check_stories_file,
-    make_keys,
-    read_stories,
-)
+from litbench.curation.pair_making import check_stories_file, make_keys, read_stories
+from litbench.curation.rules import PairRules
 from litbench.errors import ConfigError, DataError
 from litbench.tables import write_table
 
@@ -41,7 +36,7 @@ PAIRS, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
 
 @dataclass(kw_only=True)
 class Config(PairRules):
-    """The rules of `litbench.curation.pair_making.PairRules`, and these.
+    """The rules of `litbench.curation.rules.PairRules`, and these.
 
     Attributes:
         stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; Parquet is read from disk
@@ -52,7 +47,6 @@ class Config(PairRules):
         spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
         must_be_clean: kinds of leakage between the written splits that are an error: prompts,
             authors, stories, near_duplicates; looked for in memory.
-        examples_per_step: rows kept of each step in examples.jsonl.
         variants: name -> keys that differ; each is written into the folder of its name in `out`.
             The keys above are then what the variants share.
     """
@@ -63,7 +57,6 @@ class Config(PairRules):
     memory_limit: str | None = None
     spark: dict[str, str] = field(default_factory=dict)
     must_be_clean: list[Kind] = field(default_factory=list)
-    examples_per_step: int = 5
     variants: dict[str, dict[str, Any]] | None = None
 
     def check(self) -> None:
@@ -73,33 +66,6 @@ class Config(PairRules):
             check_threshold(self.drop_near_duplicates or 0.8)
         if self.must_be_clean and self.test_from is None and len(self.splits) < 2:
             raise ConfigError("must_be_clean needs two splits: give splits or test_from")
-        if self.examples_per_step < 0:
-            raise ConfigError(f"examples_per_step is {self.examples_per_step}: give 0 or more")
-
-
-def run_steps(engine: Engine, config: Config, artifact: Artifact) -> CuratedPairs:
-    """Run the steps in their order and write the tables."""
-    stories = read_stories(engine, config.stories)
-    examples = Examples(config.examples_per_step)
-    made = make_keys(engine, stories, config, examples=examples, where=str(config.stories))
-    made.check_not_empty()
-    tables = {PAIRS: made.after}
-    if config.symmetry_buckets is not None:
-        tables[BEFORE_SYMMETRY] = made.before
-    for name, keys in tables.items():
-        artifact.write(name, lambda path, keys=keys: made.write(keys, path))
-    artifact.write("examples.jsonl", examples.write)
-    artifact.counts = {
-        "funnel": made.funnel.plain(),
-        "lengths": {
-            "after": made.longer_share(made.after),
-            "before": made.longer_share(made.before),
-        },
-        "digest": digest_of(config.out / PAIRS),
-        "notes": made.notes,
-    }
-    check_leakage(config, artifact)
-    return made
 
 
 def digest_of(path: Path) -> str:
@@ -118,8 +84,6 @@ def digest_of(path: Path) -> str:
 def check_leakage(config: Config, artifact: Artifact) -> None:
     """Write what the splits share, and fail where they must not."""
     must = config.must_be_clean
-    if not must:
-        return
     report = leakage_report(
         by_split(pq.read_table(config.out / PAIRS)),
         near_duplicates="near_duplicates" in must,
@@ -138,17 +102,6 @@ def check_leakage(config: Config, artifact: Artifact) -> None:
     print(report)
 
 
-def counts_before(stories: Path) -> dict[str, Any] | None:
-    """The counts of the program that wrote the stories, for the report.
-
-    Null where the manifest beside the file does not belong to it.
-    """
-    if not (stories.parent / "manifest.json").is_file():
-        return None
-    manifest = read_manifest(stories.parent)
-    return manifest.get("counts", {}) if is_output(manifest, stories) else None
-
-
 def make_pairs(config: Config) -> None:
     """Check, run the steps, write the manifest."""
     config.check()
@@ -162,10 +115,31 @@ def make_pairs(config: Config) -> None:
     )
     if artifact.is_current():
         return
-    before = counts_before(config.stories)
+    # The counts of the program that wrote the stories, for the report.
+    before = None
+    if (config.stories.parent / "manifest.json").is_file():
+        manifest = read_manifest(config.stories.parent)
+        before = manifest.get("counts") if is_output(manifest, config.stories) else None
     limit, spark = config.memory_limit, config.spark
     with open_engine(config.engine, config.out, memory_limit=limit, spark=spark) as engine:
-        made = run_steps(engine, config, artifact)
+        stories, examples = read_stories(engine, config.stories), Examples()
+        made = make_keys(engine, stories, config, examples=examples, where=str(config.stories))
+        made.check_not_empty()
+        artifact.write(PAIRS, lambda path: made.write(made.after, path))
+        if config.symmetry_buckets is not None:
+            artifact.write(BEFORE_SYMMETRY, lambda path: made.write(made.before, path))
+        artifact.write("examples.jsonl", examples.write)
+        artifact.counts = {
+            "funnel": made.funnel.plain(),
+            "lengths": {
+                "after": made.longer_share(made.after),
+                "before": made.longer_share(made.before),
+            },
+            "digest": digest_of(config.out / PAIRS),
+            "notes": made.notes,
+        }
+    if config.must_be_clean:
+        check_leakage(config, artifact)
     if before is not None:
         artifact.counts["stories"] = before
     artifact.finish()

@@ -29,6 +29,7 @@ each with its `--part`, then once without, which puts everything together:
 """
 
 import functools
+import itertools
 import json
 import math
 import re
@@ -53,7 +54,6 @@ from litbench.evaluation import Job, VerdictParts, evaluate
 from litbench.metrics.ablation import (
     TRUTH,
     Arm,
-    ablation_json,
     ablation_rows,
     ablation_study,
     ablation_text,
@@ -61,6 +61,7 @@ from litbench.metrics.ablation import (
 )
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.csv_table import write_csv
+from litbench.metrics.leaderboard import plain
 from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
 from litbench.records import PAIRS, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_panels, render_ablation
@@ -92,7 +93,6 @@ class Config(PairRules):
         natural: train on all pairs of each variant, too.
         seeds: each draws the pairs and seeds the training.
         most_test_pairs: most test pairs of each test set, drawn by `seed`; null for all.
-        truth_pairs: number of random pairs labelled by quality, where it is known.
         title: heading of the page.
         part: which of several processes this is, such as 2/4: it does its share of the trainings
             and ends; null for all work.
@@ -112,7 +112,6 @@ class Config(PairRules):
     natural: bool = True
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     most_test_pairs: int | None = 4_000
-    truth_pairs: int = 4_000
     title: str = "LitBench ablation"
     part: str | None = None
     memory_limit: str | None = None
@@ -121,55 +120,47 @@ class Config(PairRules):
 # The config -----------------------------------------------------------------------------------
 
 
-def read_variants(config: Config) -> dict[str, PairRules | Path]:
-    """The rules or the pairs file of each variant, checked before any is made."""
-    if not config.variants:
-        raise ConfigError("variants is empty: name at least one, such as full: {}")
-    if config.reference is not None and config.reference not in config.variants:
-        raise ConfigError(
-            f"reference is '{config.reference}': give one of {', '.join(config.variants)}"
-        )
-    plain = as_plain(config)
-    shared = {key: plain[key] for key in as_plain(PairRules())}
-    found: dict[str, PairRules | Path] = {}
-    for name, keys in config.variants.items():
-        where = f"variants: {name}"
-        if "pairs" in keys:
-            if len(keys) > 1:
-                others = ", ".join(key for key in keys if key != "pairs")
-                raise ConfigError(
-                    f"{where}: rules do not change a ready pairs file: leave out {others}"
-                )
-            found[name] = Path(str(keys["pairs"]))
-            continue
-        if config.stories is None:
-            raise ConfigError(
-                f"{where}: no stories to make pairs of: give stories, or {{pairs: FILE}}"
-            )
-        rules = build(PairRules, {**shared, **keys}, where)
-        rules.check()
-        found[name] = rules
-    return found
-
-
 def check(config: Config) -> None:
     """Check what the types cannot."""
+    if (
+        not config.variants
+        or (config.reference or next(iter(config.variants))) not in config.variants
+    ):
+        raise ConfigError(
+            f"variants has {list(config.variants)} and reference is {config.reference}: name at "
+            "least one variant, such as full: {}, and as reference one of them"
+        )
     seeds = config.seeds
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise ConfigError(f"seeds is {seeds}: give whole numbers from 0, each once")
     if not config.pairs_used:
         raise ConfigError("pairs_used is empty: give amounts, such as [0.1, 0.3, 1.0]")
-    for key in ("most_test_pairs", "truth_pairs"):
-        value = getattr(config, key)
-        if value is not None and value < 1:
-            raise ConfigError(f"{key} is {value}: give at least 1")
+    if config.most_test_pairs is not None and config.most_test_pairs < 1:
+        raise ConfigError(f"most_test_pairs is {config.most_test_pairs}: give at least 1")
     if config.test_split is None and not config.test_pairs:
         raise ConfigError("test_split is null and test_pairs is empty: give one of them")
-    for name in config.test_pairs:
-        if name in (TRUTH, *config.variants):
-            raise ConfigError(f"test_pairs: '{name}' names another test set: rename it")
-    if TRUTH in config.variants:
-        raise ConfigError(f"variants: '{TRUTH}' names the test set by quality: rename the variant")
+    names = [TRUTH, *config.variants, *config.test_pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"'{name}' names two test sets: rename it in variants or test_pairs")
+
+
+def read_variants(config: Config) -> dict[str, PairRules | Path]:
+    """The rules or the pairs file of each variant, checked before any is made."""
+    plain = as_plain(config)
+    shared = {key: plain[key] for key in as_plain(PairRules())}
+    found: dict[str, PairRules | Path] = {}
+    for name, keys in config.variants.items():
+        where = f"variants: {name}"
+        if list(keys) == ["pairs"]:
+            found[name] = Path(str(keys["pairs"]))
+            continue
+        if "pairs" in keys or config.stories is None:
+            raise ConfigError(f"{where}: give {{pairs: FILE}} alone, or stories and rules")
+        rules = build(PairRules, {**shared, **keys}, where)
+        rules.check()
+        found[name] = rules
+    return found
 
 
 def read_entries(config: Config) -> list[tuple[RaterSpec, Arm, bool]]:
@@ -178,24 +169,12 @@ def read_entries(config: Config) -> list[tuple[RaterSpec, Arm, bool]]:
     for spec in parse_raters(config.raters):
         own = {key: spec.options.pop(key, None) for key in ("family", "parameters")}
         is_trained = checked_trainer(spec) is not None
-        if is_trained:
-            check_unseeded(spec.options, spec.where)
+        if is_trained and "seed" in spec.options:
+            raise ConfigError(f"{spec.where}.seed: leave it out, the ablation's seeds set it")
         entries.append((spec, Arm(spec.name, spec.name, **own), is_trained))
     if not any(is_trained for *_, is_trained in entries):
         raise ConfigError("raters: none of them can be trained: give one, as f: {kind: features}")
     return entries
-
-
-def check_unseeded(options: Mapping[str, Any], where: str) -> None:
-    """Refuse an entry, or a member of one, that sets the seed of its training."""
-    for key, value in options.items():
-        if key == "seed":
-            raise ConfigError(
-                f"{where}.seed is given, so that all trainings would have one seed: leave it out, "
-                "the key seeds of the ablation sets it"
-            )
-        if isinstance(value, Mapping):
-            check_unseeded(value, f"{where}.{key}")
 
 
 def share_of(part: str | None) -> slice:
@@ -247,7 +226,7 @@ def make_pairs(config: Config, what: PairRules | Path, path: Path) -> None:
         stories = read_stories(engine, config.stories)
         made = make_keys(engine, stories, what, where=str(config.stories))
         made.check_not_empty()
-        write_atomically(path, lambda part: made.write(made.after, part, "pairs"))
+        write_atomically(path, lambda part: made.write(made.after, part))
         write_json(made.funnel.plain(), funnel_path)
 
 
@@ -269,7 +248,7 @@ def truth_table(config: Config, folder: Path, tested: set[str]) -> pa.Table | No
         folder: for working files.
         tested: ids of the prompts to use.
     """
-    if config.stories is None:
+    if config.stories is None or not tested:
         return None
     with open_engine("duckdb", folder, memory_limit=config.memory_limit) as engine:
         stories = read_stories(engine, config.stories)
@@ -281,50 +260,43 @@ def truth_table(config: Config, folder: Path, tested: set[str]) -> pa.Table | No
                 f"{config.stories}: column quality holds {kind}, and it would be taken for the "
                 "truth about the stories: give numbers, or rename the column"
             )
-        known = stories.select("story_id", "prompt_id", quality=stories.quality.cast("float64"))
-        known = known.filter(known.quality.notnull())
-        rows = [
-            row
-            for row in engine.rows(known)
-            if row["prompt_id"] in tested and math.isfinite(row["quality"])
-        ]
-        pairs = draw_by_quality(rows, config.truth_pairs, config.seed)
-        ids = sorted({story for pair in pairs for story in pair})
-        if not ids:
-            return None
         columns = ("story_id", "prompt_id", "prompt", "text", "n_words")
-        needed = stories.filter(stories.story_id.isin(ids)).select(*columns)
-        story_of = {row["story_id"]: row for row in engine.rows(needed)}
+        known = stories.filter(stories.quality.notnull(), stories.prompt_id.isin(sorted(tested)))
+        known = known.select(*columns, quality=known.quality.cast("float64"))
+        rows = sorted(engine.rows(known), key=lambda row: (row["prompt_id"], row["story_id"]))
+    of: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if math.isfinite(row["quality"]):
+            of.setdefault(row["prompt_id"], []).append(row)
+    most = config.most_test_pairs
+    per_prompt = None if most is None else -(-most // max(len(of), 1))
+    random = np.random.default_rng(config.seed)
     found = []
-    for better, worse in pairs:
-        row = {name: story_of[better][name] for name in ("prompt_id", "prompt")}
-        row |= {"pair_id": pair_id(worse, better), "label_source": "planted", "split": TRUTH}
-        for side, story in (("chosen", story_of[better]), ("rejected", story_of[worse])):
-            row |= {f"{side}_{name}": story[name] for name in ("story_id", "n_words")}
-            row[side] = story["text"]
-        found.append(row)
-    table = pa.Table.from_pylist(found, schema=PAIRS.arrow())
-    return table.take(pa.array(sorted(order_of(table, config.seed)[: config.truth_pairs])))
-
-
-def draw_by_quality(
-    rows: Sequence[Mapping[str, Any]], count: int, seed: int
-) -> list[tuple[str, str]]:
-    """Ids of the better and the worse story of at least `count` random pairs, where there are."""
-    of: dict[str, list[Mapping[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: (row["prompt_id"], row["story_id"])):
-        of.setdefault(row["prompt_id"], []).append(row)
-    random = np.random.default_rng(seed)
-    per_prompt = -(-count // max(len(of), 1))
-    pairs = []
     for members in of.values():
         firsts, seconds = np.triu_indices(len(members), 1)
         for place in random.permutation(len(firsts))[:per_prompt]:
             both = members[firsts[place]], members[seconds[place]]
-            low, high = sorted(both, key=lambda row: row["quality"])
-            if low["quality"] < high["quality"]:
-                pairs.append((high["story_id"], low["story_id"]))
-    return pairs
+            worse, better = sorted(both, key=lambda row: row["quality"])
+            if worse["quality"] < better["quality"]:
+                found.append(
+                    {
+                        "pair_id": pair_id(worse["story_id"], better["story_id"]),
+                        "prompt_id": better["prompt_id"],
+                        "prompt": better["prompt"],
+                        "label_source": "planted",
+                        "split": TRUTH,
+                        "chosen": better["text"],
+                        "chosen_story_id": better["story_id"],
+                        "chosen_n_words": better["n_words"],
+                        "rejected": worse["text"],
+                        "rejected_story_id": worse["story_id"],
+                        "rejected_n_words": worse["n_words"],
+                    }
+                )
+    if not found:
+        return None
+    table = pa.Table.from_pylist(found, schema=PAIRS.arrow())
+    return table.take(pa.array(sorted(order_of(table, config.seed)[:most])))
 
 
 def order_of(pairs: pa.Table, seed: int) -> list[int]:
@@ -344,20 +316,15 @@ def subsample_test(pairs: pa.Table, most: int | None, seed: int) -> pa.Table:
     return pairs.take(pa.array(sorted(sorted(range(len(keys)), key=keys.__getitem__)[:most])))
 
 
-def check_apart(train: Mapping[str, pa.Table], test: Mapping[str, pa.Table]) -> None:
+def check_apart(train: Mapping[str, PairsFile], test: Mapping[str, PairsFile]) -> None:
     """Check that no variant trains on a prompt of any test set."""
-    trained_on = {name: set(prompt_keys(table)) for name, table in train.items()}
-    for tested, table in test.items():
-        keys = prompt_keys(table)
-        for name, known in trained_on.items():
-            shared = known.intersection(keys)
-            if shared:
-                prompts = dict(zip(keys, table["prompt"].to_pylist(), strict=True))
-                raise DataError(
-                    f"{len(shared)} test prompts of {tested} are trained on in variant {name}, "
-                    f"such as {prompts[min(shared)]!r:.80}: split both by one rule (seed, splits, "
-                    "test_from), or give other test_pairs"
-                )
+    trained_on = {name: set(prompt_keys(one.keys)) for name, one in train.items()}
+    for (tested, one), (name, known) in itertools.product(test.items(), trained_on.items()):
+        if shared := known.intersection(prompt_keys(one.keys)):
+            raise DataError(
+                f"{len(shared)} test prompts of {tested} are trained on in variant {name}: split "
+                "both by one rule (seed, splits, test_from), or give other test_pairs"
+            )
 
 
 # The work -------------------------------------------------------------------------------------
@@ -380,16 +347,11 @@ def list_arms(
 ) -> list[tuple[RaterSpec, Arm]]:
     """All arms, by variant in the order of the config, then by size; ready raters first."""
     least = min(totals.values())
-    equal = [count_pairs(amount, least) for amount in config.pairs_used]
-    if len(set(equal)) < len(equal):
-        raise ConfigError(
-            f"pairs_used {config.pairs_used} names a number of pairs twice ({equal}): give amounts "
-            "that differ"
-        )
+    equal = {count_pairs(amount, least) for amount in config.pairs_used}
     arms = [(spec, arm) for spec, arm, is_trained in entries if not is_trained]
     for variant, total in totals.items():
         for spec, base, is_trained in entries:
-            sizes = {*equal, *([total] if config.natural else [])}
+            sizes = equal | {total} if config.natural else equal
             for used in sorted(sizes) if is_trained else ():
                 arm = replace(
                     base,
@@ -400,10 +362,6 @@ def list_arms(
                     natural=config.natural and used == total,
                 )
                 arms.append((spec, arm))
-    names = [arm.name for _, arm in arms]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two raters are {name} in the verdicts: rename one of them")
     return arms
 
 
@@ -449,23 +407,19 @@ def main(config: Config) -> None:
     if config.test_split is not None:
         own = {name: read_split(paths[name], config.test_split, name) for name in variants}
     sources = own | {name: read_split(paths[name], None, name) for name in config.test_pairs}
-    check_apart(
-        {name: one.keys for name, one in train.items()},
-        {name: one.keys for name, one in sources.items()},
-    )
+    check_apart(train, sources)
     tests = {
         name: one.with_texts(subsample_test(one.keys, config.most_test_pairs, config.seed))
         for name, one in sources.items()
     }
     tested = {prompt for one in own.values() for prompt in one.keys["prompt_id"].to_pylist()}
-    truth = truth_table(config, folder, tested) if tested else None
+    truth = truth_table(config, folder, tested)
     if truth is not None:
         tests[TRUTH] = truth
     test, test_sets = join_test_sets(tests)
 
     totals = {name: one.keys.num_rows for name, one in train.items()}
     arms = list_arms(config, entries, totals)
-    order = functools.cache(lambda variant, seed: order_of(train[variant].keys, seed))
     judged = fingerprint(
         *(test[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected"))
     )
@@ -474,7 +428,7 @@ def main(config: Config) -> None:
         source = train[str(arm.variant)]
         if arm.natural:
             return source.with_texts(source.keys)
-        rows = order(arm.variant, seed)[: arm.pairs_used]
+        rows = order_of(source.keys, seed)[: arm.pairs_used]
         return source.with_texts(source.keys.take(pa.array(rows)))
 
     jobs: list[tuple[Job, Arm]] = []
@@ -503,14 +457,12 @@ def main(config: Config) -> None:
 
     credits: dict[str, list[np.ndarray]] = {}
     records: dict[str, list[dict[str, Any]]] = {}
-    kinds: dict[str, str] = {}
     verdicts = []
     mine = [job for job, _ in jobs][share]
     for job, table, record in evaluate(mine, parts):
         name = arm_of[job.label].name
         (scores,) = pair_scores(table, test)
         credits.setdefault(name, []).append(scores.credit)
-        kinds[name] = scores.kind
         records.setdefault(name, []).append(record)
         seconds = pa.nulls(table.num_rows, pa.float64())
         column = table.column_names.index("seconds")
@@ -522,14 +474,18 @@ def main(config: Config) -> None:
     artifact.write("verdicts.parquet", lambda path: write_table(pa.concat_tables(verdicts), path))
     artifact.write("test_pairs.parquet", lambda path: write_table(test, path))
     sized = [
-        replace(arm, parameters=arm.parameters or records[arm.name][0]["notes"].get("parameters"))
-        for _, arm in arms
+        replace(
+            arm,
+            kind=spec.kind,
+            parameters=arm.parameters or records[arm.name][0]["notes"].get("parameters"),
+        )
+        for spec, arm in arms
     ]
     headline = [TRUTH, reference, *config.test_pairs]
-    study = ablation_study(sized, credits, kinds, test, test_sets, reference, headline)
-    artifact.write("ablation.json", lambda path: write_json(ablation_json(study), path))
+    study = ablation_study(sized, credits, test, test_sets, reference, headline)
+    artifact.write("ablation.json", lambda path: write_json(plain(study), path))
     artifact.write("ablation.csv", lambda path: write_csv(ablation_rows(study), path))
-    text = ablation_text(study) + "\n"
+    text = ablation_text(study)
     artifact.write("ablation.txt", lambda path: path.write_text(text, encoding="utf-8"))
     funnels = {
         name: json.loads(paths[name].with_suffix(".json").read_text(encoding="utf-8"))

@@ -3,7 +3,7 @@
     python eval/best_of_n.py --config configs/eval/sample_best_of_n.yaml
 
 Reads stories tables with several stories per prompt, such as eval/generate.py writes, and takes
-their rewards from a rater or from a column. Writes into `out`:
+their rewards from a rater. Writes into `out`:
 
 - `stories.parquet`: the stories with `reward`, `rank` within the prompt (1 is the best) and, where
   a second rater gives rewards, `second_reward`;
@@ -35,7 +35,7 @@ from litbench.artifact import (
     without_runtime_keys,
     write_json_part,
 )
-from litbench.config import nearest, run_program
+from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Job, VerdictParts, estimates_text, evaluate, ready_rater
 from litbench.metrics.agreement import pair_scores
@@ -52,7 +52,6 @@ from litbench.metrics.best_of_n import (
 )
 from litbench.raters import (
     Asks,
-    Rater,
     RaterSpec,
     ScoreRater,
     blind,
@@ -78,38 +77,32 @@ class Config:
 
     Attributes:
         stories: a stories table, or several, such as one of each generator, which are pooled.
-        out: folder to write.
         rater: the rater that chooses, one named entry that gives rewards, such as
-            {verifier: {kind: reward, path: runs/verifier/model}}, or a column with its rewards.
+            {verifier: {kind: reward, path: runs/verifier/model}}.
+        out: folder to write.
         second: a second rater, likewise; one that compares stories, such as a judge, will do.
-        columns: where the columns of a stories table come from; empty for one of LitBench's.
         where: SQL condition on the rows of `stories`.
         least_stories: prompts with fewer stories are left out; n goes up to the fewest of the
             others.
         comparisons: drawn for each prompt and n, where the second rater compares.
         seed: of the draws.
-        title: heading of the page.
         dry_run: only estimate what the second rater would take.
     """
 
     stories: str | list[str]
+    rater: dict[str, Any]
     out: Path
-    rater: dict[str, Any] | str = field(default_factory=dict)
-    second: dict[str, Any] | str = field(default_factory=dict)
-    columns: dict[str, str] = field(default_factory=dict)
+    second: dict[str, Any] = field(default_factory=dict)
     where: str | None = None
     least_stories: int = 2
     comparisons: int = 4
     seed: int = 0
-    title: str = "LitBench: best of n"
     dry_run: bool = False
 
 
-def read_entry(entry: dict[str, Any] | str, key: str) -> RaterSpec | None:
-    """The rater of an entry; None for a column or nobody."""
-    if isinstance(entry, str) or not entry:
-        return None
-    if len(entry) > 1:
+def read_entry(entry: dict[str, Any], key: str) -> RaterSpec:
+    """The rater of an entry."""
+    if len(entry) != 1:
         raise ConfigError(f"{key} names {len(entry)} raters: give one")
     (spec,) = parse_raters(entry)
     check_options(spec, "raters")
@@ -123,12 +116,8 @@ def paths_of(config: Config) -> list[str]:
 
 def read_stories(config: Config) -> pa.Table:
     """All stories by prompt, then story; the order of rows and files has no effect."""
-    columns = config.columns or None
     stories = pa.concat_tables(
-        [
-            read_table(path, STORIES, columns=columns, where=config.where)
-            for path in paths_of(config)
-        ],
+        [read_table(path, STORIES, where=config.where) for path in paths_of(config)],
         promote_options="default",
     )
     ids = stories["story_id"].to_pylist()
@@ -159,22 +148,6 @@ def rewards_by_rater(
             write_json_part(rewards, path)
         found.update(zip(some, rewards, strict=True))
     return np.array([found[row] for row in rows])
-
-
-def rewards_in_column(name: str, stories: pa.Table) -> np.ndarray:
-    """The rewards of a column; shape (n,)."""
-    if name not in stories.column_names:
-        raise DataError(f"stories: no column '{name}': {nearest(name, stories.column_names)}")
-    try:
-        values = np.array(stories[name].cast(pa.float64()).to_pylist(), dtype=np.float64)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(f"stories: column '{name}' holds no numbers ({error})") from error
-    if not np.isfinite(values).all():
-        raise DataError(
-            f"stories: column '{name}' has no finite number in {int((~np.isfinite(values)).sum())} "
-            f"of {len(values)} rows: leave them out by where"
-        )
-    return values
 
 
 def group(stories: pa.Table, least: int) -> list[np.ndarray]:
@@ -279,9 +252,9 @@ def compare(
 
 def main(config: Config) -> None:
     """Score, rank, choose, ask the second rater, write."""
-    spec, second_spec = read_entry(config.rater, "rater"), read_entry(config.second, "second")
-    if not config.rater:
-        raise ConfigError("nobody chooses: give a rater, or a column of rewards")
+    specs = [read_entry(config.rater, "rater")]
+    if config.second:
+        specs.append(read_entry(config.second, "second"))
     for name, least in (("least_stories", 2), ("comparisons", 1)):
         if getattr(config, name) < least:
             raise ConfigError(f"{name} is {getattr(config, name)}: give at least {least}")
@@ -290,7 +263,7 @@ def main(config: Config) -> None:
         program=__file__,
         config=config,
         inputs={f"stories {number}": path for number, path in enumerate(paths_of(config), 1)},
-        models=files_of(one for one in (spec, second_spec) if one is not None),
+        models=files_of(specs),
         # What the tables hold is among the inputs; where they are does not matter.
         runtime_keys=("dry_run", "stories"),
     )
@@ -301,25 +274,20 @@ def main(config: Config) -> None:
         return
 
     stories, parts = read_stories(config), VerdictParts(config.out / "parts")
-    raters: list[Rater | None] = []
-    rewards: list[np.ndarray | None] = []
-    for entry, own in ((config.rater, spec), (config.second, second_spec)):
-        rater = None if own is None else ready_rater(own, config.out)
-        raters.append(rater)
-        if isinstance(rater, ScoreRater):
-            assert own is not None
-            rewards.append(rewards_by_rater(rater, own, stories, parts))
-        else:
-            is_column = isinstance(entry, str)
-            rewards.append(rewards_in_column(entry, stories) if is_column else None)
+    raters = [ready_rater(spec, config.out) for spec in specs]
+    rewards = [
+        rewards_by_rater(rater, spec, stories, parts) if isinstance(rater, ScoreRater) else None
+        for rater, spec in zip(raters, specs, strict=True)
+    ]
     if rewards[0] is None:
         raise ConfigError(
             f"rater {config.rater} compares stories and gives no rewards: name one that does to "
             "choose, and this one as second"
         )
-    stories = rank(stories, rewards[0])
-    if rewards[1] is not None:
-        stories = with_column(stories, "second_reward", rewards[1])
+    first_rewards, second_rewards = rewards[0], rewards[1] if len(rewards) > 1 else None
+    stories = rank(stories, first_rewards)
+    if second_rewards is not None:
+        stories = with_column(stories, "second_reward", second_rewards)
     groups = group(stories, config.least_stories)
     if not groups:
         raise DataError(
@@ -327,7 +295,6 @@ def main(config: Config) -> None:
             "eval/generate.py, or lower least_stories"
         )
     texts, n_words = stories["prompt"].to_pylist(), stories["n_words"].to_numpy()
-    first_rewards, second_rewards = rewards[0], rewards[1]
     prompts = [
         PromptStories(
             prompt_key(texts[at[0]]),
@@ -339,18 +306,17 @@ def main(config: Config) -> None:
     ]
     ns = sizes(min(map(len, groups)))
     choices, draws = best_of_n(prompts, ns), []
-    if raters[1] is not None and second_rewards is None:
+    if len(raters) > 1 and second_rewards is None:
         draws = draw_comparisons(prompts, ns, config.comparisons, config.seed)
     if config.dry_run:
         asked = pairs_to_compare(stories, groups, draws)
         print(f"{asked.num_rows:,} pairs to compare, both orders")
-        is_asked = isinstance(raters[1], Asks) and asked.num_rows
-        print(estimates_text(raters[1].estimate(blind(asked)[0])) if is_asked
+        is_asked = isinstance(raters[-1], Asks) and asked.num_rows
+        print(estimates_text(raters[-1].estimate(blind(asked)[0])) if is_asked
               else "dry run: no rater asks others")  # fmt: skip
         return
     if draws:
-        assert second_spec is not None
-        credit = compare(second_spec, stories, groups, draws, parts)
+        credit = compare(specs[1], stories, groups, draws, parts)
         choices = with_comparisons(choices, prompts, draws, credit)
     artifact.counts = {
         "stories": stories.num_rows,
@@ -360,8 +326,8 @@ def main(config: Config) -> None:
         "most_of_a_prompt": max(map(len, groups)),
         "comparisons": len(draws),
         "trained_on": {
-            key: 0 if rater is None else len(prompts_seen(rater, stories))
-            for key, rater in zip(("rater", "second"), raters, strict=True)
+            key: len(prompts_seen(rater, stories))
+            for key, rater in zip(("rater", "second"), raters, strict=False)
         },
     }
     finish(config, artifact, stories, groups, choices)
@@ -379,21 +345,17 @@ def finish(
     """Write tables, figures and page."""
     pairs = best_and_worst(stories, groups)
     artifact.counts["pairs"] = pairs.num_rows
-    first, second = (
-        entry if isinstance(entry, str) else next(iter(entry), None)
-        for entry in (config.rater, config.second)
-    )
+    first, second = next(iter(config.rater)), next(iter(config.second), None)
     artifact.write("stories.parquet", lambda path: write_table(stories, path))
     artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
     table, text = best_of_n_table(choices), best_of_n_text(choices) + "\n"
     artifact.write("best_of_n.csv", lambda path: pa_csv.write_csv(table, path))
     artifact.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    panels = draw_panels(choices, first or "", second)
+    panels = draw_panels(choices, first, second)
     write_panels(artifact, "best_of_n", panels)
     page = render_best_of_n(
-        title=config.title,
         choices=choices,
-        rater=first or "",
+        rater=first,
         second=second,
         counts=artifact.counts,
         panels=panels,

@@ -3,8 +3,8 @@
     python eval/generate.py --config configs/eval/sample_generate.yaml
 
 Reads prompts from a table of stories, pairs or prompts, or from a list in the config. Writes
-`stories.parquet` (a stories table whose `source` is the model, with the columns `sample`, from 0,
-and `is_cut`), `rejected.jsonl` (refusals, truncated stories, errors) and `manifest.json` into
+`stories.parquet` (a stories table whose `source` is the model, with the column `sample`, from 0),
+`rejected.jsonl` (refusals, truncated stories, errors) and `manifest.json` into
 `out`. Answers are kept in `out/answers` as they arrive: a killed run, or one with a larger `n`,
 asks only for what is missing. `--dry_run true` estimates calls, tokens and cost without asking.
 """
@@ -68,13 +68,11 @@ class Config:
         prompts: table with a column `prompt` (and `prompt_id`), or a list of prompts.
         out: folder to write.
         n: stories per prompt.
-        columns: where `prompt` and `prompt_id` come from; for a table.
         where: SQL condition on the table's rows, such as "split = 'test'".
         most_prompts: draw so many of the prompts; null for all.
         seed: of the draw.
         task: what the model is asked; {prompt} and {words} are filled in.
         words: least and greatest length asked for; null drops the task's line that names {words}.
-        keep_cut: keep stories that were cut off at `max_tokens`, marked in the column `is_cut`.
         sampling: how answers are drawn. With a `seed` each sample has its own, which is the seed
             plus the sample's number.
         traffic: how fast to ask and when to stop; `max_cost_usd` limits dollars.
@@ -87,13 +85,11 @@ class Config:
     prompts: str | list[str]
     out: Path
     n: int = 16
-    columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     most_prompts: int | None = None
     seed: int = 0
     task: str = TASK
     words: tuple[int, int] | None = (300, 800)
-    keep_cut: bool = False
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0, max_tokens=2048))
     traffic: Traffic = field(default_factory=Traffic)
     prices: Path | None = None
@@ -137,7 +133,6 @@ def rows_of(config: Config, rejected_rows: RejectedRows) -> Iterator[tuple[int, 
     for table in stream_table(
         config.prompts,
         PROMPTS,
-        columns=config.columns,
         rejected_rows=rejected_rows,
         where=config.where,
         numbered=True,
@@ -156,7 +151,7 @@ def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
             key = known.setdefault(text, prompt_key(text))
             found.setdefault(key, Prompt(row, name or key, text))
     if not found:
-        raise DataError(f"{config.prompts}: no prompt has a text: check columns and where")
+        raise DataError(f"{config.prompts}: no prompt has a text: check the table and where")
     drawn = sorted(found.values(), key=lambda prompt: digest(config.seed, prompt.text))
     return sorted(drawn[: config.most_prompts], key=lambda prompt: (prompt.prompt_id, prompt.text))
 
@@ -264,7 +259,7 @@ def as_story(
 ) -> dict[str, Any] | None:
     """A row of the stories table; None, with a rejected row, where there is no story."""
     source = config.prompts if isinstance(config.prompts, str) else "prompts"
-    kept = answer.outcome == "answered" or (answer.outcome == "cut" and config.keep_cut)
+    kept = answer.outcome == "answered"
     text = answer.text.strip()
     if not kept or not text:
         reason = "empty" if kept else answer.outcome
@@ -277,17 +272,15 @@ def as_story(
         "text": text,
         "source": config.model,
         "sample": sample,
-        "is_cut": answer.outcome == "cut",
     }
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows by the schema STORIES, with `sample` and `is_cut` behind."""
+    """Rows by the schema STORIES, with `sample` behind."""
     types = {name: column.type for name, column in empty_columns(STORIES, 0).items()}
     columns = {name: pa.array([row.get(name) for row in rows], of) for name, of in types.items()}
     columns["n_words"] = count_words(columns["text"])
     columns["sample"] = pa.array([row["sample"] for row in rows], pa.int64())
-    columns["is_cut"] = pa.array([row["is_cut"] for row in rows], pa.bool_())
     return pa.table(columns)
 
 

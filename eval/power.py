@@ -6,8 +6,9 @@
 `cases` are assumed numbers, see litbench.metrics.power.Case: two raters and how often they
 disagree, or one rater against chance, and the pairs and prompts of an evaluation. A list of values
 is swept. `evaluation` is a folder of eval/benchmark.py or eval/crossvalidate.py in which these
-numbers are measured: the smallest difference that its pairs could show, and how many pairs it would
-take if the difference that was found were the true one.
+numbers are measured for every rater against the reference: the smallest difference that its pairs
+could show, and how many pairs it would take if the difference that was found were the true one.
+(The power for a difference that was found only says its p value in another way.)
 
 Writes `power.txt`, `power.csv` and `manifest.json` into `out`. Formulas: docs/power.md.
 """
@@ -27,7 +28,7 @@ from litbench.config import build, nearest, run_program
 from litbench.errors import ConfigError
 from litbench.evaluation import Judged
 from litbench.metrics.agreement import PairFacts, pair_scores
-from litbench.metrics.power import Case, Measured, Plan, corrected_alpha, measure, plan
+from litbench.metrics.power import Case, Plan, measure, plan
 from litbench.text import aligned, clean_name
 
 
@@ -63,26 +64,20 @@ def plan_cases(config: Config) -> list[Plan]:
         for combination in itertools.product(*values):
             case = build(Case, dict(zip(keys, combination, strict=True)), f"cases: {name}")
             together = 1 if case.reference is None else config.comparisons or 1
-            alpha = corrected_alpha(config.alpha, together)
-            plans.append(plan(name, case, config.power, alpha))
+            plans.append(plan(name, case, config.power, config.alpha / together))
     return plans
 
 
-def plan_measured(config: Config, judged: Judged) -> tuple[list[Measured], list[Plan]]:
-    """What was found in an evaluation, and a plan for each rater that one can be made for."""
+def plan_measured(config: Config, judged: Judged) -> list[Plan]:
+    """A plan for every comparison of an evaluation."""
     pairs = judged.read_pairs().headline
     credits = {score.rater: score.credit for score in pair_scores(judged.read_verdicts(), pairs)}
     reference = config.reference or judged.reference
     if reference not in credits:
         raise ConfigError(f"reference '{reference}' has no verdicts: {nearest(reference, credits)}")
-    found = measure(credits, reference, PairFacts.of(pairs).clusters)
-    together = config.comparisons or max(1, len(credits) - 1)
-    plans = []
-    for one in found:
-        if one.case is not None:
-            alpha = corrected_alpha(config.alpha, 1 if one.case.reference is None else together)
-            plans.append(plan(one.name, one.case, config.power, alpha))
-    return found, plans
+    alpha = config.alpha / (config.comparisons or max(1, len(credits) - 1))
+    cases = measure(credits, reference, PairFacts.of(pairs).clusters)
+    return [plan(name, case, config.power, alpha) for name, case in cases.items()]
 
 
 def cell(value: float | None, form: str = ".3f") -> str:
@@ -90,18 +85,12 @@ def cell(value: float | None, form: str = ".3f") -> str:
     return "-" if value is None or math.isnan(value) else format(value, form)
 
 
-def plans_text(plans: Sequence[Plan], found: Sequence[Measured], wanted: float) -> str:
-    """The plans for a terminal.
-
-    The power for an effect that was found is left out: it is another way to write the p value
-    (Hoenig and Heisey, 2001, The Abuse of Power).
-    """
+def plans_text(plans: Sequence[Plan], wanted: float) -> str:
+    """The plans for a terminal."""
     rows = [[
         "case", "agreement", "against", "disagree", "within", "pairs", "prompts", "effective",
-        "found" if found else "power", "half width", "detectable", "needs prompts", "or pairs",
-        "or annotators",
+        "power", "half width", "detectable", "needs prompts", "or pairs", "or annotators",
     ]]  # fmt: skip
-    seen = {one.name: one.found for one in found}
     for one in plans:
         case = one.case
         against, disagreement = case.against, case.disagreement
@@ -110,9 +99,9 @@ def plans_text(plans: Sequence[Plan], found: Sequence[Measured], wanted: float) 
         rows.append([
             clean_name(one.name), cell(case.agreement), cell(against), cell(disagreement),
             cell(case.intra_prompt), f"{case.pairs:,}", f"{case.prompts:,}",
-            f"{case.effective_prompts:,.0f}", str(seen.get(one.name, cell(one.power))),
-            cell(one.half_width), cell(one.detectable), cell(one.prompts_needed, ","),
-            cell(one.pairs_needed, ","), cell(one.annotators_needed, ","),
+            f"{case.effective_prompts:,.0f}", cell(one.power), cell(one.half_width),
+            cell(one.detectable), cell(one.prompts_needed, ","), cell(one.pairs_needed, ","),
+            cell(one.annotators_needed, ","),
         ])  # fmt: skip
     return aligned(rows) + (
         f"\nDetectable and needed: with a power of {wanted:g}. Detectable: a difference of two "
@@ -125,20 +114,19 @@ def main(config: Config) -> None:
     """Compute, print, write."""
     if not config.cases and config.evaluation is None:
         raise ConfigError("cases and evaluation are empty: give one of them")
+    if not 0 < config.alpha < 1 or (config.comparisons or 1) < 1:
+        raise ConfigError(
+            f"alpha is {config.alpha} and comparisons {config.comparisons}: give a share and a "
+            "number from 1"
+        )
     judged = None if config.evaluation is None else Judged.find(config.evaluation)
     inputs = {} if judged is None else judged.inputs()
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     if artifact.is_current():
         print((config.out / "power.txt").read_text(encoding="utf-8"), end="")
         return
-    plans, texts = plan_cases(config), []
-    if plans:
-        texts.append(plans_text(plans, [], config.power))
-    if judged is not None:
-        found, further = plan_measured(config, judged)
-        texts.append(plans_text(further, found, config.power))
-        plans += further
-    text = "\n".join(texts)
+    plans = plan_cases(config) + ([] if judged is None else plan_measured(config, judged))
+    text = plans_text(plans, config.power)
     rows = [asdict(one) for one in plans]
     table = pa.Table.from_pylist([{"name": row["name"], **row.pop("case"), **row} for row in rows])
     artifact.write("power.csv", lambda path: pa_csv.write_csv(table, path))

@@ -6,10 +6,10 @@ The method of the paper (3.4.1, A.1; Movva et al., 2025). Both stories of every 
 by a transformers model, by a service or by their words, and one embedding is subtracted from the
 other, in an order drawn by a hash; the label follows. A sparse autoencoder
 (litbench/models/autoencoder.py) describes the differences by few signed units, and a linear model
-without intercept predicts the label from them. Agreement is measured on held-out prompts, in folds
-or on `test_split`, beside linear models on the whole difference, on as many principal components
-and on surface features, and the longer story. Every fold has its own autoencoder. The table of
-units and the page are of one more autoencoder, fitted on all pairs of `split`.
+without intercept predicts the label from them. Agreement is measured on held-out prompts, in
+folds, beside linear models on the whole difference, on as many principal components and on surface
+features, and the longer story. Every fold has its own autoencoder. The table of units and the page
+are of one more autoencoder, fitted on all pairs.
 
 With `model`, any model of inspect-ai describes every unit from the pairs that activate it most and
 is then tested on pairs of other prompts (litbench/judges/interpreting.py). Without it, units are
@@ -18,8 +18,7 @@ named by counts: surface features and words.
 Reads `pairs`. Writes `preferences.json` and `.txt`, `units.csv`, `units.parquet` (every pair's
 units), `preferences.html` (which shows stories), `coefficients.svg` and `.png`, `model/` (the
 autoencoder) and `manifest.json` into `out`. Embeddings in `out/embeddings` and answers in
-`out/answers` are kept as they come, so a killed run goes on. `--dry_run true` prints the cost of
-embeddings by a service, and of descriptions once the embeddings are there.
+`out/answers` are kept as they come, so a killed run goes on.
 """
 
 import itertools
@@ -37,8 +36,8 @@ from litbench.artifact import Artifact, write_json
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import estimates_text, read_pairs
-from litbench.judges.client import Budget, Traffic, ask, estimate_tokens
+from litbench.evaluation import read_pairs
+from litbench.judges.client import Budget, Traffic, ask
 from litbench.judges.interpreting import (
     InterpretingOptions,
     UnitPairs,
@@ -53,6 +52,7 @@ from litbench.judges.prices import dollars_of, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of
 from litbench.locations import locate
 from litbench.metrics.csv_table import write_csv
+from litbench.metrics.leaderboard import plain
 from litbench.metrics.preferences import (
     Fidelity,
     PreferenceStudy,
@@ -62,25 +62,23 @@ from litbench.metrics.preferences import (
     distinct_words,
     fidelity_of,
     preference_rows,
-    preferences_json,
     preferences_text,
     surface_of,
     unit_rows,
 )
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
-from litbench.models.embedding_service import ServiceEmbeddings
+from litbench.models.embedding_service import embed_by_service
 from litbench.models.embeddings import WORDS, Embedding, EmbeddingOptions, WordEmbedding, embed
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
-from litbench.raters import Estimate
 from litbench.records import pair_weights, prompt_keys
 from litbench.report.preferences_page import draw_units, pairs_to_read, render_preferences
 from litbench.text import digest
 
 _LONGER = "the longer story"
 _SHOWN_PAIRS = 3
-# Of an answer and of a call, for the dry run.
-_USUAL_TOKENS, _USUAL_SECONDS = 25, 3.0
+# Of the prompts, that decide when the training of an autoencoder stops.
+_VALIDATION_SHARE = 0.1
 
 
 @dataclass
@@ -91,8 +89,6 @@ class Config:
         pairs: pairs file.
         out: folder to write.
         split: pairs of this split; null for all.
-        test_split: measure agreement on this split, and fit on `split`; null: in folds.
-        max_prompts: so many prompts, drawn by a hash; null for all.
         embedding: model, service or words, see litbench.models.embeddings.
         autoencoder: see litbench.models.autoencoder.
         c: inverse strengths of the linear models' penalty, chosen in inner folds.
@@ -104,15 +100,12 @@ class Config:
         sampling: what its answers depend on.
         traffic: connections, retries and limits.
         prices: file of prices that go before the packaged ones.
-        dry_run: only print what asking would take.
         title: heading of the page.
     """
 
     pairs: Path
     out: Path
     split: str | None = None
-    test_split: str | None = None
-    max_prompts: int | None = None
     embedding: EmbeddingOptions = field(default_factory=EmbeddingOptions)
     autoencoder: AutoencoderOptions = field(default_factory=AutoencoderOptions)
     c: list[float] = field(default_factory=lambda: [0.001, 0.01, 0.1, 1.0])
@@ -124,7 +117,6 @@ class Config:
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=256))
     traffic: Traffic = field(default_factory=Traffic)
     prices: Path | None = None
-    dry_run: bool = False
     title: str = "LitBench: what the preferences encode"
 
 
@@ -168,44 +160,28 @@ def check(config: Config) -> None:
     config.autoencoder.check()
     config.interpreting.check()
     config.traffic.check()
-    for name, least in (("repeats", 1), ("folds", 2), ("max_prompts", 4)):
-        value = getattr(config, name)
-        if value is not None and value < least:
-            raise ConfigError(f"{name} is {value}: give at least {least}")
+    if config.repeats < 1 or config.folds < 2:
+        raise ConfigError(
+            f"repeats is {config.repeats} and folds {config.folds}: give at least 1 and 2"
+        )
     if not config.c or min(config.c) <= 0:
         raise ConfigError(f"c is {config.c}: give at least one strength, all of them above 0")
     if config.model is not None:
         Budget(config.traffic, price_of(config.model, load_prices(config.prices)))
-    elif config.dry_run and not config.embedding.is_service:
-        raise ConfigError("dry_run: no model is named, so nothing would be asked: give model")
 
 
 # The pairs ------------------------------------------------------------------------------------
 
 
-def read_tables(config: Config) -> list[pa.Table]:
-    """The pairs to fit on, and with `test_split` those to measure agreement on."""
-    tables = []
-    for split in [config.split, *([] if config.test_split is None else [config.test_split])]:
-        table = read_pairs(config.pairs, None, split).headline
-        keys = prompt_keys(table)
-        if config.max_prompts is not None:
-            drawn = sorted(set(keys), key=lambda key: digest("prompt", config.seed, key))
-            kept = set(drawn[: config.max_prompts])
-            table = table.filter(pa.array([key in kept for key in keys]))
-        tables.append(table)
-    prompts = len(set(prompt_keys(tables[0])))
-    if prompts < 4:
-        raise DataError(f"{config.pairs}: fewer than 4 prompts to fit on: give pairs of more")
-    if config.test_split is None and config.folds > prompts:
-        raise ConfigError(f"folds is {config.folds}: give at most {prompts}, one for each prompt")
-    shared = set(prompt_keys(tables[0])) & set(prompt_keys(tables[-1]))
-    if len(tables) > 1 and shared:
+def read_table(config: Config) -> pa.Table:
+    """The pairs."""
+    table = read_pairs(config.pairs, None, config.split).headline
+    prompts = len(set(prompt_keys(table)))
+    if prompts < max(4, config.folds):
         raise DataError(
-            f"{config.pairs}: {len(shared)} prompts are in split {config.split} and in "
-            f"{config.test_split}: give splits by prompt"
+            f"{config.pairs}: {prompts} prompts: give pairs of at least 4, one for each fold"
         )
-    return tables
+    return table
 
 
 def signed(table: pa.Table, index_of: Mapping[str, int], seed: int) -> Pairs:
@@ -251,20 +227,27 @@ def train_units(
 ) -> Autoencoder:
     """Fit the autoencoder on pairs of these prompts; some of the prompts decide when to stop."""
     ordered = sorted(set(keys), key=lambda key: digest("stop", seed, key))
-    count = min(max(1, round(config.autoencoder.validation_share * len(ordered))), len(ordered) - 1)
+    count = min(max(1, round(_VALIDATION_SHARE * len(ordered))), len(ordered) - 1)
     stops = np.isin(keys, ordered[:count])
     return fit_autoencoder(differences[~stops], differences[stops], config.autoencoder, seed)
 
 
 def held_out_margins(
-    embedding: Embedding, fitted_on: Pairs, rows: np.ndarray, judged: Pairs, to_judge: np.ndarray,
-    config: Config, seed: int,
-) -> tuple[dict[str, np.ndarray], float]:  # fmt: skip
-    """Margins of every linear model on held-out rows, and the share the units leave unexplained."""
-    vectors = embedding.fitted_on(fitted_on.texts(rows))
-    known = fitted_on.differences(vectors)[rows]
-    new = judged.differences(vectors)[to_judge]
-    keys, first = fitted_on.keys[rows], fitted_on.first_chosen[rows]
+    embedding: Embedding, pairs: Pairs, is_held: np.ndarray, config: Config, seed: int
+) -> tuple[dict[str, np.ndarray], float]:
+    """Margins of every linear model on held-out pairs, and the share the units leave unexplained.
+
+    Args:
+        embedding: of all stories.
+        pairs: all.
+        is_held: which of them are held out; bool, shape (n,).
+        config: of the program.
+        seed: of the autoencoder.
+    """
+    rows = np.flatnonzero(~is_held)
+    differences = pairs.differences(embedding.fitted_on(pairs.texts(rows)))
+    known, new = differences[rows], differences[is_held]
+    keys, first, weights = pairs.keys[rows], pairs.first_chosen[rows], pairs.weights[rows]
     units = train_units(known, keys, config, seed)
     # A small fold may have fewer components, and is no model of its own for that.
     components = np.linalg.svd(known, full_matrices=False)[2][: config.autoencoder.units]
@@ -275,9 +258,8 @@ def held_out_margins(
             new @ components.T,
         ),
         "embedding": (known, new),
-        "surface features": (fitted_on.surface[rows], judged.surface[to_judge]),
+        "surface features": (pairs.surface[rows], pairs.surface[is_held]),
     }
-    weights = fitted_on.weights[rows]
     margins = {
         name: fit_linear_preference(seen, first, keys.tolist(), config.c, weights).margins(unseen)
         for name, (seen, unseen) in views.items()
@@ -286,81 +268,34 @@ def held_out_margins(
 
 
 def measure(
-    embedding: Embedding, fitted_on: Pairs, judged: Pairs, config: Config
-) -> tuple[dict[str, np.ndarray], float, str]:
-    """Credits per pair by model, mean over repeats; unexplained share; how pairs were held out."""
-    jobs: list[tuple[int, np.ndarray, np.ndarray]] = []
-    for seed in range(config.seed, config.seed + config.repeats):
-        if fitted_on is not judged:
-            every = (np.arange(len(pairs.keys)) for pairs in (fitted_on, judged))
-            jobs.append((seed, *every))
-            continue
-        fold_of = assign_folds(judged.keys.tolist(), config.folds, seed)
-        folds = np.array([fold_of[key] for key in judged.keys])
-        jobs += [
-            (seed, np.flatnonzero(folds != k), np.flatnonzero(folds == k))
-            for k in range(config.folds)
-        ]
-    times = "" if config.repeats == 1 else f", {config.repeats} times"
-    how = f"held out by prompt in {config.folds} folds{times}"
-    if fitted_on is not judged:
-        how = f"of a split that nothing was fitted on{times}"
+    embedding: Embedding, pairs: Pairs, config: Config
+) -> tuple[dict[str, np.ndarray], float]:
+    """Credits per pair by model, mean over repeats; unexplained share."""
     credits: dict[str, np.ndarray] = {}
     unexplained = []
-    for seed, rows, to_judge in tqdm(jobs, desc="folds", unit=" fit", leave=False, disable=None):
-        margins, share = held_out_margins(
-            embedding, fitted_on, rows, judged, to_judge, config, seed
-        )
+    seeds = range(config.seed, config.seed + config.repeats)
+    jobs = list(itertools.product(seeds, range(config.folds)))
+    for seed, fold in tqdm(jobs, desc="folds", unit=" fit", leave=False, disable=None):
+        fold_of = assign_folds(pairs.keys.tolist(), config.folds, seed)
+        is_held = np.array([fold_of[key] == fold for key in pairs.keys])
+        margins, share = held_out_margins(embedding, pairs, is_held, config, seed)
         unexplained.append(share)
         for name, margin in margins.items():
-            credit = credits_of(margin, judged.first_chosen[to_judge])
-            total = credits.setdefault(name, np.zeros(len(judged.keys)))
-            total[to_judge] += credit / config.repeats
-    credits[_LONGER] = credits_of(judged.words, np.ones(len(judged.keys), dtype=bool))
-    return credits, float(np.mean(unexplained)), how
+            total = credits.setdefault(name, np.zeros(len(pairs.keys)))
+            total[is_held] += credits_of(margin, pairs.first_chosen[is_held]) / config.repeats
+    credits[_LONGER] = credits_of(pairs.words, np.ones(len(pairs.keys), dtype=bool))
+    return credits, float(np.mean(unexplained))
 
 
-def embedding_of(texts: Sequence[str], config: Config) -> Embedding | Estimate:
-    """Embed all texts; in a dry run of a service, what it would take."""
+def embedding_of(texts: Sequence[str], config: Config) -> Embedding:
+    """Embed all texts."""
     options, folder = config.embedding, config.out / "embeddings"
     if options.model == WORDS:
         return WordEmbedding(texts, options)
-    if not options.is_service:
-        return embed(texts, options, folder)
-    service = ServiceEmbeddings(texts, options, folder)
-    estimate = service.estimate(price_of(options.model, load_prices(config.prices)))
-    if config.dry_run and estimate.calls:
-        return estimate
-    most = config.traffic.max_cost_usd
-    if most is not None and (estimate.most_cost_usd or 0) > most:
-        raise ConfigError(
-            f"max_cost_usd is {most}, and the embeddings may cost ${estimate.most_cost_usd:.2f}: "
-            "raise it, or set max_prompts"
-        )
-    return service.fetch()
+    return (embed_by_service if options.is_service else embed)(texts, options, folder)
 
 
 # Describing the units -------------------------------------------------------------------------
-
-
-def estimate_descriptions(config: Config, model: str, chosen: Mapping[int, UnitPairs]) -> Estimate:
-    """An upper bound of what describing and testing takes, were no answer stored."""
-    described = [of for of in chosen.values() if of.examples]
-    calls = len(described) + sum(len(of.tests) for of in described)
-    stories = 2 * sum(len(of.examples) + len(of.tests) for of in described)
-    instructions = sum(map(estimate_tokens, vars(load_questions()).values()))
-    # One token for four letters.
-    read = stories * config.interpreting.shown_letters // 4 + calls * instructions
-    written = calls * _USUAL_TOKENS
-    most = config.sampling.max_tokens and calls * config.sampling.max_tokens
-    price = price_of(model, load_prices(config.prices))
-    return Estimate(
-        rater="units", model=model, calls=calls, known=0, input_tokens=read,
-        output_tokens=written,
-        cost_usd=None if price is None else price.of(read, written),
-        most_cost_usd=None if price is None or most is None else price.of(read, most),
-        seconds=calls * _USUAL_SECONDS / config.traffic.connections,
-    )  # fmt: skip
 
 
 def describe_units(
@@ -437,57 +372,45 @@ def main(config: Config) -> None:
         models["prices"] = str(config.prices)
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"pairs": config.pairs}, models=models,
-        runtime_keys=("dry_run", "traffic"),
+        runtime_keys=("traffic",),
     )  # fmt: skip
     page_path = (config.out / "preferences.html").resolve()
-    if not config.dry_run and artifact.is_current():
+    if artifact.is_current():
         print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
-    tables = read_tables(config)
-    sides = [t[side].to_pylist() for t in tables for side in ("chosen", "rejected")]
-    texts = sorted(set(itertools.chain(*sides)))
+    read = read_table(config)
+    texts = sorted({text for side in ("chosen", "rejected") for text in read[side].to_pylist()})
     embedding = embedding_of(texts, config)
-    if isinstance(embedding, Estimate):
-        print(estimates_text([embedding]))
-        return
-    index_of = {text: number for number, text in enumerate(texts)}
-    fitted_on, *others = (signed(table, index_of, config.seed) for table in tables)
-    judged = others[0] if others else fitted_on
-    keys, first, weights = fitted_on.keys.tolist(), fitted_on.first_chosen, fitted_on.weights
-    vectors = embedding.fitted_on(fitted_on.texts(np.arange(len(keys))))
-    differences = fitted_on.differences(vectors)
-    autoencoder = train_units(differences, fitted_on.keys, config, config.seed)
+    pairs = signed(read, {text: number for number, text in enumerate(texts)}, config.seed)
+    keys, first, weights = pairs.keys.tolist(), pairs.first_chosen, pairs.weights
+    vectors = embedding.fitted_on(np.arange(len(texts)))
+    differences = pairs.differences(vectors)
+    autoencoder = train_units(differences, pairs.keys, config, config.seed)
     units = autoencoder.units(differences)
     active = np.flatnonzero(units.any(0)).tolist()
     chosen = {
         unit: choose_pairs(units[:, unit], keys, unit, config.interpreting, config.seed)
         for unit in active
     }
-    if config.dry_run:
-        if config.model is not None:
-            print(estimates_text([estimate_descriptions(config, config.model, chosen)]))
-        return
     linear = fit_linear_preference(units, first, keys, config.c, weights)
     scaled = units / linear.scale
     coefficients, p_values = coefficient_intervals(
         lambda some: logistic(scaled[some], first[some], linear.c, weights[some]), keys
     )
-    credits, unexplained, how = measure(embedding, fitted_on, judged, config)
+    credits, unexplained = measure(embedding, pairs, config)
     described: dict[int, tuple[str | None, Fidelity | None]] = {}
     asked: dict[str, Any] = {}
     if config.model is not None:
-        described, asked = describe_units(config, config.model, fitted_on, units, chosen)
-    words_of = {text: distinct_words(text) for both in fitted_on.sides for text in both}
-    words = [(words_of[one], words_of[other]) for one, other in fitted_on.sides]
-    surfaces = {
-        unit: surface_of(units[:, unit], fitted_on.surface, FEATURES, words) for unit in active
-    }
+        described, asked = describe_units(config, config.model, pairs, units, chosen)
+    words_of = {text: distinct_words(text) for both in pairs.sides for text in both}
+    words = [(words_of[one], words_of[other]) for one, other in pairs.sides]
+    surfaces = {unit: surface_of(units[:, unit], pairs.surface, FEATURES, words) for unit in active}
     study = PreferenceStudy(
-        pairs=len(judged.keys),
-        prompts=len(set(judged.keys)),
-        held_out=how,
-        agreements=agreement_rows(credits, _LONGER, judged.keys.tolist(), judged.words),
-        fitted_on=len(keys),
+        pairs=len(keys),
+        prompts=len(set(keys)),
+        held_out=f"held out by prompt in {config.folds} folds"
+        + ("" if config.repeats == 1 else f", {config.repeats} times"),
+        agreements=agreement_rows(credits, _LONGER, keys, pairs.words),
         units=unit_rows(units, first, keys, coefficients, p_values, described, surfaces),
         silent_units=units.shape[1] - len(active),
         unexplained=unexplained,
@@ -495,13 +418,13 @@ def main(config: Config) -> None:
     )
 
     artifact.write_folder("model", autoencoder.save)
-    artifact.write("preferences.json", lambda path: write_json(preferences_json(study), path))
+    artifact.write("preferences.json", lambda path: write_json(plain(study), path))
     if study.units:
         artifact.write("units.csv", lambda path: write_csv(preference_rows(study), path))
     # Positive means more of the unit on the chosen side.
     toward = np.where(first[:, None], units, -units).astype(np.float32)
     table = pa.table(
-        {name: fitted_on.table[name] for name in ("pair_id", "prompt_id")}
+        {name: pairs.table[name] for name in ("pair_id", "prompt_id")}
         | {f"unit_{unit}": toward[:, unit] for unit in range(units.shape[1])}
     )
     artifact.write("units.parquet", lambda path: pq.write_table(table, path))
@@ -519,17 +442,17 @@ def main(config: Config) -> None:
         "c": linear.c,
         "asked": asked,
     }
-    prompts = fitted_on.table["prompt"].to_pylist()
+    prompts = pairs.table["prompt"].to_pylist()
     page = render_preferences(
         title=config.title,
         study=study,
-        panel=None if panel is None else panel.figure,
+        panel=panel,
         examples={
-            unit: pairs_to_read(units[:, unit], prompts, fitted_on.sides, first, unit, _SHOWN_PAIRS)
+            unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit, _SHOWN_PAIRS)
             for unit in active
         },
         embedding_notes=embedding.notes,
-        label_sources=fitted_on.table["label_source"].to_pylist(),
+        label_sources=pairs.table["label_source"].to_pylist(),
         manifests={"preferences": artifact.made_of()},
     )
     artifact.write("preferences.html", lambda path: path.write_text(page, encoding="utf-8"))

@@ -2,7 +2,7 @@
 
     python eval/probe.py --config configs/eval/sample_probes.yaml
 
-Reads a pairs or a stories file, draws stories of every prompt and changes each by every probe at
+Reads a pairs file, draws stories of every prompt and changes each by every probe at
 every strength (litbench/probes.py). Every rater compares each story with its changed copies; one
 that can be trained and has no model is trained on the pairs of other prompts, fold by fold. Writes
 `probe_pairs.parquet`, `verdicts.parquet`, `probes.csv` and `.txt`, `probes.html` with pieces of the
@@ -38,15 +38,14 @@ from litbench.metrics.probes import ProbeResult, probe_results, probes_text
 from litbench.probes import (
     draw_originals,
     originals_of_pairs,
-    originals_of_stories,
     probe_pairs,
     select_probes,
 )
 from litbench.raters import Asks, RaterSpec, blind, checked_trainer, files_of, parse_raters
-from litbench.records import STORIES, prompt_keys
+from litbench.records import prompt_keys
 from litbench.report.document import write_panels
 from litbench.report.probes_page import draw_probes, render_probes
-from litbench.tables import read_table, write_table
+from litbench.tables import write_table
 from litbench.text import digest
 
 
@@ -55,15 +54,13 @@ class Config:
     """What to change and who judges it.
 
     Attributes:
+        pairs: pairs file to take stories from.
         out: folder to write.
-        pairs: pairs file to take stories from; or
-        stories: stories file.
         raters: named entries, see litbench.raters; one that can be trained takes its training
             options here, or the path of its model.
         split: of pairs; only those of this split.
         side: of pairs; which of their stories.
-        per_prompt: most stories of a prompt; two or more give the rater's usual difference of
-            rewards, the unit of shifts.
+        per_prompt: most stories of a prompt.
         prompts: most prompts, drawn by a hash; null for all.
         probes: names of probes; all when empty.
         strengths: of every probe, above 0 and at most 1.
@@ -73,12 +70,10 @@ class Config:
             it.
         errors_again: judge again what has errors among its verdicts.
         dry_run: only estimate calls, tokens, dollars and minutes.
-        title: heading of the page.
     """
 
+    pairs: Path
     out: Path
-    pairs: Path | None = None
-    stories: Path | None = None
     raters: dict[str, Any] = field(default_factory=dict)
     split: str | None = None
     side: Literal["chosen", "rejected", "both"] = "chosen"
@@ -91,13 +86,10 @@ class Config:
     on_training_prompts: Literal["refuse", "flag"] = "refuse"
     errors_again: bool = False
     dry_run: bool = False
-    title: str = "LitBench: probes"
 
 
 def check(config: Config) -> list[RaterSpec]:
     """Check what can be checked before anything is read; returns the raters' entries."""
-    if (config.pairs is None) == (config.stories is None):
-        raise ConfigError("pairs, stories: name one of the two files to take stories from")
     if config.per_prompt < 1 or (config.prompts is not None and config.prompts < 1):
         raise ConfigError("per_prompt and prompts are numbers of stories and prompts: at least 1")
     if not config.strengths or len(set(config.strengths)) < len(config.strengths):
@@ -105,10 +97,10 @@ def check(config: Config) -> list[RaterSpec]:
     select_probes(config.probes)
     specs = parse_raters(config.raters)
     for spec in specs:
-        if checked_trainer(spec) is not None and (config.pairs is None or config.folds < 2):
+        if checked_trainer(spec) is not None and config.folds < 2:
             raise ConfigError(
-                f"{spec.where}: has no model and is to be trained, which needs pairs and folds of "
-                "at least 2: give its path, or take the stories from pairs"
+                f"{spec.where}: has no model and is to be trained, which needs 2 folds or more: "
+                "give its path, or raise folds"
             )
     return specs
 
@@ -117,8 +109,8 @@ def list_jobs(
     config: Config,
     specs: list[RaterSpec],
     probed: pa.Table,
-    labelled: pa.Table | None,
-    fold_of: dict[str, int] | None,
+    labelled: pa.Table,
+    fold_of: dict[str, int],
 ) -> list[Job]:
     """One job for a rater that is ready, one for each fold of a rater that is trained."""
     names = ("pair_id", "chosen", "rejected")
@@ -128,8 +120,6 @@ def list_jobs(
         if checked_trainer(spec) is None:
             jobs.append(Job(spec, spec.name, lambda: probed, data, work=probed.num_rows))
             continue
-        assert labelled is not None, "checked before"
-        assert fold_of is not None
         learned = digest(*labelled["pair_id"].to_pylist())
         folds, judged = ([fold_of[key] for key in prompt_keys(of)] for of in (labelled, probed))
         # Small data may leave a fold without stories.
@@ -155,9 +145,8 @@ def as_csv(results: list[ProbeResult]) -> pa.Table:
     """A row for every rater, probe and strength."""
     rows = []
     for one in plain(results):
-        for key in ("prefers_changed", "shift"):
-            interval = one.pop(key) or {}
-            one |= {f"{key}_{end}": interval.get(end) for end in ("mean", "low", "high")}
+        interval = one.pop("prefers_changed") or {}
+        one |= {f"prefers_changed_{end}": interval.get(end) for end in ("mean", "low", "high")}
         rows.append(one)
     return pa.Table.from_pylist(rows)
 
@@ -165,12 +154,11 @@ def as_csv(results: list[ProbeResult]) -> pa.Table:
 def main(config: Config) -> None:
     """Change, judge, compare, write."""
     specs = check(config)
-    name = "pairs" if config.pairs is not None else "stories"
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
-        inputs={name: getattr(config, name)},
+        inputs={"pairs": config.pairs},
         models=files_of(specs),
         runtime_keys=("errors_again", "dry_run"),
     )
@@ -179,17 +167,14 @@ def main(config: Config) -> None:
         print((config.out / "probes.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
 
-    labelled = fold_of = None
-    if config.pairs is not None:
-        labelled = read_pairs(config.pairs, None, config.split).headline
-        originals = originals_of_pairs(labelled, config.side)
-        if any(checked_trainer(spec) is not None for spec in specs):
-            groups = connected_prompts(labelled)
-            fold_of_group = assign_folds(groups, config.folds, config.seed)
-            keys = zip(prompt_keys(labelled), groups, strict=True)
-            fold_of = {key: fold_of_group[group] for key, group in keys}
-    else:
-        originals = originals_of_stories(read_table(config.stories, STORIES))
+    labelled = read_pairs(config.pairs, None, config.split).headline
+    originals = originals_of_pairs(labelled, config.side)
+    fold_of: dict[str, int] = {}
+    if any(checked_trainer(spec) is not None for spec in specs):
+        groups = connected_prompts(labelled)
+        fold_of_group = assign_folds(groups, config.folds, config.seed)
+        keys = zip(prompt_keys(labelled), groups, strict=True)
+        fold_of = {key: fold_of_group[group] for key, group in keys}
     drawn = draw_originals(originals, config.per_prompt, config.prompts, config.seed)
     probes = select_probes(config.probes)
     pairs, not_applicable = probe_pairs(drawn, probes, config.strengths, config.seed, fold_of)
@@ -230,7 +215,6 @@ def main(config: Config) -> None:
     artifact.write("probes.txt", lambda path: path.write_text(text, encoding="utf-8"))
     write_panels(artifact, "probes", panels)
     page = render_probes(
-        title=config.title,
         results=results,
         panels=panels,
         pairs=pairs,

@@ -46,7 +46,9 @@ from litbench.metrics.pairing_rules import (
 from litbench.report.study_page import study_text, write_study
 
 # Raise it when the same config gives other figures: kept worlds are then run again.
-VERSION = 1
+VERSION = 2
+# Of the prompts, held out for the random pairs.
+_TEST_SHARE = 0.3
 
 Place = tuple[str, float | None]
 
@@ -67,7 +69,6 @@ class Config:
         seeds: of every world; intervals are over them.
         reference: the variant that differences are to; `truth` is possible.
         learner: what the rater sees, see litbench.metrics.pairing_rules.Learner.
-        test_share: share of prompts held out for the random pairs.
         subsamples: how often the equal number of pairs is drawn; figures are means over them.
         title: heading of the page.
     """
@@ -80,7 +81,6 @@ class Config:
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     reference: str = "full"
     learner: Learner = field(default_factory=Learner)
-    test_share: float = 0.3
     subsamples: int = 4
     title: str = "LitBench simulation study"
 
@@ -91,8 +91,6 @@ def read_rules(config: Config) -> dict[str, PairRules]:
         raise ConfigError(
             f"seeds is {config.seeds}: give 2 or more whole numbers from 0, each once"
         )
-    if not 0 < config.test_share < 1:
-        raise ConfigError(f"test_share is {config.test_share}: give a share between 0 and 1")
     if config.subsamples < 1:
         raise ConfigError(f"subsamples is {config.subsamples}: give at least 1")
     if TRUTH in config.variants:
@@ -104,7 +102,7 @@ def read_rules(config: Config) -> dict[str, PairRules]:
         )
     rules = {}
     for name, keys in config.variants.items():
-        for key in {"seed", "splits", "test_from", "separate_authors", "label_source"} & set(keys):
+        for key in {"seed", "splits", "test_from", "label_source"} & set(keys):
             raise ConfigError(f"variants: {name}: '{key}' is set by the study: leave it out")
         rules[name] = build(PairRules, {**keys, "label_source": "planted"}, f"variants: {name}")
         rules[name].check()
@@ -165,7 +163,7 @@ def run_world(
     quality, n_words, learner = simulated.quality, simulated.n_words, config.learner
     features = observe(quality, n_words, simulated.author, learner, world.seed)
     # Prompts are exchangeable: the first ones are for training.
-    in_train = simulated.prompt < round(world.prompts * (1 - config.test_share))
+    in_train = simulated.prompt < round(world.prompts * (1 - _TEST_SHARE))
     both = within_prompts(simulated.prompt)
     possible, held_out = both[in_train[both[:, 0]]], both[~in_train[both[:, 0]]]
     if not len(possible) or not len(held_out):
@@ -189,11 +187,11 @@ def run_world(
 
     def learn(of: np.ndarray) -> dict[str, float]:
         differences = features[of[:, 0]] - features[of[:, 1]]
-        return judge_random(fit_preference(differences, learner.penalty), seen, better, longer)
+        return judge_random(fit_preference(differences), seen, better, longer)
 
     rows = []
     for name, of in pairs.items():
-        own = {**pair_figures(quality, n_words, of), "kept": len(of) / len(possible)}
+        own = pair_figures(quality, n_words, of)
         drawn = [learn(of[random.permutation(len(of))[:equal]]) for _ in range(config.subsamples)]
         mean = {key: float(np.mean([one[key] for one in drawn])) for key in drawn[0]}
         rows.append({"variant": name, "amount": "equal", **mean, **own, "pairs": equal})
@@ -209,9 +207,7 @@ def run_all(
     jobs = [(place, seed) for place in worlds for seed in config.seeds]
     for (name, value), seed in tqdm(jobs, desc="worlds", unit="", leave=False, disable=None):
         world = replace(worlds[name, value], seed=seed)
-        key = fingerprint(
-            VERSION, world, rules, config.learner, config.test_share, config.subsamples
-        )
+        key = fingerprint(VERSION, world, rules, config.learner, config.subsamples)
         part = config.out / "parts" / f"{key[:24]}.json"
         parts.add(part)
         where = f"{name}, seed {seed}" if value is None else f"{name} {value:g}, seed {seed}"

@@ -19,7 +19,6 @@ from litbench.config import clear_exit
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.raters import RaterSpec
 from litbench.scoring import (
-    CHUNK_STORIES,
     SUFFIXES,
     ScoringJob,
     finite_rewards,
@@ -66,23 +65,18 @@ def _add_rater(parser: argparse.ArgumentParser) -> None:
 
 
 def score(arguments: argparse.Namespace) -> None:
-    """Score files of stories, or one story from the command line."""
+    """Score a file of stories, or one story from the command line."""
     spec = rater_spec(arguments)
     if arguments.story is not None:
-        of_files = ("input", "out", "where", "reference", "reference_where")
-        if given := [name for name in of_files if getattr(arguments, name) is not None]:
-            named = ", ".join("--" + name.replace("_", "-") for name in given)
-            raise ConfigError(f"--story is scored by itself: leave out {named}")
+        if arguments.input is not None or arguments.out is not None:
+            raise ConfigError("--story is scored by itself: leave out --input and --out")
         _score_one(spec, arguments.prompt, arguments.story)
         return
     if arguments.input is None or arguments.out is None:
         raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
-    options = {
-        one.name: getattr(arguments, one.name)
-        for one in fields(ScoringJob)
-        if one.name not in ("rater", "inputs", "out")
-    }
-    job = ScoringJob(spec, tuple(arguments.input), arguments.out, **options)
+    names = ("input", "out", "prompt_column", "text_column", "where", "reference",
+             "reference_where")  # fmt: skip
+    job = ScoringJob(spec, **{name: getattr(arguments, name) for name in names})
     manifest = score_files(job)
     if manifest is not None:
         _print_summary(job, manifest)
@@ -109,29 +103,22 @@ def _print_summary(job: ScoringJob, manifest: dict[str, Any]) -> None:
         print(f"unchanged: {job.out}")
         return
     counts = manifest["counts"]
-    scored, seconds = manifest["stories_scored"], max(manifest["scoring_seconds"], 0.01)
-    before = counts["stories"] + counts.get("reference_stories", 0) - scored
-    lost = ", ".join(f"{name} ({n:,})" for name, n in counts["not_finite_made_null"].items())
-    rejected = counts["rejected_rows"], counts.get("reference_rejected_rows", {})
-    rows = sum(sum(one.values()) for one in rejected)
-    layout, replaced = manifest["notes"].get("layout"), ", ".join(manifest["replaced_columns"])
-    print(f"{job.out}: {counts['stories']:,} stories scored")
-    lines = {
-        f"{scored:,} scored in {seconds:,.1f} s, {scored / seconds:,.1f} a second": True,
-        f"{before:,} were scored by an earlier run": before,
-        manifest["across_prompts"]["warning"]: True,
-        f"beats_reference: {counts.get('stories_with_reference', 0):,} stories have one of the "
-        f"{counts.get('reference_stories', 0):,} reference stories at their prompt": job.reference,
-        f"{counts['stories_cut']:,} stories did not fit and lost their end": counts["stories_cut"],
-        f"null, since JSON has neither NaN nor infinity: {lost}": lost,
-        f"layout: {layout}": layout,
-        f"replaced: {replaced} of the input": replaced,
-        f"left out by --where: {counts['left_out_by_where']:,} rows": counts["left_out_by_where"],
-        f"rejected: {rows:,} rows, reasons in {job.rejected_rows}": rows,
-    }
-    for line, applies in lines.items():
-        if applies:
-            print(f"  {line}", file=sys.stderr)
+    print(f"{job.out}: {counts['stories']:,} stories scored in {manifest['seconds']:,.1f} s")
+    lines = ["rewards can be compared within a prompt only: each prompt has an offset of its own"]
+    if job.reference is not None:
+        lines.append(
+            f"beats_reference: {counts['stories_with_reference']:,} stories have one of the "
+            f"{counts['reference_stories']:,} reference stories at their prompt"
+        )
+    if counts["stories_cut"]:
+        lines.append(f"{counts['stories_cut']:,} stories did not fit and lost their end")
+    if counts["left_out_by_where"]:
+        lines.append(f"left out by --where: {counts['left_out_by_where']:,} rows")
+    rejected = (counts.get(key, {}) for key in ("rejected_rows", "reference_rejected_rows"))
+    if rows := sum(sum(reasons.values()) for reasons in rejected):
+        lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
+    for line in lines:
+        print(f"  {line}", file=sys.stderr)
 
 
 def _add_score(commands: Any) -> None:
@@ -142,11 +129,7 @@ def _add_score(commands: Any) -> None:
         "accelerate launch -m litbench score ...",
     )
     _add_rater(parser)
-    parser.add_argument(
-        "--input",
-        nargs="+",
-        help="Parquet, JSONL, CSV or a datasets name; or .txt files or folders of them (--prompt)",
-    )
+    parser.add_argument("--input", help="Parquet, JSONL, CSV or a datasets name")
     parser.add_argument(
         "--out",
         type=Path,
@@ -159,13 +142,7 @@ def _add_score(commands: Any) -> None:
     parser.add_argument("--reference", help="human stories of the same prompts, same columns")
     parser.add_argument("--reference-where", help="SQL condition on a row of --reference")
     parser.add_argument("--story", help="print the reward of this text, or of - standard input")
-    parser.add_argument("--prompt", help="the prompt that --story or all text files answer")
-    parser.add_argument(
-        "--chunk-stories",
-        type=int,
-        default=CHUNK_STORIES,
-        help=f"stories scored between two saves, default: {CHUNK_STORIES}",
-    )
+    parser.add_argument("--prompt", help="the prompt of --story")
     parser.set_defaults(run=score)
 
 
@@ -191,19 +168,13 @@ def serve(arguments: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    if arguments.verbose:
-        server.logger.setLevel(logging.DEBUG)
     given = {one.name: getattr(arguments, one.name) for one in fields(server.ServerLimits)}
-    limits = server.ServerLimits(
-        **{key: value for key, value in given.items() if value is not None}
-    )
+    limits = server.ServerLimits(**{key: n for key, n in given.items() if n is not None})
     spec = rater_spec(arguments)
-    # The folder's name, also of one given as "." or "..".
     name = spec.kind if arguments.model is None else Path(arguments.model).resolve().name
     server.serve(
-        load_scorer(spec), arguments.name or name, limits, arguments.host, arguments.port,
+        load_scorer(spec), name, limits, arguments.host, arguments.port,
         token=token, allowed_hosts=server.accepted_hosts(arguments.host, arguments.allowed_host),
-        end_tokens=arguments.end_token,
     )  # fmt: skip
 
 
@@ -215,7 +186,6 @@ def _add_serve(commands: Any) -> None:
         f"the environment variable {_TOKEN}, if it is set.",
     )
     _add_rater(parser)
-    parser.add_argument("--name", help="of the model in responses; default: the folder's name")
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
     parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free one")
     parser.add_argument(
@@ -223,21 +193,15 @@ def _add_serve(commands: Any) -> None:
         help="accepted in the Host header; may be repeated; default: local names on 127.0.0.1, "
         "any on other addresses",
     )  # fmt: skip
-    parser.add_argument(
-        "--end-token", action="append", default=[], metavar="TEXT",
-        help="special token of a policy, removed in /get_reward; may be repeated",
-    )  # fmt: skip
     limits = {
         "body-bytes": "most bytes of a request; default: 4 MiB",
-        "stories": "most stories of a request; default: 256",
-        "waiting-stories": "most stories in the queue; default: 4096",
+        "waiting-stories": "most stories in the queue, or of a request; default: 4096",
         "read-s": "longest time to receive a request, in seconds; default: 10",
         "timeout-s": "longest time to answer it, in seconds; default: 60",
     }
     for option, text in limits.items():
         kind = float if option.endswith("-s") else int
         parser.add_argument(f"--{option}", type=kind, metavar="N", help=text)
-    parser.add_argument("--verbose", action="store_true", help="log each request, without texts")
     parser.set_defaults(run=serve)
 
 

@@ -325,7 +325,7 @@ def print_estimates(specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path) -
         if not is_ready(spec) and isinstance(rater := ready_rater(spec, folder), Asks):
             estimates += rater.estimate(blinded)
     print(f"{pairs.num_rows:,} pairs, both orders")
-    print(estimates_text(estimates) if estimates else "dry run: no rater asks others")
+    print(estimates_text(estimates) if estimates else "dry run: no rater sends requests")
 
 
 def estimates_text(estimates: Sequence[Estimate]) -> str:
@@ -349,7 +349,7 @@ def estimates_text(estimates: Sequence[Estimate]) -> str:
     costs, most = ([getattr(e, key) for e in estimates] for key in ("cost_usd", "most_cost_usd"))
     return "\n".join(
         [
-            "dry run: nothing is asked",
+            "dry run: no request is sent",
             *text_table([heading, *rows]),
             f"$ {dollars(costs)} in all, $ {dollars(most)} at most; by one token for four bytes, "
             "and by answers of the usual length or of that of the stored ones",

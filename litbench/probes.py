@@ -130,13 +130,6 @@ def originals_of_pairs(
     return [one for one in found.values() if one.text.strip()]
 
 
-def originals_of_stories(stories: pa.Table) -> list[Original]:
-    """The stories of a table by the schema STORIES; those without a text are left out."""
-    names = ("story_id", "prompt_id", "prompt", "text")
-    rows = zip(*(stories[name].to_pylist() for name in names), strict=True)
-    return [Original(*row) for row in rows if row[3].strip()]
-
-
 def draw_originals(
     originals: Sequence[Original], per_prompt: int, prompts: int | None, seed: int
 ) -> list[Original]:

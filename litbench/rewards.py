@@ -9,21 +9,20 @@
 A policy finds whatever a rater is wrong about. So its reward is shaped, in this order, for a story
 of a prompt with reward r and w words:
 
-1. length penalty: with the range [a, b] of words, a story with w > b gets the smaller of its own
-   reward and that of its first b words, so that text beyond b can never earn anything;
+1. length: with the range [a, b] of words, a story with w > b gets the smaller of its own reward
+   and that of its first b words, so that text beyond b can never earn anything;
 2. clipping: r := min(r, Q), where Q is a quantile of human stories' rewards;
 3. scaling: raw; sigmoid, 1 / (1 + exp(-(r - centre) / width)); or the rank among the completions
    of the same prompt in the call, from 0 to 1, ties sharing the mean of their ranks;
-4. length: `penalty` subtracts penalty * (w - b) / b or penalty * (a - w) / a; `cut` gives a story
-   outside the range the lowest reward instead.
+4. penalty: minus penalty * (w - b) / b, or penalty * (a - w) / a.
 
-By 1 and 4 a story that is too long always gets less than its own first b words would. The lowest
-reward is the least that any other completion of the prompt got in the call (and at most 0 where
-rewards are scaled) minus the penalty.
+By 1 and 4 a story that is too long always gets less than its own first b words would. A completion
+without words gets the lowest reward: the least that any other completion of the prompt got in the
+call (and at most 0 where rewards are scaled) minus the penalty, or 1 where that is 0.
 
-Rewards are comparable within a prompt only, and GRPO compares within a prompt. Quantiles, centres
-and lengths are those of the prompt's own human stories if there are `least_references`, and else
-those of all prompts together.
+Rewards are comparable within a prompt only, and GRPO compares within a prompt. Quantiles and
+centres are those of the prompt's own human stories if there are eight, and else those of all
+prompts together.
 """
 
 import asyncio
@@ -31,9 +30,9 @@ import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, get_type_hints
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +41,9 @@ from litbench.errors import ConfigError, DataError, ModelError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.scoring import load_scorer, scorer_entry, scorer_spec
 from litbench.text import count_words, prompt_key
+
+# Human stories that a prompt needs to go by its own.
+_LEAST_REFERENCES = 8
 
 
 class GivesRewards(Protocol):
@@ -61,17 +63,12 @@ class RewardShaping:
         width: of the sigmoid, in units of the reward; the references' standard deviation when
             None. With 1 and a Bradley-Terry model, sigmoid is the probability of beating a story
             whose reward is `centre`.
-        guard: what a story outside the range of words gets: none, penalty or cut.
-        shortest: least words of the range; a quantile of the references when None.
-        longest: most words, likewise.
-        length_quantiles: those quantiles.
+        shortest: least words of the range; the references' 5 % quantile when None.
+        longest: most words; the references' 95 % quantile when None.
         penalty: subtracted for twice the most words or for hardly any, in units of the scaled
-            reward; also the distance of the lowest reward from the others.
+            reward; 0 for no guard of the length.
         clip: quantile of the references' rewards above which nothing more is earned; None for no
             clipping.
-        least_references: human stories that a prompt needs to go by its own.
-        empty: what a completion without words gets: the lowest reward, or none, which trl leaves
-            out of its group (verifiers has no such thing and gets the lowest).
 
     Raises:
         ConfigError: a value out of range.
@@ -80,36 +77,22 @@ class RewardShaping:
     scaling: Literal["raw", "sigmoid", "rank"] = "raw"
     centre: float | None = None
     width: float | None = None
-    guard: Literal["none", "penalty", "cut"] = "penalty"
     shortest: int | None = None
     longest: int | None = None
-    length_quantiles: tuple[float, float] = (0.05, 0.95)
     penalty: float = 1.0
     clip: float | None = None
-    least_references: int = 8
-    empty: Literal["lowest", "none"] = "lowest"
 
     def __post_init__(self) -> None:
-        low, high = self.length_quantiles
-        centre, width, shortest = self.centre or 0, self.width, self.shortest
-        choices = get_type_hints(RewardShaping)
         allowed = {
-            "scaling": (self.scaling in get_args(choices["scaling"]), "raw, sigmoid or rank"),
-            "guard": (self.guard in get_args(choices["guard"]), "none, penalty or cut"),
-            "empty": (self.empty in get_args(choices["empty"]), "lowest or none"),
-            "centre": (math.isfinite(centre), "a finite number"),
-            "width": (width is None or 0 < width < math.inf, "a number above 0"),
-            "length_quantiles": (0 <= low < high <= 1, "two from 0 to 1, rising"),
+            "scaling": (self.scaling in ("raw", "sigmoid", "rank"), "raw, sigmoid or rank"),
+            "centre": (math.isfinite(self.centre or 0), "a finite number"),
+            "width": (self.width is None or 0 < self.width < math.inf, "a number above 0"),
             "clip": (self.clip is None or 0 < self.clip <= 1, "a quantile above 0, or null"),
-            "penalty": (
-                0 <= self.penalty < math.inf and (self.penalty > 0 or self.guard != "penalty"),
-                "a number above 0, or set guard to none",
-            ),
-            "shortest": (shortest is None or shortest >= 1, "at least 1 word"),
+            "penalty": (0 <= self.penalty < math.inf, "0 or a number above it"),
+            "shortest": (self.shortest is None or self.shortest >= 1, "at least 1 word"),
             "longest": (
-                self.longest is None or self.longest >= (shortest or 1), "at least shortest",
+                self.longest is None or self.longest >= (self.shortest or 1), "at least shortest",
             ),
-            "least_references": (self.least_references >= 1, "at least 1"),
         }  # fmt: skip
         for key, (fits, wanted) in allowed.items():
             if not fits:
@@ -117,7 +100,7 @@ class RewardShaping:
 
     def needs_references(self) -> list[str]:
         """The keys that cannot be filled in without reference stories."""
-        keys = ["shortest", "longest"] if self.guard != "none" else []
+        keys = ["shortest", "longest"] if self.penalty else []
         keys += ["centre", "width"] if self.scaling == "sigmoid" else []
         missing = [key for key in keys if getattr(self, key) is None]
         return missing if self.clip is None else ["clip", *missing]
@@ -136,68 +119,19 @@ class _Frame:
     @classmethod
     def of(cls, shaping: RewardShaping, rewards: np.ndarray, words: np.ndarray) -> "_Frame":
         """Fill in from reference stories, which may be none if nothing needs them."""
-        filled: dict[str, Any] = {}
-        if shaping.guard != "none":
-            low, high = shaping.length_quantiles
-            filled["shortest"] = float(_given(shaping.shortest, words, np.quantile, low))
-            longest = float(_given(shaping.longest, words, np.quantile, high))
+        filled: dict[str, float] = {}
+        if shaping.penalty:
+            low, high = shaping.shortest, shaping.longest
+            filled["shortest"] = float(np.quantile(words, 0.05) if low is None else low)
+            longest = float(np.quantile(words, 0.95) if high is None else high)
             filled["longest"] = max(longest, filled["shortest"])
         if shaping.scaling == "sigmoid":
-            filled["centre"] = float(_given(shaping.centre, rewards, np.median))
-            filled["width"] = float(_given(shaping.width, rewards, np.std))
+            centre, width = shaping.centre, shaping.width
+            filled["centre"] = float(np.median(rewards) if centre is None else centre)
+            filled["width"] = float(np.std(rewards) if width is None else width)
         if shaping.clip is not None:
             filled["clip"] = float(np.quantile(rewards, shaping.clip))
         return cls(**filled)
-
-
-def _given(number: float | None, values: np.ndarray, otherwise: Any, *arguments: Any) -> Any:
-    return otherwise(values, *arguments) if number is None else number
-
-
-@dataclass(frozen=True)
-class Shaped:
-    """Rewards of some completions and how they came about; arrays of shape (n,).
-
-    Attributes:
-        rewards: what the policy gets; NaN for a completion that has none.
-        lowest: what a completion gets that earned nothing.
-        raw: the rater's own rewards; NaN for a completion without words or finite reward.
-        words: of each completion.
-        clipped: whether clipping lowered it.
-        guarded: whether its length is outside the range.
-        group: how many completions of its prompt were in the call, itself among them.
-        diversity: share of distinct trigrams; see litbench.metrics.diversity.
-    """
-
-    rewards: np.ndarray
-    lowest: np.ndarray
-    raw: np.ndarray
-    words: np.ndarray
-    clipped: np.ndarray
-    guarded: np.ndarray
-    group: np.ndarray
-    diversity: float
-
-    def metrics(self) -> dict[str, float]:
-        """Means over the call; those without a value are left out."""
-        scored, empty = np.isfinite(self.raw), self.words == 0
-        found = {
-            "raw": self.raw[scored].mean() if scored.any() else math.nan,
-            "clipped_share": self.clipped.mean(),
-            "guarded_share": self.guarded.mean(),
-            "empty_share": empty.mean(),
-            "unscored_share": (~scored & ~empty).mean(),
-            "words": self.words.mean(),
-            "distinct_trigrams": self.diversity,
-            # Below num_generations, the batch splits groups, and ranks compare with fewer.
-            "group_size": self.group.mean(),
-        }
-        return {name: float(value) for name, value in found.items() if math.isfinite(value)}
-
-    def numbers(self) -> list[float]:
-        """Rewards for a library that knows no missing ones: the lowest in their place."""
-        found: list[float] = np.where(np.isfinite(self.rewards), self.rewards, self.lowest).tolist()
-        return found
 
 
 class PolicyReward:
@@ -247,7 +181,7 @@ class PolicyReward:
         if missing and not len(stories):
             raise ConfigError(
                 f"{', '.join(missing)}: to be taken from reference stories, and there are none: "
-                "give human stories, or these numbers (guard: none for no guard)"
+                "give human stories, or these numbers (penalty: 0 for any length)"
             )
         if len(prompts) != len(stories):
             raise DataError(
@@ -274,7 +208,7 @@ class PolicyReward:
         frames = {
             key: _Frame.of(self.shaping, rewards[own], words[own])
             for key, own in rows.items()
-            if len(own) >= self.shaping.least_references
+            if len(own) >= _LEAST_REFERENCES
         }
         self._frames = {key: frame for key, frame in frames.items() if frame.width > 0}
 
@@ -283,20 +217,18 @@ class PolicyReward:
         cls,
         path: str | Path,
         shaping: RewardShaping | None = None,
-        *,
-        device: str | None = None,
         **options: Any,
     ) -> "PolicyReward":
         """Load the rater from a model folder; see `litbench.scoring.scorer_entry` and the class.
 
-        Without `device`, each process that `accelerate launch` starts takes its own GPU.
+        Each process that `accelerate launch` starts takes its own GPU.
 
         Raises:
             ConfigError: an option that does not fit the kind of rater.
             ModelError: it cannot be loaded.
         """
-        entry = scorer_entry(str(path), device)
-        if "LOCAL_RANK" in os.environ and device is None and entry["kind"] == "reward":
+        entry = scorer_entry(str(path))
+        if "LOCAL_RANK" in os.environ and entry["kind"] == "reward":
             import torch  # noqa: PLC0415
 
             if torch.cuda.is_available():
@@ -309,16 +241,14 @@ class PolicyReward:
         completions: Sequence[Any],
         *,
         log_metric: Callable[[str, float], None] | None = None,
-        log_extra: Callable[[str, list[Any]], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Reward completions as trl asks for it, shape (n,); log `Shaped.metrics`, rewards, words.
+        """Reward completions as trl asks for it, shape (n,); log `last`.
 
         Args:
             prompts: texts or lists of messages; shape (n,).
             completions: likewise.
             log_metric: trl's.
-            log_extra: trl's.
             columns: the data set's other columns, and what else trl passes.
 
         Raises:
@@ -327,23 +257,34 @@ class PolicyReward:
         """
         if self.prompt_column is not None:
             prompts = _value_of(columns, self.prompt_column, "the data set")
-        shaped = self.shape(prompts, completions)
+        rewards, _ = self.shape(prompts, completions)
         if log_metric is not None:
             for metric, value in self.last.items():
                 log_metric(f"{self.__name__}/{metric}", value)
-        if log_extra is not None:
-            log_extra(f"{self.__name__}_raw", _optional(shaped.raw))
-            log_extra(f"{self.__name__}_words", shaped.words.tolist())
-        return _optional(shaped.rewards)
+        return [value if math.isfinite(value) else None for value in rewards.tolist()]
 
-    def shape(self, prompts: Sequence[Any], completions: Sequence[Any]) -> Shaped:
+    def numbers(self, prompts: Sequence[Any], completions: Sequence[Any]) -> list[float]:
+        """As `shape`, for a library that knows no missing rewards: the lowest in their place."""
+        rewards, lowest = self.shape(prompts, completions)
+        numbers: list[float] = np.where(np.isfinite(rewards), rewards, lowest).tolist()
+        return numbers
+
+    def shape(
+        self, prompts: Sequence[Any], completions: Sequence[Any]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Score completions and shape their rewards; completions of one prompt are its group.
+
+        Returns:
+            The rewards, NaN where the rater's own is not finite, and what a completion gets that
+            earned nothing; float64, shape (n,) each.
 
         Raises:
             DataError: a prompt has no text, or they are not as many as the completions.
             ModelError: no reward of the call is finite, though some completions have words.
         """
         shaping = self.shaping
+        if not len(completions):
+            return np.zeros(0), np.zeros(0)
         if len(prompts) != len(completions):
             raise DataError(
                 f"{len(prompts)} prompts and {len(completions)} completions: give a prompt for "
@@ -359,11 +300,7 @@ class PolicyReward:
                 )
         keys = [prompt_key(prompt) for prompt in asked]
         frames = [self._frames.get(key, self._overall) for key in keys]
-        shortest, longest, clip, centre, width = (
-            np.array([(f.shortest, f.longest, f.clip, f.centre, f.width) for f in frames])
-            .reshape(-1, 5)
-            .T
-        )
+        shortest, longest, clip, centre, width = np.array([astuple(one) for one in frames]).T
         words = _count(texts)
         beyond = np.maximum(words - longest, 0) / longest
         below = np.maximum(1 - words / np.maximum(shortest, 1), 0) * (shortest > 0)
@@ -374,41 +311,44 @@ class PolicyReward:
             raw, capped = self._scored(asked, texts, words, longest)
         value = np.minimum(capped, clip)
         groups = [np.flatnonzero(np.array(keys) == key) for key in dict.fromkeys(keys)]
-        out = guarded & (shaping.guard == "cut")
         if shaping.scaling == "sigmoid":
             value = 1 / (1 + np.exp(-np.clip((value - centre) / width, -500, 500)))
         if shaping.scaling == "rank":
             for rows in groups:
-                # A completion that gets the lowest reward anyway is nobody's rival.
-                inside = rows[np.isfinite(value[rows]) & ~out[rows]]
+                inside = rows[np.isfinite(value[rows])]
                 value[inside] = _ranks(value[inside])
-        if shaping.guard == "penalty":
-            value = value - shaping.penalty * outside
-        lowest, size = np.zeros(len(texts)), np.zeros(len(texts))
-        usable = np.isfinite(value) & ~out
+        value = value - shaping.penalty * outside
+        lowest = np.zeros(len(texts))
+        usable = np.isfinite(value)
         for rows in groups:
             # The others of a group may be in another process.
             others = value[rows][usable[rows]] if usable[rows].any() else value[usable]
             least = others.min() if len(others) else 0.0
-            lowest[rows] = (least if shaping.scaling == "raw" else min(least, 0)) - shaping.penalty
-            size[rows] = len(rows)
-        is_lowest = out | ((words == 0) & (shaping.empty == "lowest"))
-        value = np.where(is_lowest, lowest, value)
-        shaped = Shaped(
-            value, lowest, raw, words, capped > clip, guarded, size, distinct_trigrams(texts)
-        )
-        self.last = shaped.metrics() if texts else {}
-        return shaped
+            floor = least if shaping.scaling == "raw" else min(least, 0)
+            lowest[rows] = floor - (shaping.penalty or 1)
+        value = np.where(words == 0, lowest, value)
+        scored, is_empty = np.isfinite(raw), words == 0
+        metrics = {
+            "raw": raw[scored].mean() if scored.any() else math.nan,
+            "clipped_share": (capped > clip).mean(),
+            "guarded_share": guarded.mean(),
+            "empty_share": is_empty.mean(),
+            "unscored_share": (~scored & ~is_empty).mean(),
+            "words": words.mean(),
+            "distinct_trigrams": distinct_trigrams(texts),
+        }
+        self.last = {key: float(number) for key, number in metrics.items() if math.isfinite(number)}
+        return value, lowest
 
     def _scored(
         self, prompts: list[str], texts: list[str], words: np.ndarray, longest: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The rater's rewards, and with the guard `penalty` those of at most the longest words."""
+        """The rater's rewards, and those of at most the longest words."""
         raw = np.full(len(texts), np.nan)
         rows = np.flatnonzero(words)
         if not len(rows):
             return raw, raw
-        long_rows = np.flatnonzero((words > longest) & (self.shaping.guard == "penalty"))
+        long_rows = np.flatnonzero(words > longest)
         starts = _first_words([texts[row] for row in long_rows], longest[long_rows])
         asked = [prompts[row] for row in (*rows, *long_rows)]
         found = np.array(self.rater.score(asked, [texts[row] for row in rows] + starts), float)
@@ -446,8 +386,7 @@ def rubric_function(reward: PolicyReward) -> Callable[..., Awaitable[list[float]
         if column is not None:
             infos = [{}] * len(completions) if infos is None else infos
             prompts = [_value_of(info, column, "a rollout's info") for info in infos]
-        shaped = await asyncio.to_thread(reward.shape, prompts, completions)
-        return shaped.numbers()
+        return await asyncio.to_thread(reward.numbers, prompts, completions)
 
     grouped.__name__ = reward.__name__
     return grouped
@@ -457,7 +396,7 @@ def trace_function(reward: PolicyReward) -> Callable[..., Awaitable[float]]:
     """The reward function of a task in `verifiers.v1` (verifiers 0.4), for one rollout.
 
     Call it in a method marked `@vf.reward`, or name it in the task's config. To compare the
-    rollouts of a task, give `reward.shape` all of them in the environment's `finalize`.
+    rollouts of a task, give `reward.numbers` all of them in the environment's `finalize`.
 
     Args:
         reward: its `prompt_column` is a field of the task's data.
@@ -472,15 +411,15 @@ def trace_function(reward: PolicyReward) -> Callable[..., Awaitable[float]]:
     if reward.shaping.scaling != "sigmoid":
         raise ConfigError(
             f"scaling is {reward.shaping.scaling}, and a task's reward function sees one rollout, "
-            "which has no rank and no lowest reward: choose sigmoid, or call reward.shape in the "
+            "which has no rank and no lowest reward: choose sigmoid, or call reward.numbers in the "
             "environment's finalize"
         )
     column = reward.prompt_column
 
     async def single(task: Any, trace: Any) -> float:
         prompt = getattr(task, column or "prompt")
-        shaped = await asyncio.to_thread(reward.shape, [prompt], [trace.last_reply])
-        return shaped.numbers()[0]
+        (number,) = await asyncio.to_thread(reward.numbers, [prompt], [trace.last_reply])
+        return number
 
     single.__name__ = reward.__name__
     return single
@@ -536,7 +475,3 @@ def _text_of(content: Any, role: str) -> str:
 
 def _part(message: Any, key: str) -> Any:
     return message.get(key) if isinstance(message, Mapping) else getattr(message, key, None)
-
-
-def _optional(values: np.ndarray) -> list[float | None]:
-    return [value if np.isfinite(value) else None for value in values.tolist()]

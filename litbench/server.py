@@ -2,7 +2,6 @@
 
 POST /score        rewards
 POST /classify     the same, in the format of vLLM's classification API
-POST /get_reward   the same, in the format of OpenRLHF's remote reward models
 GET  /health       200 once the model is loaded
 GET  /metrics      for Prometheus
 GET  /openapi.json the schemas of requests and responses
@@ -17,7 +16,6 @@ import ipaddress
 import itertools
 import logging
 import math
-import re
 import signal
 import sys
 import time
@@ -25,11 +23,10 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 import prometheus_client as prometheus
 import uvicorn
 from fastapi import FastAPI
@@ -48,7 +45,7 @@ from litbench.raters import ScoreRater
 
 logger = logging.getLogger("litbench.server")
 
-_PATHS = ("/score", "/classify", "/get_reward", "/health", "/metrics", "/openapi.json")
+_PATHS = ("/score", "/classify", "/health", "/metrics", "/openapi.json")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499
 # Below the 1,024 files that most shells let a process open.
@@ -67,14 +64,12 @@ class ServerLimits:
 
     Attributes:
         body_bytes: most bytes of a request.
-        stories: most stories of a request.
-        waiting_stories: most stories waiting for the model, over all requests.
+        waiting_stories: most stories of a request, and of all that wait for the model.
         read_s: longest time to receive a request, in seconds.
         timeout_s: longest time to answer it after that, in seconds.
     """
 
     body_bytes: int = 4 * 2**20
-    stories: int = 256
     waiting_stories: int = 4_096
     read_s: float = 10
     timeout_s: float = 60
@@ -98,26 +93,21 @@ class Metrics:
         )
         self.seconds = prometheus.Histogram("request_seconds", "time of a request", ["path"], **own)
         self.waiting = prometheus.Gauge("queue_stories", "stories waiting for the model", **own)
-        sizes = [2**n for n in range(10)]
-        self.batches = prometheus.Histogram(
-            "batch_stories", "size of a batch", buckets=sizes, **own
-        )
-        self.batch_seconds = prometheus.Histogram("batch_seconds", "the model's time", **own)
         self.failures = prometheus.Counter("model_failures", "batches that failed", **own)
 
 
 # Batching -------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class _Request:
-    prompts: Sequence[str]
-    stories: Sequence[str]
-    sizes: list[int]
-    rewards: list[float]
-    answer: "asyncio.Future[list[float]]"
-    # How many stories have left the queue.
-    taken: int = 0
+class _Story(NamedTuple):
+    """A story in the queue, which is ordered by the first two."""
+
+    priority: int
+    number: int
+    tokens: int
+    prompt: str
+    text: str
+    reward: "asyncio.Future[float]"
 
 
 class Batcher:
@@ -126,27 +116,21 @@ class Batcher:
     A request's priority is the number of tokens scored before it arrived plus its own. So requests
     of one size are answered one after another (under overload the first ones are in time), and a
     short one overtakes a long one, which is delayed by no more than its own size.
-
-    Attributes:
-        waiting: stories in the queue.
     """
 
     def __init__(self, rater: ScoreRater, limits: ServerLimits, metrics: Metrics) -> None:
-        self.waiting = 0
         self._rater = rater
         self._limits = limits
-        self._metrics = metrics
+        self._failures = metrics.failures
         self._longest = getattr(getattr(rater, "layout", None), "max_length", sys.maxsize)
         tokens_per_pass = getattr(rater, "batch_tokens", _BATCH_TOKENS // _PASSES_PER_BATCH)
         self._batch_tokens = _PASSES_PER_BATCH * tokens_per_pass
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="litbench-model")
-        # By priority, then by arrival.
-        self._queue: list[tuple[int, int, _Request]] = []
+        self._queue: list[_Story] = []
         self._numbers = itertools.count()
         self._tokens_taken = 0
-        self._stories_per_s = math.inf
         self._running: asyncio.Task[None] | None = None
-        metrics.waiting.set_function(lambda: self.waiting)
+        metrics.waiting.set_function(lambda: len(self._queue))
 
     async def score(self, prompts: Sequence[str], stories: Sequence[str]) -> list[float]:
         """Wait for the rewards of some stories, shape (n,); if cancelled, they leave the queue.
@@ -155,96 +139,79 @@ class Batcher:
             HTTPException: no stories, too many, or a text that is no Unicode (422), the queue is
                 full (503), or the model failed (500).
         """
-        if not 0 < len(stories) <= self._limits.stories:
-            raise HTTPException(
-                422, f"{len(stories):,} stories: send 1 to {self._limits.stories:,}"
-            )
+        most = self._limits.waiting_stories
+        if not 0 < len(stories) <= most:
+            raise HTTPException(422, f"{len(stories):,} stories: send 1 to {most:,}")
         self.check_room(len(stories))
+        texts = list(zip(prompts, stories, strict=True))
         try:
-            sizes = [
-                len((prompt + story).encode()) // _BYTES_PER_TOKEN + _TOKENS_PER_STORY
-                for prompt, story in zip(prompts, stories, strict=True)
-            ]
+            sizes = [len("".join(both).encode()) for both in texts]
         except UnicodeEncodeError as error:
             raise HTTPException(422, "a text has a lone surrogate: send valid Unicode") from error
-        sizes = [min(size, self._longest) for size in sizes]
-        answer = asyncio.get_running_loop().create_future()
-        request = _Request(prompts, stories, sizes, [math.nan] * len(stories), answer)
-        priority = self._tokens_taken + sum(sizes)
-        heappush(self._queue, (priority, next(self._numbers), request))
-        self.waiting += len(stories)
+        tokens = [
+            min(size // _BYTES_PER_TOKEN + _TOKENS_PER_STORY, self._longest) for size in sizes
+        ]
+        priority = self._tokens_taken + sum(tokens)
+        loop = asyncio.get_running_loop()
+        own = [
+            _Story(priority, next(self._numbers), size, prompt, text, loop.create_future())
+            for size, (prompt, text) in zip(tokens, texts, strict=True)
+        ]
+        for story in own:
+            heappush(self._queue, story)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
         try:
-            return await request.answer
+            return await asyncio.gather(*(story.reward for story in own))
         finally:
-            self.waiting -= len(stories) - request.taken
-            request.taken = len(stories)
+            cancelled = [story for story in own if story.reward.cancel()]
+            if cancelled:
+                self._queue = [story for story in self._queue if not story.reward.done()]
+                heapify(self._queue)
 
     def check_room(self, stories: int = 1) -> None:
         """Raise HTTPException (503) if the queue has no room for more stories."""
-        if self.waiting + stories > self._limits.waiting_stories:
-            seconds = math.ceil(min(self.waiting / self._stories_per_s, 59)) + 1
+        if len(self._queue) + stories > self._limits.waiting_stories:
             raise HTTPException(
-                503, f"{self.waiting:,} stories are waiting for the model: try again later",
-                {"retry-after": str(seconds), "connection": "close"},
+                503, f"{len(self._queue):,} stories are waiting for the model: try again later",
+                {"retry-after": "1", "connection": "close"},
             )  # fmt: skip
 
     async def _run(self) -> None:
-        while batch := self._take():
-            requests = dict.fromkeys(request for request, _ in batch)
-            if not await self._score(batch) and len(requests) > 1:
-                # A request on which the model fails must not fail those beside it.
-                for own in requests:
-                    await self._score([taken for taken in batch if taken[0] is own])
-            for request in requests:
-                if request.taken < len(request.stories) or request.answer.done():
-                    continue
-                if all(map(math.isfinite, request.rewards)):
-                    request.answer.set_result(request.rewards)
-                else:
-                    message = "the model failed, or a reward is not finite: see the server's log"
-                    request.answer.set_exception(HTTPException(500, message))
-
-    def _take(self) -> list[tuple[_Request, int]]:
-        """The next stories, each as its request and its row there."""
-        batch: list[tuple[_Request, int]] = []
-        tokens = 0
         while self._queue:
-            request = self._queue[0][2]
-            if request.taken == len(request.stories):
-                heappop(self._queue)
-                continue
-            size = request.sizes[request.taken]
-            if batch and tokens + size > self._batch_tokens:
-                break
-            batch.append((request, request.taken))
-            request.taken += 1
-            tokens += size
-        self.waiting -= len(batch)
-        self._tokens_taken += tokens
-        return batch
+            batch = [heappop(self._queue)]
+            tokens = batch[0].tokens
+            while self._queue and tokens + self._queue[0].tokens <= self._batch_tokens:
+                batch.append(heappop(self._queue))
+                tokens += batch[-1].tokens
+            self._tokens_taken += tokens
+            await self._score(batch)
 
-    async def _score(self, batch: Sequence[tuple[_Request, int]]) -> bool:
-        """Score in the model's thread and note the rewards; False if that failed."""
-        started = time.perf_counter()
-        prompts = [request.prompts[row] for request, row in batch]
-        stories = [request.stories[row] for request, row in batch]
+    async def _score(self, batch: Sequence[_Story]) -> None:
+        """Score in the model's thread and give every story its reward, or an error."""
+        prompts, texts = [story.prompt for story in batch], [story.text for story in batch]
         loop = asyncio.get_running_loop()
-        call = loop.run_in_executor(self._thread, self._rater.score, prompts, stories)
+        call = loop.run_in_executor(self._thread, self._rater.score, prompts, texts)
         await asyncio.wait({call})
-        error = call.exception()
-        if error is not None or np.shape(call.result()) != (len(batch),):
-            self._metrics.failures.inc()
+        rewards = [math.nan]
+        if (error := call.exception()) is None:
+            rewards = call.result().tolist()
+        else:
+            self._failures.inc()
             log_error(f"the model failed on {len(batch)} stories", error)
-            return False
-        for (request, row), reward in zip(batch, call.result().tolist(), strict=True):
-            request.rewards[row] = reward
-        seconds = time.perf_counter() - started
-        self._stories_per_s = len(batch) / seconds
-        self._metrics.batches.observe(len(batch))
-        self._metrics.batch_seconds.observe(seconds)
-        return True
+            if len(batch) > 1:
+                # A story on which the model fails must not fail those beside it.
+                for story in batch:
+                    await self._score([story])
+                return
+        for story, reward in zip(batch, rewards, strict=True):
+            if story.reward.done():
+                continue
+            if math.isfinite(reward):
+                story.reward.set_result(reward)
+            else:
+                message = "the model failed, or a reward is not finite: see the server's log"
+                story.reward.set_exception(HTTPException(500, message))
 
 
 def log_error(what: str, error: BaseException | None) -> None:
@@ -292,7 +259,6 @@ class Middleware:
         finally:
             self.metrics.requests.labels(path, str(status)).inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
-            logger.debug("%s %d", path, status)
 
     def _authorize(self, scope: Scope) -> None:
         if self.token is None or scope["path"] == "/health":
@@ -370,30 +336,13 @@ def validation_response(request: Any, error: Any) -> JSONResponse:
 
 # Validation stops at the first wrong entry: a body has room for a million of them.
 _Texts = Annotated[list[str], Field(fail_fast=True)]
-_PromptsAndStories = tuple[list[str], list[str]]
-
-
-class Item(BaseModel):
-    """A story and its prompt."""
-
-    prompt: str
-    story: str
 
 
 class ScoreRequest(BaseModel):
-    """Stories of one prompt (`prompt` and `stories`), or with a prompt each (`items`)."""
+    """Stories and their prompt, or a list with a prompt for each."""
 
-    prompt: str | None = None
-    stories: _Texts | None = None
-    items: Annotated[list[Item], Field(fail_fast=True)] | None = None
-
-    def texts(self) -> _PromptsAndStories:
-        """Prompts and stories, shape (n,) each."""
-        if self.items is not None and self.prompt is None and self.stories is None:
-            return [item.prompt for item in self.items], [item.story for item in self.items]
-        if self.items is None and self.prompt is not None and self.stories is not None:
-            return [self.prompt] * len(self.stories), self.stories
-        raise HTTPException(422, 'body: give either "prompt" and "stories", or "items"')
+    prompt: str | _Texts
+    stories: _Texts
 
 
 class UserMessage(BaseModel):
@@ -414,42 +363,7 @@ class ClassifyRequest(BaseModel):
     """A conversation, as vLLM's /classify takes it."""
 
     messages: tuple[UserMessage, AssistantMessage]
-    model: str | None = None
     use_activation: bool | None = None
-    # Another value would cut the text.
-    truncate_prompt_tokens: Literal[-1] | None = None
-
-
-class GetRewardRequest(BaseModel):
-    """A request of OpenRLHF: a query is a prompt and the policy's story as one text."""
-
-    query: _Texts
-    prompts: _Texts
-
-    def texts(self, special_tokens: Sequence[str]) -> _PromptsAndStories:
-        """Prompts and stories, shape (n,) each, without special tokens around a query."""
-        if len(self.query) != len(self.prompts):
-            raise HTTPException(422, "body: query and prompts are not of one length")
-        token = re.compile("|".join(map(re.escape, special_tokens)) or "(?!)")
-        stories = []
-        for row, (query, prompt) in enumerate(zip(self.query, self.prompts, strict=True)):
-            start = 0
-            while not query.startswith(prompt, start) and (found := token.match(query, start)):
-                start = found.end()
-            if not query.startswith(prompt, start):
-                raise HTTPException(422, f"body.query.{row}: does not begin with its prompt")
-            start, end = start + len(prompt), len(query)
-            for found in reversed(list(token.finditer(query, start))):
-                if found.end() != end:
-                    break
-                end = found.start()
-            stories.append(query[start:end])
-        return self.prompts, stories
-
-
-def sigmoid(reward: float) -> float:
-    """1 / (1 + exp(-reward)), in a form that does not overflow."""
-    return (1 + math.tanh(reward / 2)) / 2
 
 
 # Application ----------------------------------------------------------------------------------
@@ -462,7 +376,6 @@ def make_app(
     *,
     token: str | None = None,
     allowed_hosts: Sequence[str] = _LOCAL_HOSTS,
-    end_tokens: Sequence[str] = (),
 ) -> ASGIApp:
     """Make the ASGI application.
 
@@ -472,13 +385,9 @@ def make_app(
         limits: see `ServerLimits`.
         token: bearer token that every request but /health needs; None for no token.
         allowed_hosts: accepted values of the Host header; "*" for any.
-        end_tokens: special tokens of a policy that /get_reward removes, beside the rater's own.
     """
     metrics = Metrics()
     batcher = Batcher(rater, limits, metrics)
-    own_tokens = getattr(getattr(rater, "tokenizer", None), "all_special_tokens", ())
-    # Longest first: one token may begin another.
-    special_tokens = sorted({*end_tokens, *own_tokens} - {""}, key=len, reverse=True)
     if hasattr(rater, "shows_progress"):
         rater.shows_progress = False
     # The documentation pages would load scripts from elsewhere.
@@ -489,27 +398,24 @@ def make_app(
     @app.post("/score")
     async def score(body: ScoreRequest) -> dict[str, Any]:
         """Rewards in the order of the stories, comparable within a prompt only."""
-        rewards = await batcher.score(*body.texts())
+        prompts = body.prompt
+        if isinstance(prompts, str):
+            prompts = [prompts] * len(body.stories)
+        if len(prompts) != len(body.stories):
+            raise HTTPException(422, "body: prompt is a list and not as long as stories")
+        rewards = await batcher.score(prompts, body.stories)
         return {"model": name, "rewards": rewards, "comparable": "within a prompt"}
 
     @app.post("/classify")
     async def classify(body: ClassifyRequest) -> dict[str, Any]:
         """The sigmoid of the reward; with `use_activation` false, the reward itself."""
-        if body.model not in (None, name):
-            raise HTTPException(404, f"body.model: there is only {name}")
         prompt, story = body.messages
         (reward,) = await batcher.score([prompt.content], [story.content])
-        value = reward if body.use_activation is False else sigmoid(reward)
+        # 1 / (1 + exp(-reward)), in a form that does not overflow.
+        value = reward if body.use_activation is False else (1 + math.tanh(reward / 2)) / 2
         data = [{"index": 0, "label": "LABEL_0", "probs": [value], "num_classes": 1}]
         usage = {"prompt_tokens": 0, "total_tokens": 0}
         return {"object": "list", "model": name, "data": data, "usage": usage}
-
-    @app.post("/get_reward")
-    async def get_reward(body: GetRewardRequest) -> dict[str, Any]:
-        """Rewards, and their sigmoid as `scores`."""
-        rewards = await batcher.score(*body.texts(special_tokens))
-        scores = [sigmoid(reward) for reward in rewards]
-        return {"rewards": rewards, "scores": scores, "extra_logs": {"reward": rewards}}
 
     @app.get("/health")
     async def health() -> dict[str, str]:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from litbench.curation.cleaning import Cleaning, clean_table
 from litbench.curation.funnel import Examples
-from litbench.errors import DataError
 from litbench.sources.posts import PROMPT_TAGS, prompt_tag
 from litbench.text import prompt_key
 
@@ -371,13 +370,6 @@ def test_some_talk_is_talk_only_at_the_end(line):
     assert clean(f"{line}\n\n{STORY}", cut_vote_talk=True) == f"{line}\n\n{STORY}"
 
 
-def test_rules_and_blank_lines_within_the_story_stay():
-    text = f"\n{STORY}\n\n---\n\n\n{STORY}\n\n***\n"
-    assert clean(text, cut_vote_talk=True) == text
-    ending = f"{text}\nThanks for the gold, kind stranger!"
-    assert clean(ending, cut_vote_talk=True) == f"\n{STORY}\n\n---\n\n\n{STORY}"
-
-
 def test_a_story_in_the_form_of_posts_keeps_its_edits():
     text = (
         f"{STORY}\n\nEDIT: There is somebody at the window.\n\n"
@@ -455,46 +447,6 @@ def test_both_sides_of_a_pair_are_cleaned_and_counted():
         ("p1", "Front page!", "cut from rejected"),
         ("p2", "Edit: typo", "cut from rejected"),
     ]
-
-
-def test_examples_name_their_step():
-    examples = Examples()
-    text = f"> {PROMPT}\n\n{STORY}\n\nr/thelamproom"
-    clean_table(table_of([text], [PROMPT]), Cleaning(), {"text": "story_id"}, examples)
-    assert {row["step"]: row["text"] for row in examples.rows()} == {
-        "strip_prompt_tags": PROMPT,
-        "cut_quoted_prompt": f"> {PROMPT}",
-        "cut_vote_talk": "r/thelamproom",
-    }
-
-
-def test_no_step_changes_nothing():
-    table = table_of([f"> {PROMPT}\n\n{STORY}\n\nFront page!"], [PROMPT])
-    assert clean_table(table, Cleaning.none(), {"text": "story_id"}) == (table, {})
-
-
-def test_chunks_and_the_narrower_text_type_do_not_matter():
-    texts = [f"{STORY}\n\nEDIT: gold, thank you!", STORY, None]
-    whole = table_of(texts, ["[WP] A door."] * 3)
-    whole = whole.set_column(2, "text", whole["text"].cast(pa.string()))
-    chunked = pa.concat_tables([whole.slice(0, 1), whole.slice(1)])
-    expected, counts = clean_table(whole, Cleaning(), {"text": "story_id"})
-    cleaned, counts_of_chunks = clean_table(chunked, Cleaning(), {"text": "story_id"})
-    assert cleaned.to_pylist() == expected.to_pylist()
-    assert counts == counts_of_chunks
-    assert cleaned.schema == whole.schema
-
-
-def test_a_table_without_rows_stays():
-    table = table_of([], [], flair=pa.nulls(0))
-    cleaned, counts = clean_table(table, Cleaning(), {"text": "story_id"})
-    assert cleaned.num_rows == 0
-    assert set(counts.values()) == {0}
-
-
-def test_a_column_that_is_missing_is_named():
-    with pytest.raises(DataError, match="no column 'body'"):
-        clean_table(table_of(["A."]), Cleaning(), {"body": "story_id"})
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,7 @@ def test_every_row_comes_back_with_its_reward_and_rank(
     assert manifest["output"]["sha256"] == file_digest(out)
 
 
-def test_what_json_cannot_hold_is_null_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_json_cannot_hold_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def strict(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
@@ -79,14 +77,9 @@ def test_what_json_cannot_hold_is_null_and_told(
     )
     assert (first["x"], first["in"]) == (None, '{"y":Infinity,"z":[-Infinity,2.5]}')
     assert (second["x"], second["in"]) == (1.5, None)
-    manifest = json.loads(out.with_name("out.jsonl.manifest.json").read_text())
-    assert manifest["counts"]["not_finite_made_null"] == {"x": 1}
-    told = "null, since JSON has neither NaN nor infinity: x (1)"
-    assert told in capsys.readouterr().err
     # Parquet holds them, and they stay.
     run(monkeypatch, *arguments, tmp_path / "out.parquet")
     assert math.isnan(pq.read_table(tmp_path / "out.parquet")["x"][0].as_py())
-    assert "null, since" not in capsys.readouterr().err
 
 
 def test_one_story_can_be_scored_from_the_command_line(
@@ -129,22 +122,7 @@ def test_rows_that_cannot_be_scored_are_rejected_and_counted(
     [
         (["--model", "no/such/folder", "--prompt", "p", "--story", "x"], "there is no folder"),
         (["--model", "MODEL"], "--input FILE"),
-        (["--model", "MODEL", "--story", "x", "--out", "y.csv"], "leave out --out"),
-        (
-            [
-                "--model",
-                "MODEL",
-                "--story",
-                "x",
-                "--prompt",
-                "p",
-                "--reference-where",
-                "true",
-                "--reference",
-                "people.csv",
-            ],
-            "leave out --reference, --reference-where",
-        ),
+        (["--model", "MODEL", "--story", "x", "--out", "y.csv"], "leave out --input and --out"),
         (["--model", "MODEL", "--device", "cpu", "--story", "x"], "is a feature model"),
         (["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"], "go with --model"),
         (["--rater", "{kind: longer", "--story", "x"], "is no YAML"),
@@ -157,7 +135,6 @@ def test_rows_that_cannot_be_scored_are_rejected_and_counted(
             "give --prompt and --story",
         ),
         (["--rater", "{kind: longer}", "--prompt", "p", "--story", "-"], "no UTF-8 at byte 1"),
-        (["--model", "MODEL", "--input", "a.txt", "--out", "x.jsonl"], "give the prompt"),
         (["--model", "MODEL", "--input", "missing.jsonl", "--out", "x.jsonl"], "there is no file"),
     ],
 )
@@ -205,17 +182,15 @@ def test_an_error_over_lines_and_an_interrupt_end_in_one_line(
 def test_any_rater_with_rewards_scores_files_beside_human_stories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, text in (("a", "one two three"), ("b", "one")):
-        (tmp_path / f"{name}.txt").write_text(text)
-    reference = tmp_path / "human.jsonl"
+    source, reference = tmp_path / "in.csv", tmp_path / "human.jsonl"
+    source.write_text("prompt,text\n[WP] A door!,one two three\n[WP] A door!,one\n")
     reference.write_text('{"prompt": "A door", "text": "one two"}\n')
-    arguments = ["score", "--rater", "{kind: longer}", "--prompt", "[WP] A door!"]
-    arguments += ["--input", *(str(tmp_path / f"{name}.txt") for name in "ab")]
-    arguments += ["--reference", str(reference), "--out", str(tmp_path / "out.jsonl")]
+    arguments = ["score", "--rater", "{kind: longer}", "--input", source]
+    arguments += ["--reference", reference, "--out", tmp_path / "out.jsonl"]
     run(monkeypatch, *arguments)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [(row["file"], row["reward"], row["rank_within_prompt"], row["beats_reference"])
-            for row in found] == [("a.txt", 3.0, 1, 1.0), ("b.txt", 1.0, 2, 0.0)]  # fmt: skip
+    assert [(row["reward"], row["rank_within_prompt"], row["beats_reference"])
+            for row in found] == [(3.0, 1, 1.0), (1.0, 2, 0.0)]  # fmt: skip
     assert "2 stories have one of the 1 reference stories" in capsys.readouterr().err
     run(monkeypatch, *arguments)
     assert capsys.readouterr().out.startswith("unchanged: ")

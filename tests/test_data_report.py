@@ -18,20 +18,13 @@ from test_report import ATTACK, Page
 
 from litbench.artifact import file_digest
 from litbench.curation.funnel import Examples
-from litbench.curation.leakage import by_split, leakage_report
 from litbench.curation.pairing import breaks_symmetry
 from litbench.errors import DataError
 from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, judge_pairs
 from litbench.report import figures
-from litbench.report.data_page import (
-    check_funnel,
-    flatten,
-    leakage_rows,
-    read_examples,
-    render_data_report,
-)
-from litbench.report.pair_profile import Profile, ValueCounts, read_profile
+from litbench.report.data_page import flatten, read_examples, render_data_report
+from litbench.report.pair_profile import Profile, read_profile
 from litbench.tables import write_table
 from litbench.text import prompt_key
 
@@ -93,7 +86,7 @@ def profile_of(tmp_path: Path) -> Callable[..., Profile]:
 def render(profile_of: Callable[..., Profile]) -> Callable[..., str]:
     def build(pairs: pa.Table, before: pa.Table | None = None, **given: Any) -> str:
         defaults: dict[str, Any] = {
-            "title": "A title", "manifest": None, "examples": {}, "cuts": {},
+            "title": "A title", "manifest": None, "examples": {},
         }  # fmt: skip
         return render_data_report(profile=profile_of(pairs, before), **{**defaults, **given})
 
@@ -103,7 +96,9 @@ def render(profile_of: Callable[..., Profile]) -> Callable[..., str]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for pictures, where a test is not about them."""
-    monkeypatch.setattr(figures, "_draw", lambda *_: '<svg role="img"></svg>')
+    monkeypatch.setattr(
+        figures, "drawing", lambda *_: figures.Drawing('<svg role="img"></svg>', None)
+    )
 
 
 def funnel_manifest(**counts: Any) -> dict[str, Any]:
@@ -138,7 +133,6 @@ def test_every_count_is_the_one_of_a_plain_loop(
     profile = profile_of(pairs)
     rows = pairs.to_pylist()
     assert [split.name for split in profile.splits] == ["train", "test"], "the largest first"
-    assert profile.pairs == len(rows)
     assert profile.stories == len({row[f"{s}_story_id"] for row in rows for s in SIDES})
     assert profile.label_sources == ["people"]
     for split in profile.splits:
@@ -152,32 +146,27 @@ def test_every_count_is_the_one_of_a_plain_loop(
             }
             for side in SIDES
         }
-        uses = Counter(row[f"{side}_story_id"] for row in here for side in SIDES)
         assert split.pairs == len(here)
-        assert split.stories == len(uses)
-        assert as_counter(split.uses) == Counter(uses.values())
-        assert split.both_sides == len(by_side["chosen"].keys() & by_side["rejected"].keys())
         every = {**by_side["chosen"], **by_side["rejected"]}
-        assert as_counter(split.words) == Counter(words for words, *_ in every.values())
+        assert split.words.tolist() == sorted(words for words, *_ in every.values())
         for side in SIDES:
             for place, name in enumerate(("words", "score", "day")):
                 values = [story[place] for story in by_side[side].values()]
                 values = [value for value in values if value is not None]
                 if name == "day":
                     values = [value // DAY for value in values]
-                assert as_counter(getattr(split.sides[side], name)) == Counter(values), name
+                assert split.sides[side][name].tolist() == sorted(values), name
         prompts = Counter(prompt_key(row["prompt"]) for row in here)
-        assert split.prompts == len(prompts) < len({row["prompt"] for row in here})
-        assert as_counter(split.pairs_per_prompt) == Counter(prompts.values())
+        assert split.pairs_per_prompt.tolist() == sorted(prompts.values())
+        assert len(prompts) < len({row["prompt"] for row in here})
+        squares = sum(size**2 for size in prompts.values())
+        assert split.effective_prompts == pytest.approx(len(here) ** 2 / squares)
         voted = [(row["chosen_score"], row["rejected_score"]) for row in here]
         voted = [pair for pair in voted if None not in pair]
         leads = [100 * (a - b) / a for a, b in voted if a > 0]
-        leads = [int(np.floor(min(max(lead, -100), 100))) for lead in leads]
-        assert as_counter(split.gap) == Counter(leads)
-
-
-def as_counter(values: ValueCounts) -> Counter[int]:
-    return Counter(dict(zip(values.values.tolist(), values.counts.tolist(), strict=True)))
+        assert split.gap.tolist() == sorted(
+            int(np.floor(min(max(lead, -100), 100))) for lead in leads
+        )
 
 
 def test_the_longer_wins_as_often_as_on_the_leaderboard(
@@ -200,32 +189,6 @@ def test_the_longer_wins_as_often_as_on_the_leaderboard(
         assert lengths.longer + lengths.equal + lengths.shorter == part.num_rows
 
 
-def test_quantiles_are_values_that_occur() -> None:
-    source = np.random.default_rng(0)
-    for n in (1, 2, 3, 10, 99):
-        values = source.integers(-4, 12, n)
-        counted = ValueCounts.of(values, np.ones(n))
-        for share in (0.0, 0.05, 0.5, 0.95, 1.0):
-            wanted = np.quantile(values, share, method="inverted_cdf")
-            assert counted.quantile(share) == wanted, (n, share)
-        assert counted.mean == pytest.approx(values.mean())
-        assert (counted.repeated() == np.sort(values)).all()
-    hundred = ValueCounts.of(range(1, 101), np.ones(100))
-    assert 0.07 * 100 > 7
-    assert hundred.quantile(0.07) == 7, "what rounding adds does not count"
-
-
-def test_the_largest_prompts_are_counted_in_whole_prompts(
-    pair_table: Callable[..., pa.Table], profile_of: Callable[..., Profile]
-) -> None:
-    rows = [{"prompt_id": f"p{place // 4 if place < 8 else place}"} for place in range(206)]
-    split = profile_of(pair_table(rows)).splits[0]
-    assert split.prompts == 200
-    assert split.share_of_largest(0.01) == 8 / 206
-    assert split.share_of_largest(0.001) == 4 / 206, "never less than one prompt"
-    assert split.effective_prompts == pytest.approx(206**2 / (2 * 16 + 198))
-
-
 def test_pruning_to_symmetry_leaves_mirrored_buckets(
     random_pairs: Callable[..., pa.Table], profile_of: Callable[..., Profile]
 ) -> None:
@@ -236,14 +199,13 @@ def test_pruning_to_symmetry_leaves_mirrored_buckets(
     after = before.filter(pa.array([name in kept for name in before["pair_id"].to_pylist()]))
     profile = profile_of(after, before)
     for split in ("train", "test"):
-        difference = profile.before[split].difference
-        widest = max(-difference.least, difference.most)
+        widest = profile.before[split].widest
         wide = profile.before[split].buckets(widest, 10)
         narrow = profile.after[split].buckets(widest, 10)
         assert (narrow == narrow[::-1]).all()
         assert (narrow == np.minimum(wide, wide[::-1])).all(), "these are the buckets it used"
         assert (wide != wide[::-1]).any()
-        assert narrow.sum() + profile.after[split].equal == profile.after[split].pairs
+        assert narrow.sum() + profile.after[split].equal == len(profile.after[split].difference)
 
 
 def test_no_story_is_read(
@@ -282,23 +244,24 @@ def test_the_numbers_on_the_page_are_those_of_the_pairs(
     )  # fmt: skip
     after = before.take(pa.array([0, 1, 3, 4, 5, 6]))
     page = render(before=before, pairs=after, manifest={"config": {"symmetry_buckets": 4}})
-    assert cells_of(page, "pairs")[1:] == ["5", "1", "43,827", "2,480"]
-    assert cells_of(page, "stories")[1:] == ["10", "2", "50,309", "3,543"]
+    assert cells_of(page, "pairs")[1:] == ["5", "1"]
+    assert cells_of(page, "stories")[1:] == ["10", "2"]
     # (300 + 100 + 200 + 100 + 150 + 100 + 300 + 100 + 200 + 150) / 10 and (90 + 80) / 2
     assert cells_of(page, "mean words")[1:3] == ["170", "85"]
     assert cells_of(page, "posted")[1:3] == ["2017-07 to 2020-09"] * 2
-    assert cells_of(page, "score of chosen: least / median / most")[1] == "20 / 20 / 40"
-    assert cells_of(page, "prompts")[1:3] == ["3", "1"]
-    assert cells_of(page, "median lead, % of chosen score")[1:3] == ["50", "80"]
+    assert cells_of(page, "score of chosen, least / median / most")[1] == "20 / 20 / 40"
+    assert cells_of(page, "prompts")[1:3] == ["3 (3 effective)", "1 (1 effective)"]
+    assert cells_of(page, "lead in % of chosen score, least / median / most")[1:3] == [
+        "50 / 50 / 75", "80 / 80 / 80",
+    ]  # fmt: skip
     rows = re.findall(r"<tr><td>(train|test|all)</td>(.*?)</tr>", page, re.DOTALL)
     table = [
         (split, *(Page(cell).text.strip() for cell in re.findall(r"<td>(.*?)</td>", rest, re.S)))
         for split, rest in rows
     ]
     shown = {(row[0], row[1]): row for row in table}
-    # share of all pairs; longer, equal, shorter, pairs; most in one bucket of 4
+    # share of all pairs; longer, equal, shorter, pairs
     assert shown["train", "before"][4:9] == ("50.0 %", "3", "1", "2", "6")
-    assert shown["train", "before"][10] == "1"
     assert shown["train", "after"][3:9] == ("0.500fixed by pruning", "40.0 %", "2", "1", "2", "5")
     assert shown["test", "before"][3].startswith("1.000 [")
     assert shown["test", "after"][3] == "1.000 (one prompt: no interval)"
@@ -308,21 +271,6 @@ def test_the_numbers_on_the_page_are_those_of_the_pairs(
     # (5 + 1/2) / 8 and (3 + 1/2) / 6
     assert re.search(r"the longer story wins in 68\.8% of the pairs \(95 % interval", text)
     assert "after it in 58.3%." in text
-    assert "65.25 %" in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_buckets_reach_as_far_as_the_widest_pair_before(
-    pair_table: Callable[..., pa.Table], render: Callable[..., str]
-) -> None:
-    rows = [(600, 200), (400, 200), (100, 200)]
-    before = pair_table(
-        [{"chosen_n_words": chosen, "rejected_n_words": rejected} for chosen, rejected in rows]
-    )
-    page = render(before.slice(1), before, manifest={"config": {"symmetry_buckets": 4}})
-    # 200 words are in the outer bucket of two that reach to 400, and 100 words in the inner one.
-    after = re.findall(r"<tr><td>all</td><td>after</td>.*?<td>(\d+)</td></tr>", page, re.DOTALL)
-    assert after == ["1"]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -331,70 +279,38 @@ def test_the_funnel_its_counts_and_examples_are_shown(
 ) -> None:
     manifest = funnel_manifest(
         stories={
-            "stories": 90, "not_selected": 12_345, "rejected_rows": {"text: null": 7},
-            "cleaning": {"cut_vote_talk": 3, "cut_quoted_prompt": 0},
+            "stories": 90, "rejected_rows": {"text: null": 7},
         },
         leakage={
             "shared": [
                 {
                     "kind": "near_duplicates", "split_a": "train", "split_b": "test",
-                    "shared": 1_017, "pairs_a": 2_000, "pairs_b": 1_100,
+                    "shared": 1_017,
                 }
             ]
         },
         digest="0123abc",
         fetched=88,
     )  # fmt: skip
-    examples, cuts = Examples(), Examples()
+    examples = Examples()
     for place in range(5):
         examples.add("min_words", f"short{place}", f"Too short, number {place}", f"{place} words")
-    cuts.add("cut_vote_talk", "s1", "EDIT: thanks for the gold!", "cut from text")
-    for made, name in ((examples, "examples.jsonl"), (cuts, "cuts.jsonl")):
-        made.write(tmp_path / name)
+    examples.write(tmp_path / "examples.jsonl")
     page = render(
-        random_pairs(),
-        manifest=manifest,
-        examples=read_examples(tmp_path / "examples.jsonl"),
-        cuts=read_examples(tmp_path / "cuts.jsonl"),
+        random_pairs(), manifest=manifest, examples=read_examples(tmp_path / "examples.jsonl")
     )
     assert cells_of(page, "at least 50 words")[2:] == ["60 stories", "30"]
     assert cells_of(page, "mirrored")[2:] == ["200 pairs", "300"]
-    assert cells_of(page, "left out by the config's own condition")[1] == "12,345"
     assert cells_of(page, "rejected rows: text: null")[1] == "7"
     assert cells_of(page, "fetched")[1] == "88"
-    assert cells_of(page, "near-duplicates")[1:] == ["train and test", "1,017", "2,000", "1,100"]
+    assert cells_of(page, "near_duplicates")[1:] == ["train and test", "1,017"]
     text = Page(page).text
     assert "0123abc" in text
-    assert "30 stories removed" in text
-    assert "300 pairs removed" in text
-    assert "3 texts changed" in text
-    assert "EDIT: thanks for the gold!" in text
     assert all(f"Too short, number {place}" in text for place in range(5))
-    assert "cut quoted prompt" not in re.sub(r"(?s)<table.*?</table>", "", page), "cut nothing"
     bars = re.findall(r'class="bar (\w+)" style="width:([\d.]+)%"', page)
     assert [(unit, round(float(width), 1)) for unit, width in bars] == [
         ("stories", 100.0), ("stories", 66.7), ("pairs", 100.0), ("pairs", 40.0),
     ]  # fmt: skip
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_funnel_that_loses_rows_is_refused(
-    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
-) -> None:
-    manifest = funnel_manifest()
-    check_funnel(manifest["counts"]["funnel"], "here")
-    manifest["counts"]["funnel"][1]["removed"] = 29
-    with pytest.raises(DataError, match=r"min_words: 60 kept and 29 removed are not the 90 stor"):
-        render(random_pairs(), manifest=manifest)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_file_that_is_not_the_funnels_is_said_to_be_so(
-    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
-) -> None:
-    other = "The funnel ends with 200 pairs and the file holds 199"
-    assert other in render(random_pairs(rows=199), manifest=funnel_manifest())
-    assert "The funnel ends" not in render(random_pairs(), manifest=funnel_manifest())
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -404,14 +320,16 @@ def test_what_a_source_does_not_have_is_left_out_and_said(
     names = [f"{side}_{name}" for side in SIDES for name in ("score", "created_utc")]
     page = render(random_pairs(**dict.fromkeys(names)))
     text = Page(page).text
-    for line in ("No funnel", "before length symmetry are not known", "No time of posting is",
-                 "No score is known", "No step removed anything", "came without one"):  # fmt: skip
+    for line in (
+        "No funnel", "before length symmetry are not known", "No step removed anything",
+        "came without one",
+    ):  # fmt: skip
         assert line in text, line
     for title in ("Dates: ", "Votes: ", "What splits share"):
         assert title not in text, title
     assert "Words: train" in text
     assert "fixed by pruning" not in text
-    assert cells_of(page, "score of chosen: least / median / most")[1] == "–"
+    assert cells_of(page, "score of chosen, least / median / most")[1] == "–"
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", text)
 
 
@@ -433,18 +351,6 @@ def test_absurd_values_do_not_break_the_page(
         {"chosen_score": 5, "rejected_score": 3, "chosen_created_utc": 9},
     ]  # fmt: skip
     assert len(render(pair_table(rows))) < 400_000
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_many_splits_are_in_the_tables_and_four_in_the_pictures(
-    pair_table: Callable[..., pa.Table], render: Callable[..., str]
-) -> None:
-    rows = [{"split": f"split{place % 6}", "prompt_id": f"p{place}"} for place in range(60)]
-    page = render(pair_table(rows))
-    assert "Pictures show the 4 largest splits: split0, split1, split2, split3." in page
-    assert "Words: split3" in page
-    assert "Words: split4" not in page
-    assert len(cells_of(page, "pairs")) == 1 + 6 + 2
 
 
 # Hostile texts --------------------------------------------------------------------------------
@@ -470,15 +376,13 @@ def test_the_page_runs_nothing_and_shows_every_text_as_it_is(
                     "split_a": ATTACK,
                     "split_b": ATTACK,
                     "shared": 1,
-                    "pairs_a": 1,
-                    "pairs_b": 1,
                 }
             ]
         },
         digest=ATTACK,
         note=ATTACK,
     )
-    manifest |= {"program": ATTACK, "finished_utc": ATTACK}
+    manifest |= {"program": ATTACK}
     manifest["counts"]["funnel"][1]["about"] = ATTACK
     pairs = random_pairs()
     names = [f"$x_{ATTACK}$ 中文 {name}" for name in pairs["split"].to_pylist()]
@@ -526,17 +430,8 @@ def test_every_picture_is_told_in_words(
     page = Page(render(random_pairs(), random_pairs()))
     told = [value for name, value in page.attributes if name == "aria-label"]
     assert len(told) == page.tags.count("svg") == len(set(told)) >= 8
-    assert any(text.startswith("Histogram of words. chosen: ") for text in told)
+    assert any(text.startswith("Histogram of words: train. chosen: ") for text in told)
     assert all(len(text) > 40 for text in told)
-
-
-def test_pictures_follow_the_theme(
-    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
-) -> None:
-    page = render(random_pairs())
-    assert not re.search(r"#0[123]0[0-9]0[0-9]", page)
-    assert "mathdefault" not in page
-    assert "var(--series-1)" in page
 
 
 def test_a_row_that_is_no_example_is_named(tmp_path: Path) -> None:
@@ -561,78 +456,46 @@ def test_counts_of_any_program_become_rows() -> None:
     ]  # fmt: skip
 
 
-def test_the_counts_of_a_leakage_report_become_tables(pair_table: Callable[..., pa.Table]) -> None:
-    def row(split: str, story: int, text: str) -> dict[str, Any]:
-        # A rejected story of its own, so that the chosen one alone is shared.
-        return {
-            "split": split, "prompt_id": f"p{story % 3} of {split}", "chosen": text,
-            "rejected": f"another tale altogether, {split} {story}",
-            "chosen_story_id": f"{split}{story}", "rejected_story_id": f"{split}r{story}",
-        }  # fmt: skip
-
-    rows = [
-        row(split, place, f"{split} {place}") for split in ("train", "test") for place in (1, 2)
-    ]
-    rows += [row(split, 3, "the same story in both") for split in ("train", "test")]
-    report = leakage_report(by_split(pair_table(rows)), near_duplicates=False)
-    assert leakage_rows(report.counts) == [
-        ("prompts", "train and test", "0", "0", "0"),
-        ("authors", "train and test", "0", "0", "0"),
-        ("stories", "train and test", "1", "1", "1"),
-    ]
-
-
 # The program ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def artifact(
-    random_pairs: Callable[..., pa.Table], tmp_path: Path
-) -> Callable[..., tuple[Path, Path]]:
-    """Folders of pairs and of the stories they were made of."""
+def artifact(random_pairs: Callable[..., pa.Table], tmp_path: Path) -> Callable[..., Path]:
+    """A folder of pairs."""
 
-    def build() -> tuple[Path, Path]:
+    def build() -> Path:
         # A star, and a folder that a pattern would find as well.
-        pairs, stories = tmp_path / "run *" / "pairs", tmp_path / "run *" / "stories"
+        pairs = tmp_path / "run *" / "pairs"
         (tmp_path / "run 2" / "pairs").mkdir(parents=True)
         for name in ("pairs.parquet", "pairs_before_symmetry.parquet"):
             write_table(random_pairs(seed=9), tmp_path / "run 2" / "pairs" / name)
-        for folder in (pairs, stories):
-            folder.mkdir(parents=True)
+        pairs.mkdir(parents=True)
         write_table(random_pairs(), pairs / "pairs.parquet")
         write_table(random_pairs(rows=500), pairs / "pairs_before_symmetry.parquet")
-        (stories / "manifest.json").write_text(
-            json.dumps({"outputs": {"stories.parquet": {"sha256": "first"}}}), encoding="utf-8"
-        )
-        manifest = funnel_manifest()
-        source = {"path": str(stories / "stories.parquet"), "sha256": "first"}
-        manifest["inputs"] = {"stories": source}
-        (pairs / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-        for folder, step in ((pairs, "min_words"), (stories, "cut_vote_talk")):
-            examples = Examples()
-            examples.add(step, "secret id", f"SECRET of {step}", "secret facts")
-            examples.write(folder / "examples.jsonl")
+        (pairs / "manifest.json").write_text(json.dumps(funnel_manifest()), encoding="utf-8")
+        examples = Examples()
+        examples.add("min_words", "secret id", "SECRET of min_words", "secret facts")
+        examples.write(pairs / "examples.jsonl")
         list_outputs(pairs)
-        return pairs, stories
+        return pairs
 
     return build
 
 
 def test_the_program_writes_the_same_page_twice(
-    artifact: Callable[..., tuple[Path, Path]],
+    artifact: Callable[..., Path],
     load_program: Callable[[str], Any],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, _ = artifact()
+    pairs = artifact()
     for name in ("a", "b"):
         program.main(program.Config(pairs=pairs, out=tmp_path / name))
     pages = [(tmp_path / name / "data_report.html").read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
     text = Page(pages[0].decode()).text
     assert "SECRET of min_words" in text
-    assert "SECRET of cut_vote_talk" in text
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["counts"]["pairs"] == 200
     assert sum(manifest["counts"]["splits"].values()) == 200
@@ -655,39 +518,23 @@ def test_the_program_writes_the_same_page_twice(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_page_to_share_holds_no_story(
-    artifact: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+    artifact: Callable[..., Path], load_program: Callable[[str], Any], tmp_path: Path
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, _ = artifact()
+    pairs = artifact()
     program.main(program.Config(pairs=pairs, out=tmp_path / "out", examples=False))
     page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
     assert "secret" not in page.lower()
     assert "Examples were left out" in page
     assert "word word" not in page
-    assert "30 stories removed" in page
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_cuts_of_other_stories_are_not_shown(
-    artifact: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
-) -> None:
-    program = load_program(PROGRAM)
-    pairs, stories = artifact()
-    (stories / "manifest.json").write_text(
-        json.dumps({"outputs": {"stories.parquet": {"sha256": "second"}}}), encoding="utf-8"
-    )
-    program.main(program.Config(pairs=pairs, out=tmp_path / "out"))
-    page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
-    assert "SECRET of cut_vote_talk" not in page
-    assert "is no longer what these pairs were made of" in page
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_files_of_another_run_are_refused_or_left_out(
-    artifact: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+    artifact: Callable[..., Path], load_program: Callable[[str], Any], tmp_path: Path
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, _ = artifact()
+    pairs = artifact()
     config = program.Config(pairs=pairs, out=tmp_path / "out")
     with (pairs / "examples.jsonl").open("a", encoding="utf-8") as file:
         file.write("\n")
@@ -705,21 +552,11 @@ def test_files_of_another_run_are_refused_or_left_out(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_older_manifests_hold_of_how_the_work_was_done_is_not_shown(
-    random_pairs: Callable[..., pa.Table], render: Callable[..., str]
-) -> None:
-    manifest = funnel_manifest() | {"config": {"seed": 3, "spark": {"key": "a password"}}}
-    page = render(random_pairs(), manifest=manifest)
-    assert "a password" not in page
-    assert "seed" in page
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_pairs_alone_is_enough(
-    artifact: Callable[..., tuple[Path, Path]], load_program: Callable[[str], Any], tmp_path: Path
+    artifact: Callable[..., Path], load_program: Callable[[str], Any], tmp_path: Path
 ) -> None:
     program = load_program(PROGRAM)
-    pairs, _ = artifact()
+    pairs = artifact()
     for path in pairs.iterdir():
         if path.name != "pairs.parquet":
             path.unlink()

@@ -4,19 +4,16 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from loopback import Handler, Loopback
 
 from litbench.errors import ConfigError, ModelError
 from litbench.models import embedding_service
-from litbench.models.embedding_service import ServiceEmbeddings
+from litbench.models.embedding_service import embed_by_service
 from litbench.models.embeddings import EmbeddingOptions, EmbeddingStore
-from litbench.tables import write_table
 from litbench.text import digest
 
 KEY = "planted-key-of-the-fake-embedder"
@@ -110,7 +107,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeEmbedde
 
 
 def fetch(texts: list[str], folder: Path, **options: Any) -> Any:
-    return ServiceEmbeddings(texts, EmbeddingOptions(MODEL, **options), folder).fetch()
+    return embed_by_service(texts, EmbeddingOptions(MODEL, **options), folder)
 
 
 def unit(vectors: Any) -> np.ndarray:
@@ -191,17 +188,6 @@ def test_what_fails_for_good_ends_the_run_in_one_line_without_the_key(
     assert "\n" not in str(error.value)
 
 
-def test_a_service_whose_model_has_changed_is_noticed(
-    serve: Callable[..., FakeEmbedder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve()
-    long = "moon " * 60
-    fetch([long], tmp_path, max_tokens=100, long_stories="cut")
-    monkeypatch.setitem(globals(), "vector_of", lambda _: [1.0, 2.0])
-    with pytest.raises(ModelError, match="different lengths"):
-        fetch([long], tmp_path, max_tokens=100)
-
-
 def test_a_missing_key_or_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAKE_EMBEDDER_API_KEY", raising=False)
     monkeypatch.delenv("FAKE_EMBEDDER_BASE_URL", raising=False)
@@ -211,7 +197,7 @@ def test_a_missing_key_or_address_is_named(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="FAKE_EMBEDDER_BASE_URL is not set"):
         fetch(["one"], tmp_path)
     with pytest.raises(ConfigError, match="SERVICE/MODEL"):
-        ServiceEmbeddings(["one"], EmbeddingOptions("openai-api/x"), tmp_path).fetch()
+        embed_by_service(["one"], EmbeddingOptions("openai-api/x"), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["moon and river, " * 40, "月光下的路" * 60, "x" * 700 + " \n "])
@@ -239,44 +225,3 @@ def test_long_stories_are_read_in_windows_or_cut_and_counted(
     mean = np.average([vector_of(window) for window in windows], axis=0, weights=weights)
     assert np.allclose(whole.vectors[0], mean, atol=1e-6)
     assert np.allclose(whole.vectors[1], vector_of("short"), atol=1e-6)
-
-
-def test_the_program_tells_the_cost_and_keeps_to_its_limit(
-    serve: Callable[..., FakeEmbedder], load_program: Callable[[str], ModuleType],
-    pair_table: Callable[..., pa.Table], tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    from litbench.config import build  # noqa: PLC0415
-
-    preferences = load_program("eval/preferences.py")
-    server = serve()
-    rows = [
-        {"prompt_id": f"p{k % 8}", "prompt": f"Prompt {k % 8}", "chosen": f"good {k}",
-         "rejected": f"bad {k}"}
-        for k in range(40)
-    ]  # fmt: skip
-    write_table(pair_table(rows), tmp_path / "pairs.parquet")
-    (tmp_path / "prices.yaml").write_text(f"{MODEL}: {{input: 100, output: 0}}\n")
-
-    def config(**keys: Any) -> Any:
-        plain = {
-            "pairs": str(tmp_path / "pairs.parquet"), "out": str(tmp_path / "out"),
-            "embedding": {"model": MODEL}, "folds": 2, "c": [0.1],
-            "prices": str(tmp_path / "prices.yaml"),
-            "autoencoder": {"units": 4, "active": 2, "prefixes": [4], "epochs": 2},
-        }  # fmt: skip
-        return build(preferences.Config, {**plain, **keys})
-
-    preferences.main(config(dry_run=True))
-    told = capsys.readouterr().out
-    assert f"embeddings ({MODEL})" in told
-    assert server.requests == 0
-    assert not (tmp_path / "out").exists()
-    preferences.main(config())
-    assert server.answered == Counter(f"{word} {k}" for word in ("good", "bad") for k in range(40))
-    assert f'"model": "{MODEL}"' in (tmp_path / "out" / "manifest.json").read_text()
-    asked = server.requests
-    preferences.main(config(dry_run=True))
-    assert server.requests == asked
-    with pytest.raises(ConfigError, match="the embeddings may cost"):
-        preferences.main(config(out=str(tmp_path / "new"), traffic={"max_cost_usd": 0.001}))
-    assert server.requests == asked

@@ -43,14 +43,6 @@ def test_a_star_in_the_name_of_a_folder_is_no_pattern(tmp_path: Path) -> None:
         assert engine.count(engine.put(letters(6))) == 6
 
 
-def test_sums_are_whole_numbers(tmp_path: Path) -> None:
-    with open_engine("duckdb", tmp_path) as engine:
-        table = engine.put(letters(10))
-        (row,) = engine.rows(table.aggregate(total=table.place.sum()))
-        assert row == {"total": 45}
-        assert isinstance(row["total"], int)
-
-
 def test_working_files_are_gone_afterwards_also_after_an_error(tmp_path: Path) -> None:
     def use_and_stop() -> None:
         with open_engine("duckdb", tmp_path) as engine:
@@ -152,7 +144,6 @@ def crowd(story_table, seed: int = 3) -> pa.Table:
 
 ALL_STEPS = {
     "splits": {"train": 0.6, "test": 0.4},
-    "max_uses_per_story": 9,
     "max_pairs_per_prompt": 40,
     "min_score_age_hours": 24,
     "min_score": 4,

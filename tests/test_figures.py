@@ -16,7 +16,6 @@ def around(mean):
     return Interval(mean, mean - 0.1, mean + 0.1, 40, 8, 8.0)
 
 
-LINE = [(10.0, around(0.5)), (100.0, around(0.7))]
 DRAWN = {
     "scaling": lambda: figures.scaling(
         [figures.Line("a", [(10, around(0.6), [0.5, 0.7]), (40, around(0.8), [0.8])],
@@ -27,10 +26,11 @@ DRAWN = {
         [("plot", around(0.1), [around(0.2), None])], ["a", "b"], {"plot": 0.1}
     ),
     "grouped": lambda: figures.grouped([("one", [("a", around(0.6), 0.7)])], "published"),
-    "by_size": lambda: figures.by_size(
-        [("one", [("a", 1e6, around(0.6), 0.7), ("b", 1e9, around(0.7), None)])], "published", str
+    "sizes": lambda: figures.scaling(
+        [figures.Line("one", [(1e6, around(0.6), [])], labels=["a"], published=[(1e6, 0.7)]),
+         figures.Line("one", [(1e9, around(0.7), [])])],
+        [], "parameters", str,
     ),
-    "best_of_n": lambda: figures.best_of_n([("a", LINE)], 0.5, "n", "gain", by_factor=True),
     "probe_rates": lambda: figures.probe_rates(
         [("typos", [[around(0.3), around(0.4)], [None, None]])], ["a", "b"], 0.5
     ),

@@ -93,7 +93,6 @@ def test_every_prompt_gets_n_stories(
         assert [row["sample"] for row in own] == [0, 1, 2]
         assert len({row["prompt_id"] for row in own}) == 1
     assert all(row["text"] == row["text"].strip() for row in rows)
-    assert not any(row["is_cut"] for row in rows)
     assert all(row["score"] is None for row in rows)
     assert {body["temperature"] for body in bodies} == {1.0}
 
@@ -201,9 +200,6 @@ def test_what_is_no_story_is_set_aside_with_its_reason(
         assert counts["answers"] == {"answered": 6, reason: 3}
         noted = [json.loads(x) for x in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
         assert {one["row"] for one in noted} == {1}
-        if reason == "cut":
-            assert generate(keep_cut=True)["stories"] == 9
-            assert sum(row["is_cut"] for row in stories_of(tmp_path)) == 3
         assert server.requests == 9
 
 

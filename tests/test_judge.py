@@ -614,7 +614,7 @@ def test_a_dry_run_tells_calls_tokens_and_dollars_and_asks_nothing(
     assert cells[4] == f"{read * 1e-4 + usual * 1e-3:.2f}"
     assert cells[5] == f"{read * 1e-4 + most * 1e-3:.2f}"
     assert "not known" in shown
-    assert "dry run: nothing is asked" in shown
+    assert "dry run: no request is sent" in shown
     bench.run(pairs.slice(0, 4), {"judge": raters["judge"]})
     bench.run(pairs, raters, out="out2", dry_run=True)
     assert line_of(capsys.readouterr().out.split("dry run")[-1], "judge (")[:2] == ["12", "8"]

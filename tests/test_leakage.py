@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.curation.leakage import KINDS, by_split, leakage_report
-from litbench.errors import ConfigError, DataError
-from litbench.text import prompt_key
+from litbench.errors import DataError
 
 
 def text_of(seed, words=120):
@@ -47,25 +46,20 @@ def rows_of(report, kind):
 
 
 def shared(report):
-    """By kind: how many are shared, and the pairs on either side, over all pairs of splits."""
-    counts = {}
-    for one in report.counts["shared"]:
-        counts.setdefault(one["kind"], []).append((one["shared"], one["pairs_a"], one["pairs_b"]))
-    return counts
+    """How many are shared by kind, of two splits."""
+    return {one["kind"]: one["shared"] for one in report.counts["shared"]}
 
 
 def test_splits_that_share_nothing_are_clean(report):
     made = report(train=[row("a", "b", "p"), row("c", "d", "q")], test=[row("e", "f", "r")])
     assert made.found.num_rows == 0
-    assert shared(made) == {kind: [(0, 0, 0)] for kind in KINDS}
+    assert shared(made) == dict.fromkeys(KINDS, 0)
     made.check(["prompts", "stories", "near_duplicates"])
     assert made.counts["splits"]["train"] == {
         "pairs": 2,
         "prompts": 2,
         "stories": 4,
         "authors": 0,
-        "stories_by_unknown": 4,
-        "near_duplicates_within": 0,
     }
 
 
@@ -77,17 +71,14 @@ def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
     with pytest.raises(DataError) as error:
         made.check(["prompts", "stories", "near_duplicates"])
     message = str(error.value)
-    assert "train and test share a near-duplicate story: b (train, pair " in message
-    assert "copy (test, pair pair_of_copy), similarity 0." in message
+    assert "train and test share 1 near-duplicates, such as b (train) and copy (test)" in message
     assert "Remove the pairs of one side" in message
-    assert "a prompt" not in message
-    assert shared(made)["near_duplicates"] == [(1, 1, 1)]
+    assert "prompts" not in message
     made.check(["prompts", "stories"])
     (found,) = rows_of(made, "near_duplicates")
     assert (found["id_a"], found["id_b"]) == ("b", "copy")
     assert (found["split_a"], found["split_b"]) == ("train", "test")
     assert 0.8 <= found["similarity"] < 1
-    assert (found["pairs_a"], found["pairs_b"]) == (1, 1)
 
 
 def test_a_prompt_is_shared_whatever_its_tag_and_spacing(report):
@@ -98,8 +89,7 @@ def test_a_prompt_is_shared_whatever_its_tag_and_spacing(report):
     made = report(train=train, test=test)
     (found,) = rows_of(made, "prompts")
     assert (found["id_a"], found["id_b"]) == ("t3_1", "t3_9")
-    assert found["shared"] == prompt_key("The clock, again!")
-    with pytest.raises(DataError, match=r"share a prompt: t3_1 \(train, .*t3_9 \(test"):
+    with pytest.raises(DataError, match=r"share 1 prompts, such as t3_1 \(train\) and t3_9 \(test"):
         made.check(["prompts"])
     made.check(["stories", "near_duplicates"])
 
@@ -112,14 +102,8 @@ def test_a_story_is_shared_by_its_id_or_its_text(report):
         row("c", "g", "s"),
     ]
     made = report(train=train, test=test)
-    found = {(one["id_a"], one["id_b"]): one for one in rows_of(made, "stories")}
-    assert {names: one["shared"] for names, one in found.items()} == {
-        ("a", "a"): "id",
-        ("b", "other_b"): "text",
-        ("c", "c"): "text",
-    }
-    assert found["a", "a"]["pairs_a"] == 2
-    assert shared(made)["stories"] == [(3, 2, 3)]
+    found = {(one["id_a"], one["id_b"]) for one in rows_of(made, "stories")}
+    assert found == {("a", "a"), ("b", "other_b"), ("c", "c")}
     # The same text, in whatever dress, is a near-duplicate too; another text of one id is not.
     near = {(one["id_a"], one["id_b"]): one["similarity"]
             for one in rows_of(made, "near_duplicates")}  # fmt: skip
@@ -134,26 +118,9 @@ def test_authors_are_shared_where_they_are_known(report):
     test = [row("e", "f", "q", chosen_author=None, rejected_author="y")]
     made = report(train=train, test=test)
     (found,) = rows_of(made, "authors")
-    assert (found["id_a"], found["id_b"], found["shared"]) == ("b", "f", "y")
-    assert shared(made)["authors"] == [(1, 2, 1)]
-    assert made.counts["splits"]["train"]["stories_by_unknown"] == 1
-    with pytest.raises(DataError, match=r"share an author: b \(train, .* f \(test"):
+    assert (found["id_a"], found["id_b"]) == ("b", "f")
+    with pytest.raises(DataError, match=r"share 1 authors, such as b \(train\) and f \(test"):
         made.check(["authors"])
-
-
-def test_authors_that_nobody_knows_are_not_called_clean(report):
-    made = report(train=[row("a", "b", chosen_author="x")], test=[row("e", "f", "q")])
-    with pytest.raises(DataError, match="no story of test has a known author"):
-        made.check(["authors"])
-
-
-def test_a_kind_that_was_not_looked_for_is_not_called_clean(report):
-    made = report(near_duplicates=False, train=[row("a", "b")], test=[row("e", "f", "q")])
-    made.check(["prompts", "stories"])
-    assert "near_duplicates_within" not in made.counts["splits"]["train"]
-    for kind in ("near_duplicates", "poems"):
-        with pytest.raises(ConfigError, match=f"names '{kind}', which was not looked for"):
-            made.check([kind])
 
 
 def test_every_two_splits_are_compared(report):
@@ -182,17 +149,10 @@ def test_the_message_names_a_few_and_the_table_all(report):
     )
     with pytest.raises(DataError) as error:
         made.check(["stories"])
-    assert "; 6 more" in str(error.value)
+    assert str(error.value).count("(train)") == 3
     assert [one["id_a"] for one in rows_of(made, "stories")] == names
-    assert "train and test share 9 stories, in 9 and 9 pairs" in str(made)
+    assert "train and test share 9 stories" in str(made)
     assert "9 near-duplicates" in str(made)
-
-
-def test_near_duplicates_within_a_split_are_counted_and_no_leak(report):
-    copies = [row(f"s{place}", f"x{place}", "p", chosen=text_of("one")) for place in range(4)]
-    made = report(train=copies, test=[row("e", "f", "q")])
-    assert made.counts["splits"]["train"]["near_duplicates_within"] == 3
-    assert made.found.num_rows == 0
 
 
 split_rows = st.lists(
@@ -223,10 +183,6 @@ def test_what_is_shared_is_what_sets_share(pair_table, train, test):
     }
     for kind, ids in expected.items():
         assert [one["id_a"] for one in rows_of(made, kind)] == sorted(ids), kind
-        held = prompts if kind == "prompts" else stories
-        (counted,) = (one for one in made.counts["shared"] if one["kind"] == kind)
-        for side, rows in (("a", train), ("b", test)):
-            assert counted[f"pairs_{side}"] == sum(bool(held & set(one)) for one in rows)
     shuffled = {
         name: table.take(pa.array(range(len(table))[::-1])) for name, table in tables.items()
     }
@@ -249,11 +205,3 @@ def test_one_split_has_nothing_to_leak_to(pair_table):
         leakage_report({"all": table})
     with pytest.raises(DataError, match="split test holds no pairs"):
         leakage_report({"train": table, "test": table.slice(1)})
-
-
-def test_odd_ids_are_shown_and_cut(report):
-    long = "x" * 5_000
-    made = report(train=[row(long, "b")], test=[row(long, "'; drop table sides; --", "q")])
-    with pytest.raises(DataError) as error:
-        made.check(["stories"])
-    assert len(str(error.value)) < 600

@@ -102,11 +102,6 @@ def test_the_gap_is_a_share_of_the_chosen_score(story_table, low, high, passes):
     assert bool(pairs_of(stories)) is passes
 
 
-def test_with_at_least_10_votes_the_smallest_chosen_score_is_14(story_table):
-    stories = story_table([{"score": score, "created_utc": score} for score in range(10, 30)])
-    assert min(row["chosen_score"] for row in pairs_of(stories)) == 14
-
-
 @pytest.mark.parametrize(
     ("share", "chosen", "lead"), [(0.07, 100, 7), (0.14, 50, 7), (0.28, 25, 7), (0.55, 100, 55)]
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from litbench.errors import ConfigError, DataError, ModelError
+from litbench.errors import ConfigError, ModelError
 from litbench.judges.interpreting import (
     InterpretingOptions,
     choose_pairs,
@@ -18,7 +18,7 @@ from litbench.judges.interpreting import (
     read_more,
     verify_question,
 )
-from litbench.metrics.comparisons import holm, paired_difference
+from litbench.metrics.comparisons import benjamini_hochberg, holm, paired_difference
 from litbench.metrics.preferences import (
     agreement_rows,
     coefficient_intervals,
@@ -116,11 +116,9 @@ def test_the_best_epoch_is_kept() -> None:
     # The units overfit twenty examples at once, so the loss on others rises again.
     draw = np.random.default_rng(0)
     train, held = draw.normal(size=(20, 16)), draw.normal(size=(40, 16))
-    options = AutoencoderOptions(
-        units=16, active=2, prefixes=[16], epochs=40, patience=5, learning_rate=0.05
-    )
+    options = AutoencoderOptions(units=16, active=2, prefixes=[16], epochs=40, learning_rate=0.05)
     model = fit_autoencoder(train, held, options, 0)
-    assert model.notes["epochs"] == model.notes["best_epoch"] + 5 < 40
+    assert model.notes["epochs"] == model.notes["best_epoch"] + 10 < 40
     shorter = AutoencoderOptions(**{**vars(options), "epochs": model.notes["best_epoch"]})
     assert (fit_autoencoder(train, held, shorter, 0).encoder == model.encoder).all()
 
@@ -131,7 +129,8 @@ def test_dead_units_are_revived(monkeypatch: pytest.MonkeyPatch) -> None:
     dead = []
     for dead_after in (20, 10_000):
         monkeypatch.setattr(autoencoder, "_DEAD_AFTER", dead_after)
-        options = AutoencoderOptions(**common, patience=20)
+        monkeypatch.setattr(autoencoder, "_PATIENCE", 20)
+        options = AutoencoderOptions(**common)
         rare = differences.copy()
         # Few examples have what the last units could take.
         rare[:, 12:] *= 0.2
@@ -172,13 +171,6 @@ def test_the_paper_s_batch_stays_on_large_sets_and_small_ones_get_steps() -> Non
     assert options.batch_for(10) == 8
 
 
-def test_nothing_to_train_on_is_an_error() -> None:
-    with pytest.raises(DataError, match="zero"):
-        fit_autoencoder(np.zeros((20, 4)), np.ones((5, 4)), QUICK, 0)
-    with pytest.raises(DataError, match="stop by"):
-        fit_autoencoder(np.ones((20, 4)), np.ones((0, 4)), QUICK, 0)
-
-
 def test_a_training_that_runs_away_is_an_error() -> None:
     differences = np.random.default_rng(0).normal(size=(200, 16))
     options = AutoencoderOptions(
@@ -203,34 +195,12 @@ def test_true_labels_are_foretold_and_permuted_ones_are_not(fitted) -> None:
     assert abs(np.mean(shuffled) - 0.5) < 0.03
 
 
-def test_a_row_s_sign_with_its_label_changes_nothing_in_the_linear_model() -> None:
-    differences, _, labels = planted(2, 200)
-    prompts = [str(k % 20) for k in range(200)]
-    one = fit_linear_preference(differences, labels, prompts, [0.01, 1.0])
-    flip = np.arange(200) % 3 == 0
-    turned = np.where(flip[:, None], -differences, differences)
-    other = fit_linear_preference(turned, labels ^ flip, prompts, [0.01, 1.0])
-    assert one.c == other.c
-    assert np.allclose(one.coefficients, other.coefficients, atol=1e-9)
-    assert (one.margins(-differences) == -one.margins(differences)).all()
-
-
 def test_the_linear_model_is_at_its_minimum() -> None:
     differences, _, labels = planted(3, 150)
     rows = np.where(labels[:, None], differences, -differences)
     found = logistic(differences, labels, 0.3)
     gradient = -(rows / (1 + np.exp(rows @ found))[:, None]).sum(0) + found / 0.3
     assert np.abs(gradient).max() < 1e-5
-
-
-def test_the_linear_model_is_at_its_minimum_with_more_columns_than_pairs() -> None:
-    draw = np.random.default_rng(3)
-    differences, labels = draw.normal(size=(30, 80)), draw.random(30) < 0.5
-    weights = draw.uniform(0.5, 2, size=30)
-    rows = np.where(labels[:, None], differences, -differences)
-    found = logistic(differences, labels, 0.3, weights)
-    pull = weights / (1 + np.exp(rows @ found))
-    assert np.abs(-(rows * pull[:, None]).sum(0) + found / 0.3).max() < 1e-5
 
 
 def test_a_pair_of_weight_two_is_the_pair_twice() -> None:
@@ -341,7 +311,6 @@ def test_fidelity_is_of_signs_and_chance_is_a_half() -> None:
     right = fidelity_of([1, -1, 1, -1, 0, 1], values, prompts)
     assert right is not None
     assert (right.agreement.mean, right.agreement.n) == (1.0, 4)
-    assert right.correlation > 0.7
     wrong = fidelity_of([-1, 1, -1, 1, 0, 0], values, prompts)
     assert wrong is not None
     assert wrong.agreement.mean == 0
@@ -428,19 +397,8 @@ def test_descriptions_are_one_line_of_bounded_length() -> None:
     assert len(long) == 300
 
 
-def test_the_library_of_the_method_finds_what_we_find(fitted: Callable[..., object]) -> None:
-    """Compared on recovery alone: its units are one-sided, ours are odd (docs/preferences.md)."""
-    library = pytest.importorskip("hypothesaes.sae", exc_type=ImportError)
-    import torch  # noqa: PLC0415
-
-    model, differences, directions, _ = fitted  # type: ignore[misc]
-    torch.manual_seed(0)
-    other = library.SparseAutoencoder(24, 24, 2, prefix_lengths=[8, 24], use_batch_topk=True)
-    other.fit(
-        torch.from_numpy(differences[:800]).float(), batch_size=16, learning_rate=5e-3,
-        n_epochs=60, show_progress=False,
-    )  # fmt: skip
-    theirs = matched(other.decoder.weight.detach().numpy().T, directions).mean()
-    assert matched(model.decoder, directions).mean() > theirs - 0.02
-    units = other.get_activations(differences, show_progress=False)
-    assert (units >= 0).all()
+def test_benjamini_hochberg_by_hand() -> None:
+    # 0.01 * 4 / 1, 0.02 * 4 / 2, 0.03 * 4 / 3 = 0.04; 0.5 stays.
+    adjusted = benjamini_hochberg([0.03, 0.01, math.nan, 0.5, 0.02])
+    assert [round(p, 6) for p in adjusted if not math.isnan(p)] == [0.04, 0.04, 0.5, 0.04]
+    assert math.isnan(adjusted[2])

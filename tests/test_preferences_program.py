@@ -111,39 +111,23 @@ def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(
 ) -> None:
     """Made-up embeddings: one direction decides; labels that follow nothing give a half."""
     config = make(autoencoder={**SMALL, "epochs": 30})
-    table = preferences.read_tables(config)[0]
+    table = preferences.read_table(config)
     texts = texts_of(table)
     noise = np.random.default_rng(0).normal(size=(len(texts), 16)) * 0.3
     lean = np.outer(["bright" in text for text in texts], np.eye(16)[0]) * 2
     pairs = preferences.signed(table, {text: k for k, text in enumerate(texts)}, 0)
 
     def agreement(vectors: np.ndarray) -> float:
-        credits, _, _ = preferences.measure(Embedded(vectors, {}), pairs, pairs, config)
+        credits, _ = preferences.measure(Embedded(vectors, {}), pairs, config)
         return float(credits["units"].mean())
 
     assert agreement(noise + lean) > 0.9
     assert abs(agreement(noise) - 0.5) < 0.2
 
 
-def test_folds_with_fewer_components_than_units_are_one_model(
-    preferences: ModuleType, make: Any
-) -> None:
-    # Of 14 prompts, so that folds are fitted on 50 and on 55 pairs.
-    config = make(folds=4, autoencoder={**SMALL, "units": 52, "prefixes": [52], "epochs": 1})
-    table = preferences.read_tables(config)[0]
-    texts = texts_of(table)
-    pairs = preferences.signed(table, {text: k for k, text in enumerate(texts)}, 0)
-    vectors = np.random.default_rng(0).normal(size=(len(texts), 64))
-    credits, _, _ = preferences.measure(Embedded(vectors, {}), pairs, pairs, config)
-    assert list(credits) == [
-        "units", "52 principal components", "embedding", "surface features", "the longer story",
-    ]  # fmt: skip
-
-
 def test_words_are_fitted_on_the_stories_of_other_prompts(
     preferences: ModuleType, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = make(embedding={"model": "words"}, split="train", test_split="test")
     seen: list[set[str]] = []
     once = WordEmbedding.fitted_on
 
@@ -152,18 +136,12 @@ def test_words_are_fitted_on_the_stories_of_other_prompts(
         return once(self, rows)
 
     monkeypatch.setattr(WordEmbedding, "fitted_on", watch)
-    train, test = preferences.read_tables(config)
-    texts = sorted({*texts_of(train), *texts_of(test)})
-    preferences.main(config)
-    # For the table and for the fit that is judged.
-    assert seen == [set(texts_of(train))] * 2
-    seen.clear()
     config = make(embedding={"model": "words"}, folds=7)
-    (table,) = preferences.read_tables(config)
+    table = preferences.read_table(config)
     texts = texts_of(table)
     pairs = preferences.signed(table, {text: k for k, text in enumerate(texts)}, 0)
     embedding = WordEmbedding(texts, config.embedding)
-    credits, _, _ = preferences.measure(embedding, pairs, pairs, config)
+    credits, _ = preferences.measure(embedding, pairs, config)
     # Which of "bright" and "dull" a story has decides, and is a matter of words.
     assert credits["embedding"].mean() > 0.9
     assert len(seen) == 7
@@ -193,7 +171,7 @@ def test_embeddings_by_words_know_only_what_they_were_fitted_on() -> None:
 
 
 def test_signs_are_drawn_by_pair_and_labels_follow(preferences: ModuleType, make: Any) -> None:
-    table = preferences.read_tables(make())[0]
+    table = preferences.read_table(make())
     texts = texts_of(table)
     place_of = {text: k for k, text in enumerate(texts)}
     vectors = np.array([[float(len(text)), 1.0] for text in texts])
@@ -214,42 +192,19 @@ def test_nothing_is_fitted_on_the_prompts_that_are_judged(
     preferences: ModuleType, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make(repeats=2)
-    table = preferences.read_tables(config)[0]
+    table = preferences.read_table(config)
     pairs = preferences.signed(table, {text: k for k, text in enumerate(texts_of(table))}, 0)
     judged = np.zeros(len(pairs.keys))
 
-    def watch(_: Any, fitted_on: Any, rows: Any, of: Any, to_judge: Any, *__: Any) -> Any:
-        assert not set(fitted_on.keys[rows]) & set(of.keys[to_judge])
-        judged[to_judge] += 1
-        return {"units": np.ones(len(to_judge))}, 0.5
+    def watch(_: Any, of: Any, is_held: Any, *__: Any) -> Any:
+        assert not set(of.keys[~is_held]) & set(of.keys[is_held])
+        judged[is_held] += 1
+        return {"units": np.ones(is_held.sum())}, 0.5
 
     monkeypatch.setattr(preferences, "held_out_margins", watch)
-    credits, _, _ = preferences.measure(Embedded(np.ones((140, 4)), {}), pairs, pairs, config)
+    credits, _ = preferences.measure(Embedded(np.ones((140, 4)), {}), pairs, config)
     assert (judged == 2).all()
     assert (credits["units"] == pairs.first_chosen).all()
-
-
-def test_a_test_split_is_judged_and_never_fitted_on(
-    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fitted: list[set[str]] = []
-    once = preferences.fit_linear_preference
-
-    def watch(differences: Any, first: Any, prompts: Any, *rest: Any) -> Any:
-        fitted.append(set(prompts))
-        return once(differences, first, prompts, *rest)
-
-    monkeypatch.setattr(preferences, "fit_linear_preference", watch)
-    preferences.main(make(split="train", test_split="test", repeats=2))
-    found = json.loads((tmp_path / "out" / "preferences.json").read_text(encoding="utf-8"))
-    assert (found["pairs"], found["prompts"], found["fitted_on"]) == (20, 4, 50)
-    assert found["held_out"] == "of a split that nothing was fitted on, 2 times"
-    tables = preferences.read_tables(make(split="train", test_split="test"))
-    judged = set(preferences.prompt_keys(tables[1]))
-    assert len(judged) == 4
-    # Four models in each of two fits, and the one of the table.
-    assert len(fitted) == 9
-    assert not any(prompts & judged for prompts in fitted)
 
 
 def test_weights_of_pairs_reach_the_linear_models(
@@ -276,9 +231,8 @@ def test_weights_of_pairs_reach_the_linear_models(
 
 
 def test_descriptions_are_asked_for_once_tested_and_escaped(
-    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(question: str) -> str:
         if "Quality: the stories" in question:
             return f"Quality: more moons {HOSTILE}"
@@ -288,9 +242,6 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     with FakeOpenAI(answer) as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
-        preferences.main(make(**asking, dry_run=True))
-        assert "dry run: nothing is asked" in capsys.readouterr().out
-        assert server.requests == 0
         preferences.main(make(**asking))
         asked = server.requests
         assert asked > 6
@@ -304,29 +255,6 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     page = (tmp_path / "out" / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "more moons &lt;script&gt;" in page
-
-
-def test_dollars_of_descriptions_are_limited_over_all_runs(
-    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prices = tmp_path / "prices.yaml"
-    prices.write_text(f"{FakeOpenAI.model}: {{input: 100.0, output: 0.0}}\n", encoding="utf-8")
-    asking = {
-        "model": FakeOpenAI.model,
-        "prices": str(prices),
-        "interpreting": {"tests": 3, "quiet_tests": 0},
-        "traffic": {"connections": 1, "max_cost_usd": 0.25},
-    }
-    with FakeOpenAI(lambda _: "Quality: more moons") as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(ConfigError, match="max_cost_usd"):
-            preferences.main(make(**asking))
-        asked = server.requests
-        assert asked > 1
-        with pytest.raises(ConfigError, match="max_cost_usd"):
-            preferences.main(make(**asking))
-        assert server.requests == asked
 
 
 def test_a_description_that_was_cut_off_is_none(
@@ -451,16 +379,12 @@ def test_embeddings_of_other_options_and_models_are_told_apart(
 
 
 def test_configs_that_cannot_work_are_refused(preferences: ModuleType, make: Any) -> None:
-    with pytest.raises(ConfigError, match="give model"):
-        preferences.main(make(dry_run=True))
     with pytest.raises(ConfigError, match="strength"):
         preferences.main(make(c=[0.1, 0]))
     with pytest.raises(ConfigError, match="repeats"):
         preferences.main(make(repeats=0))
-    with pytest.raises(DataError, match="are in split"):
-        preferences.main(make(test_split="test"))
     # Before anything is embedded.
-    with pytest.raises(ConfigError, match="at most 14"):
+    with pytest.raises(DataError, match="14 prompts: give pairs of at least 4"):
         preferences.main(make(folds=15, embedding={"model": "openai-api/fake/no-such-model"}))
     with pytest.raises(ConfigError, match="pooling"):
         preferences.main(make(embedding={"model": "openai-api/fake/embedder", "pooling": "last"}))

@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from litbench.scoring import (
     score_files,
     scorer_entry,
     scorer_spec,
-    share_between_prompts,
 )
 from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
@@ -58,7 +56,7 @@ def job(tmp_path):
 
     def make(rows, out="out.parquet", **changes):
         source = changes.pop("source", None) or write_jsonl(rows, tmp_path / "in.jsonl")
-        return ScoringJob(LONGER, (str(source),), tmp_path / out, **changes)
+        return ScoringJob(LONGER, str(source), tmp_path / out, **changes)
 
     return make
 
@@ -122,20 +120,6 @@ def test_chunks_do_not_show_in_the_output(job, suffix):
     assert len(outputs) == 1
 
 
-@pytest.mark.parametrize("most", [1, 4, 1000])
-def test_borders_of_chunks_do_not_depend_on_how_rows_come(most, monkeypatch):
-    monkeypatch.setattr(scoring, "_CHUNK_BYTES", 100)
-    texts = ["x" * (13 * place % 40) for place in range(50)] + ["x" * 500, "y"]
-    whole = pa.table({"text": pa.array(texts, pa.large_string())})
-    expected = [batch.num_rows for batch in scoring._cut([whole], most)]
-    assert sum(expected) == len(texts)
-    for size in (1, 3, 20, 51):
-        pieces = [whole.slice(start, size) for start in range(0, len(texts), size)]
-        found = list(scoring._cut(pieces, most))
-        assert [batch.num_rows for batch in found] == expected
-        assert pa.Table.from_batches(found).equals(whole)
-
-
 def test_parquet_keeps_plain_types_and_writes_nested_values_as_json(job, tmp_path):
     rows = pa.table(
         {
@@ -176,48 +160,6 @@ def test_columns_can_have_other_names_and_older_rewards_are_replaced(job):
     assert scored(made) == [
         {"title": "p", "body": "a b c", "prompt": "not it", "reward": 3.0, "rank_within_prompt": 1}
     ]
-    manifest = json.loads(made.manifest.read_text())
-    assert manifest["replaced_columns"] == ["reward", "beats_reference"]
-
-
-def test_text_files_are_stories(job, tmp_path):
-    folder = tmp_path / "stories"
-    (folder / "b").mkdir(parents=True)
-    (folder / "a.txt").write_text("one two\n\nthree\n")
-    (folder / "b" / "c.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo")
-    (folder / "empty.txt").write_text(" \n")
-    (folder / "latin.txt").write_bytes(b"caf\xe9")
-    # Names on disk need not be UTF-8 either.
-    (folder / os.fsdecode(b"\xff.txt")).write_text("odd")
-    made = job(None, source=folder, out="out.jsonl", prompt="[WP] A door.")
-    found = [json.loads(line) for line in (scored(made), made.out.read_text().splitlines())[1]]
-    assert [(row["file"], row["text"], row["reward"]) for row in found] == [
-        ("a.txt", "one two\n\nthree", 3.0),
-        ("b/c.txt", "one\ntwo", 2.0),
-        ("\\xff.txt", "odd", 1.0),
-    ]
-    assert {row["prompt"] for row in found} == {"[WP] A door."}
-    counts = json.loads(made.manifest.read_text())["counts"]
-    assert counts["rejected_rows"] == {"(file): bytes that are not UTF-8": 1, "(file): no text": 1}
-    assert "latin.txt" in made.rejected_rows.read_text()
-
-
-def test_other_files_beside_the_texts_do_not_matter(job, tmp_path, dying):
-    """Such as the output and its parts, where they lie in the folder that is read."""
-    folder = tmp_path / "drafts"
-    folder.mkdir()
-    for number in range(4):
-        (folder / f"{number}.txt").write_text("word " * (number + 1))
-    made = job(None, source=folder, out="drafts/out.csv", prompt="p", chunk_stories=1)
-    dying(3)
-    with pytest.raises(Killed):
-        score_files(made)
-    given = dying(None)
-    scored(made)
-    assert given == [["word " * 4]]
-    assert score_files(made)["unchanged"]
-    (folder / "3.txt").write_text("changed")
-    assert [row["text"] for row in scored(made)][3] == "changed"
 
 
 def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, tmp_path):
@@ -249,19 +191,12 @@ def test_where_leaves_rows_out(job):
     ("changes", "message"),
     [
         ({"out": "out.txt"}, r"end it in one of \.parquet"),
-        ({"out": "folder"}, "end it in one of"),
-        ({"chunk_stories": 0}, "at least 1"),
         ({"prompt_column": "text"}, "name two columns"),
         ({"text_column": "reward"}, "none of reward"),
         ({"reference_where": "true"}, "needs a reference"),
-        ({"prompt": "p"}, "has one in each row"),
-        ({"source": "a.txt"}, "give the prompt"),
-        ({"reference": "a.txt"}, "is text: give a table"),
-        ({"out": "folder.csv"}, "is a folder: name a file"),
     ],
 )
-def test_a_job_that_cannot_be_done_is_refused_at_once(job, tmp_path, changes, message):
-    (tmp_path / "folder.csv").mkdir()
+def test_a_job_that_cannot_be_done_is_refused_at_once(job, changes, message):
     with pytest.raises(ConfigError, match=message):
         job(story_rows(1), **changes)
 
@@ -269,98 +204,16 @@ def test_a_job_that_cannot_be_done_is_refused_at_once(job, tmp_path, changes, me
 def test_sources_and_output_are_told_apart(job):
     made = job(story_rows(1))
     with pytest.raises(ConfigError, match="is input and output"):
-        replace(made, out=Path(made.inputs[0]))
+        replace(made, out=Path(made.input))
     for written in (made.rejected_rows, made.manifest):
         with pytest.raises(ConfigError, match="is input and output"):
-            replace(made, inputs=(str(written),))
-    with pytest.raises(ConfigError, match="name an input"):
-        replace(made, inputs=())
-    with pytest.raises(ConfigError, match="score them apart"):
-        replace(made, inputs=(*made.inputs, "a.txt"))
-
-
-@pytest.mark.parametrize(
-    ("suffix", "column", "fits"),
-    [
-        ("csv", pa.array([["a"], None]), True),
-        ("csv", pa.array([b"\xff", None]), False),
-        ("csv", pa.array([1, None], pa.duration("s")), True),
-        ("csv", pa.array(["a", None]).dictionary_encode(), True),
-        ("jsonl", pa.array([{"x": [1]}, None]), True),
-        ("jsonl", pa.array([b"a", None]).dictionary_encode(), False),
-        ("jsonl", pa.array([1, None], pa.duration("s")), False),
-        ("jsonl", pa.array([1, None], pa.date32()), True),
-        ("parquet", pa.array([[b"\xff"], None]), True),
-    ],
-)
-def test_a_column_that_the_format_cannot_hold_is_refused_before_scoring(
-    job, tmp_path, dying, suffix, column, fits
-):
-    rows = pa.table({"prompt": ["p", "p"], "text": ["a", "b"], "more": column, "reward": [[1]] * 2})
-    pq.write_table(rows, tmp_path / "in.parquet")
-    made = job(None, source=tmp_path / "in.parquet", out=f"out.{suffix}")
-    given = dying(None)
-    if fits:
-        scored(made)
-        return
-    with pytest.raises(DataError, match=rf"column 'more' .* does not fit into out\.{suffix}"):
-        score_files(made)
-    assert not given
-    assert not made.parts.exists()
-
-
-def test_an_output_may_be_a_link(job, tmp_path):
-    (tmp_path / "disk").mkdir()
-    made = job(story_rows(3), "out.csv")
-    made.out.symlink_to(tmp_path / "disk" / "whole.csv")
-    assert made.parts.parent == tmp_path / "disk"
-    scored(made)
-    assert made.out.is_symlink()
-    assert score_files(made)["unchanged"]
-
-
-def test_a_second_run_of_the_same_job_is_refused_and_harms_nothing(job, monkeypatch):
-    made = job(story_rows(5))
-    finish_it = scoring._finish
-    refused = []
-
-    def meanwhile(*arguments):
-        monkeypatch.setattr(scoring, "_finish", finish_it)
-        with pytest.raises(DataError, match="in use by another run"):
-            score_files(made)
-        refused.append(1)
-        return finish_it(*arguments)
-
-    monkeypatch.setattr(scoring, "_finish", meanwhile)
-    scored(made)
-    assert refused
-
-
-def test_a_full_disk_is_told_and_costs_no_reward(job, dying, monkeypatch):
-    made = job(story_rows(5))
-
-    def is_full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(scoring, "_write_output", is_full)
-        with pytest.raises(DataError, match=r"No space left.* finished chunks are kept"):
-            score_files(made)
-    dying(0)
-    scored(made)
-
-
-def test_a_manifest_of_another_program_is_none(job):
-    made = job(story_rows(2))
-    made.manifest.write_text("[1]")
-    assert len(scored(made)) == 2
+            replace(made, input=str(written))
 
 
 def test_a_missing_column_is_named(job):
     made = job(story_rows(1), text_column="story")
     with pytest.raises(DataError, match="no column 'story'"):
         score_files(made)
-    assert not made.parts.exists()
 
 
 def test_raters_without_rewards_are_refused(job):
@@ -390,52 +243,6 @@ def test_a_model_folder_tells_its_kind(tmp_path):
     with pytest.raises(ConfigError, match="is a feature model: leave out device"):
         scorer_entry(str(folder), device="cpu")
     assert scorer_entry("owner/name", batch_tokens=9)["kind"] == "reward"
-
-
-# The share of variance between prompts ------------------------------------------------------
-
-
-def share_of(groups):
-    prompts = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    return share_between_prompts(prompts, np.concatenate(groups))
-
-
-@pytest.mark.parametrize(("between", "within"), [(1.0, 1.0), (0.0, 1.0), (3.0, 1.0), (1.0, 0.0)])
-def test_the_share_between_prompts_is_what_rewards_were_made_with(between, within):
-    source = np.random.default_rng(0)
-    groups = [
-        source.normal(source.normal(0, between**0.5), within**0.5, size=source.integers(1, 6))
-        for _ in range(4_000)
-    ]
-    assert share_of(groups) == pytest.approx(between / (between + within), abs=0.03)
-
-
-def test_the_share_between_prompts_of_a_worked_example():
-    # MSB = 12.25, MSW = 1/2, n0 = 2.
-    s = (12.25 - 0.5) / 2
-    assert share_of([[0.0, 1.0], [3.5, 4.5]]) == pytest.approx(s / (s + 0.5))
-
-
-@pytest.mark.parametrize("groups", [[[1.0, 2.0]], [[1.0], [2.0]], [[1.0, 1.0], [1.0, 1.0]]])
-def test_a_share_that_cannot_be_told_is_none(groups):
-    assert share_of(groups) is None
-
-
-def test_the_manifest_has_the_share_between_prompts(job):
-    rows = [
-        {**row, "text": row["text"] + " more" * 2 * int(row["prompt"].split()[-1])}
-        for row in story_rows(200, prompts=17)
-    ]
-    made = job(rows, chunk_stories=50)
-    groups = defaultdict(list)
-    for row in scored(made):
-        groups[row["prompt"]].append(row["reward"])
-    across = json.loads(made.manifest.read_text())["across_prompts"]
-    share = share_of(list(groups.values()))
-    assert 0 < share < 1
-    assert across["share_of_variance_between_prompts"] == pytest.approx(share, rel=1e-9)
-    assert across["prompts"] == 17
-    assert f"{share:.0%}" in across["warning"]
 
 
 # Going on ------------------------------------------------------------------------------------
@@ -477,24 +284,22 @@ def test_a_run_goes_on_after_the_last_finished_chunk(job, dying):
         dying(chunks)
         with pytest.raises(Killed):
             score_files(made)
-    # What a kill leaves of a half-written chunk, and of a half-read input.
+    # What a kill leaves of a half-written chunk.
     (folder,) = made.parts.glob("input-*")
     (folder / ".part-half").write_bytes(b"half")
-    (made.run / "scratch").mkdir(parents=True)
     dying(None)
     scored(made)
     assert len(given) == 2
     assert made.out.read_bytes() == whole.out.read_bytes()
-    assert json.loads(made.manifest.read_text())["stories_scored"] == 10
     dying(0)
     assert score_files(made)["unchanged"]
 
 
 DAMAGE = {
-    "cut": lambda part: part[:-1],
+    "cut": lambda part: part[:-9],
     "empty": lambda part: part[:0],
-    "digest": lambda part: part[:9] + bytes([part[9] ^ 1]) + part[10:],
     "bit": lambda part: part[:-9] + bytes([part[-9] ^ 1]) + part[-8:],
+    "reward": lambda part: part.replace(b"1.0", b"2.0"),
 }
 
 
@@ -506,7 +311,7 @@ def test_a_damaged_part_is_scored_again(job, dying, damage):
     dying(3)
     with pytest.raises(Killed):
         score_files(made)
-    part = sorted(made.parts.glob("input-*/*"))[1]
+    part = sorted(made.parts.glob("input-*/0*"))[1]
     part.write_bytes(damage(part.read_bytes()))
     given = dying(None)
     scored(made)
@@ -523,7 +328,7 @@ def test_a_run_killed_while_it_writes_scores_nothing_again(job, dying, monkeypat
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(scoring, "_write_rejected", dies)
+        patch.setattr(scoring, "_write_output", dies)
         with pytest.raises(Killed):
             score_files(made)
     dying(0)
@@ -580,16 +385,16 @@ def test_stories_cut_are_counted_over_all_runs(job, tiny_model, invented):
     spec = scorer_spec(scorer_entry(str(tiny_model("bert")), device="cpu"))
     made = replace(job(rows, chunk_stories=2), rater=spec)
     found = []
-    score = scoring._score_chunk
+    finite_rewards = scoring.finite_rewards
 
     def dies(*arguments):
         found.append(1)
         if len(found) == 3:
             raise Killed
-        score(*arguments)
+        return finite_rewards(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_score_chunk", dies)
+        patch.setattr(scoring, "finite_rewards", dies)
         with pytest.raises(Killed):
             score_files(made)
     scored(made)
@@ -644,16 +449,16 @@ def kill(process):
 
 def test_processes_share_the_chunks_and_end_with_the_bytes_of_one(job, tmp_path):
     pytest.importorskip("accelerate")
-    whole = job(story_rows(300, prompts=40), "whole.jsonl", chunk_stories=20)
+    whole = job(story_rows(3_000, prompts=40), "whole.jsonl")
     scored(whole)
-    common = ["--rater", "{kind: longer}", "--input", whole.inputs[0], "--chunk-stories", 20]
-    said = finish(start([*common, "--out", tmp_path / "two.jsonl"], launcher(2)))
-    assert said.count("300 stories scored") == 1
+    arguments = ["--rater", "{kind: longer}", "--input", whole.input]
+    arguments += ["--out", tmp_path / "two.jsonl"]
+    said = finish(start(arguments, launcher(2)))
+    assert said.count("3,000 stories scored") == 1
     assert (tmp_path / "two.jsonl").read_bytes() == whole.out.read_bytes()
-    manifest = json.loads((tmp_path / "two.jsonl.manifest.json").read_text())
-    assert (manifest["processes"], manifest["stories_scored"]) == (2, 300)
+    assert json.loads((tmp_path / "two.jsonl.manifest.json").read_text())["processes"] == 2
     assert not (tmp_path / "two.jsonl.parts").exists()
-    assert "unchanged" in finish(start([*common, "--out", tmp_path / "two.jsonl"], launcher(2)))
+    assert "unchanged" in finish(start(arguments, launcher(2)))
 
 
 def test_a_process_scores_its_own_share_only(job, dying, monkeypatch):
@@ -667,7 +472,9 @@ def test_a_process_scores_its_own_share_only(job, dying, monkeypatch):
     monkeypatch.setattr(scoring, "_processes", first_of_four)
     with pytest.raises(DataError, match="damaged or missing"):
         score_files(made)
-    assert sorted(path.name for path in made.parts.glob("input-*/*")) == ["0000000", "0000004"]
+    assert sorted(path.name for path in made.parts.glob("input-*/0*")) == [
+        "0000000.json", "0000004.json",
+    ]  # fmt: skip
     assert sum(map(len, given)) == 10
 
 
@@ -728,13 +535,11 @@ def disturbed(arguments, out, processes, seconds, kills):
 @pytest.mark.long
 def test_killed_runs_of_one_or_two_processes_end_with_the_bytes_of_one(many, tiny_model, tmp_path):
     model = tiny_model("llama")
-    arguments = ["--model", model, "--input", many(20_000, 60), "--chunk-stories", 256]
+    arguments = ["--model", model, "--input", many(40_000, 60)]
     finish(start([*arguments, "--out", tmp_path / "whole.parquet"]))
     out = tmp_path / "out.parquet"
     assert len(disturbed(arguments, out, (1, 2), 2, 5)) >= 3
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-    manifest = json.loads((tmp_path / "out.parquet.manifest.json").read_text())
-    assert manifest["stories_scored"] < 20_000
 
 
 def peak_of(said):
@@ -772,7 +577,7 @@ def test_millions_of_stories_of_one_prompt_are_ranked_in_little_memory(tmp_path)
     )
     write_table(table, tmp_path / "in.parquet")
     arguments = ["--rater", "{kind: longer}", "--input", tmp_path / "in.parquet"]
-    arguments += ["--reference", tmp_path / "in.parquet", "--chunk-stories", 50_000]
+    arguments += ["--reference", tmp_path / "in.parquet"]
     began = time.monotonic()
     peak = peak_of(finish(start([*arguments, "--out", tmp_path / "out.parquet"])))
     print(f"peak: {peak} MiB, {time.monotonic() - began:.0f} s")

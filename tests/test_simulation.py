@@ -14,7 +14,7 @@ import pytest
 
 from litbench import records
 from litbench.config import build, read_yaml
-from litbench.curation.invented_texts import STYLES, invented_texts, styles_of
+from litbench.curation.invented_texts import styles_of
 from litbench.curation.simulation import (
     ReaderSimulation,
     World,
@@ -68,40 +68,6 @@ def test_the_more_quality_weighs_the_more_votes_agree_with_it():
     assert 0.46 < shares[0] < 0.54
     assert shares == sorted(shares)
     assert shares[-1] > shares[0] + 0.15
-
-
-def test_without_a_taste_for_length_the_longer_story_wins_half():
-    without = []
-    for seed in range(10):
-        # Lengths dealt anew: those of the module go with quality a little, by chance.
-        n_words = np.random.default_rng(seed).permutation(N_WORDS)
-        options = replace(OPTIONS, seed=seed, length_weight=0.0)
-        drawn = simulate_votes(PROMPT_IDS, QUALITY, n_words, options)
-        without.append(agreement(drawn.score, n_words))
-    error = np.std(without, ddof=1) / len(without) ** 0.5
-    # 10 seeds leave 9 degrees of freedom: a t of 4.3 is exceeded by chance in 1 of 500.
-    assert abs(np.mean(without) - 0.5) < 4.3 * error
-    assert error < 0.01
-
-
-def test_scores_are_read_at_one_time_per_prompt_a_week_after_its_last_story():
-    drawn = votes()
-    created, read = (a.reshape(PROMPTS, STORIES) for a in (drawn.created_utc, drawn.score_utc))
-    assert (read == created.max(axis=1, keepdims=True) + 7 * 24 * 3_600).all()
-    assert (created >= OPTIONS.start_utc).all()
-
-
-def test_only_votes_down_make_a_score_negative():
-    assert (votes(down=0.0).score >= 0).all()
-    assert (votes(base=-40.0, down=0.5).score <= 0).all()
-
-
-@pytest.mark.parametrize(
-    ("quality", "n_words"), [([5, 5, 5], [80, 90, 70]), ([1, 2, 3], [9, 9, 9])]
-)
-def test_values_that_are_all_equal_are_no_error(quality, n_words):
-    drawn = simulate_votes(["a", "a", "b"], quality, n_words, OPTIONS)
-    assert drawn.score.shape == (3,)
 
 
 # A world of as many stories as above, all of whose biases are off.
@@ -178,37 +144,10 @@ def test_a_bias_that_is_off_has_no_effect_at_all(off, on, change, ranking):
     assert changed[0] != changed[1]
 
 
-@pytest.mark.parametrize(
-    ("knob", "of_stories"),
-    [("quality_length", lambda w: w.n_words), ("quality_delay", lambda w: w.votes.created_utc)],
-)
-def test_what_does_not_go_with_quality_stays_when_quality_changes(knob, of_stories):
-    for value, same in ((0.0, True), (0.6, False)):
-        drawn = [
-            of_stories(simulated({knob: value, "author_quality": share})).tolist()
-            for share in (0.0, 0.8)
-        ]
-        assert (drawn[0] == drawn[1]) is same
-
-
 @pytest.mark.parametrize("ranking", [0.0, 1.0])
 def test_where_only_quality_counts_the_votes_follow_it(ranking):
     drawn = simulated(OFF, quality_weight=1.0, base=-1.0, audience=1e6, ranking=ranking)
     assert agreement(drawn.votes.score, drawn.quality) > 0.98
-
-
-def test_where_nothing_counts_the_votes_follow_nothing():
-    drawn = simulated(OFF)
-    for values in (drawn.quality, drawn.n_words, drawn.votes.created_utc):
-        assert 0.46 < agreement(drawn.votes.score, values) < 0.54
-
-
-def test_a_story_that_is_earlier_meets_more_readers_unless_stories_fade():
-    early = simulated(OFF, decay_hours=9.0)
-    assert agreement(early.votes.readers, -early.votes.created_utc) > 0.8
-    # The audience grows over the day and looks at what is new.
-    growing = simulated(OFF, decay_hours=200.0, growth_hours=60.0, fade_hours=3.0)
-    assert agreement(growing.votes.readers, growing.votes.created_utc) > 0.7
 
 
 @pytest.mark.parametrize(
@@ -243,13 +182,6 @@ def test_the_rich_get_richer_and_no_reader_is_made_up():
     met = everything.votes.readers.reshape(PROMPTS, STORIES).sum(axis=1)
     # Every reader looks through all places once, whoever stands in them.
     assert np.allclose(met / 10_000, first.sum(), rtol=0.05)
-
-
-@pytest.mark.parametrize("knobs", [{}, ON, {"down": 1.0, "ranking": 1.0}, {"base": 9.0}])
-def test_no_score_is_larger_than_the_number_of_readers(knobs):
-    drawn = simulated(knobs)
-    assert (np.abs(drawn.votes.score) <= drawn.votes.readers).all()
-    assert (drawn.votes.readers >= 0).all()
 
 
 def test_correlations_are_those_asked_for():
@@ -334,21 +266,6 @@ def test_texts_have_exactly_their_words_and_make_a_valid_table(tmp_path):
     for name in (*records.STORIES.arrow().names, "quality", "readers"):
         if name not in ("prompt", "text"):
             assert named[name].equals(table[name])
-
-
-@pytest.mark.parametrize("n_words", [[1], [1, 1, 1], [2_500, 1, 3]])
-def test_short_and_long_texts_have_exactly_their_words(n_words):
-    counts = np.array(n_words)
-    texts = invented_texts(np.zeros((len(counts), STYLES)), counts, np.random.default_rng(1))
-    assert count_words(texts).to_pylist() == n_words
-
-
-def test_quotation_marks_open_and_close_in_turn():
-    for text in stories_table(simulated(TEXT_WORLD))["text"].to_pylist()[:200]:
-        marks = [letter for letter in text if letter in "“”"]
-        assert marks == ["“", "”"] * (len(marks) // 2)
-        assert text[-1] in ".?!”"
-        assert text == text.strip()
 
 
 def test_styles_tell_the_share_of_quality_asked_for():

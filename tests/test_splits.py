@@ -1,7 +1,6 @@
-"""Splits and folds go by the prompt's normalised text; by date and author no rule leaks."""
+"""Splits and folds go by the prompt's normalised text; by date no prompt is in both."""
 
 from collections import Counter
-from datetime import date
 
 import ibis
 import pyarrow as pa
@@ -10,14 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litbench.curation.splits import (
-    DATE_RULES,
     assign_folds,
-    check_fractions,
     connected_prompts,
     date_split,
     day_start,
     group_prompts,
-    shares_author,
     split_of,
 )
 from litbench.errors import ConfigError
@@ -54,33 +50,6 @@ def test_splits_hold_about_their_share_of_prompts():
         assert abs(counts[name] / len(PROMPTS) - share) < 4 * error, name
 
 
-def test_another_seed_gives_other_splits():
-    same = sum(split_of(p, FRACTIONS, 0) == split_of(p, FRACTIONS, 1) for p in PROMPTS)
-    same /= len(PROMPTS)
-    # Unrelated draws agree in 0.7² + 0.1² + 0.2² = 0.54 of the prompts, standard error 0.009.
-    assert abs(same - 0.54) < 4 * 0.009
-
-
-@pytest.mark.parametrize(
-    "fractions",
-    [
-        {},
-        {"train": 0.8, "test": 0.1},
-        {"train": 0.8, "test": 0.3},
-        {"train": 1.0, "test": 0.0},
-        {"train": 1.2, "test": -0.2},
-    ],
-)
-def test_shares_that_do_not_divide_the_whole_are_refused(fractions):
-    with pytest.raises(ConfigError, match=r"splits: .*summing to 1"):
-        check_fractions(fractions)
-
-
-def test_shares_may_miss_one_by_what_floats_round():
-    check_fractions({str(n): 0.1 for n in range(10)})
-    check_fractions({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
-
-
 keys = st.sets(st.text("abcdef", min_size=1, max_size=5), min_size=2, max_size=40)
 
 
@@ -106,126 +75,51 @@ def test_more_folds_than_prompts_or_fewer_than_two_are_refused(folds):
         assign_folds(["a", "b", "c", "c"], folds, 0)
 
 
-# By date and by author -------------------------------------------------------------------------
-
 DAY = 1_672_531_200  # 2023-01-01 00:00:00 UTC
-SPLITS = st.sampled_from(["train", "test", "validation", "0 calibration"])
 
 
-def stories(rows, **more):
-    """Stories from (prompt_key, created_utc)."""
-    return pa.table(
+def dated(rows, test_from="2023-01-01"):
+    """The split of stories from (prompt_key, created_utc), in their order."""
+    table = pa.table(
         {
             "story_id": [f"s{place:03d}" for place in range(len(rows))],
             "prompt_key": pa.array([key for key, _ in rows], pa.large_string()),
-            "created_utc": pa.array([time for _, time in rows], pa.int64()),
-            **more,
+            "created_utc": pa.array([when for _, when in rows], pa.int64()),
         }
     )
-
-
-def dated(rows, straddling="train", test_from="2023-01-01"):
-    """(split, split_removed) of every story, in their order."""
-    table = stories(rows)
-    made = date_split(ibis.memtable(table), test_from=test_from, straddling=straddling)
-    assert set(made.columns) == {*table.column_names, "split", "split_removed"}
-    found = made.order_by("story_id").to_pyarrow().to_pylist()
-    assert [row["story_id"] for row in found] == table["story_id"].to_pylist()
-    return [(row["split"], row["split_removed"]) for row in found]
+    made = date_split(ibis.memtable(table), test_from=test_from)
+    found = made.order_by("story_id").to_pyarrow()
+    assert found["story_id"].to_pylist() == table["story_id"].to_pylist()
+    return found["split"].to_pylist()
 
 
 def test_test_begins_with_the_first_second_of_the_day():
     rows = [("old", DAY - 1), ("new", DAY), ("newer", DAY + 10**8)]
-    assert dated(rows) == [("train", None), ("test", None), ("test", None)]
-    assert dated(rows, test_from=date(2023, 1, 2))[1] == ("train", None)
+    assert dated(rows) == ["train", "test", "test"]
+    assert dated(rows, test_from="2023-01-02")[1] == "train"
     assert day_start("1970-01-01") == 0
-
-
-@pytest.mark.parametrize(
-    ("straddling", "early", "late"),
-    [
-        ("train", ("train", None), (None, "straddling")),
-        ("test", (None, "straddling"), ("test", None)),
-        ("drop", (None, "straddling"), (None, "straddling")),
-    ],
-)
-def test_a_prompt_on_both_sides_keeps_one(straddling, early, late):
-    rows = [("p", DAY - 1), ("p", DAY), ("p", DAY + 1), ("p", None), ("q", DAY), ("r", DAY - 9)]
-    assert dated(rows, straddling) == [
-        early, late, late, (None, "no_time"), ("test", None), ("train", None),
-    ]  # fmt: skip
-    assert dated(rows[:2], straddling) == [early, late]
 
 
 times = st.one_of(st.none(), st.integers(DAY - 3, DAY + 3))
 
 
 @settings(max_examples=40)
-@given(
-    rows=st.lists(st.tuples(st.sampled_from("pqrs"), times), min_size=1, max_size=25),
-    straddling=st.sampled_from(["train", "test", "drop"]),
-)
-def test_no_rule_leaves_a_prompt_or_a_day_in_both_splits(rows, straddling):
-    found = dated(rows, straddling)
-    sides = {}
-    for (key, time), (split, removed) in zip(rows, found, strict=True):
-        assert (split is None) == (removed is not None)
-        assert removed is None or removed in DATE_RULES
-        assert (removed == "no_time") == (time is None)
-        if split is not None:
-            assert split == ("test" if time >= DAY else "train")
-            sides.setdefault(key, set()).add(split)
-    assert all(len(splits) == 1 for splits in sides.values())
-    both = {
-        key
-        for key in "pqrs"
-        if {time >= DAY for k, time in rows if k == key and time is not None} == {True, False}
-    }
-    for (key, time), (split, _) in zip(rows, found, strict=True):
-        if key not in both and time is not None:
-            assert split is not None, "only prompts on both sides lose stories"
-    if straddling != "drop":
-        assert {key for key in both if sides.get(key) == {straddling}} == both
+@given(st.lists(st.tuples(st.sampled_from("pqrs"), times), min_size=1, max_size=25))
+def test_a_prompt_is_in_test_where_nobody_had_answered_it_before_the_day(rows):
+    old = {key for key, when in rows if when is not None and when < DAY}
+    for (key, when), split in zip(rows, dated(rows), strict=True):
+        if when is None:
+            assert split is None
+        elif when < DAY:
+            assert split == "train"
+        else:
+            assert split == (None if key in old else "test")
 
 
 @pytest.mark.parametrize("day", ["2023-13-01", "soon", "2023", ""])
 def test_a_date_that_is_none_is_refused(day):
     with pytest.raises(ConfigError, match=f"test_from is '{day}': give a day"):
-        date_split(ibis.memtable(stories([("p", 0)])), test_from=day)
-
-
-def marked_authors(rows, **options):
-    """`shares_author` of stories from (split, author)."""
-    table = stories(
-        [("p", 0)] * len(rows),
-        split=pa.array([split for split, _ in rows], pa.string()),
-        author=pa.array([author for _, author in rows], pa.string()),
-    )
-    made = shares_author(ibis.memtable(table), **options)
-    assert set(made.columns) == {*table.column_names, "shares_author"}
-    found = made.order_by("story_id").to_pyarrow().to_pylist()
-    assert [row["story_id"] for row in found] == table["story_id"].to_pylist()
-    return [row["shares_author"] for row in found]
-
-
-def test_train_gives_way_to_what_is_held_out():
-    rows = [("train", "x"), ("test", "x"), ("train", "y"), ("train", None), ("test", None),
-            ("validation", "x"), ("validation", "y")]  # fmt: skip
-    assert marked_authors(rows) == [True, False, True, False, False, True, False]
-    assert marked_authors(rows, keep=("train",)) == [False, True, False, False, False, True, True]
-
-
-@settings(max_examples=40)
-@given(st.lists(st.tuples(SPLITS, st.sampled_from(["x", "y", "z", None])), min_size=1, max_size=20))
-def test_no_author_stays_in_two_splits_and_none_is_lost(rows):
-    left = [row for row, gone in zip(rows, marked_authors(rows), strict=True) if not gone]
-    for author in {author for _, author in rows} - {None}:
-        splits = {split for split, name in left if name == author}
-        assert len(splits) == 1
-        held = [split for split, name in rows if name == author]
-        first = next((name for name in ("test", "validation") if name in held), min(held))
-        assert splits == {first}
-    assert sum(author is None for _, author in left) == sum(author is None for _, author in rows)
+        day_start(day)
 
 
 EDGES = st.lists(
@@ -296,8 +190,7 @@ def test_prompt_ids_that_share_a_text_are_in_one_group(rows):
     for name, group in zip(ids, connected_prompts(pairs), strict=True):
         expected.setdefault(group, set()).add(name)
     found = {}
-    for name, group in groups.items():
-        found.setdefault(group.group_prompt, set()).add(name)
-        own = [text for one, text in zip(ids, texts, strict=True) if one == name]
-        assert (group.prompt, group.texts) == (min(own), len(own))
+    for name, (smallest, group) in groups.items():
+        found.setdefault(group, set()).add(name)
+        assert smallest == min(text for one, text in zip(ids, texts, strict=True) if one == name)
     assert sorted(map(sorted, found.values())) == sorted(map(sorted, expected.values()))

@@ -49,6 +49,10 @@ from litbench.text import count_words_of, digest, prompt_key
 # What the tiny policy reads between a prompt and its story.
 _BREAK = "\n\n"
 _HEADS = 4
+_LAYERS = 2
+_PRETRAINING_RATE = 2e-3
+_PRETRAINING_BATCH = 16
+_MIN_WORDS = 50
 
 
 @dataclass
@@ -61,16 +65,12 @@ class Config:
         out: folder to write.
         other_raters: named entries of raters that only score the same stories.
         shaping: see litbench.rewards.RewardShaping.
+        max_words: longer stories are left out, and those of less than 50 words.
         held_out: prompts for evaluation only; none that a rater was trained on is taken.
-        min_words: shorter stories are left out.
-        max_words: longer ones too.
         model_name_or_path: causal language model to improve; null for a tiny one made here.
         vocabulary: tokens of the tiny policy.
         hidden_size: its width, a multiple of 8.
-        layers: its depth.
         pretraining_epochs: passes over the stories before GRPO.
-        pretraining_learning_rate: highest rate of these passes.
-        pretraining_batch_size: stories per step of these passes.
         max_steps: of GRPO.
         learning_rate: of GRPO, constant.
         prompts_per_step: prompts of a step.
@@ -78,9 +78,8 @@ class Config:
         max_completion_length: most tokens of a completion.
         temperature: of sampling.
         beta: weight of the KL divergence from the policy before GRPO.
-        eval_steps: steps between evaluations.
+        eval_steps: steps between evaluations, and between checkpoints.
         samples_per_prompt: stories written per held-out prompt in each.
-        save_steps: steps between checkpoints.
         seed: of everything random.
     """
 
@@ -90,15 +89,11 @@ class Config:
     other_raters: dict[str, Any] = field(default_factory=dict)
     shaping: RewardShaping = field(default_factory=RewardShaping)
     held_out: int = 10
-    min_words: int = 50
     max_words: int = 2_000
     model_name_or_path: str | None = None
     vocabulary: int = 4_000
     hidden_size: int = 128
-    layers: int = 2
     pretraining_epochs: int = 15
-    pretraining_learning_rate: float = 2e-3
-    pretraining_batch_size: int = 16
     max_steps: int = 100
     learning_rate: float = 3e-4
     prompts_per_step: int = 4
@@ -108,7 +103,6 @@ class Config:
     beta: float = 0.0
     eval_steps: int = 20
     samples_per_prompt: int = 8
-    save_steps: int = 20
     seed: int = 0
 
 
@@ -135,7 +129,7 @@ def divide(config: Config, raters: Mapping[str, Any]) -> tuple[Stories, Stories]
     rows = [
         (prompt, text)
         for prompt, text, words in zip(*columns, strict=True)
-        if config.min_words <= words <= config.max_words
+        if _MIN_WORDS <= words <= config.max_words
     ]
     trained = frozenset().union(*(rater.training_prompts() for rater in raters.values()))
     order = sorted({prompt_key(p) for p, _ in rows}, key=lambda key: digest(config.seed, key))
@@ -176,7 +170,7 @@ def make_policy(config: Config, stories: Stories, folder: Path) -> None:
         model = LlamaForCausalLM(
             LlamaConfig(
                 vocab_size=len(tokenizer), hidden_size=config.hidden_size,
-                intermediate_size=3 * config.hidden_size, num_hidden_layers=config.layers,
+                intermediate_size=3 * config.hidden_size, num_hidden_layers=_LAYERS,
                 num_attention_heads=_HEADS, max_position_embeddings=2_048, tie_word_embeddings=True,
                 bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
                 pad_token_id=tokenizer.pad_token_id,
@@ -187,11 +181,11 @@ def make_policy(config: Config, stories: Stories, folder: Path) -> None:
         tokenizer.encode(prompt + _BREAK) + tokenizer.encode(text) + [tokenizer.eos_token_id]
         for prompt, text in zip(prompts, texts, strict=True)
     ]
-    size = config.pretraining_batch_size
+    size = _PRETRAINING_BATCH
     steps = config.pretraining_epochs * -(-len(rows) // size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.pretraining_learning_rate)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_PRETRAINING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, config.pretraining_learning_rate, total_steps=max(steps, 2), pct_start=0.1
+        optimizer, _PRETRAINING_RATE, total_steps=max(steps, 2), pct_start=0.1
     )
     order = np.random.default_rng(config.seed)
     model.train()
@@ -288,11 +282,12 @@ def trl_config(config: Config, folder: Path) -> Any:
     except ImportError as error:
         raise MissingExtraError("trl", "rl") from error
     same = ("max_steps", "learning_rate", "num_generations", "max_completion_length",
-            "temperature", "beta", "seed", "save_steps")  # fmt: skip
+            "temperature", "beta", "seed")  # fmt: skip
     try:
         return GRPOConfig(
             output_dir=str(folder),
             **{key: getattr(config, key) for key in same},
+            save_steps=config.eval_steps,
             lr_scheduler_type="constant",
             per_device_train_batch_size=config.prompts_per_step * config.num_generations,
             logging_steps=1,
@@ -445,7 +440,7 @@ def main(config: Config) -> None:
         raise ConfigError("other_raters.reward: this name is taken by the rater: choose another")
     if config.hidden_size < 1 or config.hidden_size % (2 * _HEADS):
         raise ConfigError(f"hidden_size is {config.hidden_size}: give a multiple of {2 * _HEADS}")
-    for key in ("eval_steps", "samples_per_prompt", "prompts_per_step", "pretraining_batch_size"):
+    for key in ("eval_steps", "samples_per_prompt", "prompts_per_step"):
         if getattr(config, key) < 1:
             raise ConfigError(f"{key} is {getattr(config, key)}: give at least 1")
     specs = parse_raters({"reward": config.rater, **config.other_raters})

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from litbench.curation.funnel import Examples
 from litbench.curation.reader_talk import cut_reader_talk, has_words, is_rule
-from litbench.errors import DataError
 from litbench.records import ARROW_TYPES
 from litbench.text import normalise_prompt
 
@@ -65,16 +64,7 @@ def clean_table(
     Returns:
         The table with the same rows in the same order, and for each step that is on the number
         of texts it changed.
-
-    Raises:
-        DataError: a column is missing.
     """
-    for name in ("prompt", *texts, *texts.values()):
-        if name not in table.column_names:
-            raise DataError(
-                f"cleaning: the table has no column '{name}', only {table.column_names}: name a "
-                "column of texts and the one that names its rows"
-            )
     changed: dict[str, int] = {}
     if cleaning.strip_prompt_tags:
         names = table[next(iter(texts.values()))] if texts else None

@@ -8,6 +8,7 @@ import ibis
 
 from litbench.curation.bots import BOT_NAMES
 from litbench.curation.gone import GONE
+from litbench.curation.rules import PairRules
 
 # It ends in \z, since to Java $ is also the place before a last line end.
 _GONE = rf"^(?:{GONE})?\z"
@@ -117,69 +118,53 @@ class Rule:
     removes: Any
 
 
-def story_rules(
-    stories: Any,
-    *,
-    drop_deleted: bool,
-    drop_bots: bool,
-    needs_score: bool,
-    needs_time: bool,
-    min_score: int | None,
-    max_tokens: int | None,
-    min_words: int | None,
-    drop_talk: bool = False,
-    min_score_age_hours: float | None = None,
-) -> list[Rule]:
+def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
     """The rules for single stories, in the order in which they apply.
+
+    Bots are known by the column `is_bot` where the table has it (sources that hash names fill it),
+    by author name and by wording.
 
     Args:
         stories: Ibis table by the schema STORIES.
-        drop_deleted: remove deleted and removed bodies.
-        drop_bots: remove bots and moderator templates, by the column `is_bot` where the table has
-            it (sources that hash names fill it), by author name and by wording.
-        needs_score: remove stories without a score (a later rule compares scores).
-        needs_time: remove stories without a time of posting.
-        min_score: least net upvotes (paper: 10).
-        max_tokens: most tokens (paper: 2,048).
-        min_words: fewest words (paper: 50).
-        drop_talk: remove short texts that talk about the prompt instead of telling a story.
-        min_score_age_hours: a score read sooner after posting has not settled and goes; so does
-            one of unknown age.
+        rules: which to apply.
     """
-    rules = []
-    if drop_deleted:
-        text = stories.text.strip()
-        rules.append(Rule("drop_deleted", "not deleted or removed", text.re_search(_GONE)))
-    if drop_bots:
-        by_name = stories.author.re_search(BOT_NAMES).fill_null(False)
-        if "is_bot" in stories.columns:
-            by_name |= stories.is_bot.fill_null(False)
-        text = stories.text.strip()
-        head, tail = text.substr(0, _EDGE), text.right(_EDGE)
-        by_text = head.re_search(_BOT_TEMPLATE) | head.re_search(_BOT_SIGNATURE)
-        by_text |= tail.re_search(_BOT_SIGNATURE)
-        rules.append(Rule("drop_bots", "not a bot or a moderator template", by_name | by_text))
-    if drop_talk:
-        about = f"not talk about the prompt (looked for below {TALK_WORDS} words)"
-        rules.append(Rule("drop_talk", about, _is_talk(stories)))
-    if needs_score:
-        rules.append(Rule("has_score", "score is known", stories.score.isnull()))
-    if min_score_age_hours is not None:
-        age = (stories.score_utc - stories.created_utc).cast("float64")
-        too_young = (age < min_score_age_hours * 3_600).fill_null(True)
-        about = f"score read at least {min_score_age_hours:g} hours after posting"
-        rules.append(Rule("min_score_age_hours", about, too_young))
-    if needs_time:
-        rules.append(Rule("has_time", "time of posting is known", stories.created_utc.isnull()))
-    if min_score is not None:
-        rules.append(Rule("min_score", f"score at least {min_score}", stories.score < min_score))
-    if max_tokens is not None:
-        rules.append(
-            Rule("max_tokens", f"at most {max_tokens:,} tokens", stories.n_tokens > max_tokens)
-        )
-    if min_words is not None:
-        rules.append(Rule("min_words", f"at least {min_words} words", stories.n_words < min_words))
-    return rules
+    text = stories.text.strip()
+    hours, score = rules.min_score_age_hours, rules.min_score
+    tokens, words = rules.max_tokens, rules.min_words
+    about_talk = f"not talk about the prompt (looked for below {TALK_WORDS} words)"
+    steps = [
+        rules.drop_deleted
+        and Rule("drop_deleted", "not deleted or removed", text.re_search(_GONE)),
+        rules.drop_bots
+        and Rule("drop_bots", "not a bot or a moderator template", _is_bot(stories)),
+        rules.drop_talk and Rule("drop_talk", about_talk, _is_talk(stories)),
+        Rule("has_score", "score is known", stories.score.isnull()),
+        hours is not None
+        and Rule(
+            "min_score_age_hours",
+            f"score read at least {hours:g} hours after posting",
+            ((stories.score_utc - stories.created_utc).cast("float64") < hours * 3_600).fill_null(
+                True
+            ),
+        ),
+        rules.chosen_later
+        and Rule("has_time", "time of posting is known", stories.created_utc.isnull()),
+        score is not None and Rule("min_score", f"score at least {score}", stories.score < score),
+        tokens is not None
+        and Rule("max_tokens", f"at most {tokens:,} tokens", stories.n_tokens > tokens),
+        words is not None and Rule("min_words", f"at least {words} words", stories.n_words < words),
+    ]
+    return [step for step in steps if step]
+
+
+def _is_bot(stories: Any) -> Any:
+    found = stories.author.re_search(BOT_NAMES).fill_null(False)
+    if "is_bot" in stories.columns:
+        found |= stories.is_bot.fill_null(False)
+    text = stories.text.strip()
+    head, tail = text.substr(0, _EDGE), text.right(_EDGE)
+    found |= head.re_search(_BOT_TEMPLATE) | head.re_search(_BOT_SIGNATURE)
+    return found | tail.re_search(_BOT_SIGNATURE)
 
 
 def _is_talk(stories: Any) -> Any:

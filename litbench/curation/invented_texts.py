@@ -29,11 +29,11 @@ _OPENED = ("", "“")
 
 
 def styles_of(quality: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
-    """Styles that together show a share of the variance of quality.
+    """Styles that together show a share of the variance of quality, in a linear regression.
 
     Args:
         quality: standard normal; shape (n,).
-        share: of the variance of quality, in a linear regression on all styles; below 1.
+        share: below 1.
         random: draws the rest.
 
     Returns:
@@ -50,16 +50,7 @@ def styles_of(quality: np.ndarray, share: float, random: np.random.Generator) ->
 def invented_texts(
     styles: np.ndarray, n_words: np.ndarray, random: np.random.Generator
 ) -> pa.Array:
-    """Texts of given styles and lengths.
-
-    Args:
-        styles: shape (n, STYLES), see `styles_of`.
-        n_words: at least 1; shape (n,).
-        random: draws words and marks.
-
-    Returns:
-        large_string, shape (n,).
-    """
+    """Texts of given styles, shape (n, STYLES), and lengths of at least one word, shape (n,)."""
     words, glue = _words(), _glue()
     ends = np.cumsum(n_words)
     batches = np.searchsorted(ends, np.arange(_BATCH_WORDS, ends[-1], _BATCH_WORDS), side="left")

@@ -7,13 +7,14 @@ hashing. The same texts and seed always give the same estimate, so a set cleaned
 passes a check that uses it. An index takes about 1.5 kB of memory per story.
 """
 
+import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.errors import ConfigError, MissingExtraError
 from litbench.text import UNSPACED
 
 HASHES = 128
@@ -24,23 +25,11 @@ _MISS_CHANCE = 0.005
 
 
 def check_threshold(threshold: float) -> None:
-    """Check a threshold before any long work.
-
-    Raises:
-        ConfigError: it is out of range.
-        MissingExtraError: rensa is not installed.
-    """
+    """Check a threshold and that rensa is there, before any long work."""
     if not 0 < threshold <= 1:
         raise ConfigError(f"threshold is {threshold}: give a similarity above 0 and up to 1")
-    _import_rensa()
-
-
-def _import_rensa() -> Any:
-    try:
-        import rensa  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("rensa", "data") from error
-    return rensa
+    if importlib.util.find_spec("rensa") is None:
+        raise MissingExtraError("rensa", "data")
 
 
 def bands_for(threshold: float) -> int:
@@ -93,15 +82,12 @@ class NearDuplicateIndex:
     Args:
         threshold: above 0 and up to 1.
         seed: of the hashes; indexes of the same threshold and seed can be compared.
-
-    Raises:
-        ConfigError: a threshold out of range.
-        MissingExtraError: rensa is not installed.
     """
 
     def __init__(self, *, threshold: float = 0.8, seed: int = 0) -> None:
         check_threshold(threshold)
-        rensa = _import_rensa()
+        import rensa  # noqa: PLC0415
+
         self.threshold = threshold
         self.story_ids: list[str] = []
         self._rensa = rensa
@@ -114,17 +100,9 @@ class NearDuplicateIndex:
         """Add stories; a story without words resembles no other and is passed over.
 
         Args:
-            story_ids: Arrow strings, unique; shape (n,).
+            story_ids: Arrow strings, unique over all calls; shape (n,).
             texts: Arrow strings; shape (n,).
-
-        Raises:
-            DataError: an id or a text is null.
         """
-        if story_ids.null_count or texts.null_count:
-            raise DataError(
-                f"{story_ids.null_count} of {len(story_ids)} story_ids and {texts.null_count} "
-                "texts are null: near-duplicates need both; remove these rows"
-            )
         for start in range(0, len(texts), _ROWS_PER_BATCH):
             names = story_ids.slice(start, _ROWS_PER_BATCH).to_pylist()
             words = story_words(texts.slice(start, _ROWS_PER_BATCH)).to_pylist()
@@ -144,28 +122,16 @@ class NearDuplicateIndex:
             The smallest story_id of the group of each story that has a near-duplicate. No two
             stories of different groups are near-duplicates; two stories of one group may only be
             linked through others.
-
-        Raises:
-            DataError: a story_id was added twice.
         """
-        if len(set(self.story_ids)) < len(self.story_ids):
-            raise DataError("a story_id comes twice among the stories to compare: keep one of them")
-        parent = list(range(len(self.story_ids)))
+        from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415
+
+        sets = DisjointSet(range(len(self.story_ids)))
         for row, signature in enumerate(self._signatures):
             for other in self._lsh.query(signature):
-                root, other_root = _root(parent, row), _root(parent, other)
-                if root != other_root and self._similar(signature, other) is not None:
-                    parent[other_root] = root
-        members: dict[int, list[str]] = {}
-        for row, name in enumerate(self.story_ids):
-            members.setdefault(_root(parent, row), []).append(name)
-        return {
-            name: smallest
-            for names in members.values()
-            if len(names) > 1
-            for smallest in [min(names)]
-            for name in names
-        }
+                if not sets.connected(row, other) and self._similar(signature, other) is not None:
+                    sets.merge(row, other)
+        families = [[self.story_ids[row] for row in rows] for rows in sets.subsets()]
+        return {name: min(names) for names in families if len(names) > 1 for name in names}
 
     def closest(self, others: "NearDuplicateIndex") -> pa.Table:
         """Near-duplicates between the stories of two indexes.
@@ -204,39 +170,22 @@ class NearDuplicateIndex:
         return similarity if similarity >= self.threshold else None
 
 
-def _root(parent: list[int], row: int) -> int:
-    """The root of a row's component; paths are halved on the way."""
-    while parent[row] != row:
-        parent[row] = parent[parent[row]]
-        row = parent[row]
-    return row
-
-
 def near_duplicate_groups(
     batches: Iterable[pa.RecordBatch | pa.Table], *, threshold: float = 0.8, seed: int = 0
 ) -> pa.Table:
     """Group stories that are near-duplicates; see `NearDuplicateIndex.groups`.
 
     Args:
-        batches: columns `story_id` and `text`, in any order and size; read once.
+        batches: columns `story_id` (unique) and `text`, in any order and size; read once.
         threshold: least similarity, above 0 and up to 1.
         seed: of the hashes.
 
     Returns:
         `story_id`, `group` (the smallest story_id of the group), by story_id.
-
-    Raises:
-        ConfigError: a threshold out of range.
-        DataError: an id or a text is null, or a story_id comes twice.
-        MissingExtraError: rensa is not installed.
     """
     index = NearDuplicateIndex(threshold=threshold, seed=seed)
     for batch in batches:
         index.add(batch["story_id"], batch["text"])
     groups = dict(sorted(index.groups().items()))
-    return pa.table(
-        {
-            "story_id": pa.array(groups.keys(), pa.string()),
-            "group": pa.array(groups.values(), pa.string()),
-        }
-    )
+    columns = [pa.array(column, pa.string()) for column in (groups.keys(), groups.values())]
+    return pa.table(columns, ["story_id", "group"])

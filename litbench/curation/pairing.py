@@ -72,68 +72,13 @@ def _draw(pairs: Any, seed: int | str) -> Any:
     return ibis.literal(f"{seed}|").concat(pairs.pair_id).hexdigest("md5")
 
 
-def cap_draw(pairs: Any, seed: int) -> Any:
-    """The draw by which a prompt's pairs are capped: 32 hexadecimal digits."""
-    # Symmetry draws again: with the same draw it would keep the pairs of large prompts first,
-    # since a cap leaves these their smallest values.
-    return _draw(pairs, f"cap|{seed}")
-
-
-def draw_limit(most: int, pairs: int) -> str:
-    """A draw that at least `most` of so many pairs are below, all but certainly.
-
-    The number below is binomial: ten standard deviations more than `most` are asked for.
-    """
-    share = (most + 10 * most**0.5 + 100) / pairs
-    return "g" if share >= 1 else f"{int(share * 16**12):012x}"
-
-
 def over_cap(pairs: Any, most: int, seed: int) -> Any:
     """True for the pairs of a prompt beyond the first `most`, in seeded order."""
-    draw = cap_draw(pairs, seed)
+    # Symmetry draws again: with the same draw it would keep the pairs of large prompts first,
+    # since a cap leaves these their smallest values.
+    draw = _draw(pairs, f"cap|{seed}")
     window = ibis.window(group_by=pairs.prompt_id, order_by=[draw, pairs.pair_id])
     return ibis.row_number().over(window) >= most
-
-
-def within_uses(candidates: Any, used: Any | None, most: int, seed: int) -> Any:
-    """The next pairs to keep so that no story is in more than `most` of them.
-
-    A pair is taken when, of the candidates of either of its stories, it is among the first that
-    the story still has room for, in seeded order. Taken pairs are no candidates for the next
-    round, nor are pairs of a story without room; when no round takes any, no pair can be added.
-    The first candidate of all is always taken, so rounds come to an end.
-
-    Args:
-        candidates: Ibis table with `pair_id`, `chosen_story_id`, `rejected_story_id`.
-        used: Ibis table with `story_id` and `uses` so far; null in the first round.
-        most: most pairs per story.
-        seed: seeds the order.
-
-    Returns:
-        Ibis table of candidates with room on both sides, `pair_id`, both story_ids and a boolean
-        column `taken`.
-    """
-    ids = ("chosen_story_id", "rejected_story_id")
-    pairs = candidates.select("pair_id", *ids)
-    for side in ("chosen", "rejected"):
-        if used is None:
-            pairs = pairs.mutate(**{f"{side}_room": ibis.literal(most, "int64")})
-            continue
-        uses = used.select(**{f"{side}_story_id": "story_id", f"{side}_uses": "uses"})
-        pairs = pairs.left_join(uses, f"{side}_story_id").drop(f"{side}_story_id_right")
-        room = most - pairs[f"{side}_uses"].fill_null(0)
-        pairs = pairs.mutate(**{f"{side}_room": room}).drop(f"{side}_uses")
-    pairs = pairs.filter(pairs.chosen_room > 0, pairs.rejected_room > 0)
-    pairs = pairs.mutate(draw=_draw(pairs, f"uses|{seed}"))
-    sides = [
-        pairs.select("pair_id", "draw", story_id=f"{side}_story_id", room=f"{side}_room")
-        for side in ("chosen", "rejected")
-    ]
-    uses = sides[0].union(sides[1])
-    order = ibis.window(group_by=uses.story_id, order_by=[uses.draw, uses.pair_id])
-    uses = uses.mutate(fits=ibis.row_number().over(order) < uses.room)
-    fits = uses.group_by("pair_id").agg(taken=uses.fits.all())
-    return pairs.select("pair_id", *ids).join(fits, "pair_id")
 
 
 def breaks_symmetry(pairs: Any, buckets: int, seed: int) -> Any:

@@ -44,14 +44,12 @@ _ABOVE_SCORES = 2**38
 Streams = Callable[[str], np.random.Generator]
 
 
-def _check(options: Any, low: float, high: float, *names: str, open_low: bool = False) -> None:
+def _check(options: Any, low: float, high: float, *names: str) -> None:
     """Raise ConfigError for the first named field outside the range; NaN is outside any."""
     for name in names:
         value = getattr(options, name)
-        if not (low < value <= high if open_low else low <= value <= high):
-            least = f"above {low:g}" if open_low else f"{low:g} or more"
-            most = "" if math.isinf(high) else f", at most {high:g}"
-            raise ConfigError(f"{name} is {value}: give {least}{most}")
+        if not low <= value <= high:
+            raise ConfigError(f"{name} is {value}: give {low:g} to {high:g}")
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,6 @@ class ReaderSimulation:
         down: probability of a vote down.
         start_utc: earliest time of a prompt, Unix seconds.
         end_utc: latest time of a prompt; votes are read a week after its last story.
-
-    Raises:
-        ConfigError: a value out of its range; the message names it.
     """
 
     seed: int = 1
@@ -107,9 +102,9 @@ class ReaderSimulation:
         """Check the values."""
         _check(self, 0, math.inf, "seed", "start_utc")
         _check(self, 1, 10_000, "steps")
-        _check(self, 0, math.inf, "decay_hours", "fade_hours", open_low=True)
+        _check(self, 1e-6, math.inf, "decay_hours", "fade_hours")
         _check(self, 0, 10, "audience_spread", "ranking", "noise", "luck")
-        _check(self, 0, 1e9, "audience", open_low=True)
+        _check(self, 1e-6, 1e9, "audience")
         _check(self, 0, 1e6, "growth_hours", "delay_hours")
         _check(self, 0, 1, "down")
         _check(self, -100, 100, "base", "quality_weight", "length_weight", "fame_weight")
@@ -138,9 +133,6 @@ class World:
         fame_quality: correlation of an author's fame and quality.
         style: share of the variance of quality that the style of a text shows.
         readers: how they arrive and vote.
-
-    Raises:
-        ConfigError: a value out of its range; the message names it.
     """
 
     seed: int = 1
@@ -181,19 +173,20 @@ def changed_world(base: World, changes: Mapping[str, Any], where: str) -> World:
         ConfigError: an unknown key, or a value of the wrong type or out of its range.
     """
     plain = as_plain(base)
-    for key, value in changes.items():
-        keys = plain["readers"] if key.startswith("readers.") else plain
-        name = key.removeprefix("readers.")
-        if name not in keys or name == "readers":
-            choices = [*plain, *(f"readers.{one}" for one in plain["readers"])]
-            raise ConfigError(f"{where}: unknown key '{key}': {nearest(key, choices)}")
-        keys[name] = value
+    readers = plain.pop("readers")
+    flat = plain | {f"readers.{key}": value for key, value in readers.items()}
+    for key in changes:
+        if key not in flat:
+            raise ConfigError(f"{where}: unknown key '{key}': {nearest(key, list(flat))}")
+    flat |= changes
+    values = {key: value for key, value in flat.items() if "." not in key}
+    values["readers"] = {key: flat[f"readers.{key}"] for key in readers}
     try:
-        return build(World, plain, where)
+        return build(World, values, where)
     except ConfigError as error:
         # The checks of World do not know where the values come from.
-        said = str(error)
-        raise ConfigError(said if said.startswith(where) else f"{where}: {said}") from error
+        message = str(error).removeprefix(f"{where}: ")
+        raise ConfigError(f"{where}: {message}") from error
 
 
 @dataclass(frozen=True)
@@ -332,14 +325,9 @@ def _read(
 ) -> SimulatedVotes:
     """Let the readers arrive and vote.
 
-    Args:
-        options: parameters.
-        random: generators by name.
-        prompt_of: index of each story's prompt; shape (n,).
-        opened: when each prompt was posted, Unix seconds; shape (n_prompts,).
-        log_audience: log of audience / median audience; shape (n_prompts,).
-        delay: hours from prompt to story; shape (n,).
-        taste: log-odds of a vote for the story above `base`; shape (n,).
+    `opened` (Unix seconds) and `log_audience` (log of audience / median audience) are per prompt;
+    `prompt_of` (its index), `delay` (hours from prompt to story) and `taste` (log-odds of a vote
+    above `base`) are per story.
     """
     count = len(prompt_of)
     audience = (options.audience * np.exp(log_audience))[prompt_of]
@@ -369,11 +357,6 @@ def _share_seen(options: ReaderSimulation, delay: np.ndarray, since: np.ndarray)
 
     The integral from `since` of the normalised rate of arrival, (1 - exp(-t / growth))
     exp(-t / decay), times exp(-(t - delay) / fade). With an infinite decay it is 1.
-
-    Args:
-        options: parameters.
-        delay: hours from prompt to story; shape (n,).
-        since: hours from the prompt, not before the story; shape (n,).
     """
     if math.isinf(options.decay_hours):
         return np.ones_like(delay)
@@ -402,13 +385,7 @@ def _ranked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Readers arrive in steps; before each, the stories posted so far are ranked by score.
 
-    Args:
-        options: parameters.
-        random: generators by name.
-        prompt_of: index of each story's prompt; shape (n,).
-        exposure: readers who would see a story that always ranked first; shape (n,).
-        delay: hours from prompt to story; shape (n,).
-        p_up: probability of a vote up; shape (n,).
+    `exposure` is how many readers would see a story that always ranked first.
 
     Returns:
         Readers and score of every story; both int64, shape (n,).

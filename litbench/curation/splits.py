@@ -1,12 +1,11 @@
 """Splits by prompt: reposts of a prompt share its text, so its normalised text decides.
 
-Prompts go to splits by a hash, or by the date of their stories; authors can be kept apart as well.
+Prompts go to splits by a hash, or by the date of their stories.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Any, Literal
+from datetime import UTC, date, datetime, time
+from typing import Any
 
 import ibis
 import numpy as np
@@ -34,18 +33,6 @@ def split_of(prompt: str, fractions: Mapping[str, float], seed: int) -> str:
         if place < total:
             return name
     return list(fractions)[-1]
-
-
-def check_fractions(fractions: Mapping[str, float]) -> None:
-    """Check that shares are positive and sum to 1.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    if not fractions or min(fractions.values()) <= 0 or abs(sum(fractions.values()) - 1) > 1e-6:
-        raise ConfigError(
-            f"splits: {dict(fractions)}: give each split a positive share, summing to 1"
-        )
 
 
 def assign_folds(prompt_keys: Iterable[str], folds: int, seed: int) -> dict[str, int]:
@@ -112,22 +99,7 @@ def _connected(columns: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
     return found
 
 
-@dataclass(frozen=True)
-class PromptGroup:
-    """A prompt_id and what splits keep together with it.
-
-    Attributes:
-        prompt: the smallest text of the prompt_id.
-        group_prompt: the smallest text of all prompt_ids that are connected by a normalised text.
-        texts: how many different normalised texts the prompt_id has.
-    """
-
-    prompt: str
-    group_prompt: str
-    texts: int
-
-
-def group_prompts(prompt_ids: Sequence[str], prompts: Sequence[str]) -> dict[str, PromptGroup]:
+def group_prompts(prompt_ids: Sequence[str], prompts: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Group prompt_ids that share a normalised text, directly or through others.
 
     Args:
@@ -135,40 +107,23 @@ def group_prompts(prompt_ids: Sequence[str], prompts: Sequence[str]) -> dict[str
         prompts: their texts; shape (n,).
 
     Returns:
-        The group of each prompt_id.
+        For each prompt_id the smallest of its texts, and the smallest text of its group.
     """
     if not prompts:
         return {}
     keys = [prompt_key(prompt) for prompt in prompts]
-    component_of = dict(
-        zip(prompt_ids, _connected([("id", prompt_ids), ("prompt", keys)]), strict=True)
-    )
-    texts: dict[str, set[str]] = {}
+    groups = _connected([("id", prompt_ids), ("prompt", keys)])
     smallest: dict[str, str] = {}
     smallest_of_group: dict[int, str] = {}
-    for name, prompt, key in zip(prompt_ids, prompts, keys, strict=True):
-        texts.setdefault(name, set()).add(key)
+    group_of = dict(zip(prompt_ids, groups, strict=True))
+    for name, prompt in zip(prompt_ids, prompts, strict=True):
         smallest[name] = min(prompt, smallest.get(name, prompt))
-        group = component_of[name]
+        group = group_of[name]
         smallest_of_group[group] = min(prompt, smallest_of_group.get(group, prompt))
-    return {
-        name: PromptGroup(prompt, smallest_of_group[component_of[name]], len(texts[name]))
-        for name, prompt in smallest.items()
-    }
+    return {name: (prompt, smallest_of_group[group_of[name]]) for name, prompt in smallest.items()}
 
 
-# By date and by author -------------------------------------------------------------------------
-
-Straddling = Literal["train", "test", "drop"]
-
-# Why `date_split` gives a story no split, and the rule in words.
-DATE_RULES = {
-    "no_time": "time of posting is known",
-    "straddling": "on its prompt's side of the date",
-}
-
-
-def day_start(day: str | date) -> int:
+def day_start(day: str) -> int:
     """The first second of a day in UTC, in Unix seconds.
 
     Args:
@@ -178,83 +133,33 @@ def day_start(day: str | date) -> int:
         ConfigError: not a day of the calendar.
     """
     try:
-        given = date.fromisoformat(day) if isinstance(day, str) else day
+        return int(datetime.combine(date.fromisoformat(day), time(), UTC).timestamp())
     except ValueError as error:
         raise ConfigError(f"test_from is '{day}': give a day such as 2023-01-01") from error
-    return int(datetime(given.year, given.month, given.day, tzinfo=UTC).timestamp())
 
 
-def date_split(stories: Any, *, test_from: str | date, straddling: Straddling = "train") -> Any:
+def date_split(stories: Any, *, test_from: str) -> Any:
     """Split by the time of posting: train before a day, test from it on, and no prompt in both.
 
-    Prompts are reposted for years, so some (by `prompt_key`) have stories on both sides. Three
-    rules leave none of them in both splits:
-
-    - `train`: such a prompt is one of train, the side of its earliest story, and its later stories
-      go. Test then holds only prompts that nobody had answered before the day, which is what the
-      date is for.
-    - `test`: it is one of test, and its earlier stories go. More test pairs, on prompts that were
-      known before the day.
-    - `drop`: all its stories go.
+    Prompts are reposted for years, so some have stories on both sides. Such a prompt is one of
+    train, and its later stories go: test then holds only prompts that nobody had answered before
+    the day.
 
     Args:
         stories: Ibis table with `prompt_key` and `created_utc`; all that were read, since a story
             that a filter removed still tells when its prompt was answered.
         test_from: first day of test, 00:00 UTC; a story of that very second is in test.
-        straddling: the rule for prompts with stories on both sides.
 
     Returns:
-        `stories` with `split` ("train", "test" or null) and `split_removed`, which is null or why
-        there is no split: "no_time" (such a story is on neither side, and does not decide its
-        prompt's) or "straddling"; see DATE_RULES.
-
-    Raises:
-        ConfigError: not a day of the calendar.
+        `stories` with `split`: "train", "test", or null where the time is unknown or the prompt
+        was answered before.
     """
     start = day_start(test_from)
-    times = stories.group_by("prompt_key").agg(
-        first_utc=stories.created_utc.min(), last_utc=stories.created_utc.max()
-    )
+    times = stories.group_by("prompt_key").agg(first_utc=stories.created_utc.min())
     joined = stories.join(times, "prompt_key")
-    in_test = joined.created_utc >= start
-    straddles = (joined.first_utc < start) & (joined.last_utc >= start)
-    goes = {"train": straddles & in_test, "test": straddles & ~in_test, "drop": straddles}
-    reason = ibis.cases(
-        (joined.created_utc.isnull(), "no_time"),
-        (goes[straddling], "straddling"),
+    split = ibis.cases(
+        (joined.created_utc < start, "train"),
+        (joined.first_utc >= start, ibis.ifelse(joined.created_utc.notnull(), "test", None)),
         else_=ibis.null("string"),
     )
-    side = ibis.ifelse(in_test, "test", "train")
-    marked = joined.mutate(
-        split=ibis.ifelse(reason.isnull(), side, ibis.null("string")), split_removed=reason
-    )
-    return marked.drop("first_utc", "last_utc")
-
-
-def shares_author(stories: Any, *, keep: Sequence[str] = ("test", "validation")) -> Any:
-    """Mark the stories to remove so that no author is in two splits.
-
-    Authors and prompts form one graph, most of which hangs together, so it cannot be cut along
-    both. Prompts are split first; then an author's stories stay in the first split of `keep` that
-    has one of them and go from all others. With the default, train gives way to the splits that
-    are held out. An unknown author (null) is shared with nobody.
-
-    Args:
-        stories: Ibis table with `split` and `author`.
-        keep: splits, the one that keeps an author before all others first; splits not named come
-            last, in the order of their names.
-
-    Returns:
-        `stories` with a boolean column `shares_author`.
-    """
-    place = ibis.cases(
-        *((stories.split == name, f"0{rank:06d}") for rank, name in enumerate(keep)),
-        else_=ibis.literal("1").concat(stories.split),
-    )
-    placed = stories.mutate(author_place=place)
-    known = placed.filter(placed.author.notnull())
-    first = known.group_by(first_author="author").agg(first_place=known.author_place.min())
-    joined = placed.left_join(first, placed.author == first.first_author)
-    # Null, and so false, where the author is unknown.
-    shared = (joined.author_place > joined.first_place).fill_null(False)
-    return joined.mutate(shares_author=shared).drop("author_place", "first_author", "first_place")
+    return joined.mutate(split=split).drop("first_utc")

@@ -13,12 +13,7 @@ _TEXTS_PER_BATCH = 512
 
 
 def locate_tokenizer(name: str) -> str:
-    """The file of a tokenizer, or its name on the Hub.
-
-    Raises:
-        ConfigError: a local or packaged folder that does not exist.
-        MissingExtraError: the package is not installed and an extra would bring it.
-    """
+    """The file of a tokenizer, or its name on the Hub."""
     place = resolve(name)
     return str(Path(place) / "tokenizer.json") if Path(place).is_dir() else place
 

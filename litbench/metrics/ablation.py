@@ -8,7 +8,7 @@ in the other.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from litbench.errors import DataError
 from litbench.metrics.comparisons import Comparison, holm, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.metrics.leaderboard import plain
 from litbench.records import prompt_keys
-from litbench.text import clean_name
+from litbench.text import aligned, clean_name
 
 Axis = Literal["variant", "pairs", "parameters"]
 
@@ -43,6 +42,7 @@ class Arm:
         natural: whether these are all pairs of the variant.
         family: raters that differ in size alone share one.
         parameters: weights of its model; None where unknown.
+        kind: of the rater.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Arm:
     natural: bool = False
     family: str | None = None
     parameters: int | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -180,20 +181,17 @@ class Contrast:
     comparison: Comparison
     seeds: list[float]
 
-
-@dataclass(frozen=True)
-class Matrix:
-    """One rater trained on every variant, on every test set.
-
-    Attributes:
-        rater: entry of the config.
-        natural: whether it was trained on all pairs of each variant, or on as many of each.
-        rows: each arm with its cells, in the order of the test sets.
-    """
-
-    rater: str
-    natural: bool
-    rows: list[tuple[Arm, list[Cell]]]
+    def row(self) -> list[str]:
+        """The contrast as cells of text."""
+        found = self.comparison
+        star = "*" if found.is_clear else ""
+        spread = f"{min(self.seeds):+.3f} to {max(self.seeds):+.3f}" if self.seeds else ""
+        return [
+            f"{clean_name(found.rater)} against {clean_name(found.reference)}",
+            f"on {clean_name(self.test)}",
+            f"{found.difference.mean:+.3f}{star}",
+            spread,
+        ]
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,6 @@ class AblationStudy:
     Attributes:
         reference: the variant that the others are compared with.
         arms: all, in their order.
-        kinds: kind of rater by arm.
         tests: the test sets, in their order.
         headline: names of the test sets on which variants are compared.
         cells: one for each arm and test set.
@@ -212,7 +209,6 @@ class AblationStudy:
 
     reference: str
     arms: list[Arm]
-    kinds: dict[str, str]
     tests: list[TestFacts]
     headline: list[str]
     cells: list[Cell]
@@ -237,17 +233,18 @@ class AblationStudy:
         """The largest number of pairs that every variant was trained on."""
         return most_equal(self.arms)
 
-    def matrices(self) -> list[Matrix]:
-        """The cells of each trained rater at equal size, and at natural size where it differs."""
+    def matrices(self) -> list[tuple[str, bool, list[Arm]]]:
+        """Each trained rater on every variant: its name, whether at natural size, and its arms.
+
+        At the largest equal size, and at natural size where that differs.
+        """
         found = []
         for rater in self.trained_raters:
             own = [arm for arm in self.arms if arm.rater == rater and arm.variant is not None]
             equal = of_size(own, self.most_equal, natural=False)
             natural = of_size(own, self.most_equal, natural=True)
-            for is_natural, arms in ((False, equal), (True, [] if natural == equal else natural)):
-                rows = [(arm, [self.cell(arm.name, t.name) for t in self.tests]) for arm in arms]
-                if rows:
-                    found.append(Matrix(rater, is_natural, rows))
+            found += [(rater, False, equal)] if equal else []
+            found += [(rater, True, natural)] if natural and natural != equal else []
         return found
 
 
@@ -281,7 +278,6 @@ def by_family(arms: Sequence[Arm], reference: str) -> dict[str, list[Arm]]:
 def ablation_study(
     arms: Sequence[Arm],
     credits: Mapping[str, Sequence[np.ndarray]],
-    kinds: Mapping[str, str],
     pairs: pa.Table,
     tests: Sequence[TestSet],
     reference: str,
@@ -293,7 +289,6 @@ def ablation_study(
         arms: of the study.
         credits: by arm, the credit of each seed (`litbench.metrics.agreement.pair_scores`) on the
             judged pairs, 0 to 1; shape (n,) each. One for a rater that was ready.
-        kinds: kind of rater by arm.
         pairs: what was judged; n rows with `prompt`, `chosen_n_words` and `rejected_n_words`.
         tests: see `join_test_sets`.
         reference: a variant.
@@ -329,7 +324,7 @@ def ablation_study(
         *_contrasts(_sizes(arms, reference), against[:1], credits, clusters),
     ]
     names = [test.name for test in against]
-    return AblationStudy(reference, list(arms), dict(kinds), facts, names, cells, contrasts)
+    return AblationStudy(reference, list(arms), facts, names, cells, contrasts)
 
 
 def _variants(arms: Sequence[Arm], reference: str) -> list[tuple[Axis, Arm, Arm]]:
@@ -378,18 +373,6 @@ def _contrasts(
     ]
 
 
-def ablation_json(study: AblationStudy) -> dict[str, Any]:
-    """The figures as JSON can hold them; what cannot be told is null."""
-    return {
-        "reference": study.reference,
-        "headline": study.headline,
-        "arms": [{**asdict(arm), "kind": study.kinds[arm.name]} for arm in study.arms],
-        "tests": plain(study.tests),
-        "cells": plain(study.cells),
-        "contrasts": plain(study.contrasts),
-    }
-
-
 def ablation_rows(study: AblationStudy) -> list[dict[str, Any]]:
     """The cells as rows of a table."""
     longer = {test.name: test.longer.mean for test in study.tests}
@@ -397,7 +380,6 @@ def ablation_rows(study: AblationStudy) -> list[dict[str, Any]]:
     return [
         {
             **vars(arms[cell.arm]),
-            "kind": study.kinds[cell.arm],
             "test": cell.test,
             "agreement": cell.agreement,
             "n": cell.agreement.n,
@@ -426,50 +408,51 @@ def write_size(parameters: float) -> str:
 
 def ablation_text(study: AblationStudy) -> str:
     """The figures for a terminal."""
-    names = [*(test.name for test in study.tests), *(str(arm.variant) for arm in study.arms)]
-    width = max(len(clean_name(name)) for name in names)
-    lines = ["test pairs, and how often their labels choose the longer story:"]
-    lines += [
-        f"  {clean_name(test.name):<{width}}  {test.n:>7,} pairs, {test.prompts:,} prompts  "
-        f"{test.longer}"
-        for test in study.tests
-    ]
+    text = "test pairs, and how often their labels choose the longer story:\n" + aligned(
+        [
+            [
+                clean_name(test.name),
+                f"{test.n:,} pairs",
+                f"{test.prompts:,} prompts",
+                str(test.longer),
+            ]
+            for test in study.tests
+        ]
+    )
     test = study.headline[0]
     for rater in study.trained_raters:
-        lines += ["", f"{clean_name(rater)} on {clean_name(study.reference)}, by training pairs:"]
-        for arm in study.arms:
-            if (arm.rater, arm.variant) == (rater, study.reference):
-                cell = study.cell(arm.name, test)
-                lines.append(
-                    f"  {arm.pairs_used:>9,}  {cell.agreement}  seeds {min(cell.seeds):.3f} to "
-                    f"{max(cell.seeds):.3f}"
-                )
-    for matrix in study.matrices():
-        size = "all pairs of each" if matrix.natural else f"{study.most_equal:,} pairs of each"
-        about = "agreement, and how often it prefers the longer story"
-        lines += ["", f"{clean_name(matrix.rater)}, {size}: {about}"]
-        for name in study.headline:
-            lines.append(f"  on {clean_name(name)}:")
-            for arm, _ in matrix.rows:
-                cell = study.cell(arm.name, name)
-                lines.append(
-                    f"    {clean_name(str(arm.variant)):<{width}}  {arm.pairs_used:>9,}  "
-                    f"{cell.agreement}  longer {cell.prefers_longer}"
-                )
-    if study.ready:
-        lines += ["", f"not trained here, on {clean_name(test)}:"]
-        lines += [
-            f"  {clean_name(arm.name):<{width}}  {study.cell(arm.name, test).agreement}"
-            for arm in study.ready
+        cells = [
+            (arm, study.cell(arm.name, test))
+            for arm in study.arms
+            if (arm.rater, arm.variant) == (rater, study.reference)
         ]
-    if study.contrasts:
-        lines += ["", "differences, significant (*) after Holm; least and most of single seeds:"]
-    for contrast in study.contrasts:
-        found, seeds = contrast.comparison, contrast.seeds
-        spread = f"; {min(seeds):+.3f} to {max(seeds):+.3f}" if len(seeds) > 1 else ""
-        lines.append(
-            f"  {clean_name(found.rater)} against {clean_name(found.reference)}, test "
-            f"{clean_name(contrast.test)}: {found.difference.mean:+.3f}"
-            f"{'*' if found.is_clear else ''}{spread}"
+        text += f"\n{clean_name(rater)} on {clean_name(study.reference)}, by training pairs:\n"
+        text += aligned(
+            [
+                [
+                    f"{arm.pairs_used:,}", str(cell.agreement),
+                    f"seeds {min(cell.seeds):.3f} to {max(cell.seeds):.3f}",
+                ]
+                for arm, cell in cells
+            ]
+        )  # fmt: skip
+    for rater, is_natural, arms in study.matrices():
+        size = "all pairs of each" if is_natural else f"{study.most_equal:,} pairs of each"
+        text += f"\n{clean_name(rater)}, {size}: agreement, prefers the longer story\n"
+        rows = [["trained on", "pairs", *(f"on {clean_name(name)}" for name in study.headline)]]
+        for arm in arms:
+            own = [study.cell(arm.name, name) for name in study.headline]
+            told = [f"{cell.agreement}, longer {cell.prefers_longer}" for cell in own]
+            rows.append([clean_name(str(arm.variant)), f"{arm.pairs_used:,}", *told])
+        text += aligned(rows)
+    if study.ready:
+        text += f"\nnot trained here, on {clean_name(test)}:\n" + aligned(
+            [
+                [clean_name(arm.name), str(study.cell(arm.name, test).agreement)]
+                for arm in study.ready
+            ]
         )
-    return "\n".join(lines)
+    if study.contrasts:
+        text += "\ndifferences, significant (*) after Holm; least and most of single seeds:\n"
+        text += aligned([contrast.row() for contrast in study.contrasts])
+    return text

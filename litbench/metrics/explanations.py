@@ -12,43 +12,33 @@ explanations to trust more, not what to ask a judge to write about.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from litbench.errors import DataError
 from litbench.metrics.comparisons import difference_interval, holm
-from litbench.metrics.explanation_text import (
-    FEATURE_NAMES,
-    FEATURES,
-    LONGEST,
-    SHORTEST,
-    Explained,
-    Side,
-    bare,
-)
+from litbench.metrics.explanation_text import FEATURES, features_of
 from litbench.metrics.intervals import (
     ClusteredMean,
     Interval,
     effective_clusters,
     jackknife_interval,
 )
-from litbench.metrics.leaderboard import plain
 from litbench.records import prompt_keys
-from litbench.text import count_words
+from litbench.text import aligned, count_words
 
 # Gain in correctness with talk of plot, over all judges of the paper (section 5.2). The paper
 # gives no interval, and does not say whether it is relative or in points; drawn as points.
 PUBLISHED_PLOT_GAIN = 0.148
 
 ALL = "all raters"
+# A feature is compared where so many verdicts have it and so many do not.
 _LEAST = 5
 _CREDIT = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
-Level = Literal["rater", "family", "all"]
 
 
 @dataclass(frozen=True)
@@ -56,35 +46,22 @@ class Explanations:
     """Verdicts with an explanation, one row each.
 
     Attributes:
+        rows: `rater`, `pair_id`, `order`, `outcome` and `explanation` of each.
         raters: name of the rater; shape (n,).
-        pair_ids: shape (n,).
-        outcomes: chosen, rejected or tie; shape (n,).
-        orders: which story stood first; None without order; shape (n,).
-        texts: the explanations; length n.
         clusters: `prompt_key` of the prompt; shape (n,).
         credit: agreement with the label, 0, 1/2 or 1; shape (n,).
-        n_words: length of the explanation in words; shape (n,).
-        present: which features it has; bool, shape (n, features), by FEATURE_NAMES.
+        present: which features it has; bool, shape (n, features), by FEATURES.
         not_judged: per rater, verdicts that are no judgement.
         unexplained: per rater, judgements without an explanation.
     """
 
+    rows: list[dict[str, Any]]
     raters: np.ndarray
-    pair_ids: np.ndarray
-    outcomes: np.ndarray
-    orders: np.ndarray
-    texts: list[str]
     clusters: np.ndarray
     credit: np.ndarray
-    n_words: np.ndarray
     present: np.ndarray
     not_judged: Counter[str]
     unexplained: Counter[str]
-
-    @property
-    def names(self) -> list[str]:
-        """The raters, in the order in which they first appear."""
-        return list(dict.fromkeys(self.raters.tolist()))
 
 
 def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanations:
@@ -98,68 +75,36 @@ def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanati
         DataError: no verdict on these pairs has an explanation.
     """
     rows: list[dict[str, Any]] = []
-    present: list[list[bool]] = []
+    clusters: list[str] = []
     not_judged: Counter[str] = Counter()
     unexplained: Counter[str] = Counter()
     for verdicts, pairs in sources:
-        columns = (pairs[name].to_pylist() for name in ("prompt", "chosen", "rejected"))
-        pair_ids = pairs["pair_id"].to_pylist()
-        texts_of = dict(zip(pair_ids, zip(*columns, strict=True), strict=True))
-        cluster_of = dict(zip(pair_ids, prompt_keys(pairs), strict=True))
-        # Explanations of one pair mostly follow each other.
-        bare_texts = cache(lambda pair_id, texts_of=texts_of: tuple(map(bare, texts_of[pair_id])))
+        cluster_of = dict(zip(pairs["pair_id"].to_pylist(), prompt_keys(pairs), strict=True))
         wanted = ["pair_id", "rater", "order", "outcome", "explanation"]
         for row in verdicts.select(wanted).to_pylist():
-            if row["pair_id"] not in texts_of:
+            if row["pair_id"] not in cluster_of:
                 continue
             if row["outcome"] not in _CREDIT:
                 not_judged[row["rater"]] += 1
             elif not (row["explanation"] or "").strip():
                 unexplained[row["rater"]] += 1
             else:
-                about = Explained(
-                    row["explanation"], _winner(row), partial(bare_texts, row["pair_id"])
-                )
-                present.append([f.holds is not None and f.holds(about) for f in FEATURES])
-                rows.append({**row, "cluster": cluster_of[row["pair_id"]]})
+                rows.append(row)
+                clusters.append(cluster_of[row["pair_id"]])
     if not rows:
         raise DataError(
-            "no verdict with an explanation is a judgement on these pairs: give verdicts of raters "
-            "that explain, and the pairs that they judged"
+            "no judgement on these pairs has an explanation: judge with a template whose answers "
+            "explain"
         )
-
-    def column(name: str) -> np.ndarray:
-        return np.array([row[name] for row in rows], dtype=object)
-
-    texts = [row["explanation"] for row in rows]
-    found = Explanations(
-        raters=column("rater"),
-        pair_ids=column("pair_id"),
-        outcomes=column("outcome"),
-        orders=column("order"),
-        texts=texts,
-        clusters=column("cluster"),
-        credit=np.array([_CREDIT[row["outcome"]] for row in rows]),
-        n_words=count_words(pa.array(texts, pa.large_string())).to_numpy(zero_copy_only=False),
-        present=np.array(present),
-        not_judged=not_judged,
-        unexplained=unexplained,
+    return Explanations(
+        rows,
+        np.array([row["rater"] for row in rows], dtype=object),
+        np.array(clusters, dtype=object),
+        np.array([_CREDIT[row["outcome"]] for row in rows]),
+        np.array([features_of(row["explanation"]) for row in rows]),
+        not_judged,
+        unexplained,
     )
-    for rater in found.names:
-        of = found.raters == rater
-        low, high = np.quantile(found.n_words[of], [0.25, 0.75])
-        found.present[of, FEATURE_NAMES.index(SHORTEST)] = found.n_words[of] < low
-        found.present[of, FEATURE_NAMES.index(LONGEST)] = found.n_words[of] > high
-    return found
-
-
-def _winner(row: Mapping[str, Any]) -> Side | None:
-    if row["order"] is None or row["outcome"] == "tie":
-        return None
-    return "first" if row["order"] == row["outcome"] else "second"
-
-
-# Differences ---------------------------------------------------------------------------------
 
 
 def stratified_difference(
@@ -243,39 +188,30 @@ def stratified_difference(
 
 @dataclass(frozen=True)
 class FeatureDifference:
-    """A feature in the explanations of a rater, of a family of raters, or of all.
+    """A feature in the explanations of a rater, or of all.
 
     Attributes:
-        level: whose explanations.
-        of: name of the rater or family.
-        feature: name.
-        group: subject, manner or form.
-        present: verdicts with the feature.
-        rate: their share, with its interval.
+        of: name of the rater, or `ALL`.
+        feature: its name.
+        group: subject or manner.
+        rate: share of the verdicts that have the feature.
         agreement_present: agreement of verdicts with it; None where there are none.
         agreement_absent: agreement of verdicts without it; None where there are none.
-        difference: the first minus the second, within raters; None where it cannot be told.
-        p_value: two-sided, of no difference; NaN without one.
-        p_holm: after Holm's correction for all features and all raters of the level; the one
-            that decides `is_clear`.
-        same_length: the difference among explanations of like length: within raters and thirds
-            of their lengths; None where it cannot be told, and for features that are a length.
-        reason: why there is no difference.
+        difference: the first minus the second, within raters; None where it cannot be told, since
+            the feature is present or absent in fewer than 5 verdicts, or on one prompt alone, or
+            each rater has it always or never.
+        p_holm: two-sided, of no difference, after Holm's correction for all features of all
+            raters, or for all features over all raters; NaN without a difference.
     """
 
-    level: Level
     of: str
     feature: str
     group: str
-    present: int
     rate: Interval
     agreement_present: Interval | None
     agreement_absent: Interval | None
     difference: Interval | None
-    p_value: float
     p_holm: float
-    same_length: Interval | None
-    reason: str | None
 
     @property
     def is_clear(self) -> bool:
@@ -289,7 +225,6 @@ class RaterFacts:
 
     Attributes:
         rater: name.
-        family: name of its family; the rater's own without one.
         agreement: agreement of the verdicts with an explanation.
         words: mean length of an explanation, in words.
         not_judged: verdicts that are no judgement, left out.
@@ -297,7 +232,6 @@ class RaterFacts:
     """
 
     rater: str
-    family: str
     agreement: Interval
     words: float
     not_judged: int
@@ -310,182 +244,104 @@ class ExplanationStudy:
 
     Attributes:
         raters: in the order of the verdicts.
-        differences: all features for each rater, each family of several raters, and all raters.
+        overall: every feature of FEATURES over all raters.
+        by_rater: the same for each rater.
     """
 
     raters: list[RaterFacts]
-    differences: list[FeatureDifference]
-
-    def at(self, level: Level) -> dict[str, list[FeatureDifference]]:
-        """The differences of a level, by rater or family, each in the order of FEATURES."""
-        found: dict[str, list[FeatureDifference]] = {}
-        for one in self.differences:
-            if one.level == level:
-                found.setdefault(one.of, []).append(one)
-        return found
+    overall: list[FeatureDifference]
+    by_rater: dict[str, list[FeatureDifference]]
 
 
-def _why_not(present: int, absent: int, estimate: ClusteredMean | None) -> str | None:
-    for count, name in ((present, "present"), (absent, "absent")):
-        if count < _LEAST:
-            return f"{name} in {count} of {present + absent} verdicts, fewer than {_LEAST}"
-    assert estimate is not None
-    if math.isnan(estimate.mean):
-        return "each rater has it always or never"
-    if math.isnan(estimate.error):
-        return "present or absent in the verdicts on one prompt alone"
-    return None
+def _differences(of: str, found: Explanations, rows: np.ndarray) -> list[FeatureDifference]:
+    """All features; `p_holm` is the p value as it is."""
+    credit, clusters, raters = found.credit[rows], found.clusters[rows], found.raters[rows]
+
+    def agreement(some: np.ndarray) -> Interval | None:
+        return jackknife_interval(credit[some], clusters[some]) if some.any() else None
+
+    differences = []
+    for (name, words), present in zip(FEATURES.items(), found.present[rows].T, strict=True):
+        difference, p_value = None, math.nan
+        if _LEAST <= present.sum() <= len(present) - _LEAST:
+            estimate = stratified_difference(credit, present, raters, clusters)
+            if math.isfinite(estimate.error):
+                difference, p_value = difference_interval(estimate)
+        differences.append(
+            FeatureDifference(
+                of=of,
+                feature=name,
+                group=words.group,
+                rate=jackknife_interval(present.astype(float), clusters),
+                agreement_present=agreement(present),
+                agreement_absent=agreement(~present),
+                difference=difference,
+                p_holm=p_value,
+            )
+        )
+    return differences
 
 
-def _where_any(values: np.ndarray, clusters: np.ndarray) -> Interval | None:
-    return jackknife_interval(values, clusters) if len(values) else None
+def _corrected(differences: Sequence[FeatureDifference]) -> list[FeatureDifference]:
+    adjusted = holm([one.p_holm for one in differences])
+    return [replace(one, p_holm=p) for one, p in zip(differences, adjusted, strict=True)]
 
 
-def _difference(
-    level: Level, of: str, place: int, found: Explanations, rows: np.ndarray, thirds: np.ndarray
-) -> FeatureDifference:
-    feature = FEATURES[place]
-    present, credit = found.present[rows, place], found.credit[rows]
-    clusters, raters = found.clusters[rows], found.raters[rows]
-    n = int(present.sum())
-    estimate = None
-    if _LEAST <= n <= len(rows) - _LEAST:
-        estimate = stratified_difference(credit, present, raters, clusters)
-    reason = _why_not(n, len(rows) - n, estimate)
-    difference, p_value, same_length = None, math.nan, None
-    if estimate is not None and reason is None:
-        difference, p_value = difference_interval(estimate)
-        if feature.name not in (SHORTEST, LONGEST):
-            alike = stratified_difference(credit, present, thirds[rows], clusters)
-            if math.isfinite(alike.error):
-                same_length, _ = difference_interval(alike)
-    return FeatureDifference(
-        level=level,
-        of=of,
-        feature=feature.name,
-        group=feature.group,
-        present=n,
-        rate=jackknife_interval(present.astype(float), clusters),
-        agreement_present=_where_any(credit[present], clusters[present]),
-        agreement_absent=_where_any(credit[~present], clusters[~present]),
-        difference=difference,
-        p_value=p_value,
-        p_holm=math.nan,
-        same_length=same_length,
-        reason=reason,
-    )
-
-
-def explanation_study(
-    found: Explanations, families: Mapping[str, str] | None = None
-) -> ExplanationStudy:
-    """Compute the rate of every feature and the difference in agreement that goes with it.
-
-    Holm's correction covers all features of all raters of a level together, whatever their
-    dependence.
-
-    Args:
-        found: the explanations.
-        families: rater -> family; differences are also pooled over each family of several.
-    """
-    families = families or {}
-    names = found.names
-    members: dict[str, list[str]] = {}
-    for name in names:
-        members.setdefault(families.get(name, name), []).append(name)
+def explanation_study(found: Explanations) -> ExplanationStudy:
+    """Compute the rate of every feature and the difference in agreement that goes with it."""
     # Numbers are sorted and compared many times faster than names.
     coded = replace(
         found,
         raters=np.unique(found.raters, return_inverse=True)[1],
         clusters=np.unique(found.clusters, return_inverse=True)[1],
     )
-    groups: list[tuple[Level, str, list[str]]] = [("rater", name, [name]) for name in names]
-    groups += [("family", family, of) for family, of in members.items() if len(of) > 1]
-    groups.append(("all", ALL, names))
-    thirds = np.empty(len(found.raters), dtype=np.int64)
-    raters = []
-    for place, name in enumerate(names):
-        of = found.raters == name
-        edges = np.quantile(found.n_words[of], [1 / 3, 2 / 3])
-        thirds[of] = 3 * place + np.searchsorted(edges, found.n_words[of])
+    texts = pa.array([row["explanation"] for row in found.rows], pa.large_string())
+    n_words = count_words(texts).to_numpy(zero_copy_only=False)
+    raters, separate = [], []
+    for name in dict.fromkeys(found.raters.tolist()):
+        own = np.flatnonzero(found.raters == name)
         raters.append(
             RaterFacts(
                 rater=name,
-                family=families.get(name, name),
-                agreement=jackknife_interval(found.credit[of], found.clusters[of]),
-                words=float(np.mean(found.n_words[of])),
+                agreement=jackknife_interval(found.credit[own], found.clusters[own]),
+                words=float(np.mean(n_words[own])),
                 not_judged=found.not_judged[name],
                 unexplained=found.unexplained[name],
             )
         )
-    differences = []
-    for level, name, of_group in groups:
-        rows = np.flatnonzero(np.isin(found.raters, of_group))
-        differences += [
-            _difference(level, name, place, coded, rows, thirds) for place in range(len(FEATURES))
-        ]
-    return ExplanationStudy(raters, list(_corrected(differences)))
-
-
-def _corrected(differences: Sequence[FeatureDifference]) -> Iterable[FeatureDifference]:
-    for level in ("rater", "family", "all"):
-        of = [one for one in differences if one.level == level]
-        for one, p_holm in zip(of, holm([one.p_value for one in of]), strict=True):
-            yield replace(one, p_holm=p_holm)
-
-
-# Writing them down ---------------------------------------------------------------------------
-
-
-def explanations_json(study: ExplanationStudy) -> dict[str, Any]:
-    """The figures as JSON can hold them; what cannot be told is null, with its reason."""
-    return {
-        "features": [
-            {"name": one.name, "group": one.group, "about": one.about} for one in FEATURES
-        ],
-        "raters": plain(study.raters),
-        "differences": [
-            plain({**asdict(one), "is_clear": one.is_clear}) for one in study.differences
-        ],
-    }
+        separate += _differences(name, coded, own)
+    by_rater: dict[str, list[FeatureDifference]] = {}
+    for one in _corrected(separate):
+        by_rater.setdefault(one.of, []).append(one)
+    every = _differences(ALL, coded, np.arange(len(found.rows)))
+    return ExplanationStudy(raters, _corrected(every), by_rater)
 
 
 def explanation_rows(study: ExplanationStudy) -> list[dict[str, Any]]:
     """The differences as rows of a table; None where one cannot be told."""
     return [
         {**vars(one), "verdicts": one.rate.n, "prompts": one.rate.clusters}
-        for one in study.differences
+        for differences in (study.overall, *study.by_rater.values())
+        for one in differences
     ]
 
 
 def explanations_text(study: ExplanationStudy) -> str:
     """The differences over all raters for a terminal, the largest first."""
-    (overall,) = study.at("all").values()
-    first = overall[0].rate
-    width = max(len(one.feature) for one in overall)
-    lines = [
-        f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
-        f"{len(study.raters)} raters; differences are within raters, 95 % intervals by prompt",
-        "",
-        f"{'feature':<{width}}   rate  agreement with / without  difference",
-    ]
-
-    def size(one: FeatureDifference) -> float:
-        return -abs(one.difference.mean) if one.difference else 1.0
-
-    for one in sorted(overall, key=size):
-        shares = [
-            "    -" if value is None else f"{value.mean:.3f}"
-            for value in (one.agreement_present, one.agreement_absent)
-        ]
-        told = one.reason or ""
+    first = study.overall[0].rate
+    rows = [["feature", "rate", "agreement with", "without", "difference", "p (Holm)"]]
+    for one in sorted(
+        study.overall, key=lambda one: -abs(one.difference.mean) if one.difference else 1.0
+    ):
+        shares = (one.agreement_present, one.agreement_absent)
+        told = ["cannot be told", ""]
         if one.difference is not None:
-            bounds = f"[{one.difference.low:+.3f}, {one.difference.high:+.3f}]"
-            told = f"{one.difference.mean:+.3f} {bounds}, " + (
-                f"p {one.p_holm:.3f}" if one.is_clear else "not significant"
-            )
-        lines.append(
-            f"{one.feature:<{width}}  {one.rate.mean:.3f}            {shares[0]} / {shares[1]}  "
-            f"{told}"
-        )
-    return "\n".join(lines)
+            d = one.difference
+            told = [f"{d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}]", f"{one.p_holm:.3f}"]
+        agreements = ["-" if value is None else f"{value.mean:.3f}" for value in shares]
+        rows.append([one.feature, f"{one.rate.mean:.3f}", *agreements, *told])
+    return (
+        f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
+        f"{len(study.raters)} raters; differences are within raters, 95 % intervals by prompt\n"
+        f"{aligned(rows)}"
+    )

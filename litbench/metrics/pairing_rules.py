@@ -20,17 +20,17 @@ from litbench.metrics.intervals import Interval, jackknife_interval, mean_interv
 MEASURES = {
     "agreement": "agreement with true quality on random pairs",
     "prefers_longer": "how often the rater prefers the longer of two random stories",
-    "agreement_longer": "agreement on random pairs whose better story is the longer",
-    "agreement_shorter": "agreement on random pairs whose better story is the shorter",
     "random_longer": "random pairs whose better story is the longer",
     "right": "training pairs whose chosen story is the better",
     "chosen_longer": "training pairs whose chosen story is the longer",
     "better_longer": "training pairs whose better story is the longer",
-    "kept": "pairs of the rule, of all pairs of two stories of one prompt",
     "pairs": "pairs to train on",
 }
 # Shares of random pairs: their intervals are on the logit scale.
-_OF_RANDOM_PAIRS = tuple(MEASURES)[:5]
+_OF_RANDOM_PAIRS = tuple(MEASURES)[:3]
+# Share of a distractor's variance that all stories of an author have in common, so that a rater
+# can learn to like an author.
+_AUTHOR_SHARE = 0.3
 # The variant that learns from random pairs labelled by true quality.
 TRUTH = "truth"
 
@@ -47,28 +47,19 @@ class Learner:
         signs: number of features that show quality.
         sign_noise: standard deviation of the noise of each; that of quality is 1.
         distractors: number of unrelated features.
-        author_share: share of a distractor's variance that all stories of an author have in
-            common, so that a rater can learn to like an author.
-        penalty: weight of the L2 penalty, see `fit_preference`.
     """
 
     length: Literal["log", "words"] = "log"
     signs: int = 6
     sign_noise: float = 2.0
     distractors: int = 24
-    author_share: float = 0.3
-    penalty: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for key in ("signs", "sign_noise", "distractors", "author_share", "penalty"):
-            value, most = getattr(self, key), 1 if key == "author_share" else 1e6
+        for key in ("signs", "sign_noise", "distractors"):
             # NaN fails as well.
-            if not (0 <= value <= most) or (key == "penalty" and value == 0):
-                raise ConfigError(
-                    f"learner.{key} is {value}: give a number from 0 to {most:g}"
-                    + (", above 0" if key == "penalty" else "")
-                )
+            if not 0 <= getattr(self, key) < math.inf:
+                raise ConfigError(f"learner.{key} is {getattr(self, key)}: give a number from 0")
 
 
 def observe(
@@ -92,8 +83,7 @@ def observe(
     noise = random.normal(0, learner.sign_noise, (len(quality), learner.signs))
     of_author = random.normal(size=(int(author.max()) + 1, learner.distractors))
     own = random.normal(size=(len(quality), learner.distractors))
-    share = learner.author_share
-    distractors = math.sqrt(share) * of_author[author] + math.sqrt(1 - share) * own
+    distractors = math.sqrt(_AUTHOR_SHARE) * of_author[author] + math.sqrt(1 - _AUTHOR_SHARE) * own
     return np.column_stack([length, quality[:, None] + noise, distractors])
 
 
@@ -163,14 +153,13 @@ def true_pairs(
     return ordered[random.permutation(len(ordered))[:most]]
 
 
-def fit_preference(differences: np.ndarray, penalty: float) -> np.ndarray:
+def fit_preference(differences: np.ndarray) -> np.ndarray:
     """Weights of a logistic regression without intercept.
 
-    Minimises sum(log(1 + exp(-differences @ w))) + penalty / 2 * |w|^2.
+    Minimises sum(log(1 + exp(-differences @ w))) + |w|^2 / 2.
 
     Args:
         differences: features of the chosen story minus those of the rejected; shape (m, k).
-        penalty: above 0.
 
     Returns:
         Shape (k,).
@@ -179,7 +168,7 @@ def fit_preference(differences: np.ndarray, penalty: float) -> np.ndarray:
 
     # scikit-learn needs two classes: each pair from both sides, with half its weight.
     model = LogisticRegression(
-        C=1 / penalty, fit_intercept=False, solver="newton-cholesky", tol=1e-8, max_iter=100
+        C=1.0, fit_intercept=False, solver="newton-cholesky", tol=1e-8, max_iter=100
     )
     model.fit(
         np.concatenate([differences, -differences]),
@@ -202,17 +191,13 @@ def judge_random(
         longer: words of the first minus those of the second; shape (m,).
 
     Returns:
-        The first five of `MEASURES`; a share of no pairs at all is NaN.
+        The first three of `MEASURES`; a share of no pairs at all is NaN.
     """
     preferred = np.sign(differences @ weights)
-    agrees = preferred * np.sign(better)
-    better_is_longer = np.sign(better) * np.sign(longer)
     return {
-        "agreement": share_above(agrees),
+        "agreement": share_above(preferred * np.sign(better)),
         "prefers_longer": share_above((preferred * np.sign(longer))[longer != 0]),
-        "agreement_longer": share_above(agrees[better_is_longer > 0]),
-        "agreement_shorter": share_above(agrees[better_is_longer < 0]),
-        "random_longer": share_above(better_is_longer),
+        "random_longer": share_above(np.sign(better) * np.sign(longer)),
     }
 
 

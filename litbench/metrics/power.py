@@ -21,13 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from litbench.errors import ConfigError
-from litbench.metrics.comparisons import paired_difference
-from litbench.metrics.intervals import (
-    Interval,
-    clustered_mean,
-    effective_clusters,
-    jackknife_interval,
-)
+from litbench.metrics.intervals import clustered_mean, effective_clusters
 
 # Where more are needed, no number suffices.
 _MOST = 10**9
@@ -52,7 +46,6 @@ class Case:
         annotators: labels per pair; credit is the mean over them.
         annotator_agreement: how often two annotators prefer the same story of a pair; needed for
             more than one annotator.
-        spread: variance of a pair's credit over agreement * (1 - agreement); below 1 with ties.
 
     Raises:
         ConfigError: a value out of its range, or raters that cannot exist.
@@ -68,23 +61,20 @@ class Case:
     evenness: float = 1.0
     annotators: int = 1
     annotator_agreement: float | None = None
-    spread: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for key in ("agreement", "reference", "against"):
-            value, alone = getattr(self, key), self.reference is None
-            if value is not None and not (0 <= value <= 1 and (0 < value < 1 or not alone)):
-                raise ConfigError(f"{key} is {value}: give a share, for one rater not 0 or 1")
+        shares = {key: getattr(self, key) for key in ("agreement", "reference", "against")}
+        shares |= {"evenness": self.evenness, "intra_prompt": 1 - self.intra_prompt}
+        for key, value in shares.items():
+            # NaN fails as well.
+            if value is not None and not 0 < value <= 1:
+                raise ConfigError(f"{key} is {getattr(self, key)}: give a share between 0 and 1")
         if not 2 <= self.prompts <= self.pairs:
             raise ConfigError(
                 f"{self.prompts} prompts and {self.pairs} pairs: give 2 prompts or more, and no "
                 "more prompts than pairs"
             )
-        if not 0 < self.evenness <= 1:
-            raise ConfigError(f"evenness is {self.evenness}: give a number above 0 and up to 1")
-        if not 0 <= self.intra_prompt <= 1:
-            raise ConfigError(f"intra_prompt is {self.intra_prompt}: give a number from 0 to 1")
         known = self.annotator_agreement
         if self.annotators < 1 or (self.annotators > 1 and known is None):
             raise ConfigError(
@@ -93,8 +83,11 @@ class Case:
         if known is not None and not 0.5 <= known <= 1:
             raise ConfigError(f"annotator_agreement is {known}: give a share from 0.5 to 1")
         if self.reference is None:
-            if self.disagreement is not None:
-                raise ConfigError("disagreement is of two raters: give reference too")
+            if self.agreement == 1 or self.disagreement is not None:
+                raise ConfigError(
+                    f"agreement is {self.agreement} and disagreement {self.disagreement}: give one "
+                    "rater less than 1 and no disagreement, or a reference too"
+                )
             return
         least = abs(self.agreement - self.reference)
         most = min(self.agreement + self.reference, 2 - self.agreement - self.reference)
@@ -126,8 +119,8 @@ class Case:
         doubt = 0.0 if self.annotator_agreement is None else 1 - self.annotator_agreement
         # What of a pair's variance differs between annotators, and averages out over them.
         if self.reference is None:
-            variance = self.spread * value * (1 - value)
-            of_labels = np.minimum(variance, self.spread * doubt / 2)
+            variance = value * (1 - value)
+            of_labels = np.minimum(variance, doubt / 2)
         else:
             variance = np.maximum(self.square - (value - self.reference) ** 2, 0.0)
             of_labels = np.minimum(variance, self.square * 2 * doubt)
@@ -151,15 +144,6 @@ class Case:
         return found
 
 
-def corrected_alpha(alpha: float, comparisons: int) -> float:
-    """The level that the first of several comparisons must meet by Holm's rule: the worst case."""
-    if not 0 < alpha < 1:
-        raise ConfigError(f"alpha is {alpha}: give a number above 0 and below 1")
-    if comparisons < 1:
-        raise ConfigError(f"comparisons is {comparisons}: give 1 or more")
-    return alpha / comparisons
-
-
 def _reach(case: Case, alpha: float) -> tuple[float, float]:
     """The critical value of the test, and its degrees of freedom."""
     from scipy import stats  # noqa: PLC0415
@@ -181,11 +165,9 @@ def _beyond(signal: float, case: Case, alpha: float) -> float:
 
 
 def power(case: Case, alpha: float = 0.05) -> float:
-    """How often the two-sided test finds the effect; `alpha` where there is none.
+    """How often the two-sided test at level `alpha` finds the effect; `alpha` where there is none.
 
-    Args:
-        case: the evaluation and what is true of the raters.
-        alpha: level of this one test, see `corrected_alpha`.
+    Of several comparisons made together, Holm's rule holds the first to alpha / comparisons.
     """
     return _beyond(float(case.signal(case.agreement)), case, alpha)
 
@@ -311,29 +293,10 @@ def intra_prompt_correlation(values: np.ndarray, clusters: Sequence[Any] | np.nd
     return min(1.0, (design_effect - 1) / (estimate.n / estimate.effective_clusters - 1))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What an evaluation found about one rater.
-
-    Attributes:
-        name: the rater, and what it is compared with.
-        found: difference of agreement, or agreement.
-        intra_prompt: correlation within prompts; NaN where it is unknown. Plans take 0 for a
-            negative or unknown one.
-        case: with the effect that was found as the true one; None where nothing can be planned,
-            as for raters that never differ or a rater that is always right.
-    """
-
-    name: str
-    found: Interval
-    intra_prompt: float
-    case: Case | None
-
-
 def measure(
     credits: Mapping[str, np.ndarray], reference: str, clusters: Sequence[Any] | np.ndarray
-) -> list[Measured]:
-    """Measure how the raters of an evaluation differ from the reference, and each from chance.
+) -> dict[str, Case]:
+    """The comparisons of an evaluation, with the effects that were found as the true ones.
 
     Args:
         credits: credit per pair by rater; shape (n,) each.
@@ -341,37 +304,21 @@ def measure(
         clusters: prompt of each pair; shape (n,).
 
     Returns:
-        The differences to the reference, then every rater against 0.5.
+        By the names of both raters; without raters that never differ from the reference. An
+        unknown or negative correlation within prompts is 0.
     """
     _, sizes = np.unique(np.asarray(clusters), return_counts=True)
     evenness = min(1.0, effective_clusters(sizes) / len(sizes))
-    design: dict[str, Any] = {
-        "pairs": int(sizes.sum()), "prompts": len(sizes), "evenness": evenness,
-    }  # fmt: skip
     base = credits[reference]
-    found = []
+    found = {}
     for name, credit in credits.items():
-        if name == reference:
-            continue
-        difference, _ = paired_difference(credit, base, clusters)
-        within = intra_prompt_correlation(credit - base, clusters)
         square = float(np.mean((credit - base) ** 2))
-        case = None
         # With many ties the mean square is below the difference, which no `Case` describes.
-        if square > 0 and abs(difference.mean) <= square:
-            case = Case(
+        if square > 0 and abs(float(np.mean(credit - base))) <= square:
+            within = intra_prompt_correlation(credit - base, clusters)
+            found[f"{name} - {reference}"] = Case(
                 agreement=float(credit.mean()), reference=float(base.mean()), disagreement=square,
-                intra_prompt=max(0.0, np.nan_to_num(within)), **design,
+                intra_prompt=max(0.0, float(np.nan_to_num(within))), pairs=int(sizes.sum()),
+                prompts=len(sizes), evenness=evenness,
             )  # fmt: skip
-        found.append(Measured(f"{name} - {reference}", difference, within, case))
-    for name, credit in credits.items():
-        own = jackknife_interval(credit, clusters)
-        within = intra_prompt_correlation(credit, clusters)
-        variance, case = float(np.var(credit)), None
-        if variance > 1e-12:
-            case = Case(
-                agreement=own.mean, spread=variance / (own.mean * (1 - own.mean)),
-                intra_prompt=max(0.0, np.nan_to_num(within)), **design,
-            )  # fmt: skip
-        found.append(Measured(f"{name} against 0.5", own, within, case))
     return found

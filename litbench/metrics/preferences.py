@@ -13,7 +13,6 @@ import numpy as np
 
 from litbench.metrics.comparisons import benjamini_hochberg, holm, paired_difference
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
-from litbench.metrics.leaderboard import plain
 from litbench.text import clean_name, digest
 
 # Groups of prompts that the jackknife of coefficients leaves out in turn, at most.
@@ -51,13 +50,10 @@ class Fidelity:
     Attributes:
         agreement: share of the pairs on which the unit is active whose side with more of it the
             reader of the description names; neither side is 1/2, and so is chance.
-        correlation: of the reader's answer (1, 0, -1) with the unit, over active and quiet pairs;
-            NaN where either never varies.
         unread: answers that could not be read; left out.
     """
 
     agreement: Interval
-    correlation: float
     unread: int
 
 
@@ -125,7 +121,6 @@ class PreferenceStudy:
         prompts: of them.
         held_out: how they were held out, in words.
         agreements: the units first.
-        fitted_on: pairs that the units of the table were fitted on.
         units: by size of the coefficient, active ones only; not those of `agreements`, which come
             from an autoencoder for each fit and have other places and meanings in each.
         silent_units: units that are active on no pair.
@@ -138,7 +133,6 @@ class PreferenceStudy:
     prompts: int
     held_out: str
     agreements: list[Agreement]
-    fitted_on: int
     units: list[UnitRow]
     silent_units: int
     unexplained: float
@@ -280,12 +274,8 @@ def fidelity_of(
     if not active.any():
         return None
     credit = (1 + said[active] * np.sign(values[active])) / 2
-    varies = np.ptp(said[read]) > 0 and np.ptp(values[read]) > 0
-    return Fidelity(
-        jackknife_interval(credit, np.asarray(prompts)[active]),
-        float(np.corrcoef(said[read], values[read])[0, 1]) if varies else math.nan,
-        int((~read).sum()),
-    )
+    agreement = jackknife_interval(credit, np.asarray(prompts)[active])
+    return Fidelity(agreement, int((~read).sum()))
 
 
 def distinct_words(text: str) -> frozenset[str]:
@@ -348,14 +338,6 @@ def surface_label(surface: Surface) -> str:
     return "; ".join(said)
 
 
-def preferences_json(study: PreferenceStudy) -> dict[str, Any]:
-    """The study as JSON can hold it; what cannot be told is null."""
-    content: dict[str, Any] = plain(study)
-    for row, unit in zip(content["units"], study.units, strict=True):
-        row["counted"] = surface_label(unit.surface)
-    return content
-
-
 def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
     """The units as rows of a table."""
     return [
@@ -385,7 +367,7 @@ def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     significant = sum(row.is_significant for row in study.units)
     lines += [
         "",
-        f"units of one autoencoder, fitted on {study.fitted_on:,} pairs, {named}: "
+        f"units of one autoencoder, fitted on all pairs, {named}: "
         f"{len(study.units)} active, {study.silent_units} silent, {significant} significant (*); "
         f"{study.unexplained:.0%} of the held-out differences not explained",
         "coefficient                prevalence  preferred  fidelity  unit",

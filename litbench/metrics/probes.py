@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from litbench.metrics.agreement import PairScores, pair_scores
+from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
-from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
+from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.probes import PROBES, Effect
 from litbench.records import prompt_keys
 from litbench.text import aligned, clean_name
@@ -42,10 +42,6 @@ class ProbeResult:
         ties: share of the judgements that are ties.
         not_judged: share of the verdicts that are no judgement.
         flip_rate: share of pairs in which the two orders disagree; None without orders.
-        shift: reward of the changed story minus that of the original, in units of `unit`, mean
-            over pairs; None without rewards or unit.
-        unit: the rater's usual difference between the rewards of two original stories of a prompt:
-            mean over the pairs of a prompt, then over prompts; None where there is none.
     """
 
     rater: str
@@ -61,8 +57,6 @@ class ProbeResult:
     ties: float
     not_judged: float
     flip_rate: float | None
-    shift: Interval | None
-    unit: float | None
 
     @property
     def is_clear(self) -> bool:
@@ -74,46 +68,6 @@ class ProbeResult:
         """Whether the rater significantly prefers stories that are broken."""
         rate = self.prefers_changed
         return self.effect == "breaking" and rate is not None and rate.mean > 0.5 and self.is_clear
-
-
-def _usual_difference(
-    rewards: np.ndarray, story_ids: np.ndarray, clusters: np.ndarray
-) -> float | None:
-    """See `ProbeResult.unit`; shape (n,) each, a story in several rows."""
-    of_prompt: dict[str, dict[str, float]] = {}
-    for cluster, story, reward in zip(clusters, story_ids, rewards, strict=True):
-        if math.isfinite(reward):
-            of_prompt.setdefault(cluster, {})[story] = reward
-    means = []
-    for of_stories in of_prompt.values():
-        values = np.array(list(of_stories.values()))
-        first, second = np.triu_indices(len(values), 1)
-        if len(first):
-            means.append(float(np.abs(values[first] - values[second]).mean()))
-    return float(np.mean(means)) if means and np.mean(means) > 0 else None
-
-
-def _rewards(verdicts: pa.Table, pair_ids: Sequence[str]) -> np.ndarray:
-    """Rewards of the original and the changed story by pair; NaN without; shape (n, 2)."""
-    place = {pair_id: row for row, pair_id in enumerate(pair_ids)}
-    found = np.full((len(pair_ids), 2), math.nan)
-    names = ("pair_id", "reward_chosen", "reward_rejected")
-    for pair_id, *both in zip(*(verdicts[name].to_pylist() for name in names), strict=True):
-        if pair_id in place and None not in both:
-            found[place[pair_id]] = both
-    return found
-
-
-def _rate(
-    scores: PairScores, rows: np.ndarray, clusters: np.ndarray
-) -> tuple[Interval | None, float]:
-    """The rate of preferring the changed story, and the p value of 1/2."""
-    rates = 1 - scores.both_orders[rows]
-    known = np.isfinite(rates)
-    if not known.any():
-        return None, math.nan
-    rates, of = rates[known], clusters[rows][known]
-    return jackknife_interval(rates, of), paired_difference(rates, 1 - rates, of)[1]
 
 
 def probe_results(
@@ -130,7 +84,6 @@ def probe_results(
         DataError: see `pair_scores`.
     """
     clusters = np.array(prompt_keys(pairs))
-    story_ids = np.array(pairs["chosen_story_id"].to_pylist())
     pair_ids = pairs["pair_id"].to_pylist()
     names, strengths = (np.array(pairs[name].to_pylist()) for name in ("probe", "strength"))
     words = pairs["rejected_n_words"].to_numpy() / np.maximum(pairs["chosen_n_words"].to_numpy(), 1)
@@ -143,11 +96,6 @@ def probe_results(
             own["pair_id"].to_pylist(), own["outcome"].to_pylist(), strict=True
         ):
             outcomes[pair_id][outcome] += 1
-        rewards = _rewards(own, pair_ids)
-        unit = _usual_difference(rewards[:, 0], story_ids, clusters)
-        shifts = np.full(len(pair_ids), math.nan)
-        if unit is not None:
-            shifts = (rewards[:, 1] - rewards[:, 0]) / unit
         found = []
         for probe in PROBES.values():
             for strength in sorted(set(strengths[names == probe.name])):
@@ -155,8 +103,13 @@ def probe_results(
                 counts: Counter[str] = sum((outcomes[pair_ids[row]] for row in rows), Counter())
                 judged = sum(counts[name] for name in _JUDGED)
                 flipped = scores.flipped[rows][np.isfinite(scores.flipped[rows])]
-                told = rows[np.isfinite(shifts[rows])]
-                rate, p_value = _rate(scores, rows, clusters)
+                rates = 1 - scores.both_orders[rows]
+                of = clusters[rows][np.isfinite(rates)]
+                rates = rates[np.isfinite(rates)]
+                rate, p_value = None, math.nan
+                if len(rates):
+                    rate = jackknife_interval(rates, of)
+                    p_value = paired_difference(rates, 1 - rates, of)[1]
                 found.append(
                     ProbeResult(
                         scores.rater, scores.kind, probe.name, probe.effect, float(strength),
@@ -168,8 +121,6 @@ def probe_results(
                         ties=counts["tie"] / judged if judged else math.nan,
                         not_judged=1 - judged / counts.total(),
                         flip_rate=float(flipped.mean()) if len(flipped) else None,
-                        shift=mean_interval(shifts[told], clusters[told]) if len(told) else None,
-                        unit=unit,
                     )
                 )  # fmt: skip
         adjusted = benjamini_hochberg([one.p_bh for one in found])

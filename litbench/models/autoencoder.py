@@ -25,7 +25,7 @@ _WEIGHTS, _OPTIONS = "autoencoder.safetensors", "autoencoder.json"
 # A unit without an example for so many steps is dead: up to 8 of them then reconstruct what the
 # others leave, with this weight in the loss (Gao et al., 2024).
 _DEAD_AFTER, _REVIVED, _REVIVAL_WEIGHT = 256, 8, 1 / 32
-_LARGEST_GRADIENT = 1.0
+_LARGEST_GRADIENT, _PATIENCE = 1.0, 10
 _LEAST_STEPS, _LEAST_BATCH = 32, 8
 
 
@@ -41,10 +41,8 @@ class AutoencoderOptions:
         learning_rate: of Adam.
         batch_size: examples in a step, at most: halved until an epoch has 32 steps, down to 8,
             since on small sets a hundred epochs of one step each would teach nothing.
-        epochs: at most.
-        patience: epochs without a better validation loss after which training stops; the best
-            epoch is kept.
-        validation_share: share of the prompts that decide when to stop.
+        epochs: at most; training stops after 10 of them without a better validation loss, and
+            the best one is kept.
     """
 
     units: int = 32
@@ -53,8 +51,6 @@ class AutoencoderOptions:
     learning_rate: float = 5e-4
     batch_size: int = 512
     epochs: int = 100
-    patience: int = 10
-    validation_share: float = 0.1
 
     def check(self) -> None:
         """Refuse what cannot be trained.
@@ -62,7 +58,7 @@ class AutoencoderOptions:
         Raises:
             ConfigError: a number is out of range, or the prefixes do not end in `units`.
         """
-        for name in ("units", "active", "batch_size", "epochs", "patience", "learning_rate"):
+        for name in ("units", "active", "batch_size", "epochs", "learning_rate"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"autoencoder: {name} is {getattr(self, name)}: give more than 0")
         if self.active > self.units:
@@ -204,7 +200,7 @@ def fit_autoencoder(
         if held_loss < best_loss:
             best = encoder.detach().clone(), decoder.detach().clone()
             best_loss, best_epoch = held_loss, epoch
-        elif epoch - best_epoch >= options.patience:
+        elif epoch - best_epoch >= _PATIENCE:
             break
     if not best_epoch:
         raise ModelError(

@@ -1,7 +1,5 @@
 """Embeddings of stories by a service with OpenAI's interface, stored as they come.
 
-    embed_by_service(texts, EmbeddingOptions("openai-api/openai/text-embedding-3-small"), folder)
-
 `openai-api/SERVICE/MODEL` names a service as it does for judges: its address and key are in
 `SERVICE_BASE_URL` and `SERVICE_API_KEY`. The `openai` client retries failed calls.
 
@@ -12,7 +10,7 @@ and a story is their mean, weighted by length.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,6 @@ from tqdm import tqdm
 from litbench.artifact import fingerprint
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.client import estimate_tokens, without_secrets
-from litbench.judges.prices import Price
 from litbench.models.embeddings import (
     SERVICE,
     Embedded,
@@ -29,7 +26,6 @@ from litbench.models.embeddings import (
     EmbeddingStore,
     normalised,
 )
-from litbench.raters import Estimate
 from litbench.text import digest
 
 # Raise it when the same window and model come to be stored in another way.
@@ -39,12 +35,12 @@ _MAX_TOKENS = 8_191
 _LEAST_BYTES_PER_TOKEN = 2
 # Per call: small servers take 32 texts, OpenAI 300,000 tokens.
 _TEXTS_PER_CALL, _BYTES_PER_CALL = 32, 400_000
-_SECONDS_PER_CALL, _RETRIES = 2.0, 6
+_RETRIES = 6
 _LAST_SPACE = re.compile(r"\s\S*$")
 
 
-class ServiceEmbeddings:
-    """The embeddings of some texts by a service: what is stored, and what must be requested.
+def embed_by_service(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embedded:
+    """Request the embeddings that the folder does not hold yet, and average each text's windows.
 
     Args:
         texts: shape (n,).
@@ -52,111 +48,85 @@ class ServiceEmbeddings:
         folder: where embeddings are stored; may serve several models and sets.
 
     Raises:
-        DataError: the folder cannot be read.
+        ConfigError: the address or the key is missing.
+        ModelError: the service does not answer, or not with the embeddings of these texts.
+        DataError: an embedding cannot be stored or read.
+        MissingExtraError: openai is not installed and something must be requested.
     """
-
-    def __init__(self, texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> None:
-        self._texts, self._options = texts, options
-        self._windows = {text: _windows(text, options.max_tokens or _MAX_TOKENS) for text in texts}
-        read = 1 if options.long_stories == "cut" else None
-        self._read = {text: windows[:read] for text, windows in self._windows.items()}
-        self._store = EmbeddingStore(folder / fingerprint("service", options.model, _VERSION)[:16])
-        self._key_of = {
-            window: digest("window", window) for some in self._read.values() for window in some
-        }
-
-    def _batches(self) -> list[list[str]]:
-        """The windows that are not stored, in calls of bounded size, the longest first."""
-        new = [window for window, key in self._key_of.items() if key not in self._store.rows]
-        batches: list[list[str]] = []
-        size = 0
-        for window in sorted(new, key=lambda window: (-len(window), window)):
-            more = len(window.encode())
-            if not batches or len(batches[-1]) == _TEXTS_PER_CALL or size + more > _BYTES_PER_CALL:
-                batches.append([])
-                size = 0
-            batches[-1].append(window)
-            size += more
-        return batches
-
-    def estimate(self, price: Price | None) -> Estimate:
-        """What requesting the rest would take."""
-        batches = self._batches()
-        tokens = sum(estimate_tokens(window) for batch in batches for window in batch)
-        return Estimate(
-            rater="embeddings",
-            model=self._options.model,
-            calls=len(batches),
-            known=len(self._key_of) - sum(map(len, batches)),
-            input_tokens=tokens,
-            output_tokens=0,
-            cost_usd=None if price is None else price.of(tokens, 0),
-            most_cost_usd=None if price is None else price.of(2 * tokens, 0),
-            seconds=len(batches) * _SECONDS_PER_CALL,
+    windows_of = {text: _windows(text, options.max_tokens or _MAX_TOKENS) for text in texts}
+    read = 1 if options.long_stories == "cut" else None
+    read_of = {text: windows[:read] for text, windows in windows_of.items()}
+    key_of = {window: digest("window", window) for some in read_of.values() for window in some}
+    store = EmbeddingStore(folder / fingerprint("service", options.model, _VERSION)[:16])
+    new = [window for window, key in key_of.items() if key not in store.rows]
+    if new:
+        _request(options.model, _batches(new), key_of, store)
+    vector_of = {window: store.rows[key][0] for window, key in key_of.items()}
+    if len({len(vector) for vector in vector_of.values()}) > 1:
+        raise ModelError(
+            f"{options.model} gave embeddings of different lengths: its model has changed, so "
+            f"remove {store.folder} and run the same command again"
         )
+    found = {}
+    for text, windows in read_of.items():
+        lengths = [max(len(window.encode()), 1) for window in windows]
+        found[text] = np.average([vector_of[w] for w in windows], axis=0, weights=lengths)
+    vectors = np.array([found[text] for text in texts])
+    if options.normalise:
+        vectors = normalised(vectors)
+    cut = [w for text, some in read_of.items() for w in windows_of[text][len(some) :]]
+    notes = {
+        "texts": len(read_of),
+        "tokens": sum(store.rows[key][1][0] for key in key_of.values()),
+        "longer_than_a_window": sum(len(windows) > 1 for windows in windows_of.values()),
+        "windows": len(key_of),
+        "tokens_cut": sum(map(estimate_tokens, cut)),
+    }
+    return Embedded(vectors.astype(np.float32), notes)
 
-    def fetch(self) -> Embedded:
-        """Request the rest, and average the windows of every text.
 
-        Raises:
-            ConfigError: the address or the key is missing.
-            ModelError: the service does not answer, or not with the embeddings of these texts.
-            DataError: an embedding cannot be stored.
-            MissingExtraError: openai is not installed and something must be requested.
-        """
-        if batches := self._batches():
-            self._request(batches)
-        vector_of = {window: self._store.rows[key][0] for window, key in self._key_of.items()}
-        if len({len(vector) for vector in vector_of.values()}) > 1:
-            raise ModelError(
-                f"{self._options.model} gave embeddings of different lengths: its model has "
-                f"changed, so remove {self._store.folder} and run the same command again"
-            )
-        found = {}
-        for text, windows in self._read.items():
-            lengths = [max(len(window.encode()), 1) for window in windows]
-            found[text] = np.average([vector_of[w] for w in windows], axis=0, weights=lengths)
-        vectors = np.array([found[text] for text in self._texts])
-        if self._options.normalise:
-            vectors = normalised(vectors)
-        cut = [w for text, read in self._read.items() for w in self._windows[text][len(read) :]]
-        notes = {
-            "texts": len(self._read),
-            "tokens": sum(self._store.rows[key][1][0] for key in self._key_of.values()),
-            "longer_than_a_window": sum(len(windows) > 1 for windows in self._windows.values()),
-            "windows": len(self._key_of),
-            "tokens_cut": sum(map(estimate_tokens, cut)),
-        }
-        return Embedded(vectors.astype(np.float32), notes)
+def _batches(windows: Sequence[str]) -> list[list[str]]:
+    """Windows in calls of bounded size, the longest first."""
+    batches: list[list[str]] = []
+    size = 0
+    for window in sorted(windows, key=lambda window: (-len(window), window)):
+        more = len(window.encode())
+        if not batches or len(batches[-1]) == _TEXTS_PER_CALL or size + more > _BYTES_PER_CALL:
+            batches.append([])
+            size = 0
+        batches[-1].append(window)
+        size += more
+    return batches
 
-    def _request(self, batches: Sequence[Sequence[str]]) -> None:
-        try:
-            from openai import OpenAI  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingExtraError("openai", "judge") from error
-        address, key = _address(self._options.model)
-        name = self._options.model.split("/", 2)[2]
-        with OpenAI(api_key=key, base_url=address, max_retries=_RETRIES) as client:
-            for batch in tqdm(batches, desc="embeddings", unit=" calls", disable=None):
-                try:
-                    response = client.embeddings.create(
-                        input=list(batch), model=name, encoding_format="float"
-                    )
-                    rows = sorted(response.data, key=lambda row: row.index)
-                    vectors = np.array([row.embedding for row in rows], dtype=np.float32)
-                    if len(rows) != len(batch) or not np.isfinite(vectors).all():
-                        raise ValueError(f"{len(batch)} texts were sent, {len(rows)} came back")
-                except Exception as error:  # the client, its transport and JSON have dozens
-                    said = without_secrets(f"{type(error).__name__}: {error}")
-                    raise ModelError(
-                        f"{self._options.model}: {' '.join(said.split())[:300]}: fix it and run "
-                        "the same command again (a text that is too long needs a smaller "
-                        f"embedding.max_tokens); {len(self._store.rows)} windows are stored in "
-                        f"{self._store.folder}"
-                    ) from error
-                for window, vector in zip(batch, vectors, strict=True):
-                    self._store.put(self._key_of[window], vector, [estimate_tokens(window)])
-                self._store.keep()
+
+def _request(
+    model: str, batches: Sequence[list[str]], key_of: Mapping[str, str], store: EmbeddingStore
+) -> None:
+    try:
+        from openai import OpenAI  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("openai", "judge") from error
+    address, key = _address(model)
+    with OpenAI(api_key=key, base_url=address, max_retries=_RETRIES) as client:
+        for batch in tqdm(batches, desc="embeddings", unit=" calls", disable=None):
+            try:
+                response = client.embeddings.create(
+                    input=batch, model=model.split("/", 2)[2], encoding_format="float"
+                )
+                rows = sorted(response.data, key=lambda row: row.index)
+                vectors = np.array([row.embedding for row in rows], dtype=np.float32)
+                if len(rows) != len(batch) or not np.isfinite(vectors).all():
+                    raise ValueError(f"{len(batch)} texts were sent, {len(rows)} came back")
+            except Exception as error:  # the client, its transport and JSON have dozens
+                said = without_secrets(f"{type(error).__name__}: {error}")
+                raise ModelError(
+                    f"{model}: {' '.join(said.split())[:300]}: fix it and run the same command "
+                    "again (a text that is too long needs a smaller embedding.max_tokens); "
+                    f"{len(store.rows)} windows are stored in {store.folder}"
+                ) from error
+            for window, vector in zip(batch, vectors, strict=True):
+                store.put(key_of[window], vector, [estimate_tokens(window)])
+            store.keep()
 
 
 def _address(model: str) -> tuple[str | None, str]:

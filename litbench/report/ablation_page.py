@@ -13,7 +13,7 @@ from litbench.metrics.ablation import (
     write_size,
 )
 from litbench.report import figures
-from litbench.report.document import Panel, most_per_unit, render, short_name
+from litbench.report.document import Figure, most_per_unit, render, short_name
 from litbench.report.figures import Line
 from litbench.text import clean_name, digest
 
@@ -21,7 +21,7 @@ from litbench.text import clean_name, digest
 _MOST_BANDS = 3
 
 
-def draw_panels(study: AblationStudy) -> dict[str, Panel]:
+def draw_panels(study: AblationStudy) -> dict[str, Figure]:
     """Draw agreement by amount of pairs on every test set, and by model size on the headline's.
 
     With several variants each trained rater has a plot per test set, whose lines are the variants
@@ -43,21 +43,21 @@ def draw_panels(study: AblationStudy) -> dict[str, Panel]:
             if arm.variant is not None and arm.rater in (rater, rater or arm.rater):
                 lines.setdefault(arm.variant if several else arm.rater, []).append(arm)
         plots.append((rater, lines))
-    panels: dict[str, Panel] = {}
+    panels: dict[str, Figure] = {}
     for rater, lines in plots:
         for test in tests:
-            name = _file_name(rater or "pairs", test, panels)
+            name = _file_name(rater or "pairs", test)
             panels[name] = _by_pairs(study, rater, lines, test, with_last=several)
     families = by_family(study.arms, study.reference)
     if families:
         test = study.headline[0]
-        panels[_file_name("parameters", test, panels)] = _by_size(study, families, test)
+        panels[_file_name("parameters", test)] = _by_size(study, families, test)
     return panels
 
 
 def _by_pairs(
     study: AblationStudy, rater: str, arms: Mapping[str, list[Arm]], test: str, *, with_last: bool
-) -> Panel:
+) -> Figure:
     lines = []
     for name, own in arms.items():
         banded = len(arms) <= _MOST_BANDS or name == study.reference or not with_last
@@ -77,10 +77,10 @@ def _by_pairs(
     on = "random pairs by true quality" if test == TRUTH else f"test pairs of {short_name(test)}"
     title = f"{short_name(rater)}, {on}" if rater else f"Agreement by training pairs, {on}"
     drawn = figures.scaling(lines, _references(study, test), "training pairs", _short_count)
-    return Panel(title, caption, drawn)
+    return Figure(title, caption, drawn)
 
 
-def _by_size(study: AblationStudy, families: Mapping[str, list[Arm]], test: str) -> Panel:
+def _by_size(study: AblationStudy, families: Mapping[str, list[Arm]], test: str) -> Figure:
     lines = [
         Line(short_name(family), [_point(study, arm, test, arm.parameters) for arm in arms])
         for family, arms in families.items()
@@ -90,7 +90,7 @@ def _by_size(study: AblationStudy, families: Mapping[str, list[Arm]], test: str)
         "others as they are. Bars and bands: 95 % intervals, by test prompt."
     )
     drawn = figures.scaling(lines, _references(study, test), "parameters", write_size)
-    return Panel("Agreement by model size", caption, drawn)
+    return Figure("Agreement by model size", caption, drawn)
 
 
 def _point(
@@ -108,12 +108,10 @@ def _references(study: AblationStudy, test: str) -> list[tuple[str, float]]:
     ]
 
 
-def _file_name(rater: str, test: str, taken: Mapping[str, Any]) -> str:
+def _file_name(rater: str, test: str) -> str:
     name = f"{rater}_{test}"
     readable = re.sub(r"[^-\w]+", "-", name, flags=re.ASCII)[:80]
-    # Some file systems ignore case.
-    is_taken = readable.lower() in {other.lower() for other in taken}
-    return f"{readable}-{digest(rater, test)[:8]}" if is_taken or readable != name else readable
+    return readable if readable == name else f"{readable}-{digest(rater, test)[:8]}"
 
 
 def _short_count(value: float) -> str:
@@ -127,8 +125,8 @@ def _short_count(value: float) -> str:
 def _summary(study: AblationStudy) -> str:
     """The reference first: the best of several variants is the best in part by luck."""
     rater, test = study.trained_raters[0], study.headline[0]
-    matrix = study.matrices()[0]
-    arm = next(arm for arm, _ in matrix.rows if arm.variant == study.reference)
+    _, _, arms = study.matrices()[0]
+    arm = next(arm for arm in arms if arm.variant == study.reference)
     cell = study.cell(arm.name, test)
     text = (
         f"Trained on {arm.pairs_used:,} pairs of {clean_name(study.reference)}, "
@@ -142,7 +140,7 @@ def _summary(study: AblationStudy) -> str:
         one.comparison
         for one in study.contrasts
         if (one.axis, one.test, one.comparison.reference) == ("variant", test, arm.name)
-        and one.comparison.rater in [other.name for other, _ in matrix.rows]
+        and one.comparison.rater in [other.name for other in arms]
     ]
     if others:
         significant = sorted(
@@ -162,7 +160,7 @@ def render_ablation(
     *,
     title: str,
     study: AblationStudy,
-    panels: Mapping[str, Panel],
+    panels: Mapping[str, Figure],
     label_sources: Sequence[str],
     variants: Mapping[str, Mapping[str, Any]],
     training_pairs: Mapping[str, int],
@@ -191,7 +189,7 @@ def render_ablation(
         summary=_summary(study),
         study=study,
         has_truth=TRUTH in study.headline,
-        panels=[panel.figure for panel in panels.values()],
+        panels=list(panels.values()),
         matrices=study.matrices(),
         variants={
             name: ", ".join(f"{key}: {value}" for key, value in keys.items()) or "the shared rules"

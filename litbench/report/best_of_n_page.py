@@ -6,11 +6,11 @@ from typing import Any
 from litbench.metrics.best_of_n import Choice
 from litbench.metrics.intervals import Interval
 from litbench.report import figures
-from litbench.report.document import Panel, render, short_name
+from litbench.report.document import Figure, render, short_name
 from litbench.text import clean_name
 
 
-def draw_panels(choices: Sequence[Choice], rater: str, second: str | None) -> dict[str, Panel]:
+def draw_panels(choices: Sequence[Choice], rater: str, second: str | None) -> dict[str, Figure]:
     """The plots of a curve: `gain`, `length` and, with a second rater, `second_gain`, `second`.
 
     Args:
@@ -23,15 +23,17 @@ def draw_panels(choices: Sequence[Choice], rater: str, second: str | None) -> di
     """
 
     def plot(name: str, of: str, level: float, y_label: str) -> figures.Drawing:
-        told: list[tuple[float, Interval]] = [
-            (one.n, getattr(one, of)) for one in choices if getattr(one, of) is not None
+        told: list[tuple[float, Interval, list[float]]] = [
+            (one.n, getattr(one, of), []) for one in choices if getattr(one, of) is not None
         ]
-        lines = [(short_name(name), told)]
-        return figures.best_of_n(lines, level, "n, stories chosen from", y_label, by_factor=True)
+        line = figures.Line(short_name(name), told)
+        return figures.scaling(
+            [line], [], "n, stories chosen from", "{:,.0f}".format, y_label, level
+        )
 
     band = " Band: its 95 % interval, by prompt."
     panels = {
-        "gain": Panel(
+        "gain": Figure(
             "Gain for the rater that chooses",
             "Reward of the best of n over the mean of the prompt's stories; it can only rise."
             + band,
@@ -39,18 +41,18 @@ def draw_panels(choices: Sequence[Choice], rater: str, second: str | None) -> di
         )
     }
     if second is not None and choices[0].second_gain is not None:
-        panels["second_gain"] = Panel(
+        panels["second_gain"] = Figure(
             "Gain for the second rater",
             "The same stories by its rewards. Where it stops rising, n is too large." + band,
             plot(second, "second_gain", 0.0, "gain in its reward"),
         )
     if second is not None and any(one.beats_random is not None for one in choices):
-        panels["second"] = Panel(
+        panels["second"] = Figure(
             "The best of n against a random story",
             "How often the second rater prefers it to another story of the prompt." + band,
             plot(second, "beats_random", 0.5, "share preferred"),
         )
-    panels["length"] = Panel(
+    panels["length"] = Figure(
         "Length",
         "Words of the best of n over the mean of the prompt's stories." + band,
         plot(rater, "words", 1.0, "length, 1 = as the others"),
@@ -71,18 +73,16 @@ def _lead(choices: Sequence[Choice], rater: str, second: str | None) -> str:
 
 def render_best_of_n(
     *,
-    title: str,
     choices: Sequence[Choice],
     rater: str,
     second: str | None,
     counts: Mapping[str, Any],
-    panels: Mapping[str, Panel],
+    panels: Mapping[str, Figure],
     manifests: Mapping[str, str],
 ) -> str:
     """Render the page.
 
     Args:
-        title: heading of the page.
         choices: the curve.
         rater: name of the rater that chooses.
         second: name of the second one.
@@ -94,10 +94,12 @@ def render_best_of_n(
         MissingExtraError: jinja2 is not installed.
     """
     raters = (("rater", rater), ("second", second))
-    seen = [(name, counts["trained_on"][key]) for key, name in raters if counts["trained_on"][key]]
+    seen = [
+        (name, counts["trained_on"][key]) for key, name in raters if counts["trained_on"].get(key)
+    ]
     return render(
         "best_of_n_page.html",
-        title=title,
+        title="LitBench: best of n",
         label_sources=[],
         lead=_lead(choices, rater, second),
         choices=choices,
@@ -105,6 +107,6 @@ def render_best_of_n(
         second=second,
         counts=counts,
         seen=seen,
-        panels=[panel.figure for panel in panels.values()],
+        panels=list(panels.values()),
         manifests=manifests,
     )

@@ -35,39 +35,19 @@ class Figure:
     Attributes:
         title: heading.
         caption: what to look for.
-        svg: from litbench.report.figures.
+        drawing: from litbench.report.figures.
         tall: whether it spans two rows of the grid.
         alt: read aloud in place of the picture; title and caption when not given.
     """
 
     title: str
     caption: str
-    svg: str
+    drawing: Drawing
     tall: bool = False
     alt: str = ""
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A figure of a page that is written as files of its own as well.
-
-    Attributes:
-        title: heading.
-        caption: what to look for.
-        drawing: the picture.
-    """
-
-    title: str
-    caption: str
-    drawing: Drawing
-
-    @property
-    def figure(self) -> Figure:
-        """What the page shows."""
-        return Figure(self.title, self.caption, self.drawing.svg)
-
-
-def write_panels(artifact: Artifact, name: str, panels: Mapping[str, Panel]) -> None:
+def write_panels(artifact: Artifact, name: str, panels: Mapping[str, Figure]) -> None:
     """Write the plots of a page as files of their own, `name`_PANEL.svg and `name`_PANEL.png."""
     for key, panel in panels.items():
         for file, write in panel.drawing.files(f"{name}_{key}").items():
@@ -145,7 +125,7 @@ def render(template: str, **values: Any) -> str:
 
     def picture(figure: Figure) -> markupsafe.Markup:
         alt = markupsafe.escape(figure.alt or f"{figure.title}. {figure.caption}")
-        named = figure.svg.replace('role="img"', f'role="img" aria-label="{alt}"', 1)
+        named = figure.drawing.svg.replace('role="img"', f'role="img" aria-label="{alt}"', 1)
         return markupsafe.Markup(named)  # noqa: S704
 
     environment = jinja2.Environment(

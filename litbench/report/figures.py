@@ -116,11 +116,6 @@ def drawing(
     return Drawing(re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL), figure)
 
 
-def _draw(name: str, draw: Callable[[Any], None], height: float = HEIGHT) -> str:
-    """A plot that is for a page alone, as SVG."""
-    return drawing(name, draw, height).svg
-
-
 def _in_light(figure: Any) -> None:
     """Give every placeholder colour of a drawn figure its colour of the light theme."""
     from matplotlib.colors import to_hex, to_rgb, to_rgba_array  # noqa: PLC0415
@@ -195,42 +190,9 @@ def bounds(intervals: Sequence[Interval]) -> tuple[np.ndarray, np.ndarray, np.nd
     return mean, low, high
 
 
-def _line_with_intervals(
-    axes: Any, place: int, x: np.ndarray, intervals: Sequence[Interval]
-) -> Any:
-    mean, low, high = bounds(intervals)
-    return axes.errorbar(
-        x, mean, np.nan_to_num(np.abs(np.vstack([mean - low, high - mean]))), fmt="o-",
-        color=SERIES[place], markersize=3.5, linewidth=1.1, elinewidth=0.8,
-    )  # fmt: skip
-
-
-def length_symmetry(before: np.ndarray | None, after: np.ndarray, buckets: int) -> str:
-    """Histogram of length differences before and after pruning (paper, Figure 2).
-
-    Args:
-        before: words of chosen minus words of rejected, all pairs; None where unknown.
-        after: the same for the pairs that stayed.
-        buckets: buckets over the whole width, even.
-    """
-
-    def draw(axes: Any) -> None:
-        widest = max(1, int(np.abs(after if before is None else before).max()))
-        edges = np.linspace(-widest, widest, min(buckets, 60) // 2 * 2 + 1)
-        if before is not None:
-            axes.hist(before, edges, color=SERIES[1], alpha=0.55, label="before")
-        label = None if before is None else "after"
-        axes.hist(after, edges, color=SERIES[0], alpha=0.85, label=label)
-        axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set_xlabel("words of chosen minus words of rejected")
-        axes.set_ylabel("pairs")
-        if before is not None:
-            axes.legend()
-
-    return _draw("symmetry", draw)
-
-
-def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False) -> str:
+def distribution(
+    chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False
+) -> Drawing:
     """Histogram of one quantity for chosen and rejected stories (paper, Figure 3).
 
     Args:
@@ -261,54 +223,72 @@ def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: b
         axes.set_ylabel("stories")
         axes.legend()
 
-    return _draw(f"distribution {label}", draw)
+    return drawing(f"distribution {label}", draw)
 
 
-def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]]]]) -> str:
-    """Agreement by length gap, a line per rater with its intervals; the first six raters."""
-    shown = raters[: len(SERIES)]
-    names = [name for name, _ in shown]
+def _lines_with_intervals(
+    name: str,
+    lines: Sequence[tuple[str, np.ndarray, Sequence[Interval]]],
+    finish: Callable[[Any], object],
+) -> Drawing:
+    """A line for each of the first six raters, with its intervals; `finish` sets the axes."""
+    names = [rater for rater, *_ in lines[: len(SERIES)]]
 
     def draw(axes: Any) -> None:
-        ranges = sorted({(low, high) for _, rows in shown for low, high, _ in rows})
         handles = []
-        for place, (_, rows) in enumerate(shown):
-            x = np.array([ranges.index((low, high)) for low, high, _ in rows], dtype=float)
-            x += (place - (len(shown) - 1) / 2) * 0.09
-            intervals = [interval for *_, interval in rows]
-            handles.append(_line_with_intervals(axes, place, x, intervals))
+        for color, (_, x, intervals) in zip(SERIES, lines, strict=False):
+            mean, low, high = bounds(intervals)
+            spread = np.nan_to_num(np.abs(np.vstack([mean - low, high - mean])))
+            handles.append(
+                axes.errorbar(
+                    x, mean, spread, fmt="o-", color=color, markersize=3.5, linewidth=1.1,
+                    elinewidth=0.8,
+                )
+            )  # fmt: skip
+        finish(axes)
+        axes.set_ylabel("agreement")
+        legend(axes, handles, names)
+
+    return drawing(name, draw, 2.7 + legend_height(names))
+
+
+def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]]]]) -> Drawing:
+    """Agreement by length gap, a line per rater with its intervals; the first six raters."""
+    shown = raters[: len(SERIES)]
+    ranges = sorted({(low, high) for _, rows in shown for low, high, _ in rows})
+    lines = []
+    for place, (name, rows) in enumerate(shown):
+        x = np.array([ranges.index((low, high)) for low, high, _ in rows], dtype=float)
+        x += (place - (len(shown) - 1) / 2) * 0.09
+        lines.append((name, x, [interval for *_, interval in rows]))
+
+    def finish(axes: Any) -> None:
         axes.axhline(0.5, color=INK, linewidth=0.7, linestyle=":")
         labels = [
             f"{low:.0f}+" if np.isinf(high) else f"{low:.0f}-{high - 1:.0f}" for low, high in ranges
         ]
         axes.set_xticks(range(len(ranges)), labels)
-        axes.set_ylim(0, 1.02)
-        axes.set_xlabel("difference in length, words")
-        axes.set_ylabel("agreement")
-        legend(axes, handles, names)
+        axes.set(ylim=(0, 1.02), xlabel="difference in length, words")
 
-    return _draw("gap", draw, 2.7 + legend_height(names))
+    return _lines_with_intervals("gap", lines, finish)
 
 
-def reliability(raters: Sequence[tuple[str, Calibration]]) -> str:
-    """Reliability curve: agreement against confidence, with intervals."""
-    shown = raters[: len(SERIES)]
-    names = [name for name, _ in shown]
+def reliability(raters: Sequence[tuple[str, Calibration]]) -> Drawing:
+    """Reliability curve: agreement against confidence, with intervals; the first six raters."""
+    lines = [
+        (
+            name,
+            np.array([confidence for confidence, _ in found.bins]),
+            [one for _, one in found.bins],
+        )
+        for name, found in raters
+    ]
 
-    def draw(axes: Any) -> None:
+    def finish(axes: Any) -> None:
         axes.plot([0.5, 1], [0.5, 1], color=INK, linewidth=0.7, linestyle=":")
-        handles = []
-        for place, (_, found) in enumerate(shown):
-            x = np.array([confidence for confidence, _ in found.bins])
-            intervals = [interval for _, interval in found.bins]
-            handles.append(_line_with_intervals(axes, place, x, intervals))
-        axes.set_xlim(0.49, 1.01)
-        axes.set_ylim(0.2, 1.02)
-        axes.set_xlabel("confidence, max(p, 1 - p)")
-        axes.set_ylabel("agreement")
-        legend(axes, handles, names)
+        axes.set(xlim=(0.49, 1.01), ylim=(0.2, 1.02), xlabel="confidence, max(p, 1 - p)")
 
-    return _draw("reliability", draw, 2.7 + legend_height(names))
+    return _lines_with_intervals("reliability", lines, finish)
 
 
 def coefficients(
@@ -339,7 +319,7 @@ def coefficients(
 
 def length_buckets(
     before: np.ndarray | None, after: np.ndarray, widest: int, shown: int | None = None
-) -> str:
+) -> Drawing:
     """The mirrored histogram of length differences in its own buckets (paper, Figure 2).
 
     Args:
@@ -364,10 +344,10 @@ def length_buckets(
         if before is not None:
             axes.legend()
 
-    return _draw("length buckets", draw)
+    return drawing("length buckets", draw)
 
 
-def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> str:
+def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> Drawing:
     """When stories were posted, counted in steps of the calendar (paper, Figure 3).
 
     Args:
@@ -389,118 +369,7 @@ def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> str
         axes.set_ylim(0, 1.2 * max(chosen.max(), rejected.max()))
         axes.legend(loc="upper right", ncols=2)
 
-    return _draw("timeline", draw)
-
-
-def score_plane(cells: np.ndarray, edges: np.ndarray) -> str:
-    """Pairs by the scores of their two stories; the stronger, the more, on a scale of logarithms.
-
-    Args:
-        cells: pairs by (chosen, rejected); shape (k, k).
-        edges: scores at which the cells begin, and the last one's end; positive; shape (k + 1,).
-    """
-
-    def draw(axes: Any) -> None:
-        from matplotlib.collections import PolyCollection  # noqa: PLC0415
-        from matplotlib.colors import to_rgba  # noqa: PLC0415
-        from matplotlib.ticker import LogLocator  # noqa: PLC0415
-
-        corners, colors = [], []
-        darkest = np.log1p(cells.max())
-        for chosen, rejected in zip(*np.nonzero(cells), strict=True):
-            left, right = edges[rejected], edges[rejected + 1]
-            low, high = edges[chosen], edges[chosen + 1]
-            corners.append([(left, low), (right, low), (right, high), (left, high)])
-            depth = 0.08 + 0.92 * np.log1p(cells[chosen, rejected]) / darkest
-            colors.append(to_rgba(SERIES[0], round(float(depth), 3)))
-        axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="none"))
-        ends = (edges[0], edges[-1])
-        axes.plot(ends, ends, color=INK, linewidth=0.7, linestyle=":")
-        # The scale first: it brings locators of its own.
-        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(LogLocator(10, subs=(1, 2, 5), numticks=8))
-            axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-            axis.set_minor_formatter(lambda *_: "")
-        axes.set_xlabel("score of rejected")
-        axes.set_ylabel("score of chosen")
-
-    return _draw("score plane", draw, 3.2)
-
-
-def shares(
-    series: Sequence[tuple[str, np.ndarray]], edges: np.ndarray, label: str, unit: str
-) -> str:
-    """Outlines of several histograms, each as shares of its own total; the first six.
-
-    Args:
-        series: name and counts per bin; shape (k,) each.
-        edges: of the bins; shape (k + 1,).
-        label: the quantity with its unit.
-        unit: what is counted.
-    """
-
-    def draw(axes: Any) -> None:
-        for place, (name, counts) in enumerate(series[: len(SERIES)]):
-            axes.stairs(
-                100 * counts / max(counts.sum(), 1), edges, color=SERIES[place], linewidth=1.4,
-                fill=len(series) == 1, alpha=0.6 if len(series) == 1 else 1, label=name,
-            )  # fmt: skip
-        axes.set_xlabel(label)
-        axes.set_ylabel(f"% of {unit}")
-        if len(series) > 1:
-            axes.legend()
-
-    return _draw(f"shares {label}", draw)
-
-
-def bars(series: Sequence[tuple[str, np.ndarray]], names: Sequence[str], label: str) -> str:
-    """Bars beside each other, a colour per series; shares in per cent; the first six series.
-
-    Args:
-        series: name and one share per bar, 0 to 1; shape (k,) each.
-        names: of the bars.
-        label: the axis of the bars; the other one says "% of stories".
-    """
-
-    def draw(axes: Any) -> None:
-        drawn = series[: len(SERIES)]
-        width = 0.8 / len(drawn)
-        for place, (name, values) in enumerate(drawn):
-            x = np.arange(len(names)) + (place - (len(drawn) - 1) / 2) * width
-            axes.bar(x, 100 * values, width * 0.92, color=SERIES[place], alpha=0.85, label=name)
-        axes.set_xticks(range(len(names)), names)
-        axes.tick_params(axis="x", length=0)
-        axes.set_xlabel(label)
-        axes.set_ylabel("% of stories")
-        if len(drawn) > 1:
-            axes.legend()
-
-    return _draw(f"bars {label}", draw)
-
-
-def concentration(series: Sequence[tuple[str, np.ndarray]]) -> str:
-    """Share of the pairs that the largest prompts hold, by their share of all prompts.
-
-    Args:
-        series: name and pairs per prompt, in any order; shape (prompts,) each.
-    """
-
-    def draw(axes: Any) -> None:
-        for place, (name, sizes) in enumerate(series[: len(SERIES)]):
-            held = np.append(0, np.cumsum(np.sort(sizes)[::-1])) / sizes.sum()
-            share = np.linspace(0, 1, len(held))
-            # A line of a hundred thousand prompts looks the same through fewer points.
-            at = np.unique(np.linspace(0, len(held) - 1, 400).astype(int))
-            axes.plot(100 * share[at], 100 * held[at], color=SERIES[place], linewidth=1.4,
-                      label=name)  # fmt: skip
-        axes.plot([0, 100], [0, 100], color=INK, linewidth=0.7, linestyle=":")
-        axes.set_xlabel("% of prompts, largest first")
-        axes.set_ylabel("% of pairs")
-        if len(series) > 1:
-            axes.legend(loc="lower right")
-
-    return _draw("concentration", draw)
+    return drawing("timeline", draw)
 
 
 def scale_sizes(axes: Any, values: Sequence[float], tick: Callable[[float], str]) -> None:
@@ -545,31 +414,26 @@ def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], line: float 
     )  # fmt: skip
 
 
-def level_lines(axes: Any, values: Sequence[float]) -> list[Any]:
-    """Horizontal lines that can be told apart, for raters without a place on the axis."""
-    styles = ((0, (6, 2)), (0, (1, 1.6)), (0, (6, 2, 1, 2)), (0, (3, 1.5)))
-    return [
-        axes.axhline(value, color=INK, linewidth=0.9, linestyle=styles[place % 4], alpha=0.75)
-        for place, value in enumerate(values)
-    ]
-
-
 @dataclass(frozen=True)
 class Line:
     """A line of `scaling`.
 
     Attributes:
-        name: in the legend.
-        points: by growing quantity: the quantity, agreement with its interval (drawn as a band),
-            agreement of each seed (drawn as dots).
+        name: in the legend; lines of one name share their colour.
+        points: by what grows: its value, the quantity with its interval (drawn as a band), that of
+            each seed (drawn as dots).
         last: a point that is reached by a dotted line and drawn as an open mark.
         is_banded: whether the intervals are drawn.
+        labels: written beside the points.
+        published: further points, as hollow marks.
     """
 
     name: str
     points: Sequence[tuple[float, Interval, Sequence[float]]]
     last: tuple[float, Interval] | None = None
     is_banded: bool = True
+    labels: Sequence[str] = ()
+    published: Sequence[tuple[float, float]] = ()
 
 
 def scaling(
@@ -577,20 +441,29 @@ def scaling(
     references: Sequence[tuple[str, float]],
     label: str,
     tick: Callable[[float], str],
+    y_label: str = "agreement",
+    level: float = 0.5,
+    mark: str = "published",
 ) -> Drawing:
-    """Agreement against a quantity that grows, on a logarithmic scale (paper, Figures 5 and 6).
+    """A quantity, such as agreement, against another one that grows, on a logarithmic scale.
+
+    The paper's Figures 5 and 6.
 
     Args:
         lines: each with at least one point.
         references: name and agreement of raters without a value on the axis; horizontal lines.
-        label: the quantity with its unit.
+        label: what grows, with its unit.
         tick: writes a value of it.
+        y_label: the other quantity.
+        level: what chance gives; a line.
+        mark: says what hollow marks are.
     """
 
     def draw(axes: Any) -> None:
-        axes.axhline(0.5, color=FAINT, linewidth=1.2, zorder=0.6)
-        handles: list[Any] = []
-        for index, line in enumerate(lines):
+        axes.axhline(level, color=FAINT, linewidth=1.2, zorder=0.6)
+        handles: dict[str, Any] = {}
+        for line in lines:
+            index = names.index(line.name)
             color, marker = SERIES[index % 6], MARKERS[index // 6 % 5]
             x = np.array([at for at, *_ in line.points], dtype=float)
             mean, low, high = bounds([interval for _, interval, _ in line.points])
@@ -603,23 +476,39 @@ def scaling(
             seeds = [(at, value) for at, _, values in line.points for value in values]
             if seeds:
                 axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
-            handles += axes.plot(x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5)
+            (handles[line.name],) = axes.plot(
+                x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5
+            )
+            for text, at, value in zip(line.labels, x, mean, strict=False):
+                axes.annotate(text, (at, value), (4, 3), textcoords="offset points", fontsize=6.5)
+            if line.published:
+                (handles[mark],) = axes.plot(
+                    *zip(*line.published, strict=True), marker="D", color=INK, markersize=5.5,
+                    markerfacecolor="none", linestyle="none",
+                )  # fmt: skip
             if line.last is not None:
                 at, interval = line.last
                 axes.plot([x[-1], at], [mean[-1], interval.mean], color=color, linewidth=0.9,
                           linestyle=":")  # fmt: skip
                 axes.plot([at], [interval.mean], marker=marker, color=color, markersize=6,
                           markerfacecolor="none", linewidth=0)  # fmt: skip
-        handles += level_lines(axes, [value for _, value in references])
+        # Lines that can be told apart, for raters without a place on the axis.
+        styles = ((0, (6, 2)), (0, (1, 1.6)), (0, (6, 2, 1, 2)), (0, (3, 1.5)))
+        for index, (name, value) in enumerate(references):
+            handles[name] = axes.axhline(
+                value, color=INK, linewidth=0.9, linestyle=styles[index % 4], alpha=0.75
+            )
         values = [at for line in lines for at, *_ in line.points]
         scale_sizes(axes, values + [line.last[0] for line in lines if line.last], tick)
         axes.grid(axis="y")
         axes.set_xlabel(label)
-        axes.set_ylabel("agreement")
-        legend(axes, handles, names)
+        axes.set_ylabel(y_label)
+        legend(axes, [handles[name] for name in names], names)
 
     names = [line.name for line in lines] + [name for name, _ in references]
-    return drawing(f"scaling {label}", draw, 2.7 + legend_height(names))
+    names += [mark for line in lines if line.published]
+    names = list(dict.fromkeys(names))
+    return drawing(f"scaling {label} {y_label}", draw, 2.7 + legend_height(names))
 
 
 def explanation_effects(
@@ -733,98 +622,6 @@ def grouped(
 
     rows = sum(1 + len(members) for _, members in groups)
     return drawing("grouped", draw, 0.9 + 0.2 * rows)
-
-
-def by_size(
-    lines: Sequence[tuple[str, Sequence[tuple[str, float, Interval, float | None]]]],
-    mark: str,
-    tick: Callable[[float], str],
-) -> Drawing:
-    """Agreement by model size, on a scale of logarithms (paper, Figure 5).
-
-    Args:
-        lines: group and the members that a line joins, by size: name, weights, agreement with its
-            interval, and a number from elsewhere (drawn as a hollow mark) or None. Lines of one
-            group share a colour.
-        mark: says what the hollow marks are.
-        tick: writes a size.
-    """
-
-    def draw(axes: Any) -> None:
-        handles: dict[str, Any] = {}
-        sizes = [size for _, members in lines for _, size, *_ in members]
-        middle = np.sqrt(min(sizes) * max(sizes))
-        for group, members in lines:
-            number = groups.index(group)
-            color, marker = SERIES[number % len(SERIES)], MARKERS[number // len(SERIES) % 5]
-            x = np.array([size for _, size, *_ in members])
-            mean, low, high = bounds([interval for *_, interval, _ in members])
-            low, high = np.where(np.isnan(low), mean, low), np.where(np.isnan(high), mean, high)
-            axes.vlines(x, low, high, color=color, alpha=0.4, linewidth=2)
-            (handles[group],) = axes.plot(
-                x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.2
-            )
-            for name, size, interval, elsewhere in members:
-                side = 1 if size <= middle else -1
-                axes.annotate(
-                    name, (size, interval.mean), (4 * side, 3), textcoords="offset points",
-                    ha="left" if side > 0 else "right", fontsize=6.5,
-                )  # fmt: skip
-                if elsewhere is not None:
-                    (handles[mark],) = axes.plot(
-                        size, elsewhere, marker="D", color=INK, markersize=5.5,
-                        markerfacecolor="none", linestyle="none",
-                    )  # fmt: skip
-        axes.axhline(0.5, color=INK, linewidth=0.7, linestyle=":")
-        scale_sizes(axes, sizes, tick)
-        axes.grid(axis="y")
-        axes.set_xlabel("parameters")
-        axes.set_ylabel("agreement")
-        names = [*groups, *([mark] if mark in handles else [])]
-        axes.figure.legend([handles[name] for name in names], names, loc="outside upper left",
-                           ncols=1 if mark in handles else 2)  # fmt: skip
-
-    groups = list(dict.fromkeys(group for group, _ in lines))
-    return drawing("by size", draw, 3.0 + 0.17 * len(groups))
-
-
-def best_of_n(
-    lines: Sequence[tuple[str, Sequence[tuple[float, Interval]]]],
-    level: float,
-    x_label: str,
-    y_label: str,
-    *,
-    by_factor: bool,
-) -> Drawing:
-    """What choosing the best of n brings, a line with its band per rater.
-
-    Args:
-        lines: name and points by growing n: the place on the axis and the mean with its interval.
-        level: what a random story has.
-        x_label: the axis of n.
-        y_label: the quantity with its unit.
-        by_factor: whether the axis of n is logarithmic, with whole numbers on it.
-    """
-
-    def draw(axes: Any) -> None:
-        handles: list[Any] = []
-        for place, (_, of) in enumerate(lines):
-            color = SERIES[place % len(SERIES)]
-            x = np.array([at for at, _ in of], dtype=float)
-            mean, low, high = bounds([interval for _, interval in of])
-            axes.fill_between(x, low, high, color=color, alpha=0.16, linewidth=0)
-            handles += axes.plot(x, mean, "o-", color=color, linewidth=1.5, markersize=3.5)
-        axes.axhline(level, color=INK, linewidth=0.7, linestyle=":")
-        if by_factor:
-            places = [at for _, of in lines for at, _ in of]
-            scale_sizes(axes, places, lambda value: f"{value:,.0f}")
-        axes.grid(axis="y")
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        legend(axes, handles, names)
-
-    names = [name for name, _ in lines]
-    return drawing(f"best of n {y_label}", draw, 2.7 + legend_height(names))
 
 
 def policy_curves(

@@ -119,8 +119,10 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
         )
         if len(models) > 1:
             caption += f"; mean and range over {len(models)} models"
-        svg = figures.coefficients(rows[:_SHOWN_COEFFICIENTS]).svg
-        found.append(Figure(f"Coefficients of {clean_name(rater)}", caption + ".", svg, tall=True))
+        drawn = figures.coefficients(rows[:_SHOWN_COEFFICIENTS])
+        found.append(
+            Figure(f"Coefficients of {clean_name(rater)}", caption + ".", drawn, tall=True)
+        )
     return found
 
 
@@ -196,9 +198,13 @@ def render_report(
     buckets = (pairs_manifest or {}).get("config", {}).get("symmetry_buckets") or 60
     plots = _distributions(pairs)
     if len(differences):
-        svg = figures.length_symmetry(wider, differences, buckets)
+        every = differences if wider is None else wider
+        widest = max(1, int(np.abs(every).max()))
+        edges = np.linspace(-widest, widest, min(buckets, 60) // 2 * 2 + 1)
+        before = None if wider is None else np.histogram(wider, edges)[0]
+        drawn = figures.length_buckets(before, np.histogram(differences, edges)[0], widest)
         caption = "Pairs right of the line have the longer story chosen."
-        plots.insert(0, Figure("Length differences", caption, svg))
+        plots.insert(0, Figure("Length differences", caption, drawn))
     shown = [row for row in rows if row.kind not in ("longer", "shorter", "random")] or list(rows)
     gaps = [(short_name(row.rater), row.by_gap) for row in shown if row.by_gap]
     agreement_plots = []

@@ -8,7 +8,7 @@ import numpy as np
 
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.report import figures
-from litbench.report.document import Figure, Panel, render
+from litbench.report.document import Figure, render
 from litbench.text import digest
 
 _MOST_LETTERS = 12_000
@@ -70,7 +70,7 @@ def _cut(text: str) -> str:
     return f"{text[:_MOST_LETTERS]} […{len(text) - _MOST_LETTERS:,} more letters]"
 
 
-def draw_units(study: PreferenceStudy) -> Panel | None:
+def draw_units(study: PreferenceStudy) -> Figure | None:
     """The coefficients with their intervals; None without active units.
 
     Raises:
@@ -91,7 +91,7 @@ def draw_units(study: PreferenceStudy) -> Panel | None:
         "raises or lowers the odds."
     )
     drawn = figures.coefficients([bar(row) for row in shown], "log-odds")
-    return Panel("Coefficients of the units", caption, drawn)
+    return Figure("Coefficients of the units", caption, drawn)
 
 
 def _short(row: UnitRow) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
 from litbench.probes import PROBES, Effect
 from litbench.report import figures
-from litbench.report.document import Panel, render, short_name
+from litbench.report.document import Figure, render, short_name
 from litbench.text import digest
 
 _EFFECTS: tuple[Effect, ...] = ("breaking", "preserving")
@@ -54,7 +54,7 @@ def examples_of(pairs: pa.Table) -> list[Example]:
     return found
 
 
-def draw_probes(results: Sequence[ProbeResult]) -> dict[Effect, Panel]:
+def draw_probes(results: Sequence[ProbeResult]) -> dict[Effect, Figure]:
     """The plots, by effect; none for an effect without probes.
 
     Raises:
@@ -81,15 +81,14 @@ def draw_probes(results: Sequence[ProbeResult]) -> dict[Effect, Panel]:
             "mark: the greatest strength, with its 95 % interval by prompt; small: lower ones."
         )
         drawn = figures.probe_rates(rows, [short_name(name) for name in raters], right)
-        panels[effect] = Panel(f"Label-{effect} changes", caption, drawn)
+        panels[effect] = Figure(f"Label-{effect} changes", caption, drawn)
     return panels
 
 
 def render_probes(
     *,
-    title: str,
     results: Sequence[ProbeResult],
-    panels: Mapping[Effect, Panel],
+    panels: Mapping[Effect, Figure],
     pairs: pa.Table,
     trained_on: Mapping[str, int],
     manifests: Mapping[str, str],
@@ -97,7 +96,6 @@ def render_probes(
     """Render the page.
 
     Args:
-        title: heading of the page.
         results: from `litbench.metrics.probes.probe_results`.
         panels: from `draw_probes`.
         pairs: the stories and their changed copies, for the examples.
@@ -112,13 +110,13 @@ def render_probes(
     rows = list(zip(*raters.values(), strict=True))
     return render(
         "probes_page.html",
-        title=title,
+        title="LitBench: probes",
         # No reader compared these stories; the page itself says so.
         label_sources=[],
         lead=fooled_text(results),
         n_stories=len(set(pairs["chosen_story_id"].to_pylist())),
         raters=list(raters),
-        panels=[panel.figure for panel in panels.values()],
+        panels=list(panels.values()),
         tables={effect: [row for row in rows if row[0].effect == effect] for effect in panels},
         about={name: probe.about for name, probe in PROBES.items()},
         seen=sorted(name for name, prompts in trained_on.items() if prompts),

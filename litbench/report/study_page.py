@@ -10,7 +10,7 @@ import pyarrow.csv as pa_csv
 from litbench.artifact import Artifact
 from litbench.metrics.intervals import Interval
 from litbench.metrics.pairing_rules import TRUTH, Summary
-from litbench.report.document import Panel, render, write_panels
+from litbench.report.document import Figure, render, write_panels
 from litbench.report.figures import INK, MARKERS, SERIES, bounds, drawing
 from litbench.text import aligned
 
@@ -79,7 +79,7 @@ def study_text(summaries: Sequence[Summary], reference: str) -> str:
     return text
 
 
-def draw_group(group: str, worlds: Mapping[str, Figures]) -> Panel:
+def draw_group(group: str, worlds: Mapping[str, Figures]) -> Figure:
     """Three plots side by side, with a line for every variant."""
     names = [name for name in variants_of(next(iter(worlds.values()))) if name != TRUTH] + [TRUTH]
     labels = [label.removeprefix(f"{group} ").replace("_", " ") for label in worlds]
@@ -108,7 +108,7 @@ def draw_group(group: str, worlds: Mapping[str, Figures]) -> Panel:
 
     caption = "Means and 95 % intervals over seeds; truth: trained on pairs labelled by quality."
     title = group.replace("_", " ")
-    return Panel(title, caption, drawing(title, draw, 3.2 if is_sweep else 4.4, 9.0))
+    return Figure(title, caption, drawing(title, draw, 3.2 if is_sweep else 4.4, 9.0))
 
 
 def _csv_row(one: Summary) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def write_study(
             group: {label: table_rows(of, reference) for label, of in worlds.items()}
             for group, worlds in groups.items()
         },
-        panels={name: panel.figure for name, panel in panels.items()},
+        panels=panels,
         manifests={"study": artifact.made_of()},
     )
     table = pa.Table.from_pylist([_csv_row(one) for one in summaries])

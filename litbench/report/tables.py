@@ -20,7 +20,7 @@ from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.metrics.printing import write_dollars
 from litbench.report import figures
-from litbench.report.document import Panel, short_name
+from litbench.report.document import Figure, short_name
 from litbench.text import clean_name
 
 GROUPS = (
@@ -309,7 +309,7 @@ def _elsewhere(entry: Entry) -> float | None:
     return None if entry.published is None else float(entry.published.stated)
 
 
-def draw_figure_4(entries: Sequence[Entry], published: Published) -> Panel:
+def draw_figure_4(entries: Sequence[Entry], published: Published) -> Figure:
     """Draw agreement by kind of rater.
 
     Raises:
@@ -320,10 +320,10 @@ def draw_figure_4(entries: Sequence[Entry], published: Published) -> Panel:
         for group, members in by_group(entries).items()
     ]
     caption = "Agreement with its 95 % interval, by prompt. Dotted: chance."
-    return Panel("Agreement by kind of rater", caption, figures.grouped(groups, _mark(published)))
+    return Figure("Agreement by kind of rater", caption, figures.grouped(groups, _mark(published)))
 
 
-def draw_figure_5(entries: Sequence[Entry], published: Published) -> Panel | None:
+def draw_figure_5(entries: Sequence[Entry], published: Published) -> Figure | None:
     """Draw agreement by model size; None where no size is known.
 
     Raises:
@@ -336,19 +336,27 @@ def draw_figure_5(entries: Sequence[Entry], published: Published) -> Panel | Non
         lines.setdefault((entry.group, entry.family or f"\0{entry.name}"), []).append(entry)
     if not lines:
         return None
-    drawn = figures.by_size(
+    drawn = figures.scaling(
         [
-            (group, [
-                (short_name(e.name), e.parameters or 0.0, e.row.agreement, _elsewhere(e))
-                for e in members
-            ])
+            figures.Line(
+                group,
+                [(float(e.parameters or 0), e.row.agreement, []) for e in members],
+                labels=[short_name(e.name) for e in members],
+                published=[
+                    (float(e.parameters or 0), value)
+                    for e in members
+                    if (value := _elsewhere(e)) is not None
+                ],
+            )
             for (group, _), members in lines.items()
         ],
-        _mark(published),
+        [],
+        "parameters",
         write_size,
-    )  # fmt: skip
+        mark=_mark(published),
+    )
     caption = (
         "Agreement with its 95 % interval, by prompt, for raters whose size is known. A line joins "
-        "raters of one family. Dotted: chance."
+        "raters of one family. Grey: chance."
     )
-    return Panel("Agreement by model size", caption, drawn)
+    return Figure("Agreement by model size", caption, drawn)
