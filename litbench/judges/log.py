@@ -23,6 +23,7 @@ from inspect_ai.log import (
 from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
 from inspect_ai.scorer import SampleScore, Score, accuracy, stderr
 
+from litbench.errors import DataError
 from litbench.judges.store import Answer
 from litbench.raters import Judgement
 
@@ -49,6 +50,9 @@ def write_log(
         shown: question and answer of both orders of every pair.
         judged: what they were read as.
         chosen_first: whether the chosen story of a pair is its first one.
+
+    Raises:
+        DataError: the file cannot be written.
     """
     samples = []
     for number, (both, judgements, is_first) in enumerate(
@@ -101,5 +105,11 @@ def write_log(
         ),
         samples=samples,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_eval_log(log, str(path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_eval_log(log, str(path))
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error}; the answers are kept: free space and run the same "
+            "command again"
+        ) from error
