@@ -164,10 +164,10 @@ class Batcher:
         try:
             return await asyncio.gather(*(story.reward for story in own))
         finally:
-            cancelled = [story for story in own if story.reward.cancel()]
-            if cancelled:
-                self._queue = [story for story in self._queue if not story.reward.done()]
-                heapify(self._queue)
+            for story in own:
+                story.reward.cancel()
+            self._queue = [story for story in self._queue if not story.reward.done()]
+            heapify(self._queue)
 
     def check_room(self, stories: int = 1) -> None:
         """Raise HTTPException (503) if the queue has no room for more stories."""
