@@ -39,9 +39,9 @@ T = TypeVar("T")
 # fmt: off
 _LIBRARIES = (
     "litbench", "accelerate", "backports.zstd", "bitsandbytes", "datasets", "deepspeed", "duckdb",
-    "flash-attn", "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas", "peft", "praw",
-    "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers", "torch", "transformers",
-    "trl",
+    "flash-attn", "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas",
+    "peft", "praw", "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers", "torch",
+    "transformers", "trl",
 )
 # fmt: on
 # What older manifests have of the keys that are left out today (see `Artifact`, runtime_keys).
