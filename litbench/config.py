@@ -134,6 +134,8 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 def _build(cls: type[C], values: Mapping[str, Any], where: Callable[[Sequence[str]], str]) -> C:
     hint: Any = cls
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where([])}: holds {values!r:.80}: write key: value lines")
     try:
         built: C = _adapter(hint).validate_python((_with_defaults(cls, values),))[0]
         return built

@@ -150,7 +150,7 @@ def test_a_broken_set_does_not_stop_the_others_and_is_told_at_the_end(
             assert "gone: not used: " in capsys.readouterr().out
         assert read_sets(tmp_path)["rows"] == whole["rows"]
         text = (tmp_path / "out/sets.md").read_text()
-        assert "- gone: not used: gone.parquet is not a Parquet file" in text
+        assert "- gone: not used: gone.parquet cannot be read" in text
         assert str(tmp_path) not in text
     (tmp_path / "gone.parquet").unlink()
     assert benchmark() == whole

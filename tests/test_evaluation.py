@@ -375,4 +375,4 @@ def test_templates_change_with_the_version_of_the_kinds_that_show_them():
     digest = fingerprint({path.name: path.read_text() for path in folder.glob("*.yaml")})
     shown_by = {raters.KINDS[name].version for name in ("judge", "generative")}
     # After a change raise `version` of both kinds in litbench/raters.py, then both values here.
-    assert (shown_by, digest[:16]) == ({1}, "76c04da9f10082f9")
+    assert (shown_by, digest[:16]) == ({2}, "76c04da9f10082f9")
