@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
@@ -1230,6 +1229,9 @@ def check_parquet(path: Path, schema: Schema) -> None:
     if not path.is_file():
         raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
     try:
+        # Imports pandas, which takes longer than the rest of this module.
+        import pyarrow.dataset as pa_dataset  # noqa: PLC0415
+
         given = pa_dataset.dataset(path, format="parquet")
         if given.count_rows() == 0:
             raise DataError(f"{path} holds no rows: make it again")
