@@ -36,6 +36,7 @@ from litbench.config import as_plain
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.prices import Price
 from litbench.judges.store import Answer, AnswerStore, Question, Sampling, keys_of, text_of
+from litbench.raters import Estimate
 
 _OUTCOME_OF = {
     "stop": "answered",
@@ -253,30 +254,8 @@ def ask(
     return [known[key] for key in keys]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What asking some questions would take; of `plan`.
-
-    Attributes:
-        calls: questions without a stored answer.
-        known: questions with one.
-        input_tokens: estimated, of the calls.
-        output_tokens: estimated, of the calls.
-        cost_usd: None where no price is known.
-        most_cost_usd: None where no price is known or there is no limit of tokens.
-        seconds: estimated wall time.
-    """
-
-    calls: int
-    known: int
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float | None
-    most_cost_usd: float | None
-    seconds: float
-
-
-def plan(
+def estimate(
+    rater: str,
     model: str,
     questions: Sequence[Question],
     store: AnswerStore,
@@ -286,10 +265,11 @@ def plan(
     price: Price | None,
     usual_tokens: int,
     batched: bool = False,
-) -> Plan:
+) -> Estimate:
     """Estimate the cost without sending requests.
 
     Args:
+        rater: name of the rater that would ask.
         model: see the module.
         questions: as for `ask`.
         store: has the known answers, whose length and time are taken where there are enough.
@@ -313,7 +293,9 @@ def plan(
     calls = len(waiting)
     most = None if sampling.max_tokens is None else calls * sampling.max_tokens
     cost = None if price is None else partial(price.of, read, batched=batched)
-    return Plan(
+    return Estimate(
+        rater=rater,
+        model=model,
         calls=calls,
         known=len(answers),
         input_tokens=read,

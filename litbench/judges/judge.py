@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.judges.client import Budget, Traffic, ask, is_error, plan
+from litbench.judges.client import Budget, Traffic, ask, estimate, is_error
 from litbench.judges.prices import Price, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
 from litbench.raters import BlindPair, Estimate, Judgement, Preference
@@ -173,7 +173,8 @@ class Judge:
         """Estimate the cost without sending requests."""
         questions = [order.question for both in self._orders(pairs) for order in both]
         with AnswerStore(self._answers_folder(), read_only=True) as store:
-            found = plan(
+            found = estimate(
+                self.name,
                 self.options.model,
                 questions,
                 store,
@@ -183,7 +184,7 @@ class Judge:
                 usual_tokens=USUAL_TOKENS[self.template.answer],
                 batched=self.options.batch is not None,
             )
-        return [Estimate(rater=self.name, model=self.options.model, **vars(found))]
+        return [found]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Ask about every pair in both orders, and read the answers.
