@@ -397,7 +397,7 @@ def test_runs_killed_at_any_moment_end_in_the_same_files(tmp_path: Path) -> None
             [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
         )
         try:
-            run.wait(source.uniform(0.3, 1) * seconds)
+            run.wait(source.uniform(0.1, 0.8) * seconds)
         except subprocess.TimeoutExpired:
             run.send_signal(signal.SIGKILL)
             run.wait()
