@@ -158,8 +158,6 @@ def check(config: Config) -> None:
     """Refuse a config before the work begins."""
     config.embedding.check()
     config.autoencoder.check()
-    config.interpreting.check()
-    config.traffic.check()
     if config.repeats < 1 or config.folds < 2:
         raise ConfigError(
             f"repeats is {config.repeats} and folds {config.folds}: give at least 1 and 2"
