@@ -174,7 +174,7 @@ def ask(
         sample: number of the sample, or several.
         about: label of the progress bar.
         budget: of a run that asks more than once.
-        batch: questions per batch of the provider's batch interface; None asks at once.
+        batch: questions per batch of the provider's batch interface.
 
     Returns:
         The answers in the order of `keys_of`; shape (samples * n,).

@@ -59,12 +59,7 @@ def choose_pairs(
 ) -> UnitPairs:
     """Choose the pairs of a unit; the prompts of one half describe it, those of the other test it.
 
-    Args:
-        values: of the unit; shape (n,).
-        prompts: of each pair; shape (n,).
-        unit: its index, which draws pairs of its own.
-        options: see InterpretingOptions.
-        seed: of the halves and the draws.
+    `values` are those of the unit and `prompts` those of the pairs, both of shape (n,).
     """
     describes = np.array([int(digest("half", seed, p), 16) % 2 == 0 for p in prompts], dtype=bool)
     active = values != 0

@@ -40,6 +40,9 @@ USUAL_TOKENS: dict[AnswerForm, int] = {
 # For estimates: how fast a model starts, and how it writes.
 _SECONDS_TO_START = 1.0
 _TOKENS_PER_SECOND = 60.0
+_PREFERS: dict[str, Preference] = {"A": "first", "B": "second", "tie": "tie"}
+_PREFERS |= {"unparsed": "unparsed", "refused": "refused"}
+_OTHER: dict[Preference, Preference] = {"first": "second", "second": "first"}
 # Pairs asked at once, and in one log, so that memory does not grow with the pairs.
 SHARD = 1_000
 
@@ -50,17 +53,13 @@ class JudgeOptions:
 
     Attributes:
         model: a name that inspect-ai knows, such as openai/gpt-4.1.
-        template: a family, such as alternative or reddit_verbose, another packaged template, or
-            a file; see litbench.templates. `select` of eval/benchmark.py chooses it.
-        answer: form of the answer, for a family: label, verdict, explanation, json_verdict or
-            json_explanation; explanation when null.
+        template: a family, another packaged template, or a file; see litbench.templates.
+        answer: form of the answer, for a family; explanation when null.
         sampling: what an answer depends on.
         traffic: connections, retries and limits.
-        batch: questions per batch of the provider's batch interface, cheaper and slower; null asks
-            at once.
+        batch: questions per batch of the provider's batch interface; null asks at once.
         prices: file of prices that override the packaged ones.
-        answers: folder of stored answers, to share them between evaluations; that of the
-            evaluation when null.
+        answers: folder of stored answers, to share them between evaluations.
     """
 
     model: str
@@ -141,8 +140,7 @@ class Judge(Untrained):
         written = [calls * usual]
         if self.options.sampling.max_tokens is not None:
             written.append(calls * self.options.sampling.max_tokens)
-        batched = self.options.batch is not None
-        price = self._price
+        price, batched = self._price, self.options.batch is not None
         costs = [] if price is None else [price.of(read, n, batched=batched) for n in written]
         seconds = _SECONDS_TO_START + usual / _TOKENS_PER_SECOND
         return [
@@ -217,14 +215,12 @@ class Judge(Untrained):
         if answer.outcome == "cut" and not (form == "label" and answer.text.strip() in ("A", "B")):
             return "cut", answer.text
         reading = read_answer(answer.text, form)
-        prefers: dict[str, Preference] = {"A": "first", "B": "second"}
-        return prefers.get(reading.verdict, reading.verdict), reading.explanation  # type: ignore[arg-type]
+        return _PREFERS[reading.verdict], reading.explanation
 
     def _judgement(self, answer: Answer, *, swapped: bool) -> Judgement:
         prefers, explanation = self.read(answer)
         if swapped:
-            other: dict[Preference, Preference] = {"first": "second", "second": "first"}
-            prefers = other.get(prefers, prefers)
+            prefers = _OTHER.get(prefers, prefers)
         seconds = None if answer.batched else answer.seconds
         return Judgement(
             prefers,
@@ -252,10 +248,7 @@ class Judge(Untrained):
 
     def _work_folder(self) -> Path:
         if self._folder is None:
-            raise ConfigError(
-                f"rater {self.name}: there is no folder for its answers: set the key answers, or "
-                "call work_in"
-            )
+            raise ConfigError(f"rater {self.name}: set the key answers, or call work_in")
         return self._folder
 
 

@@ -28,14 +28,8 @@ def write_log(
 ) -> None:
     """Write one log; a sample is a pair, and accuracy is the agreement of the log's pairs.
 
-    Args:
-        path: a file `*.eval`; replaced when it exists.
-        task: the rater's name.
-        model: as inspect-ai names it.
-        metadata: of the evaluation.
-        shown: question and answer of both orders of every pair.
-        judged: what they were read as.
-        chosen_first: whether the chosen story of a pair is its first one.
+    `shown` has question and answer of both orders of every pair, `judged` what they were read as,
+    `chosen_first` whether the chosen story of a pair is its first one.
     """
     samples = []
     for pair, (both, judgements) in enumerate(zip(shown, judged, strict=True)):

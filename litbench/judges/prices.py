@@ -16,16 +16,7 @@ _PACKAGED = Path(__file__).with_name("prices.yaml")
 # As in gpt-4.1-2025-04-14, claude-3-7-sonnet-20250219 and claude-3-5-haiku-latest.
 _VERSION = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 # Providers whose models run on this machine.
-_FREE = (
-    "hf",
-    "mockllm",
-    "none",
-    "sglang",
-    "vllm",
-    "vllm-completions",
-    "llama-cpp-python",
-    "ollama",
-)
+_FREE = ("hf", "vllm", "sglang", "llama-cpp-python", "ollama")
 _Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -45,19 +36,11 @@ class Price:
     cached: _Dollars | None = None
     batch: _Dollars | None = None
 
-    def of(
-        self,
-        input_tokens: int,
-        output_tokens: int,
-        cached_tokens: int = 0,
-        *,
-        batched: bool = False,
-    ) -> float:
-        """Dollars for one call."""
-        cached = self.input if self.cached is None else self.cached
-        read = (input_tokens - cached_tokens) * self.input + cached_tokens * cached
-        dollars = (read + output_tokens * self.output) / 1e6
-        return dollars * self.batch if batched and self.batch is not None else dollars
+    def of(self, read: int, written: int, cached: int = 0, *, batched: bool = False) -> float:
+        """Dollars for one call; `cached` are those of the tokens read that came from a cache."""
+        cached_price = self.input if self.cached is None else self.cached
+        dollars = (read - cached) * self.input + cached * cached_price + written * self.output
+        return dollars / 1e6 * (self.batch if batched and self.batch is not None else 1.0)
 
     def of_answer(self, answer: Answer) -> float | None:
         """Dollars for an answer; None where the provider did not count its tokens."""
@@ -74,11 +57,7 @@ def dollars_of(answers: Iterable[Answer], price: Price | None) -> float | None:
 
 
 def load_prices(path: Path | None = None) -> dict[str, Price]:
-    """Read the packaged table, and the user's own, which overrides it.
-
-    Args:
-        path: YAML file of model -> `{input, output, cached, batch}`.
-    """
+    """Read the packaged table, and over it the user's own: model -> `{input, output, ...}`."""
     prices: dict[str, Price] = {}
     for file in [_PACKAGED] if path is None else [_PACKAGED, path]:
         for model, entry in read_yaml(file).items():

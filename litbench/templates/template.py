@@ -21,14 +21,10 @@ _FRAME = _FOLDER / "frame.yaml"
 
 @dataclass(frozen=True)
 class FixedFile:
-    """The keys of a file with a whole text.
+    """The keys of a file with a whole text, with `{prompt}`, `{story_a}` and `{story_b}`.
 
-    Attributes:
-        answer: the form of the answer that the text asks for.
-        text: the text, with `{prompt}`, `{story_a}`, `{story_b}` and perhaps, behind them,
-            `{hint}`.
-        hint: what stands at `{hint}` for a judge that is told which story won, with `{preferred}`
-            for its letter; a blind judge sees nothing there.
+    `hint` stands at `{hint}` for a judge that is told which story won, with `{preferred}` for its
+    letter; a blind judge sees nothing there.
     """
 
     answer: AnswerForm
@@ -48,8 +44,6 @@ class Template:
     """A text with room for a prompt and two stories.
 
     Attributes:
-        name: as it was loaded.
-        path: its file.
         answer: the form of the answer that the text asks for.
         pieces: the fixed text before, between and after the prompt, story A and story B.
         hint: what a judge that is told which story won reads besides, see `hinted`.
@@ -73,15 +67,10 @@ class Template:
         return before + prompt + to_first + story_a + to_second + story_b + after
 
     def hinted(self, preferred: Label) -> "Template":
-        """The template of a judge that is told which story won.
-
-        Raises:
-            ConfigError: the template has no hint.
-        """
+        """The template of a judge that is told which story won."""
         if self.hint is None:
             raise ConfigError(
-                f"template {self.name} has no hint: add the key hint and put {{hint}} behind "
-                "{story_b}, or ask without a hint"
+                f"template {self.name} has no hint: add the key hint, and {{hint}} to its text"
             )
         told = self.hint.replace("{preferred}", preferred)
         *fixed, after = self.pieces
