@@ -65,9 +65,7 @@ def test_losses_gradients_and_weights_stay(name, tiny_model, tmp_path):
     curve = made.record["curve"]
     losses = [line["loss"] for line in curve]
     norms = [line["grad_norm"] for line in curve]
-    after, before = (
-        load_file(one / "model.safetensors") for one in (made.folder, folder)
-    )
+    after, before = (load_file(one / "model.safetensors") for one in (made.folder, folder))
     moved = sum(((after[k].double() - before[k].double()) ** 2).sum() for k in after) ** 0.5
     was = FROZEN[name]
     assert losses[0] == pytest.approx(was["losses"][0], rel=1e-5)

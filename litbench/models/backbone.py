@@ -538,7 +538,7 @@ def add_lora(model: Any, lora: Lora, head: Head) -> Any:
 
 
 def no_towers(model: Any) -> str | None:
-    """peft's pattern of the parts that no text reaches; None where there are none."""
+    """Peft's pattern of the parts that no text reaches; None where there are none."""
     towers = "|".join(_towers(model))
     return rf"({towers})\..*" if towers else None
 

@@ -25,9 +25,9 @@ from litbench.models.training import (
     hold_back,
     is_main_process,
     kept_adapter,
-    key,
     load_to_train,
     load_trained,
+    option,
     read_options,
     train,
 )
@@ -39,17 +39,17 @@ from litbench.templates import assign_positions, load_template, template_files
 class GenerativeTraining(TrainingOptions, SFTConfig):  # type: ignore[misc]
     """Keys of training a generative reward model; see `--help`."""
 
-    max_length: int | None = key(4_096, "Most tokens of question and answer.")
-    max_prompt_tokens: int = key(256, "Most tokens of the prompt.")
-    max_answer_tokens: int | None = key(
+    max_length: int | None = option(4_096, "Most tokens of question and answer.")
+    max_prompt_tokens: int = option(256, "Most tokens of the prompt.")
+    max_answer_tokens: int | None = option(
         None, "Room for the answer; 512 with an explanation. Pairs with longer ones are rejected."
     )
-    template: str = key(
+    template: str = option(
         "verdict_label",
         "The question, by name or path; one with an explanation needs pairs with columns "
         "rationale and rationale_first (data_prep/make_rationales.py).",
     )
-    answer: Literal["label", "explanation"] | None = key(
+    answer: Literal["label", "explanation"] | None = option(
         None, "What a family of templates is to ask for."
     )
 
@@ -67,9 +67,7 @@ class PackedSFTTrainer(PairTrainer, SFTTrainer):  # type: ignore[misc]
     """trl's SFTTrainer on rows without padding."""
 
 
-def tokenise(
-    pairs: pa.Table, tokenizer: Any, question: Question, seed: int
-) -> TokenisedPairs:
+def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> TokenisedPairs:
     """Turn pairs into questions with answers, as token ids.
 
     Where pairs have rationales, those without one are rejected for either form of the answer, so
@@ -94,9 +92,7 @@ def tokenise(
             "verdict_label"
         )
     stories = list(zip(pairs["chosen"].to_pylist(), pairs["rejected"].to_pylist(), strict=True))
-    shown = [
-        both if is_a else both[::-1] for is_a, both in zip(chosen_is_a, stories, strict=True)
-    ]
+    shown = [both if is_a else both[::-1] for is_a, both in zip(chosen_is_a, stories, strict=True)]
     first, second = ([both[side] for both in shown] for side in (0, 1))
     asked = question.ask(tokenizer, pairs["prompt"].to_pylist(), first, second)
     rows: list[dict[str, Any]] = []

@@ -28,9 +28,9 @@ from litbench.models.training import (
     hold_back,
     is_main_process,
     kept_adapter,
-    key,
     load_to_train,
     load_trained,
+    option,
     read_options,
     train,
 )
@@ -42,8 +42,8 @@ from litbench.records import numbers_of_pairs, pair_weights
 class RewardTraining(TrainingOptions, RewardConfig):  # type: ignore[misc]
     """Keys of training a reward model; see `--help`."""
 
-    max_length: int | None = key(2_048, "Most tokens of prompt and story; longer stories are cut.")
-    margin: Literal["column", "votes", "none"] = key(
+    max_length: int | None = option(2_048, "Most tokens; ends of longer stories are cut.")
+    margin: Literal["column", "votes", "none"] = option(
         "column",
         "By how much the chosen story should lead: the pairs' own column, the logarithm of the "
         "ratio of their votes, or nothing.",
@@ -140,7 +140,7 @@ def margins(pairs: pa.Table, margin: str) -> np.ndarray:
 def tokenise(
     pairs: pa.Table, tokenizer: Any, layout: Layout, options: RewardTraining
 ) -> TokenisedPairs:
-    """Turn pairs into token ids; ends of stories are cut, and pairs without a difference rejected."""
+    """Turn pairs into token ids; ends of long stories are cut."""
     prompts = pairs["prompt"].to_pylist()
     chosen, rejected = (
         layout.encode(tokenizer, prompts, pairs[side].to_pylist())

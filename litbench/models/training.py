@@ -14,15 +14,15 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
 from litbench.artifact import as_json, fingerprint, write_atomically
-from litbench.config import nearest, read_yaml
+from litbench.config import clear_exit, nearest, read_yaml
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
 from litbench.models.card import REJECTED
@@ -40,6 +40,7 @@ from litbench.text import digest
 try:
     import torch
     from datasets import Dataset
+    from torch.distributed.elastic.multiprocessing.errors import record
     from transformers import TrainerCallback, set_seed
     from transformers.trainer_callback import PrinterCallback
     from trl import ModelConfig, TrlParser, get_peft_config
@@ -68,7 +69,7 @@ _CONSTANT_BY = 1e-7
 # Options --------------------------------------------------------------------------------------
 
 
-def key(default: Any, about: str) -> Any:
+def option(default: Any, about: str) -> Any:
     """A key of a config with its default and its line of `--help`."""
     return field(default=default, metadata={"help": about})
 
@@ -77,23 +78,23 @@ def key(default: Any, about: str) -> Any:
 class TrainingOptions(ModelConfig):  # type: ignore[misc]
     """Keys of both programs beside trl's, and the defaults that differ: the paper's (A.9)."""
 
-    learning_rate: float = key(1e-5, "Peak learning rate.")
-    warmup_steps: float = key(0.1, "Steps of warm-up, or their share below 1.")
-    per_device_train_batch_size: int = key(4, "Average pairs of a forward pass on one device.")
-    gradient_accumulation_steps: int = key(32, "Forward passes of an optimiser step.")
-    gradient_checkpointing: bool | None = key(None, "Old name of activation_checkpointing.")
-    bf16: bool | None = key(None, "Compute in bfloat16; where a GPU has it when not given.")
-    logging_steps: float = key(0.05, "Steps between lines of the log, or their share below 1.")
-    logging_nan_inf_filter: bool = key(False, "Hide losses that are not finite.")
-    report_to: str | list[str] | None = key("none", "Trackers: wandb, tensorboard, several, none.")
-    ddp_find_unused_parameters: bool | None = key(False, "Look for weights without gradient.")
-    ddp_broadcast_buffers: bool | None = key(False, "Send constants to all processes again.")
-    lora_target_modules: list[str] | None = key("all-linear", "Layers with adapters.")
-    hub_private_repo: bool | None = key(True, "Push to a private repository.")
-    validation: float = key(
+    learning_rate: float = 1e-5
+    warmup_steps: float = 0.1
+    per_device_train_batch_size: int = 4
+    gradient_accumulation_steps: int = 32
+    # trl's default is True, under the old name of activation_checkpointing.
+    gradient_checkpointing: bool | None = None
+    logging_steps: float = 0.05
+    logging_nan_inf_filter: bool = False
+    ddp_find_unused_parameters: bool | None = False
+    ddp_broadcast_buffers: bool | None = False
+    lora_target_modules: list[str] | None = field(default_factory=lambda: ["all-linear"])
+    hub_private_repo: bool | None = True
+    bf16: bool | None = option(None, "Compute in bfloat16; where a GPU has it when not given.")
+    validation: float = option(
         0.0, "Share of the training prompts held back; they choose the epoch to keep, by loss."
     )
-    merge_adapter: bool = key(True, "Fold adapters into the weights that are saved.")
+    merge_adapter: bool = option(True, "Fold adapters into the weights that are saved.")
 
     def __post_init__(self) -> None:
         """Check what can be checked without data.
@@ -106,7 +107,9 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         if not 0 <= self.validation < 1:
             raise ConfigError(f"validation is {self.validation}: give a share from 0 to below 1")
         if self.load_in_8bit or (self.load_in_4bit and not self.use_peft):
-            raise ConfigError("quantised training is load_in_4bit: true with use_peft: true (QLoRA)")
+            raise ConfigError(
+                "quantised training is load_in_4bit: true with use_peft: true (QLoRA)"
+            )
         has_gpu = torch.accelerator.is_available()
         told_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
         is_launched = "WORLD_SIZE" in os.environ or "ACCELERATE_USE_CPU" in os.environ
@@ -140,6 +143,31 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         plain = self.to_dict()
         kept = [name for name in shown if not name.startswith(_RUNTIME_PREFIXES)]
         return dict(as_json({name: plain[name] for name in kept if name not in _RUNTIME}))
+
+
+@dataclass(kw_only=True)
+class ProgramOptions:
+    """Keys of a training program beside those of the training."""
+
+    pairs: str = field(metadata={"help": "Pairs file."})
+    split: str | None = option(None, "Only pairs of this split.")
+    evaluation_split: str | None = option(None, "Split that the trained model judges at the end.")
+    evaluation_pairs: str | None = option(None, "File of those pairs, when it is another.")
+
+    def __post_init__(self) -> None:
+        """Check that there is a folder to write.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not self.output_dir:  # type: ignore[attr-defined]
+            raise ConfigError("key 'output_dir' is missing: give it a value")
+        super().__post_init__()  # type: ignore[misc]
+
+    def inputs(self) -> dict[str, str]:
+        """The files it reads, by their key."""
+        named = {"pairs": self.pairs, "evaluation_pairs": self.evaluation_pairs}
+        return {name: path for name, path in named.items() if path is not None}
 
 
 class _Parser(TrlParser):  # type: ignore[misc]
@@ -203,6 +231,19 @@ def load_options(cls: type[C], arguments: Sequence[str], about: str | None = Non
         values |= read_yaml(Path(where))
         del rest[place : place + 2]
     return read_options(cls, values, where, rest, about)
+
+
+def run_trainer(main: Callable[[C], None], cls: type[C], about: str | None) -> None:
+    """Run a program's `main` on its command line, and end as `litbench.config.clear_exit` does."""
+
+    def work() -> None:
+        main(load_options(cls, sys.argv[1:], about))
+
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        # A launcher of several processes then ends its own report with our message.
+        work = record(work)
+    with clear_exit():
+        work()
 
 
 # Pairs as token ids ---------------------------------------------------------------------------
@@ -334,12 +375,12 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
 
     first: tuple[float, int] | None = None
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         # Before a checkpoint, which must not hide what came before it; and at the end.
         if control.should_save or state.global_step == state.max_steps:
             control.should_log = True
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+    def on_log(self, _args: Any, state: Any, _: Any, logs: Any = None, **__: Any) -> None:
         loss, norm = (logs or {}).get("loss"), (logs or {}).get("grad_norm", 0.0)
         if loss is None:
             return
@@ -390,7 +431,7 @@ def load_to_train(pairs: pa.Table, options: Any, head: Head) -> Any:
 
 
 def peft_config(options: Any, model: Any, head: Head) -> Any:
-    """trl's peft config, with a reward head trained in full and no adapter where no text goes."""
+    """The peft config of trl; the reward head is trained in full, vision towers are left alone."""
     made = get_peft_config(options)
     if made is not None:
         made.exclude_modules = no_towers(model)
@@ -603,7 +644,10 @@ def _record(
 ) -> dict[str, Any]:
     state = trainer.state
     lines = [entry for entry in state.log_history if "loss" in entry]
-    names: Sequence[Literal["accuracy", "mean_token_accuracy"]] = ("accuracy", "mean_token_accuracy")
+    names: Sequence[Literal["accuracy", "mean_token_accuracy"]] = (
+        "accuracy",
+        "mean_token_accuracy",
+    )
     shown = ("step", "epoch", "loss", *names, "grad_norm", "learning_rate", "tokens_per_second")
     seconds = sum(line.get("seconds", 0.0) for line in lines)
     rate = {
