@@ -313,8 +313,8 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     figures = [
         (name.replace("_", " "), as_text(training[name]))
         for name in (
-            "device", "processes", "steps", "kept_step", "seconds", "tokens_per_second", "mfu",
-            "peak_memory_gib", "parameters", "parameters_trained",
+            "device", "bf16", "processes", "steps", "kept_step", "seconds", "tokens_per_second",
+            "parameters", "parameters_trained",
         )
     ]  # fmt: skip
     curve = training["curve"]

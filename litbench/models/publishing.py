@@ -5,9 +5,7 @@ this machine is published: a folder that holds one is refused.
 """
 
 import json
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +67,7 @@ def finish(
     rows = (run["evaluation"] or {"raters": []})["raters"]
     agreement = next((row["agreement"] for row in rows if row["kind"] == run["kind"]), {})
     told = {f"test_agreement_{name}": agreement.get(name) for name in ("mean", "low", "high")}
-    model.report({name: value for name, value in told.items() if value is not None})
+    config.report({name: value for name, value in told.items() if value is not None})
     print(f"{artifact.folder / 'model'}: {run_text(run)}")
     push_model(artifact.folder / "model", config)
 
@@ -106,10 +104,12 @@ def _files_of(folder: Path) -> dict[str, Path]:
 
 def _check_text(path: Path) -> None:
     """Refuse training prompts that are no hashes, and folders of this machine."""
-    strings: Iterator[str] = iter(())
+    if path.suffix not in (".json", ".md"):
+        return
+    text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(text)
         except ValueError as error:
             raise DataError(f"{path} is broken ({error}): train the model again") from error
         prompts = content.get("training_prompts", []) if isinstance(content, dict) else []
@@ -120,22 +120,10 @@ def _check_text(path: Path) -> None:
                 f"{path}: {texts:,} of {len(prompts):,} training_prompts are no hashes and may be "
                 "texts: train the model again"
             )
-        strings = _strings_in(content)
-    elif path.suffix == ".md":
-        strings = iter(re.split(r"[\s|`'\"(]+", path.read_text(encoding="utf-8")))
-    own = tuple(f"{folder}{os.sep}" for folder in {Path.home(), Path.cwd()} if folder.name)
-    named = next((text for text in strings if text.startswith(own)), None)
+    own = "|".join(re.escape(str(folder)) for folder in {Path.home(), Path.cwd()} if folder.name)
+    named = re.search(rf"(?<![\w./-])(?:{own})/[^\s\"'|`]*", text) if own else None
     if named is not None:
         raise DataError(
-            f"{path} names a folder of this machine ({named!r:.120}): write a name on the Hub in "
+            f"{path} names a folder of this machine ({named[0]:.120}): write a name on the Hub in "
             "its place, or remove the entry"
         )
-
-
-def _strings_in(value: Any) -> Iterator[str]:
-    """All strings of a JSON value, its keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _strings_in(inner)
