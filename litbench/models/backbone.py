@@ -509,6 +509,12 @@ def add_lora(model: Any, lora: Lora, head: Head) -> Any:
     return get_peft_model(model, config)
 
 
+def no_towers(model: Any) -> str | None:
+    """peft's pattern of the parts that no text reaches; None where there are none."""
+    towers = "|".join(_towers(model))
+    return rf"({towers})\..*" if towers else None
+
+
 def no_dropout(model: Any) -> None:
     """Switch every dropout off: rewards of a pair are compared, so both must meet one network."""
     import torch  # noqa: PLC0415

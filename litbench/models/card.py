@@ -19,12 +19,13 @@ from litbench.artifact import Artifact, write_json
 from litbench.errors import DataError
 from litbench.markdown import as_text, escape, make_rows, without_folders
 from litbench.metrics.leaderboard import leaderboard, leaderboard_json
-from litbench.models.training import SET_ASIDE
 from litbench.raters import LengthRater, Rater, judge_pairs
 
 # A name on the Hub; anything else is a folder or a package, which no card can point to.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 _CURVE_ROWS = 20
+# Pairs that training did not use, with the reason.
+REJECTED = "rejected.jsonl"
 
 _ABOUT = {
     "reward": "A Bradley-Terry reward model: one number for a prompt and a story, higher for the "
@@ -155,9 +156,9 @@ def write_trained_model(
         (folder / "README.md").write_text(model_card(run), encoding="utf-8")
 
     artifact.write_folder("model", write)
-    fresh = checkpoints / SET_ASIDE
-    rejected_rows = fresh if fresh.exists() else artifact.folder / SET_ASIDE
-    artifact.write(SET_ASIDE, lambda path: shutil.copyfile(rejected_rows, path))
+    fresh = checkpoints / REJECTED
+    rejected_rows = fresh if fresh.exists() else artifact.folder / REJECTED
+    artifact.write(REJECTED, lambda path: shutil.copyfile(rejected_rows, path))
     if run["evaluation"] is not None:
         artifact.counts["evaluation"] = run["evaluation"]
     artifact.finish()
@@ -226,13 +227,13 @@ def model_card(run: Mapping[str, Any]) -> str:
 
 
 def _base_model(run: Mapping[str, Any]) -> str | None:
-    name = str(run["training"]["options"]["backbone"]).partition("@")[0]
+    name = str(run["training"]["options"]["model_name_or_path"]).partition("@")[0]
     return name if _HUB_NAME.fullmatch(name) else None
 
 
 def _title(run: Mapping[str, Any]) -> str:
     about = {"reward": "Reward model", "generative": "Generative reward model"}[run["kind"]]
-    return f"{about} on {escape(as_text(run['training']['options']['backbone']))}"
+    return f"{about} on {escape(as_text(run['training']['options']['model_name_or_path']))}"
 
 
 def _front_matter(run: Mapping[str, Any]) -> str:
@@ -372,7 +373,7 @@ def _describe_agreement(run: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_limits(run: Mapping[str, Any]) -> list[str]:
-    base = escape(as_text(run["training"]["options"]["backbone"]))
+    base = escape(as_text(run["training"]["options"]["model_name_or_path"]))
     rewards = [
         "- Rewards are comparable within a prompt only: training leaves a free offset per prompt."
     ]

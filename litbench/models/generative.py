@@ -29,7 +29,7 @@ from litbench.models.backbone import (
 )
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
-from litbench.models.throughput import Shape
+from litbench.models.throughput import count_parameters
 from litbench.raters import BlindPair, Judgement, Preference
 from litbench.templates import (
     AnswerForm,
@@ -244,7 +244,7 @@ class GenerativeModel:
     def notes(self) -> dict[str, Any]:
         """Weights, pairs cut so far, and how it was trained."""
         found: dict[str, Any] = {
-            "parameters": Shape.of(self.model).parameters,
+            "parameters": count_parameters(self.model),
             "pairs_cut": self.pairs_cut,
         }
         if self.training_record:

@@ -20,7 +20,7 @@ from litbench.errors import ConfigError
 from litbench.models.backbone import collate, is_packed, on_device, rewards_of, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.layout import Form, Layout
-from litbench.models.throughput import Shape
+from litbench.models.throughput import count_parameters
 from litbench.raters import ScoreRater
 
 _DEFAULT_MAX_LENGTH = 2_048
@@ -163,7 +163,7 @@ class RewardModel(ScoreRater):
     def notes(self) -> dict[str, Any]:
         """Weights, stories cut so far, and whether the layout had to be inferred."""
         found: dict[str, Any] = {
-            "parameters": Shape.of(self.model).parameters,
+            "parameters": count_parameters(self.model),
             "stories_cut": self.stories_cut,
         }
         if self.layout_inferred:
