@@ -8,12 +8,9 @@ the right; the tokens to read are given by index. The head computes in fp32, wha
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
 from typing import Any, Literal
-
-import numpy as np
 
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.locations import locate
@@ -25,23 +22,6 @@ Pooling = Literal["first", "last"]
 _LENGTH_STEP = 256
 # What transformers calls the head of a sequence-classification model.
 HEADS = ("score", "classifier")
-
-
-@dataclass(frozen=True)
-class Lora:
-    """Low-rank adapters in place of all weights (Hu et al., 2021); peft's own words.
-
-    Attributes:
-        r: rank.
-        alpha: scale of the update, alpha / r.
-        dropout: on the adapters' input.
-        target_modules: which layers; peft's `all-linear` leaves out only the head.
-    """
-
-    r: int = 16
-    alpha: int = 32
-    dropout: float = 0.0
-    target_modules: str | list[str] = "all-linear"
 
 
 @contextlib.contextmanager
@@ -136,7 +116,7 @@ def load_backbone(
                     **common, **quantization,
                 )  # fmt: skip
             if "gguf_file" in common:
-                # transformers would take the dequantised model for a quantised one, and not save it.
+                # transformers takes the dequantised model for a quantised one and would not save it.
                 weights = model.state_dict()
                 model = type(model)(model.config).to(model.dtype)
                 model.load_state_dict(weights)
@@ -364,14 +344,11 @@ def default_device() -> str:
 
 
 def to_device(batch: Mapping[str, Any], device: Any) -> dict[str, Any]:
-    """Copy a batch's tensors, also those in mappings inside it, without waiting for them."""
-    moved: dict[str, Any] = {}
-    for name, value in batch.items():
-        if isinstance(value, Mapping):
-            moved[name] = to_device(value, device)
-        else:
-            moved[name] = value.to(device, non_blocking=True) if hasattr(value, "to") else value
-    return moved
+    """Copy a batch's tensors without waiting for them."""
+    return {
+        name: value.to(device, non_blocking=True) if hasattr(value, "to") else value
+        for name, value in batch.items()
+    }
 
 
 def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
@@ -486,39 +463,7 @@ def _cast_body(model: Any, dtype: Any) -> None:
     model.config.dtype = dtype
 
 
-def add_lora(model: Any, lora: Lora, head: Head) -> Any:
-    """Freeze a model and add adapters; a reward head is trained in full beside them.
-
-    Returns:
-        peft's PeftModel.
-    """
-    from peft import LoraConfig, TaskType, get_peft_model, prepare_model_for_kbit_training  # noqa: PLC0415
-
-    if getattr(model, "is_loaded_in_4bit", False):
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    towers = "|".join(_towers(model))
-    config = LoraConfig(
-        task_type=TaskType.SEQ_CLS if head == "reward" else TaskType.CAUSAL_LM,
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
-        exclude_modules=rf"({towers})\..*" if towers else None,
-        modules_to_save=[name for name in HEADS if hasattr(model, name)] or None,
-    )
-    return get_peft_model(model, config)
-
-
 def no_towers(model: Any) -> str | None:
     """peft's pattern of the parts that no text reaches; None where there are none."""
     towers = "|".join(_towers(model))
     return rf"({towers})\..*" if towers else None
-
-
-def no_dropout(model: Any) -> None:
-    """Switch every dropout off: rewards of a pair are compared, so both must meet one network."""
-    import torch  # noqa: PLC0415
-
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0

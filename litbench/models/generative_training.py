@@ -16,8 +16,7 @@ from trl import SFTConfig, SFTTrainer
 from litbench.errors import ConfigError, DataError
 from litbench.models.folder import prompts_of
 from litbench.models.generative import GenerativeModel, make_question, require_packing
-from litbench.models.layout import tokenize
-from litbench.models.question import VERDICT, Question
+from litbench.models.question import VERDICT, Question, tokenize
 from litbench.models.training import (
     PairTrainer,
     TokenisedPairs,
@@ -67,9 +66,7 @@ class PackedSFTTrainer(PairTrainer, SFTTrainer):  # type: ignore[misc]
     """trl's SFTTrainer on rows without padding."""
 
 
-def tokenise(
-    pairs: pa.Table, tokenizer: Any, question: Question, seed: int
-) -> TokenisedPairs:
+def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> TokenisedPairs:
     """Turn pairs into questions with answers, as token ids.
 
     Where pairs have rationales, those without one are rejected for either form of the answer, so
@@ -94,9 +91,7 @@ def tokenise(
             "verdict_label"
         )
     stories = list(zip(pairs["chosen"].to_pylist(), pairs["rejected"].to_pylist(), strict=True))
-    shown = [
-        both if is_a else both[::-1] for is_a, both in zip(chosen_is_a, stories, strict=True)
-    ]
+    shown = [both if is_a else both[::-1] for is_a, both in zip(chosen_is_a, stories, strict=True)]
     first, second = ([both[side] for both in shown] for side in (0, 1))
     asked = question.ask(tokenizer, pairs["prompt"].to_pylist(), first, second)
     rows: list[dict[str, Any]] = []

@@ -100,7 +100,7 @@ class Question:
             special = [one for one in closing if one in added and added[one].special]
             end = tuple(special[:1]) or closing[:1]
         else:
-            before, to_a, to_b, after = (tuple(ids) for ids in _tokenize(tokenizer, parts))
+            before, to_a, to_b, after = (tuple(ids) for ids in tokenize(tokenizer, parts))
             if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
                 before = (tokenizer.bos_token_id, *before)
             end = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
@@ -151,7 +151,7 @@ class Question:
         """
         distinct = list(dict.fromkeys([*prompts, *first, *second]))
         shown = list(map(without_delimiters, distinct))
-        ids_of = dict(zip(distinct, _tokenize(tokenizer, shown) if shown else [], strict=True))
+        ids_of = dict(zip(distinct, tokenize(tokenizer, shown) if shown else [], strict=True))
         ids, cut = [], []
         for prompt, a, b in zip(prompts, first, second, strict=True):
             head = ids_of[prompt][: self.max_prompt_tokens]
@@ -191,7 +191,7 @@ def share(first: int, second: int, room: int) -> tuple[int, int]:
     return room - min(second, half), min(second, half)
 
 
-def _tokenize(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+def tokenize(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of plain texts: one that spells out "</s>" does not place that token."""
     # verbose=False: how many texts were too long is counted as `cut`.
     encoded = tokenizer(

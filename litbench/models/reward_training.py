@@ -18,7 +18,7 @@ from trl import RewardConfig, RewardTrainer
 from litbench.errors import DataError
 from litbench.models.backbone import is_packed, rewards_of
 from litbench.models.folder import prompts_of
-from litbench.models.layout import Layout
+from litbench.models.input_format import encode_stories, is_encoder, prepare_tokenizer
 from litbench.models.packing import PairCollator
 from litbench.models.reward import RewardModel
 from litbench.models.training import (
@@ -138,12 +138,12 @@ def margins(pairs: pa.Table, margin: str) -> np.ndarray:
 
 
 def tokenise(
-    pairs: pa.Table, tokenizer: Any, layout: Layout, options: RewardTraining
+    pairs: pa.Table, tokenizer: Any, options: RewardTraining
 ) -> TokenisedPairs:
     """Turn pairs into token ids; ends of stories are cut, and pairs without a difference rejected."""
     prompts = pairs["prompt"].to_pylist()
     chosen, rejected = (
-        layout.encode(tokenizer, prompts, pairs[side].to_pylist())
+        encode_stories(tokenizer, prompts, pairs[side].to_pylist())
         for side in ("chosen", "rejected")
     )
     cut = [one or other for one, other in zip(chosen.cut, rejected.cut, strict=True)]
@@ -184,14 +184,14 @@ def train_reward_model(
         ModelError: the model cannot be loaded, or the loss is no number or does not move.
     """
     model, tokenizer = load_to_train(pairs, options, "reward")
-    layout = Layout.infer(tokenizer, model, options.max_length or 2_048)
+    prepare_tokenizer(tokenizer, model, options.max_length or 2_048)
     data, validation = (
-        tokenise(part, tokenizer, layout, options)
+        tokenise(part, tokenizer, options)
         for part in hold_back(pairs, options.validation, options.seed)
     )
     trained = train(
         PackedRewardTrainer, model, tokenizer, options, data, validation, folder, "reward",
-        pooling=layout.pooling, packed=is_packed(model),
+        pooling="first" if is_encoder(model) else "last", packed=is_packed(model),
     )  # fmt: skip
     if not is_main_process():
         return None
@@ -199,7 +199,7 @@ def train_reward_model(
     del model
     model, tokenizer = load_trained(trained.folder, options, "reward")
     made = RewardModel(
-        model, tokenizer, layout, name=name,
+        model, tokenizer, name=name,
         prompts=training_prompts_of(pairs) | prompts_of(options.model_name()),
         training=trained.record, adapter=kept_adapter(options, trained.folder),
     )  # fmt: skip

@@ -24,7 +24,9 @@ _PEAKS = {
 def count_parameters(model: Any, *, trained: bool = False) -> int:
     """Number of weights, or of those that are trained; 4-bit weights count as what they stand for."""
     return sum(
-        quantized.shape.numel() if (quantized := getattr(weight, "quant_state", None)) else weight.numel()
+        quantized.shape.numel()
+        if (quantized := getattr(weight, "quant_state", None))
+        else weight.numel()
         for weight in model.parameters()
         if weight.requires_grad or not trained
     )

@@ -106,7 +106,9 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         if not 0 <= self.validation < 1:
             raise ConfigError(f"validation is {self.validation}: give a share from 0 to below 1")
         if self.load_in_8bit or (self.load_in_4bit and not self.use_peft):
-            raise ConfigError("quantised training is load_in_4bit: true with use_peft: true (QLoRA)")
+            raise ConfigError(
+                "quantised training is load_in_4bit: true with use_peft: true (QLoRA)"
+            )
         has_gpu = torch.accelerator.is_available()
         told_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
         is_launched = "WORLD_SIZE" in os.environ or "ACCELERATE_USE_CPU" in os.environ
@@ -603,7 +605,10 @@ def _record(
 ) -> dict[str, Any]:
     state = trainer.state
     lines = [entry for entry in state.log_history if "loss" in entry]
-    names: Sequence[Literal["accuracy", "mean_token_accuracy"]] = ("accuracy", "mean_token_accuracy")
+    names: Sequence[Literal["accuracy", "mean_token_accuracy"]] = (
+        "accuracy",
+        "mean_token_accuracy",
+    )
     shown = ("step", "epoch", "loss", *names, "grad_norm", "learning_rate", "tokens_per_second")
     seconds = sum(line.get("seconds", 0.0) for line in lines)
     rate = {
