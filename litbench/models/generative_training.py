@@ -15,8 +15,7 @@ from trl import SFTConfig, SFTTrainer
 
 from litbench.errors import ConfigError, DataError
 from litbench.models.generative import GenerativeModel, make_question, require_packing
-from litbench.models.layout import tokenize
-from litbench.models.question import VERDICT, Question
+from litbench.models.question import VERDICT, Question, tokenize
 from litbench.models.training import (
     PairTrainer,
     TokenisedPairs,

@@ -15,7 +15,7 @@ from torch.nn.functional import logsigmoid
 from trl import RewardConfig, RewardTrainer
 
 from litbench.models.backbone import is_packed, rewards_of
-from litbench.models.layout import Layout
+from litbench.models.input_format import encode_stories, is_encoder, prepare_tokenizer
 from litbench.models.packing import PairCollator
 from litbench.models.reward import RewardModel
 from litbench.models.training import (
@@ -102,11 +102,11 @@ class PackedRewardTrainer(PairTrainer, RewardTrainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
 
-def tokenise(pairs: pa.Table, tokenizer: Any, layout: Layout) -> TokenisedPairs:
+def tokenise(pairs: pa.Table, tokenizer: Any) -> TokenisedPairs:
     """Turn pairs into token ids; ends of long stories are cut."""
     prompts = pairs["prompt"].to_pylist()
     chosen, rejected = (
-        layout.encode(tokenizer, prompts, pairs[side].to_pylist())
+        encode_stories(tokenizer, prompts, pairs[side].to_pylist())
         for side in ("chosen", "rejected")
     )
     columns = {
@@ -149,16 +149,15 @@ def train_reward_model(
         ModelError: the model cannot be loaded, or the loss is no number.
     """
     model, tokenizer = load_to_train(pairs, options, "reward")
-    layout = Layout.infer(tokenizer, model, options.max_length)
+    prepare_tokenizer(tokenizer, model, options.max_length)
     parts = [
-        tokenise(part, tokenizer, layout)
-        for part in hold_back(pairs, options.validation, options.seed)
+        tokenise(part, tokenizer) for part in hold_back(pairs, options.validation, options.seed)
     ]
     made = train(
         PackedRewardTrainer, model, tokenizer, options, parts, pairs, folder, "reward",
-        pooling=layout.pooling, packed=is_packed(model),
+        pooling="first" if is_encoder(model) else "last", packed=is_packed(model),
     )  # fmt: skip
-    return made and RewardModel(made.model, made.tokenizer, layout, name=name, **made.about)
+    return made and RewardModel(made.model, made.tokenizer, name=name, **made.about)
 
 
 def options_of(values: Mapping[str, Any], where: str) -> RewardTraining:
