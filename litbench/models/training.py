@@ -380,6 +380,8 @@ def train(
     """
     data, validation = parts
     args = copy.copy(options)
+    # That of an earlier training; checkpoints hold the arguments.
+    vars(args).pop("report", None)
     micro_batches = len(data.rows) // args.world_size
     if not micro_batches or (args.validation and not len(validation.rows)):
         raise DataError(
