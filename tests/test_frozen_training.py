@@ -43,7 +43,7 @@ def random_pairs(objective, n=24):
 
 
 @pytest.mark.parametrize("name", FROZEN)
-def test_losses_gradients_and_weights_stay(name, tiny_model, tmp_path):
+def test_losses_gradients_and_weights_stay(name, tiny_model, pair_table, tmp_path):
     objective, kind, *in_steps = name.split(" ")
     head = "reward" if objective == "bradley_terry" else "language"
     folder = tiny_model(kind, head=head)
@@ -51,23 +51,22 @@ def test_losses_gradients_and_weights_stay(name, tiny_model, tmp_path):
     options = {
         "model_name_or_path": str(folder), "num_train_epochs": 4 if in_steps else 8,
         "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2 if in_steps else 6,
-        "learning_rate": 3e-3, "warmup_steps": 0, "logging_steps": 1, "save_strategy": "no", "seed": 0,
+        "learning_rate": 3e-3, "warmup_steps": 0, "logging_steps": 1, "save_strategy": "no",
+        "seed": 0,
     }  # fmt: skip
     data = random_pairs(objective)
-    nothing = TokenisedPairs(Dataset.from_list([]), {}, [])
     if objective == "bradley_terry":
         trainer = PackedRewardTrainer
         config = RewardTraining(center_rewards_coefficient=0.01, **options)
         how = {"pooling": "first" if kind == "bert" else "last", "packed": is_packed(model)}
     else:
         trainer, config, how = PackedSFTTrainer, GenerativeTraining(**options), {}
-    made = train(trainer, model, tokenizer, config, data, nothing, tmp_path, head, **how)
-    curve = made.record["curve"]
+    parts = [data, TokenisedPairs(Dataset.from_list([]), {}, [])]
+    made = train(trainer, model, tokenizer, config, parts, pair_table([]), tmp_path, head, **how)
+    curve = made.about["training"]["curve"]
     losses = [line["loss"] for line in curve]
     norms = [line["grad_norm"] for line in curve]
-    after, before = (
-        load_file(one / "model.safetensors") for one in (made.folder, folder)
-    )
+    after, before = (load_file(one / "model.safetensors") for one in (tmp_path / "trained", folder))
     moved = sum(((after[k].double() - before[k].double()) ** 2).sum() for k in after) ** 0.5
     was = FROZEN[name]
     assert losses[0] == pytest.approx(was["losses"][0], rel=1e-5)

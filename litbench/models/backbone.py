@@ -464,6 +464,6 @@ def _cast_body(model: Any, dtype: Any) -> None:
 
 
 def no_towers(model: Any) -> str | None:
-    """peft's pattern of the parts that no text reaches; None where there are none."""
+    """Peft's pattern of the parts that no text reaches; None where there are none."""
     towers = "|".join(_towers(model))
     return rf"({towers})\..*" if towers else None

@@ -313,8 +313,8 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     figures = [
         (name.replace("_", " "), as_text(training[name]))
         for name in (
-            "device", "processes", "steps", "kept_step", "seconds", "tokens_per_second", "padding",
-            "mfu", "peak_memory_gib", "parameters", "parameters_trained",
+            "device", "bf16", "processes", "steps", "kept_step", "seconds", "tokens_per_second",
+            "parameters", "parameters_trained",
         )
     ]  # fmt: skip
     curve = training["curve"]
@@ -322,28 +322,33 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     shown = [*curve[every - 1 :: every]]
     if curve and (not shown or shown[-1] is not curve[-1]):
         shown.append(curve[-1])
-    points = [(p["step"], f"{p['loss']:.4f}", f"{p['agreement']:.3f}") for p in shown]
+    points = [(p["step"], f"{p['loss']:.4f}", _accuracy(p)) for p in shown]
     lines = [
         "## Training",
         "",
         *make_rows(("option", "value"), options),
         *make_rows(("figure", "value"), figures),
-        *make_rows(("step", "loss", "agreement with the step's own pairs"), points),
+        *make_rows(("step", "loss", "accuracy on the step's own pairs"), points),
     ]
     if training["validation"]:
         validated = [
-            (p["step"], f"{p['epoch']:g}", f"{p['loss']:.4f}", f"{p['agreement']:.3f}")
+            (p["step"], f"{p['epoch']:g}", f"{p['loss']:.4f}", _accuracy(p))
             for p in training["validation"]
         ]
-        heading = ("step", "epoch", "validation loss", "validation agreement")
+        heading = ("step", "epoch", "validation loss", "validation accuracy")
         lines += [
             f"The {training['validation_counts']['pairs']:,} validation pairs are of training "
-            "prompts that were kept back; they chose the checkpoint, so their agreement is too "
-            "good by that choice.",
+            "prompts that were held back; their loss chose the checkpoint, so it is too good by "
+            "that choice.",
             "",
             *make_rows(heading, validated),
         ]
     return lines
+
+
+def _accuracy(point: Mapping[str, float]) -> str:
+    """Share of pairs, or of an answer's tokens, that the model has right."""
+    return f"{point.get('accuracy', point.get('mean_token_accuracy', 0.0)):.3f}"
 
 
 def _describe_agreement(run: Mapping[str, Any]) -> list[str]:

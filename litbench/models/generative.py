@@ -22,7 +22,6 @@ from litbench.models.attention import can_pack
 from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
-from litbench.models.throughput import count_parameters
 from litbench.raters import BlindPair, Judgement, Preference
 from litbench.templates import (
     AnswerForm,
@@ -236,7 +235,7 @@ class GenerativeModel:
     def notes(self) -> dict[str, Any]:
         """Weights, pairs cut so far, and how it was trained."""
         found: dict[str, Any] = {
-            "parameters": count_parameters(self.model),
+            "parameters": self.model.num_parameters(),
             "pairs_cut": self.pairs_cut,
         }
         if self.training_record:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from trl import SFTConfig, SFTTrainer
 
 from litbench.errors import ConfigError, DataError
-from litbench.models.folder import prompts_of
 from litbench.models.generative import GenerativeModel, make_question, require_packing
 from litbench.models.question import VERDICT, Question, tokenize
 from litbench.models.training import (
@@ -22,15 +21,11 @@ from litbench.models.training import (
     TokenisedPairs,
     TrainingOptions,
     hold_back,
-    is_main_process,
-    kept_adapter,
-    key,
     load_to_train,
-    load_trained,
+    option,
     read_options,
     train,
 )
-from litbench.raters import training_prompts_of
 from litbench.templates import assign_positions, load_template, template_files
 
 
@@ -38,17 +33,17 @@ from litbench.templates import assign_positions, load_template, template_files
 class GenerativeTraining(TrainingOptions, SFTConfig):  # type: ignore[misc]
     """Keys of training a generative reward model; see `--help`."""
 
-    max_length: int | None = key(4_096, "Most tokens of question and answer.")
-    max_prompt_tokens: int = key(256, "Most tokens of the prompt.")
-    max_answer_tokens: int | None = key(
+    max_length: int = option(4_096, "Most tokens of question and answer.")
+    max_prompt_tokens: int = option(256, "Most tokens of the prompt.")
+    max_answer_tokens: int | None = option(
         None, "Room for the answer; 512 with an explanation. Pairs with longer ones are rejected."
     )
-    template: str = key(
+    template: str = option(
         "verdict_label",
         "The question, by name or path; one with an explanation needs pairs with columns "
         "rationale and rationale_first (data_prep/make_rationales.py).",
     )
-    answer: Literal["label", "explanation"] | None = key(
+    answer: Literal["label", "explanation"] | None = option(
         None, "What a family of templates is to ask for."
     )
 
@@ -122,21 +117,14 @@ def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> 
 def train_generative_model(
     pairs: pa.Table, options: GenerativeTraining, folder: Path, name: str = "generative"
 ) -> GenerativeModel | None:
-    """Train a generative reward model on preference pairs.
+    """Train a generative reward model on preference pairs; all weigh the same.
 
-    Args:
-        pairs: table by the schema PAIRS; all its rows are used, and all weigh the same.
-        options: see GenerativeTraining.
-        folder: for checkpoints; training goes on from the last one there.
-        name: the rater's name.
-
-    Returns:
-        The trained model, not saved; None on every process but the first.
+    Args and Returns as of `litbench.models.reward_training.train_reward_model`.
 
     Raises:
         ConfigError: a template whose answers are not trained.
         DataError: no pairs, or no rationales where the template asks for them.
-        ModelError: the model cannot be loaded, or the loss is no number or does not move.
+        ModelError: the model cannot be loaded, or the loss is no number.
     """
     template = load_template(options.template, options.answer)
     if template.answer not in ("label", "explanation"):
@@ -147,28 +135,15 @@ def train_generative_model(
     model, tokenizer = load_to_train(pairs, options, "language")
     require_packing(model, options.model_name())
     question = make_question(
-        tokenizer, model, template, options.max_length or 4_096, options.max_prompt_tokens,
+        tokenizer, model, template, options.max_length, options.max_prompt_tokens,
         options.max_answer_tokens,
     )  # fmt: skip
-    data, validation = (
+    parts = [
         tokenise(part, tokenizer, question, options.seed)
         for part in hold_back(pairs, options.validation, options.seed)
-    )
-    trained = train(
-        PackedSFTTrainer, model, tokenizer, options, data, validation, folder, "language"
-    )
-    if not is_main_process():
-        return None
-    # Two models side by side may not fit.
-    del model
-    model, tokenizer = load_trained(trained.folder, options, "language")
-    made = GenerativeModel(
-        model, tokenizer, question, name=name,
-        prompts=training_prompts_of(pairs) | prompts_of(options.model_name()),
-        training=trained.record, adapter=kept_adapter(options, trained.folder),
-    )  # fmt: skip
-    made.report = trained.report
-    return made
+    ]
+    made = train(PackedSFTTrainer, model, tokenizer, options, parts, pairs, folder, "language")
+    return made and GenerativeModel(made.model, made.tokenizer, question, name=name, **made.about)
 
 
 def options_of(values: Mapping[str, Any], where: str) -> GenerativeTraining:
@@ -180,7 +155,8 @@ def train_rater(
     name: str, options: Mapping[str, Any], pairs: pa.Table, folder: Path, seed: int, where: str
 ) -> GenerativeModel:
     """Train the kind `generative` inside cross-validation; the fold's seed joins the config's."""
-    made = train_generative_model(pairs, options_of({"seed": seed, **options}, where), folder, name)
+    ready = options_of({"seed": seed, **options}, where)
+    made = train_generative_model(pairs, ready, folder, name)
     assert made is not None
-    made.report({})
+    ready.report({})
     return made

@@ -20,7 +20,6 @@ from litbench.errors import ConfigError
 from litbench.models.backbone import Pooling, collate, is_packed, rewards_of, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of
-from litbench.models.throughput import count_parameters
 from litbench.raters import ScoreRater
 
 _DEFAULT_MAX_LENGTH = 2_048
@@ -169,7 +168,7 @@ class RewardModel(ScoreRater):
     def notes(self) -> dict[str, Any]:
         """Number of weights, stories cut so far, and the form where LitBench chose it."""
         found: dict[str, Any] = {
-            "parameters": count_parameters(self.model),
+            "parameters": self.model.num_parameters(),
             "stories_cut": self.stories_cut,
         }
         if self.is_foreign:

@@ -7,17 +7,14 @@ mean over its pairs, by their weights.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import torch
 from torch.nn.functional import logsigmoid
 from trl import RewardConfig, RewardTrainer
 
-from litbench.errors import DataError
 from litbench.models.backbone import is_packed, rewards_of
-from litbench.models.folder import prompts_of
 from litbench.models.input_format import encode_stories, is_encoder, prepare_tokenizer
 from litbench.models.packing import PairCollator
 from litbench.models.reward import RewardModel
@@ -26,15 +23,11 @@ from litbench.models.training import (
     TokenisedPairs,
     TrainingOptions,
     hold_back,
-    is_main_process,
-    kept_adapter,
-    key,
     load_to_train,
-    load_trained,
+    option,
     read_options,
     train,
 )
-from litbench.raters import training_prompts_of
 from litbench.records import numbers_of_pairs, pair_weights
 
 
@@ -42,12 +35,7 @@ from litbench.records import numbers_of_pairs, pair_weights
 class RewardTraining(TrainingOptions, RewardConfig):  # type: ignore[misc]
     """Keys of training a reward model; see `--help`."""
 
-    max_length: int | None = key(2_048, "Most tokens of prompt and story; longer stories are cut.")
-    margin: Literal["column", "votes", "none"] = key(
-        "column",
-        "By how much the chosen story should lead: the pairs' own column, the logarithm of the "
-        "ratio of their votes, or nothing.",
-    )
+    max_length: int = option(2_048, "Most tokens; ends of longer stories are cut.")
 
 
 class PackedRewardTrainer(PairTrainer, RewardTrainer):  # type: ignore[misc]
@@ -76,92 +64,69 @@ class PackedRewardTrainer(PairTrainer, RewardTrainer):  # type: ignore[misc]
         weight, margin = batch.pop("weight"), batch.pop("margin")
         rewards = rewards_of(model, batch, self.pooling)[:, 0]
         chosen, rejected = rewards.chunk(2)
-        loss = -logsigmoid(chosen - rejected - margin)
+        lead = chosen - rejected
+        loss = -logsigmoid(lead - margin)
         if self.args.center_rewards_coefficient is not None:
             loss = loss + self.args.center_rewards_coefficient * (chosen + rejected) ** 2
         # Gradients of processes are averaged.
         loss = (loss * weight).sum() * self.accelerator.num_processes / num_items_in_batch
         with torch.no_grad():
-            lead = chosen - rejected
+            right = ((lead.sign() + 1) / 2).sum()
             tokens = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum()
-            sums = [lead.new_tensor(len(lead)), ((lead.sign() + 1) / 2).sum(), lead.sum()]
-            sums += [rewards.sum(), rewards.min(), rewards.max(), tokens]
+            sums = [lead.new_tensor(len(lead)), right, lead.sum(), rewards.sum() / 2]
+            sums += [rewards.min(), rewards.max(), tokens]
             mode = "train" if self.model.training else "eval"
             self._sums[mode].append(torch.stack([one.float() for one in sums]))
         return (loss, {"rewards": rewards}) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add trl's metrics over the pairs since the last line; ties count as half right."""
+        """Add trl's metrics, over pairs and not over micro-batches; a tie is half right."""
         mode = "train" if self.model.training else "eval"
-        if self._sums[mode]:
+        if rows := self._sums[mode]:
             # Waits for the device, and only here.
-            mine = torch.stack(self._sums[mode])
-            lows, highs = mine[:, 4].min(), mine[:, 5].max()
-            summed = torch.stack([*mine.sum(0)[[0, 1, 2, 3, 6]], lows, highs])
-            every = self.accelerator.gather(summed[None]).double().cpu()
-            pairs, right, lead, reward, tokens = every[:, :5].sum(0).tolist()
+            means = self.accelerator.gather(torch.stack(rows).mean(0)[None]).mean(0).tolist()
+            pairs, right, lead, reward, low, high, tokens = means
             if mode == "train":
-                self._total_train_tokens += int(tokens)
-            found = {
-                "accuracy": right / pairs,
-                "margin": lead / pairs,
-                "mean_reward": reward / pairs / 2,
-                "min_reward": every[:, 5].min().item(),
-                "max_reward": every[:, 6].max().item(),
-                "num_tokens": self._total_train_tokens,
+                self._total_train_tokens += round(
+                    tokens * len(rows) * self.accelerator.num_processes
+                )
+            self._metrics[mode] |= {
+                "accuracy": [right / pairs],
+                "margin": [lead / pairs],
+                "mean_reward": [reward / pairs],
+                "min_reward": [low],
+                "max_reward": [high],
+                "num_tokens": [self._total_train_tokens],
             }
-            self._metrics[mode] |= {name: [value] for name, value in found.items()}
-            self._sums[mode] = []
+            rows.clear()
         super().log(logs, start_time)
 
 
-def margins(pairs: pa.Table, margin: str) -> np.ndarray:
-    """Margin of every pair; float64, shape (n,).
-
-    Raises:
-        DataError: a column that it needs has nulls, or values that are not finite.
-    """
-    if margin == "column":
-        return numbers_of_pairs(pairs, "margin", 0.0)
-    if margin == "none":
-        return np.zeros(pairs.num_rows)
-    sides = [pairs["chosen_score"], pairs["rejected_score"]]
-    if any(side.null_count for side in sides):
-        raise DataError(
-            "margin: votes needs the votes of both stories, and columns chosen_score and "
-            "rejected_score have nulls: take pairs with votes, or another value"
-        )
-    # A story starts with its author's own vote; what fell below counts as that.
-    chosen, rejected = (np.maximum(side.to_numpy().astype(np.float64), 1.0) for side in sides)
-    ratio: np.ndarray = np.log(chosen / rejected)
-    return ratio
-
-
-def tokenise(
-    pairs: pa.Table, tokenizer: Any, options: RewardTraining
-) -> TokenisedPairs:
-    """Turn pairs into token ids; ends of stories are cut, and pairs without a difference rejected."""
+def tokenise(pairs: pa.Table, tokenizer: Any) -> TokenisedPairs:
+    """Turn pairs into token ids; ends of long stories are cut."""
     prompts = pairs["prompt"].to_pylist()
     chosen, rejected = (
         encode_stories(tokenizer, prompts, pairs[side].to_pylist())
         for side in ("chosen", "rejected")
     )
-    cut = [one or other for one, other in zip(chosen.cut, rejected.cut, strict=True)]
-    columns = (
-        pairs["pair_id"].to_pylist(), chosen.ids, rejected.ids, pair_weights(pairs).tolist(),
-        margins(pairs, options.margin).tolist(),
-    )  # fmt: skip
-    names = ("pair_id", "chosen_ids", "rejected_ids", "weight", "margin")
+    columns = {
+        "pair_id": pairs["pair_id"].to_pylist(),
+        "chosen_ids": chosen.ids,
+        "rejected_ids": rejected.ids,
+        "weight": pair_weights(pairs).tolist(),
+        "margin": numbers_of_pairs(pairs, "margin", 0.0).tolist(),
+        "length": [len(a) + len(b) for a, b in zip(chosen.ids, rejected.ids, strict=True)],
+    }
     rows, unused, shortened = [], [], 0
-    for place, values in enumerate(zip(*columns, strict=True)):
-        row = dict(zip(names, values, strict=True))
+    for place, values in enumerate(zip(*columns.values(), strict=True)):
+        row, cut = dict(zip(columns, values, strict=True)), chosen.cut[place] or rejected.cut[place]
         if row["chosen_ids"] == row["rejected_ids"]:
             # They would get equal rewards whatever is learned.
-            reason = "both stories are the same tokens" + (" once cut" if cut[place] else "")
+            reason = "both stories are the same tokens" + (" once cut" if cut else "")
             unused.append({"pair_id": row["pair_id"], "reason": reason})
-            continue
-        shortened += cut[place]
-        rows.append({**row, "length": len(row["chosen_ids"]) + len(row["rejected_ids"])})
+        else:
+            rows.append(row)
+            shortened += cut
     return TokenisedPairs.make(rows, unused, shortened)
 
 
@@ -180,31 +145,20 @@ def train_reward_model(
         The trained model, not saved; None on every process but the first.
 
     Raises:
-        DataError: no pairs, or columns that the options need have nulls.
-        ModelError: the model cannot be loaded, or the loss is no number or does not move.
+        DataError: no pairs, or margins or weights have nulls.
+        ModelError: the model cannot be loaded, or the loss is no number.
     """
     model, tokenizer = load_to_train(pairs, options, "reward")
-    prepare_tokenizer(tokenizer, model, options.max_length or 2_048)
-    data, validation = (
-        tokenise(part, tokenizer, options)
+    prepare_tokenizer(tokenizer, model, options.max_length)
+    parts = [
+        tokenise(part, tokenizer)
         for part in hold_back(pairs, options.validation, options.seed)
-    )
-    trained = train(
-        PackedRewardTrainer, model, tokenizer, options, data, validation, folder, "reward",
+    ]
+    made = train(
+        PackedRewardTrainer, model, tokenizer, options, parts, pairs, folder, "reward",
         pooling="first" if is_encoder(model) else "last", packed=is_packed(model),
     )  # fmt: skip
-    if not is_main_process():
-        return None
-    # Two models side by side may not fit.
-    del model
-    model, tokenizer = load_trained(trained.folder, options, "reward")
-    made = RewardModel(
-        model, tokenizer, name=name,
-        prompts=training_prompts_of(pairs) | prompts_of(options.model_name()),
-        training=trained.record, adapter=kept_adapter(options, trained.folder),
-    )  # fmt: skip
-    made.report = trained.report
-    return made
+    return made and RewardModel(made.model, made.tokenizer, name=name, **made.about)
 
 
 def options_of(values: Mapping[str, Any], where: str) -> RewardTraining:
@@ -216,7 +170,8 @@ def train_rater(
     name: str, options: Mapping[str, Any], pairs: pa.Table, folder: Path, seed: int, where: str
 ) -> RewardModel:
     """Train the kind `reward` inside cross-validation; the fold's seed joins the config's."""
-    made = train_reward_model(pairs, options_of({"seed": seed, **options}, where), folder, name)
+    ready = options_of({"seed": seed, **options}, where)
+    made = train_reward_model(pairs, ready, folder, name)
     assert made is not None
-    made.report({})
+    ready.report({})
     return made
