@@ -72,11 +72,10 @@ from litbench.models.embeddings import WORDS, Embedding, EmbeddingOptions, WordE
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.records import pair_weights, prompt_keys
-from litbench.report.preferences_page import draw_units, pairs_to_read, render_preferences
+from litbench.report.pages import pairs_to_read, write_preferences
 from litbench.text import digest
 
 _LONGER = "the longer story"
-_SHOWN_PAIRS = 3
 # Of the prompts, that decide when the training of an autoencoder stops.
 _VALIDATION_SHARE = 0.1
 
@@ -430,10 +429,6 @@ def main(config: Config) -> None:
     artifact.write("units.parquet", lambda path: pq.write_table(table, path))
     text = preferences_text(study) + "\n"
     artifact.write("preferences.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    panel = draw_units(study)
-    if panel is not None:
-        for file, write in panel.drawing.files("coefficients").items():
-            artifact.write(file, write)
     artifact.counts = {
         "pairs": len(keys),
         "prompts": len(set(keys)),
@@ -443,19 +438,17 @@ def main(config: Config) -> None:
         "asked": asked,
     }
     prompts = pairs.table["prompt"].to_pylist()
-    page = render_preferences(
+    write_preferences(
+        artifact,
+        study,
         title=config.title,
-        study=study,
-        panel=panel,
         examples={
-            unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit, _SHOWN_PAIRS)
+            unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit)
             for unit in active
         },
-        embedding_notes=embedding.notes,
+        notes=embedding.notes,
         label_sources=pairs.table["label_source"].to_pylist(),
-        manifests={"preferences": artifact.made_of()},
     )
-    artifact.write("preferences.html", lambda path: path.write_text(page, encoding="utf-8"))
     print(f"{text}page: {page_path}")
     if asked.get("errors"):
         # Without a manifest the next run asks for what failed, and for nothing else.

@@ -1,5 +1,6 @@
 """Comparisons of raters: paired on the same pairs, against a reference named beforehand."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,24 @@ def compare_all(
     return [
         Comparison(name, reference, interval, p, p_holm)
         for name, (interval, p), p_holm in zip(names, results, adjusted, strict=True)
+    ]
+
+
+def compare_pairs(
+    credits: Mapping[str, np.ndarray], clusters: Sequence[Any] | np.ndarray
+) -> list[Comparison]:
+    """Compare every rater with every later one, Holm-corrected together.
+
+    Args:
+        credits: per-pair credit by rater; shape (n,) each.
+        clusters: prompt of each pair; shape (n,).
+    """
+    pairs = list(itertools.combinations(credits, 2))
+    results = [paired_difference(credits[one], credits[other], clusters) for one, other in pairs]
+    adjusted = holm([p for _, p in results])
+    return [
+        Comparison(one, other, interval, p, p_holm)
+        for (one, other), (interval, p), p_holm in zip(pairs, results, adjusted, strict=True)
     ]
 
 
