@@ -134,7 +134,6 @@ def main(config: Config) -> None:
             f"template {template.name} asks for a {template.answer}: give one whose answer is "
             "explanation, such as rationale"
         )
-    config.traffic.check()
     price = price_of(config.model, load_prices(config.prices))
     folder = local_folder(config.model)
     artifact = Artifact(
