@@ -32,7 +32,6 @@ from litbench.artifact import (
     Artifact,
     fingerprint,
     read_json_part,
-    without_runtime_keys,
     write_json_part,
 )
 from litbench.config import run_program
@@ -359,7 +358,7 @@ def finish(
         second=second,
         counts=artifact.counts,
         panels=panels,
-        manifests={"best_of_n": json.dumps(without_runtime_keys(artifact.as_manifest()), indent=2)},
+        manifests={"best_of_n": json.dumps(artifact.as_manifest(), indent=2)},
     )
     artifact.write("best_of_n.html", lambda path: path.write_text(page, encoding="utf-8"))
     artifact.finish()

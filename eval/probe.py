@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from litbench.artifact import Artifact, without_runtime_keys
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds, connected_prompts
 from litbench.errors import ConfigError
@@ -215,7 +215,7 @@ def main(config: Config) -> None:
         panels=panels,
         pairs=pairs,
         trained_on=trained_on,
-        manifests={"probes": json.dumps(without_runtime_keys(artifact.as_manifest()), indent=2)},
+        manifests={"probes": json.dumps(artifact.as_manifest(), indent=2)},
     )
     artifact.write("probes.html", lambda path: path.write_text(page, encoding="utf-8"))
     artifact.finish()

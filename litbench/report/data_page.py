@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from litbench.artifact import without_runtime_keys
 from litbench.errors import DataError
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, render
@@ -241,7 +240,7 @@ def render_data_report(
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.
     """
-    shown = {} if manifest is None else without_runtime_keys(manifest)
+    shown = manifest or {}
     counts = shown.get("counts", {})
     funnel = counts.get("funnel", [])
     finished = shown.get("finished_utc")

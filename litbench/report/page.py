@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import without_runtime_keys
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.comparisons import Change
 from litbench.metrics.leaderboard import LeaderboardRow
@@ -191,9 +190,6 @@ def render_report(
     facts = PairFacts.of(pairs)
     wider = None if before_symmetry is None else _known(PairFacts.of(before_symmetry).difference)
     differences = _known(facts.difference)
-    evaluation_manifest = without_runtime_keys(evaluation_manifest)
-    if pairs_manifest is not None:
-        pairs_manifest = without_runtime_keys(pairs_manifest)
     counts = (pairs_manifest or {}).get("counts", {})
     buckets = (pairs_manifest or {}).get("config", {}).get("symmetry_buckets") or 60
     plots = _distributions(pairs)
