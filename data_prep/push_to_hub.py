@@ -298,7 +298,7 @@ def main(config: Config) -> None:
     address = replace_files(
         config.repository,
         {file.relative_to(config.out).as_posix(): file for file in files},
-        "data set",
+        "dataset",
         private=config.private,
         is_ours=lambda name: re.fullmatch(r"data/[^/]+\.parquet", name) is not None,
     )

@@ -51,7 +51,7 @@ def check_push(options: HubOptions, adapter_base: str | None) -> None:
         return
     if options.hub_model_id is None:
         raise ConfigError("push_to_hub needs hub_model_id: give it as owner/name")
-    parsed = parse_name(options.hub_model_id, "model")
+    parsed = parse_name(options.hub_model_id)
     if str(parsed) != parsed.repository:
         raise ConfigError(f"hub_model_id is '{options.hub_model_id}': give owner/name and no more")
     if adapter_base is not None and _is_local(adapter_base):
