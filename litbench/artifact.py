@@ -145,6 +145,12 @@ def read_part(path: Path, read: Callable[[Path], T]) -> T | None:
     return read(path) if is_whole else None
 
 
+def as_json(content: Any) -> Any:
+    """Plain values with "inf", "-inf" and "nan" in place of the numbers that JSON does not know."""
+    text = json.dumps(as_plain(content))
+    return json.loads(text, parse_constant=lambda name: str(float(name)))
+
+
 def write_json(content: Any, path: Path) -> None:
     """Write JSON, indented, in place of what was there."""
     text = json.dumps(as_plain(content), indent=2, ensure_ascii=False) + "\n"
@@ -281,7 +287,7 @@ class Artifact:
         return json.dumps(made_of, indent=2)
 
     def as_manifest(self) -> dict[str, Any]:
-        """The manifest as things stand; numbers that are not finite are "inf", "-inf" or "nan"."""
+        """The manifest as things stand."""
         content = {
             **self._program,
             "fingerprint": self.fingerprint,
@@ -293,6 +299,4 @@ class Artifact:
             "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 2),
         }
-        text = json.dumps(as_plain(content))
-        manifest: dict[str, Any] = json.loads(text, parse_constant=lambda name: str(float(name)))
-        return manifest
+        return dict(as_json(content))
