@@ -260,7 +260,8 @@ def clear_exit() -> Iterator[None]:
         raise SystemExit(141) from None
     except Exception as error:
         # Libraries raise a full disk under many types, and messages of several lines.
-        if not isinstance(error, LitBenchError) and os.strerror(errno.ENOSPC) not in str(error):
+        is_clear = isinstance(error, LitBenchError | UnicodeDecodeError)
+        if not is_clear and os.strerror(errno.ENOSPC) not in str(error):
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
