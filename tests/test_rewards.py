@@ -159,13 +159,6 @@ def test_an_empty_completion_gets_the_lowest(scaling: Any) -> None:
 
 
 @pytest.mark.parametrize("scaling", ["raw", "rank"])
-def test_the_lowest_reward_of_a_lone_completion_is_below_all_others(scaling: Any) -> None:
-    """Where processes split the groups; a rater's rewards may all be far below zero."""
-    shaping = RewardShaping(scaling=scaling, shortest=2, longest=9)
-    found = PolicyReward(Stars(per_word=-50), shaping)(["p", "p", "q"], [words(5), words(8), ""])
-    assert found[2] < min(found[:2])
-
-
 def test_a_reward_that_is_not_finite_is_none_and_never_all_of_them() -> None:
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", penalty=0))
     assert reward(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, None, 1.0]
