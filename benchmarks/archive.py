@@ -35,28 +35,18 @@ FIRST_SECOND = 1_577_836_800  # 2020 begins
 UNREAD = {f"field_number_{number}": None for number in range(34)}
 
 
-class Soup:
-    """Invented words with the frequencies of a language, joined to texts."""
-
-    def __init__(self) -> None:
-        source = random.Random(0)
-        words = [
-            "".join(source.choices("etaoinshrdlu", k=source.randint(2, 9))) for _ in range(9_999)
-        ]
-        # What real texts hold beside words: paragraphs, quotes to be escaped, other scripts.
-        for place in range(20, len(words), 40):
-            words[place] += source.choice([",", ".\n\n", '."\n\n"', "\u2019s", " &amp;"])
-        self._words = np.array(words, dtype=object)
-        self._upto = np.cumsum(1 / np.arange(1, len(words) + 1))
-        self._draw = np.random.default_rng(0)
-
-    def text(self, n_words: int) -> str:
-        """A text of so many words."""
-        places = np.searchsorted(self._upto, self._draw.random(n_words) * self._upto[-1])
-        return " ".join(self._words[places])
+def soup() -> Callable[[int], str]:
+    """A function that invents a text of so many words, with the frequencies of a language."""
+    source, draw = random.Random(0), np.random.default_rng(0)
+    words = ["".join(source.choices("etaoinshrdlu", k=source.randint(2, 9))) for _ in range(9_999)]
+    # What real texts hold beside words: paragraphs, quotes to be escaped, other scripts.
+    for place in range(20, len(words), 40):
+        words[place] += source.choice([",", ".\n\n", '."\n\n"', "\u2019s", " &amp;"])
+    known, upto = np.array(words, dtype=object), np.cumsum(1 / np.arange(1, len(words) + 1))
+    return lambda n: " ".join(known[np.searchsorted(upto, draw.random(n) * upto[-1])])
 
 
-def invent_submissions(posts: int, soup: Soup) -> Iterator[dict[str, Any]]:
+def invent_submissions(posts: int, text: Callable[[int], str]) -> Iterator[dict[str, Any]]:
     """Every tenth post is of the subreddit."""
     for place in range(posts):
         wanted = place % 10 == 0
@@ -67,12 +57,12 @@ def invent_submissions(posts: int, soup: Soup) -> Iterator[dict[str, Any]]:
             "link_flair_text": "Writing Prompt" if wanted else None, "over_18": False,
             "retrieved_on": created + 10**6, "score": 3, "selftext": "",
             "subreddit": "WritingPrompts" if wanted else "AskReddit",
-            "title": ("[WP] " if wanted else "") + soup.text(25),
+            "title": ("[WP] " if wanted else "") + text(25),
         }  # fmt: skip
 
 
 def invent_comments(
-    megabytes: float, share: float, posts: int, soup: Soup
+    megabytes: float, share: float, posts: int, text: Callable[[int], str]
 ) -> Iterator[dict[str, Any]]:
     """Comments until their JSON is about so large; a share of them is of the subreddit."""
     source = random.Random(0)
@@ -83,7 +73,7 @@ def invent_comments(
         wanted = source.random() < share
         # Of ten comments in the subreddit four are stories.
         story = wanted and source.random() < 0.4
-        body = soup.text(min(int(source.lognormvariate(6.1 if story else 3.2, 0.7)) + 3, 4_000))
+        body = text(min(int(source.lognormvariate(6.1 if story else 3.2, 0.7)) + 3, 4_000))
         written += len(body) + 1_050
         post = source.randrange(posts // 10) * 10 + (0 if wanted else 1 + source.randrange(9))
         link = "t3_" + np.base_repr(10**9 + post, 36).lower()
@@ -150,9 +140,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         submissions, comments = folder / "RS_2020-01.zst", folder / "RC_2020-01.zst"
-        soup, posts = Soup(), max(int(given.megabytes * 80), 100)
-        write_dump(invent_submissions(posts, soup), submissions)
-        rows = invent_comments(given.megabytes, given.share, posts, soup)
+        text, posts = soup(), max(int(given.megabytes * 80), 100)
+        write_dump(invent_submissions(posts, text), submissions)
+        rows = invent_comments(given.megabytes, given.share, posts, text)
         found: dict[str, float] = {"share": given.share, "comments": write_dump(rows, comments)}
         ways: dict[str, Callable[[], int]] = {
             "json_loop": lambda: loop_with_json(comments),
