@@ -23,7 +23,7 @@ from litbench.errors import DataError
 from litbench.metrics.leaderboard import leaderboard
 from litbench.raters import LengthRater, judge_pairs
 from litbench.report import figures
-from litbench.report.data_page import Split, flatten, read_examples, read_splits, render_data_report
+from litbench.report.data_page import Split, read_examples, read_splits, render_data_report
 from litbench.tables import write_table
 from litbench.text import prompt_key
 
@@ -198,14 +198,6 @@ def test_pruning_to_symmetry_leaves_mirrored_buckets(
         assert (narrow == narrow[::-1]).all()
         assert (narrow == np.minimum(wide, wide[::-1])).all(), "these are the buckets it used"
         assert (wide != wide[::-1]).any()
-
-
-def test_no_story_is_read(random_pairs: Callable[..., pa.Table], tmp_path: Path) -> None:
-    pairs = random_pairs()
-    pq.write_table(pairs, tmp_path / "whole.parquet")
-    pq.write_table(pairs.drop_columns(["chosen", "rejected"]), tmp_path / "keys.parquet")
-    whole, keys = (read_splits(tmp_path / f"{name}.parquet") for name in ("whole", "keys"))
-    assert repr(whole) == repr(keys)
 
 
 # What is shown --------------------------------------------------------------------------------
@@ -435,17 +427,6 @@ def test_a_row_that_is_no_example_is_named(tmp_path: Path) -> None:
     assert len(read_examples(path)["a"]) == 5
 
 
-def test_counts_of_any_program_become_rows() -> None:
-    counts = {
-        "pairs": 3, "rejected_rows": {"a_b: c": 1, "deep": {"x": 2}}, "rows": [1], "lengths": {},
-        "read_from_utc": 1_600_000_000,
-    }  # fmt: skip
-    assert flatten(counts, skip=("lengths",)) == [
-        ("pairs", 3), ("rejected rows: a_b: c", 1), ("rejected rows: deep: x", 2),
-        ("read from utc", "2020-09-13T12:26:40"),
-    ]  # fmt: skip
-
-
 # The program ----------------------------------------------------------------------------------
 
 
@@ -537,19 +518,3 @@ def test_files_of_another_run_are_refused_or_left_out(
     write_table(table.take(pa.array([0] * table.num_rows)), pairs / "pairs.parquet")
     with pytest.raises(DataError, match=r"pairs.parquet is not the file .*make the product again"):
         program.main(config)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_folder_of_pairs_alone_is_enough(
-    artifact: Callable[..., Path], load_program: Callable[[str], Any], tmp_path: Path
-) -> None:
-    program = load_program(PROGRAM)
-    pairs = artifact()
-    for path in pairs.iterdir():
-        if path.name != "pairs.parquet":
-            path.unlink()
-    program.main(program.Config(pairs=pairs, out=tmp_path / "out"))
-    page = (tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")
-    assert "200 pairs of" in page
-    with pytest.raises(DataError, match=r"there is no file .*pairs\.parquet"):
-        program.main(program.Config(pairs=tmp_path / "nowhere", out=tmp_path / "out"))

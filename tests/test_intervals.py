@@ -39,12 +39,6 @@ def test_the_jackknife_error_is_cv3() -> None:
     assert (estimate.n, estimate.clusters) == (6, 3)
 
 
-def test_with_one_pair_per_prompt_the_error_is_the_textbook_one() -> None:
-    values = np.array([1.0, 0.0, 0.0, 1.0, 1.0])
-    textbook = values.std(ddof=1) / math.sqrt(5)
-    assert clustered_mean(values, list("abcde")).error == pytest.approx(textbook)
-
-
 def test_the_interval_is_symmetric_on_the_logit_scale_with_effective_degrees_of_freedom() -> None:
     interval = jackknife_interval(VALUES, CLUSTERS)
     assert interval.effective_clusters == pytest.approx(36 / (4 + 1 + 9))
@@ -57,23 +51,9 @@ def test_the_interval_is_symmetric_on_the_logit_scale_with_effective_degrees_of_
     assert 4.303 < quantile < 12.706
 
 
-def test_equal_prompts_take_the_t_table() -> None:
-    # Eleven prompts of one pair: 10 degrees of freedom, 2.228 in the table.
-    values = np.array([1.0] * 7 + [0.0] * 4)
-    interval = jackknife_interval(values, range(11))
-    error = values.std(ddof=1) / math.sqrt(11)
-    half = 2.228 * error / (7 / 11 * 4 / 11)
-    assert interval.high == pytest.approx(1 / (1 + math.exp(-math.log(7 / 4) - half)), abs=1e-4)
-    assert interval.low == pytest.approx(1 / (1 + math.exp(-math.log(7 / 4) + half)), abs=1e-4)
-
-
 @pytest.mark.parametrize(("sizes", "worth"), [([3, 3, 3], 3.0), ([1], 1.0), ([8, 1, 1], 100 / 66)])
 def test_effective_clusters_by_hand(sizes: list[int], worth: float) -> None:
     assert effective_clusters(np.array(sizes)) == pytest.approx(worth)
-
-
-def test_no_clusters_are_worth_nothing() -> None:
-    assert effective_clusters(np.array([])) == 0.0
 
 
 @given(samples())
@@ -101,12 +81,6 @@ def test_one_prompt_has_a_mean_but_no_bounds() -> None:
     assert interval.mean == pytest.approx(2 / 3)
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
-
-
-def test_no_pairs_have_no_mean() -> None:
-    interval = jackknife_interval(np.array([]), [])
-    assert math.isnan(interval.mean)
-    assert (interval.n, interval.clusters, interval.effective_clusters) == (0, 0, 0.0)
 
 
 @given(samples())
@@ -152,13 +126,6 @@ def test_copies_of_pairs_within_their_prompts_add_no_certainty(
     many = jackknife_interval(np.tile(values, copies), np.tile(clusters, copies))
     assert (many.low, many.high) == (pytest.approx(once.low), pytest.approx(once.high))
     assert many.n == copies * once.n
-
-
-def test_copies_of_prompts_do_add_certainty() -> None:
-    once = jackknife_interval(VALUES, CLUSTERS)
-    names = [f"{name}{copy}" for copy in range(4) for name in CLUSTERS]
-    many = jackknife_interval(np.tile(VALUES, 4), names)
-    assert many.high - many.low < once.high - once.low
 
 
 def test_pairs_that_agree_within_prompts_widen_the_interval() -> None:

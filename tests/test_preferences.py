@@ -1,14 +1,12 @@
 """Sparse units of differences: found again, odd, reproducible; figures and questions about them."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from litbench.errors import ConfigError, ModelError
+from litbench.errors import ModelError
 from litbench.judges.interpreting import (
     InterpretingOptions,
     choose_pairs,
@@ -18,7 +16,7 @@ from litbench.judges.interpreting import (
     read_more,
     verify_question,
 )
-from litbench.metrics.comparisons import benjamini_hochberg, holm, paired_difference
+from litbench.metrics.comparisons import benjamini_hochberg
 from litbench.metrics.preferences import (
     agreement_rows,
     coefficient_intervals,
@@ -30,9 +28,7 @@ from litbench.metrics.preferences import (
 )
 from litbench.models import autoencoder
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
-from litbench.models.features import FeatureOptions, feature_matrix, fit_features
 from litbench.models.linear_preference import choose_strength, fit_linear_preference, logistic
-from litbench.records import prompt_keys
 
 QUICK = AutoencoderOptions(units=12, active=2, prefixes=[4, 12], epochs=30, learning_rate=1e-2)
 
@@ -112,17 +108,6 @@ def test_neither_signs_nor_torch_s_state_change_the_fit(fitted) -> None:
     assert not np.allclose(third.decoder, model.decoder, atol=1e-3)
 
 
-def test_the_best_epoch_is_kept() -> None:
-    # The units overfit twenty examples at once, so the loss on others rises again.
-    draw = np.random.default_rng(0)
-    train, held = draw.normal(size=(20, 16)), draw.normal(size=(40, 16))
-    options = AutoencoderOptions(units=16, active=2, prefixes=[16], epochs=40, learning_rate=0.05)
-    model = fit_autoencoder(train, held, options, 0)
-    assert model.notes["epochs"] == model.notes["best_epoch"] + 10 < 40
-    shorter = AutoencoderOptions(**{**vars(options), "epochs": model.notes["best_epoch"]})
-    assert (fit_autoencoder(train, held, shorter, 0).encoder == model.encoder).all()
-
-
 def test_dead_units_are_revived(monkeypatch: pytest.MonkeyPatch) -> None:
     differences, _, _ = planted(1, 260)
     common = {"units": 12, "active": 1, "prefixes": [12], "epochs": 20, "learning_rate": 5e-3}
@@ -148,27 +133,6 @@ def test_the_saved_weights_are_safetensors_and_the_same(fitted, tmp_path: Path) 
     assert {path.name for path in tmp_path.iterdir()} == {
         "autoencoder.json", "autoencoder.safetensors",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"active": 40},
-        {"prefixes": [8, 16]},
-        {"prefixes": []},
-        {"units": 0},
-    ],
-)
-def test_options_that_cannot_be_trained_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="autoencoder"):
-        AutoencoderOptions(**change).check()  # type: ignore[arg-type]
-
-
-def test_the_paper_s_batch_stays_on_large_sets_and_small_ones_get_steps() -> None:
-    options = AutoencoderOptions()
-    assert options.batch_for(39_000) == 512
-    assert options.batch_for(2_600) == 64
-    assert options.batch_for(10) == 8
 
 
 def test_a_training_that_runs_away_is_an_error() -> None:
@@ -221,41 +185,6 @@ def test_a_pair_of_weight_two_is_the_pair_twice() -> None:
     assert choose_strength(both, noise, names, strengths, light) == 1.0
 
 
-def test_the_feature_model_and_the_linear_one_share_their_fit(
-    pair_table: Callable[..., pa.Table],
-) -> None:
-    draw = np.random.default_rng(0)
-    words = ["moon", "desk,", "river.", "lamp!", "“stone”", "cat"]
-
-    def story() -> str:
-        return " ".join(draw.choice(words, size=draw.integers(4, 60)))
-
-    pairs = pair_table(
-        [
-            {"prompt_id": f"p{k % 9}", "chosen": story() + " end.", "rejected": story()}
-            for k in range(60)
-        ]
-    )
-    model, same = (fit_features(pairs, FeatureOptions(c=c)) for c in ([0.01, 0.1], [0.1, 0.01]))
-    assert (model.coefficients == same.coefficients).all()
-    columns = (
-        feature_matrix(pairs["prompt"].to_pylist(), pairs[side].to_pylist())
-        for side in ("chosen", "rejected")
-    )
-    chosen, rejected = ((side - model.mean) / model.scale for side in columns)
-    toward, first = chosen - rejected, np.ones(60, dtype=bool)
-    keys = prompt_keys(pairs)
-    assert model.c == choose_strength(toward, first, keys, [0.01, 0.1])
-    assert np.allclose(model.coefficients, logistic(toward, first, model.c), atol=1e-8)
-
-
-def test_credit_of_both_orders_adds_up_to_one() -> None:
-    margins, first = np.array([0.3, -0.2, 0.0]), np.array([True, True, False])
-    assert (credits_of(margins, first) == [1, 0, 0.5]).all()
-    assert (credits_of(-margins, first) + credits_of(margins, first) == 1).all()
-    assert (credits_of(-margins, ~first) == credits_of(margins, first)).all()
-
-
 def test_agreement_is_split_by_length_and_compared_with_the_longer_story() -> None:
     words = np.array([5.0, -5.0] * 30)
     longer = credits_of(words, np.ones(60, dtype=bool))
@@ -271,19 +200,6 @@ def test_agreement_is_split_by_length_and_compared_with_the_longer_story() -> No
     assert rows[0].over_longer.mean == 0.5
     assert rows[1].over_longer is None
     assert math.isnan(rows[1].p_holm)
-
-
-def test_differences_to_the_longer_story_are_corrected_together() -> None:
-    draw = np.random.default_rng(3)
-    prompts = np.arange(120) % 15
-    credits = {
-        name: (draw.random(120) < share).astype(float)
-        for name, share in (("a", 0.65), ("b", 0.6), ("longer", 0.5))
-    }
-    rows = agreement_rows(credits, "longer", prompts, np.ones(120))
-    alone = [paired_difference(credits[n], credits["longer"], prompts)[1] for n in "ab"]
-    assert [row.p_holm for row in rows[:2]] == holm(alone)
-    assert max(row.p_holm for row in rows[:2]) > min(alone)
 
 
 def test_intervals_of_coefficients_cover() -> None:

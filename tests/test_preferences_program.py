@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from fake_openai import FakeOpenAI
 
@@ -206,29 +205,6 @@ def test_nothing_is_fitted_on_the_prompts_that_are_judged(
     assert (credits["units"] == pairs.first_chosen).all()
 
 
-def test_weights_of_pairs_reach_the_linear_models(
-    preferences: ModuleType, make: Any, pairs_file: Path, tmp_path: Path
-) -> None:
-    preferences.main(make())
-    table = pq.read_table(pairs_file)
-    place = table.schema.get_field_index("weight")
-    weights = pa.array([1.0 if k % 2 else 0.01 for k in range(table.num_rows)])
-    weighted = table.set_column(place, "weight", weights)
-    write_table(weighted.cast(table.schema), tmp_path / "weighted.parquet")
-    preferences.main(make(pairs=str(tmp_path / "weighted.parquet"), out=str(tmp_path / "weighted")))
-    one, other = (
-        json.loads((tmp_path / name / "preferences.json").read_text(encoding="utf-8"))
-        for name in ("out", "weighted")
-    )
-    # The autoencoder looks at no label, and so at no weight.
-    prevalence, coefficient = (
-        [{u["unit"]: get(u) for u in study["units"]} for study in (one, other)]
-        for get in (lambda u: u["prevalence"], lambda u: u["coefficient"]["mean"])
-    )
-    assert prevalence[0] == prevalence[1]
-    assert coefficient[0] != coefficient[1]
-
-
 def test_descriptions_are_asked_for_once_tested_and_escaped(
     preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,24 +230,6 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     page = (tmp_path / "out" / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "more moons &lt;script&gt;" in page
-
-
-def test_a_description_that_was_cut_off_is_none(
-    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asking = {"model": FakeOpenAI.model, "interpreting": {"tests": 1, "quiet_tests": 0}}
-    answer = "Quality: the stories with more moons, and fewer of the desks that stand in the way"
-    with FakeOpenAI(lambda _: answer, manners=lambda _: "length") as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        preferences.main(make(**asking))
-        # Nothing was described, so nothing is tested.
-        assert all("More: A" not in question for question in server.asked)
-    out = tmp_path / "out"
-    found = json.loads((out / "preferences.json").read_text(encoding="utf-8"))
-    assert all(unit["description"] is None for unit in found["units"])
-    counts = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["counts"]
-    assert counts["asked"]["not_described"] == len(found["units"])
 
 
 def test_a_killed_embedding_goes_on_and_ends_in_the_same_numbers(
@@ -336,23 +294,6 @@ def test_windows_are_averaged_or_cut_and_counted(
     expected = expected / expected.norm()
     assert np.allclose(cut.vectors[0], expected.numpy(), atol=1e-5)
     assert not np.allclose(whole.vectors, cut.vectors, atol=1e-3)
-
-
-def test_tokens_that_the_model_lacks_are_counted_once(tiny_model: Any, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer  # noqa: PLC0415
-
-    folder = tiny_model("bert")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    text = "lamp 月 stone \U0001f984 river " * 30
-    own = tokenizer(text, add_special_tokens=False)["input_ids"]
-    lacking = own.count(tokenizer.unk_token_id)
-    assert lacking > 0
-    for long_stories in ("windows", "cut"):
-        options = EmbeddingOptions(str(folder), max_tokens=24, long_stories=long_stories)
-        notes = embed([text], options, tmp_path).notes
-        assert notes["tokens"] + notes["tokens_cut"] == len(own)
-        if long_stories == "windows":
-            assert notes["unknown_tokens"] == round(lacking / len(own), 6)
 
 
 def test_embeddings_of_other_options_and_models_are_told_apart(

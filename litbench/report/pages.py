@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.artifact import Artifact
-from litbench.metrics.ablation import TRUTH, AblationStudy, Arm
+from litbench.metrics.ablation import TRUTH, AblationStudy, Arm, by_family, write_size
 from litbench.metrics.agreement import PairFacts, PairScores, pair_scores
 from litbench.metrics.best_of_n import Choice
 from litbench.metrics.comparisons import Change, compare_pairs
@@ -239,60 +239,58 @@ def render_report(
 
 
 def draw_ablation(study: AblationStudy) -> dict[str, Figure]:
-    """Agreement by amount of pairs on every test set (paper, Figure 6).
+    """Agreement by amount of pairs (paper, Figure 6) and by model size (Figure 5), by file name.
 
     With several variants each trained rater has a plot per test set, whose lines are the variants;
-    with one variant the lines are the raters.
-
-    Returns:
-        By a name that a file can have, headline tests first.
+    with one variant the lines are the raters. Sizes are those of families, on the headline's test.
     """
     tests = list(dict.fromkeys([*study.headline, *(test.name for test in study.tests)]))
-    trained = [arm for arm in study.arms if arm.variant is not None]
+    trained = [arm for arm in study.arms if arm.variant is not None and arm.equal]
     several = len({arm.variant for arm in trained}) > 1
-    panels: dict[str, Figure] = {}
+    drawn: list[tuple[str, str, dict[str, list[Arm]]]] = []
     for rater in study.trained_raters if several else [""]:
         arms: dict[str, list[Arm]] = {}
-        for arm in trained:
+        for arm in sorted(trained, key=lambda arm: arm.pairs_used or 0):
             if arm.rater == (rater or arm.rater):
                 arms.setdefault(str(arm.variant) if several else arm.rater, []).append(arm)
-        for test in tests:
+        drawn += [(rater or "pairs", test, arms) for test in tests]
+    families = by_family(study.arms, study.reference)
+    drawn += [("parameters", tests[0], families)] if families else []
+    panels = {}
+    for name, test, arms in drawn:
+        by_size = arms is families
+        lines = []
+        for key, own in arms.items():
+            points = [
+                (float((arm.parameters if by_size else arm.pairs_used) or 0), cell)
+                for arm in own
+                for cell in [study.cell(arm.name, test)]
+            ]
             # More than three bands hide each other.
-            lines = [
-                _line(study, name, own, test, len(arms) <= 3 or name == study.reference)
-                for name, own in arms.items()
-            ]
-            references = [
-                (short_name(arm.name), study.cell(arm.name, test).agreement.mean)
-                for arm in study.ready
-                if arm.family is None
-            ]
-            drawn = figures.curves(
-                lines, "training pairs", tick=figures.short_count, references=references
-            )
-            on = "random pairs by true quality" if test == TRUTH else f"tests of {short_name(test)}"
-            caption = (
-                "Line: mean over seeds. Band: 95 % interval, by test prompt; with many lines only "
-                f"that of {short_name(study.reference)}. Dots: seeds. Open mark: all pairs."
-            )
-            title = f"{short_name(rater) if rater else 'Agreement by training pairs'}, {on}"
-            name = f"ablation_{rater or 'pairs'}_{test}"
-            readable = re.sub(r"[^-\w]+", "-", name, flags=re.ASCII)[:80]
-            same = readable == name
-            key = name if same else f"{readable}-{digest(rater, test)[:8]}"
-            panels[key] = Figure(title, caption, drawn)
+            banded = by_size or len(arms) <= 3 or key == study.reference
+            found = [(at, cell.agreement, cell.seeds) for at, cell in points]
+            lines.append(Line(short_name(key), found, "band" if banded else "none"))
+        references = [
+            (short_name(arm.name), study.cell(arm.name, test).agreement.mean)
+            for arm in study.ready
+            if arm.family is None
+        ]
+        label, tick = ("parameters", write_size) if by_size else ("pairs", figures.short_count)
+        picture = figures.curves(lines, label, tick=tick, references=references)
+        on = "random pairs by true quality" if test == TRUTH else f"tests of {short_name(test)}"
+        caption = (
+            f"Raters trained here on {study.most_equal:,} pairs of {short_name(study.reference)}; "
+            "others as they are. Bars and bands: 95 % intervals, by test prompt."
+            if by_size
+            else "Line: mean over seeds. Band: 95 % interval, by test prompt; with many lines only "
+            f"that of {short_name(study.reference)}. Dots: seeds."
+        )
+        file = f"ablation_{name}_{test}"
+        readable = re.sub(r"[^-\w]+", "-", file, flags=re.ASCII)[:80]
+        file = file if readable == file else f"{readable}-{digest(name, test)[:8]}"
+        title = "Agreement by model size" if by_size else f"{short_name(name)}, {on}"
+        panels[file] = Figure(title, caption, picture)
     return panels
-
-
-def _line(study: AblationStudy, name: str, arms: Sequence[Arm], test: str, banded: bool) -> Line:
-    points, last = [], None
-    for arm in sorted(arms, key=lambda arm: arm.pairs_used or 0):
-        cell, used = study.cell(arm.name, test), float(arm.pairs_used or 0)
-        if arm.equal:
-            points.append((used, cell.agreement, cell.seeds))
-        if arm.natural:
-            last = used, cell.agreement
-    return Line(short_name(name), points, last, "band" if banded else "none")
 
 
 def write_ablation(
