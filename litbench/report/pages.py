@@ -441,7 +441,8 @@ def write_probes(
     raters = by_rater(results)
     # A row for every probe and strength, with the results of all raters.
     rows = list(zip(*raters.values(), strict=True))
-    effects = dict.fromkeys(row[0].effect for row in rows)
+    present = {row[0].effect for row in rows}
+    effects = [effect for effect in ("breaking", "preserving") if effect in present]
     write_page(
         artifact, "probes", draw_probes(results),
         title="LitBench: probes",
