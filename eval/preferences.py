@@ -147,8 +147,8 @@ class Pairs:
 
 def check(config: Config) -> None:
     """Refuse a config before the work begins."""
-    for options in (config.embedding, config.autoencoder, config.interpreting, config.traffic):
-        options.check()
+    config.embedding.check()
+    config.autoencoder.check()
     if config.repeats < 1 or config.folds < 2 or not config.c or min(config.c) <= 0:
         raise ConfigError(
             f"repeats is {config.repeats}, folds {config.folds} and c {config.c}: give at least 1 "
