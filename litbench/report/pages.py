@@ -59,17 +59,11 @@ def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dic
     prompts = pairs["prompt_id"].to_pylist()
     first_of = {prompts[row]: row for row in reversed(order)}
     picked = [row for row in order if first_of[prompts[row]] == row][:_EXAMPLES]
-    found = pairs.take(pa.array(picked, pa.int64())).to_pylist()
-    confidence = [max(p[row], 1 - p[row]) if p[row] != 0.5 else None for row in picked]
-    return [
-        {
-            **one,
-            "confidence": sure,
-            "chosen": shorten(one["chosen"], _MOST_LETTERS),
-            "rejected": shorten(one["rejected"], _MOST_LETTERS),
-        }
-        for one, sure in zip(found, confidence, strict=True)
-    ]
+    found: list[dict[str, Any]] = pairs.take(pa.array(picked, pa.int64())).to_pylist()
+    for one, row in zip(found, picked, strict=True):
+        one["confidence"] = max(p[row], 1 - p[row]) if p[row] != 0.5 else None
+        one |= {side: shorten(one[side], _MOST_LETTERS) for side in ("chosen", "rejected")}
+    return found
 
 
 def _misses(pairs: pa.Table, shown: Sequence[PairScores]) -> list[dict[str, Any]]:
@@ -88,9 +82,7 @@ def _misses(pairs: pa.Table, shown: Sequence[PairScores]) -> list[dict[str, Any]
 def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
     found = []
     for rater, parts in records.items():
-        models = [
-            part["notes"]["coefficients"] for part in parts if "coefficients" in part["notes"]
-        ]
+        models = [one["notes"]["coefficients"] for one in parts if "coefficients" in one["notes"]]
         if not models:
             continue
         rows = []
@@ -101,17 +93,13 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
         rows.sort(key=lambda row: -abs(row[1][0][0].mean))
         caption = (
             "Coefficients in log-odds per standard deviation. Right: readers preferred more of it. "
-            f"The {_SHOWN_COEFFICIENTS} largest of {len(rows)}"
+            f"The {_SHOWN_COEFFICIENTS} largest of {len(rows)}; mean and range over models."
         )
-        if len(models) > 1:
-            caption += f"; mean and range over {len(models)} models"
         drawn = figures.dots(
             [(name.replace("_", " "), cells) for name, cells in rows[:_SHOWN_COEFFICIENTS]],
             [rater], "log-odds per standard deviation", levels=[0],
         )  # fmt: skip
-        found.append(
-            Figure(f"Coefficients of {clean_name(rater)}", f"{caption}.", drawn, tall=True)
-        )
+        found.append(Figure(f"Coefficients of {clean_name(rater)}", caption, drawn, tall=True))
     return found
 
 
@@ -134,20 +122,13 @@ def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], st
         )
         found.append(Figure("Agreement by length gap", caption, drawn))
     elif gaps:
-        missing = (
-            "No plot by length gap: only one range of differences in length has 10 pairs or more."
-        )
-    calibrated = [row for row in rows if row.calibration is not None][:6]
-    lines = [
-        Line(
-            short_name(row.rater),
-            [(sure, interval, []) for sure, interval in row.calibration.bins],
-            spread="bars",
-        )
-        for row in calibrated
-        if row.calibration is not None
-    ]
-    if lines:
+        missing = "No plot by length gap: only one range of differences has 10 pairs or more."
+    calibrated = [(row.rater, row.calibration.bins) for row in rows if row.calibration][:6]
+    if calibrated:
+        lines = [
+            Line(short_name(name), [(sure, one, []) for sure, one in bins], spread="bars")
+            for name, bins in calibrated
+        ]
         drawn = figures.curves(lines, "confidence, max(p, 1 - p)", level=None)
         caption = "Dotted: perfect calibration. Bins of equal size."
         found.append(Figure("Reliability", caption, drawn))
@@ -297,21 +278,20 @@ def write_ablation(
     artifact: Artifact,
     study: AblationStudy,
     *,
-    title: str,
-    label_sources: Sequence[str],
-    variants: Mapping[str, Mapping[str, Any]],
-    training_pairs: Mapping[str, int],
     funnels: Mapping[str, Sequence[Mapping[str, Any]]],
+    **values: Any,
 ) -> None:
-    """Write ablation.html and its plots."""
+    """Write ablation.html and its plots.
+
+    Funnels are the steps by variant; further values are `title`, `label_sources` of the test pairs,
+    `variants` (their keys that differ) and `training_pairs` by variant.
+    """
     arms = study.matrices()[0][2]
     # The reference, not the best of several variants, which is the best in part by luck.
     arm = next(arm for arm in arms if arm.variant == study.reference)
     test = study.headline[0]
     write_page(
         artifact, "ablation", draw_ablation(study),
-        title=title,
-        label_sources=label_sources,
         study=study,
         arm=arm,
         cell=study.cell(arm.name, test),
@@ -323,12 +303,8 @@ def write_ablation(
         ],
         has_truth=TRUTH in study.headline,
         matrices=study.matrices(),
-        variants={
-            name: ", ".join(f"{key}: {value}" for key, value in keys.items()) or "the shared rules"
-            for name, keys in variants.items()
-        },
-        training_pairs=training_pairs,
         funnels={name: (steps, most_per_unit(steps)) for name, steps in funnels.items() if steps},
+        **values,
     )  # fmt: skip
 
 
@@ -339,34 +315,26 @@ def write_best_of_n(
     artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None
 ) -> None:
     """Write best_of_n.html and its plots; counts are those of the artifact."""
-    band = "Band: its 95 % interval, by prompt."
-    kinds = {
-        "gain": (
-            rater, 0.0, "gain in reward", "Gain for the rater that chooses",
-            f"Reward of the best of n over the mean of its prompt's stories; only rises. {band}",
-        ),
-        "second_gain": (
-            second, 0.0, "gain in its reward", "Gain for the second rater",
-            f"The same stories by its rewards. Where it stops rising, n is too large. {band}",
-        ),
-        "beats_random": (
-            second, 0.5, "share preferred", "The best of n against a random story",
-            f"How often the second rater prefers it to another story of the prompt. {band}",
-        ),
-        "words": (
-            rater, 1.0, "length, 1 = as the others", "Length",
-            f"Words of the best of n over the mean of the prompt's stories. {band}",
-        ),
-    }  # fmt: skip
+    kinds = [
+        ("gain", rater, 0.0, "gain in reward", "Gain for the rater that chooses",
+         "Reward of the best of n over the mean of its prompt's stories; it can only rise."),
+        ("second_gain", second, 0.0, "gain in its reward", "Gain for the second rater",
+         "The same stories by its rewards. Where it stops rising, n is too large."),
+        ("beats_random", second, 0.5, "share preferred", "The best of n against a random story",
+         "How often the second rater prefers it to another story of the prompt."),
+        ("words", rater, 1.0, "length, 1 = as the others", "Length",
+         "Words of the best of n over the mean of the prompt's stories."),
+    ]  # fmt: skip
     panels = {}
-    for key, (name, level, y_label, title, caption) in kinds.items():
+    for key, name, level, y_label, title, caption in kinds:
         known = [(one.n, getattr(one, key), ()) for one in choices if getattr(one, key) is not None]
         if name is not None and known:
             drawn = figures.curves(
                 [Line(short_name(name), known)], "n, stories chosen from",
                 y_label=y_label, level=level, tick="{:,.0f}".format,
             )  # fmt: skip
-            panels[f"best_of_n_{key}"] = Figure(title, caption, drawn)
+            about = f"{caption} Band: its 95 % interval, by prompt."
+            panels[f"best_of_n_{key}"] = Figure(title, about, drawn)
     trained_on = artifact.counts["trained_on"]
     write_page(
         artifact, "best_of_n", panels,
@@ -460,8 +428,6 @@ def write_probes(
 
 # Explanations ---------------------------------------------------------------------------------
 
-_GROUPS = {"subject": "What it talks of", "manner": "How it talks"}
-
 
 def examples_of(feature: str, found: Explanations, count: int = 3) -> list[dict[str, str]]:
     """A few explanations with a feature, of different prompts, drawn by a hash."""
@@ -529,34 +495,25 @@ def figure_8_latex(study: ExplanationStudy) -> str:
 
 
 def write_explanations(
-    artifact: Artifact,
-    study: ExplanationStudy,
-    found: Explanations,
-    *,
-    title: str,
-    label_sources: Sequence[str],
+    artifact: Artifact, study: ExplanationStudy, found: Explanations, **values: Any
 ) -> None:
-    """Write explanations.html and Figure 8."""
+    """Write explanations.html and Figure 8; values are `title` and `label_sources` of the pairs."""
     latex = figure_8_latex(study)
     artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     known = [one for one in study.overall if one.difference is not None]
     write_page(
         artifact, "explanations", {"figure8": draw_effects(study)},
-        title=title,
-        label_sources=label_sources,
         study=study,
         known=known,
         significant=sorted(
             (one for one in known if one.is_clear and one.difference),
             key=lambda one: -abs(one.difference.mean if one.difference else 0),
         ),
-        groups=[
-            (name, [one for one in study.overall if one.group == group])
-            for group, name in _GROUPS.items()
-        ],
+        groups={"What it talks of": "subject", "How it talks": "manner"},
         by_rater=study.by_rater if len(study.by_rater) > 1 else {},
         about={name: words.about for name, words in FEATURES.items()},
         examples={name: examples_of(name, found) for name in FEATURES},
+        **values,
     )  # fmt: skip
 
 
@@ -616,25 +573,18 @@ def draw_units(units: Sequence[UnitRow]) -> Figure | None:
     return Figure("Coefficients of the units", caption, drawn)
 
 
-def write_preferences(
-    artifact: Artifact,
-    study: PreferenceStudy,
-    *,
-    title: str,
-    examples: Mapping[int, Sequence[Mapping[str, Any]]],
-    notes: Mapping[str, Any],
-    label_sources: Sequence[str],
-) -> None:
-    """Write preferences.html and its plot."""
+def write_preferences(artifact: Artifact, study: PreferenceStudy, **values: Any) -> None:
+    """Write preferences.html and its plot.
+
+    Values are `title`, `label_sources` of the pairs, `examples` (`pairs_to_read` by unit) and
+    `notes` of the embeddings.
+    """
     write_page(
         artifact, "preferences", {"coefficients": draw_units(study.units)},
-        title=title,
-        label_sources=sorted(set(label_sources)),
         study=study,
         significant=[row for row in study.units if row.is_significant],
-        examples=examples,
         counted={row.unit: surface_label(row.surface) for row in study.units},
-        notes=notes,
+        **values,
     )  # fmt: skip
 
 
