@@ -211,24 +211,6 @@ def test_the_difference_by_hand():
     assert estimate.effective_clusters == pytest.approx(25 / 11)
 
 
-def test_strata_are_weighed_by_their_rarer_side():
-    credit = np.array([1.0, 0, 0, 0, 1, 1, 1, 0, 0, 0])
-    present = np.array([True, False, False, False, True, True, True, False, False, False])
-    strata = np.array([0] * 4 + [1] * 6)
-    estimate = stratified_difference(credit, present, strata, np.arange(10))
-    assert estimate.mean == pytest.approx(1.0)
-    credit[0] = 0.0
-    # 0 in the first stratum (weight 1 * 3 / 4), 1 in the second (3 * 3 / 6).
-    estimate = stratified_difference(credit, present, strata, np.arange(10))
-    assert estimate.mean == pytest.approx(1.5 / (0.75 + 1.5))
-    # A stratum in which it is always there has no say.
-    more = stratified_difference(
-        np.append(credit, [1.0] * 5), np.append(present, [True] * 5), np.append(strata, [2] * 5),
-        np.append(np.arange(10), np.arange(5)),
-    )  # fmt: skip
-    assert (more.mean, more.n) == (estimate.mean, 10)
-
-
 @pytest.mark.parametrize("rate", [0.5, 0.12])
 def test_shuffled_labels_leave_zero_inside_the_interval(rate):
     source = np.random.default_rng(3)

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from litbench.errors import ConfigError, ModelError
+from litbench.errors import ModelError
 from litbench.models.features import (
     FEATURES,
     FeatureModel,
     FeatureOptions,
-    feature_matrix,
     fit_features,
     surface_features,
 )
@@ -191,20 +190,6 @@ def test_strength_is_tuned_by_prompt(pair_table, invented):
     # The same rows under prompts that cut across the stories: now memory pays.
     leaky = [{**row, "prompt_id": f"p{place % 8}"} for place, row in enumerate(rows)]
     assert fit_features(pair_table(leaky), FeatureOptions(c=strengths)).c == max(strengths)
-
-
-def test_dropped_features_are_not_used(pair_table, comma_rows):
-    pairs = pair_table(comma_rows(100))
-    model = fit_features(pairs, FeatureOptions(drop=["commas", "log_words"]))
-    assert set(model.names) == set(FEATURES) - {"commas", "log_words"}
-    place = FEATURES.index("commas")
-    plain, marked = "she opened the gate", "she, opened, the, gate"
-    same = feature_matrix(["p", "p"], [plain, marked])
-    assert same[0, place] != same[1, place]
-    with pytest.raises(ConfigError, match=r"unknown features.*'comas'"):
-        fit_features(pairs, FeatureOptions(drop=["comas"]))
-    with pytest.raises(ConfigError, match="every feature is dropped"):
-        fit_features(pairs, FeatureOptions(drop=list(FEATURES)))
 
 
 def test_the_model_does_not_see_which_side_was_chosen(pair_table, comma_rows):
