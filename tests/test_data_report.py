@@ -139,7 +139,7 @@ def test_every_count_is_the_one_of_a_plain_loop(random_pairs, splits_of):
             }
             for side in SIDES
         }
-        assert len(split.lengths.difference) == len(here)
+        assert len(split.difference) == len(here)
         every = {**by_side["chosen"], **by_side["rejected"]}
         assert split.words.tolist() == sorted(words for words, *_ in every.values())
         for side in SIDES:
@@ -167,12 +167,12 @@ def test_the_longer_wins_as_often_as_on_the_leaderboard(random_pairs, splits_of)
         part = pairs.filter(pa.array(keep))
         verdicts = judge_pairs(LengthRater("longer", "longer", 1), part)
         wanted = leaderboard(verdicts, part, "longer")[0].agreement
-        found = split.lengths.longer_wins
+        found = split.longer_wins
         assert (found.n, found.clusters) == (wanted.n, wanted.clusters)
         for key in ("mean", "low", "high", "effective_clusters"):
             assert getattr(found, key) == pytest.approx(getattr(wanted, key), rel=1e-12)
-        assert split.lengths.counts["equal"], "ties are part of the test"
-        assert sum(split.lengths.counts.values()) == part.num_rows
+        assert split.counts["equal"], "ties are part of the test"
+        assert sum(split.counts.values()) == part.num_rows
 
 
 def test_pruning_to_symmetry_leaves_mirrored_buckets(random_pairs, splits_of):
@@ -183,9 +183,9 @@ def test_pruning_to_symmetry_leaves_mirrored_buckets(random_pairs, splits_of):
     after = before.filter(pa.array([name in kept for name in before["pair_id"].to_pylist()]))
     splits, wider = splits_of(after), splits_of(before)
     for split in ("train", "test"):
-        widest = int(np.abs(wider[split].lengths.difference).max())
-        wide = wider[split].lengths.buckets(widest, 10)
-        narrow = splits[split].lengths.buckets(widest, 10)
+        widest = int(np.abs(wider[split].difference).max())
+        wide = wider[split].buckets(widest, 10)
+        narrow = splits[split].buckets(widest, 10)
         assert (narrow == narrow[::-1]).all()
         assert (narrow == np.minimum(wide, wide[::-1])).all(), "these are the buckets it used"
         assert (wide != wide[::-1]).any()
