@@ -202,7 +202,7 @@ def longest_of(model: Any, max_length: int) -> int:
         return max_length
     # RoBERTa and its like count positions from the pad token's number + 1.
     embeddings = getattr(model.base_model, "embeddings", None)
-    padding = getattr(embeddings, "padding_idx", None) if is_encoder(model) else None
+    padding = getattr(embeddings, "padding_idx", None)
     return min(max_length, int(positions) - (0 if padding is None else padding + 1))
 
 
