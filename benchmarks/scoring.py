@@ -36,7 +36,6 @@ from transformers.utils import logging
 from litbench.models.backbone import load_backbone
 from litbench.models.input_format import encode_stories, prepare_tokenizer
 from litbench.models.reward import RewardModel
-from litbench.models.throughput import Shape
 
 BATCH_SIZES = (1, 8, 32, 128)
 # Words of the stories at 0, 10, ..., 100 %.
@@ -73,8 +72,8 @@ class BareProducts:
 
     def __init__(self, model: RewardModel, lengths: list[list[int]]) -> None:
         self.batches = lengths
-        shape = Shape.of(model.model)
-        self.layers, self.heads = shape.layers, model.model.config.num_attention_heads
+        config = model.model.config
+        self.layers, self.heads = config.num_hidden_layers, config.num_attention_heads
         device = next(model.model.parameters()).device
         outside = ("classifier", "score", "pooler")
         self.weights = [
@@ -82,14 +81,13 @@ class BareProducts:
             for name, module in model.model.named_modules()
             if isinstance(module, torch.nn.Linear) and not any(part in name for part in outside)
         ]
-        assert sum(weight.numel() for weight in self.weights) == shape.matrix
         most = max(map(sum, lengths))
         self.inputs = {
             width: torch.randn(most, width, device=device, dtype=self.weights[0].dtype)
             for width in {weight.shape[1] for weight in self.weights}
         }
         longest = max(map(max, lengths))
-        width = shape.width // self.heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.queries = torch.randn(self.heads, longest, width, device=device)
         self.queries = self.queries.to(self.weights[0].dtype)
 

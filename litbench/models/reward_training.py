@@ -151,8 +151,7 @@ def train_reward_model(
     model, tokenizer = load_to_train(pairs, options, "reward")
     prepare_tokenizer(tokenizer, model, options.max_length)
     parts = [
-        tokenise(part, tokenizer)
-        for part in hold_back(pairs, options.validation, options.seed)
+        tokenise(part, tokenizer) for part in hold_back(pairs, options.validation, options.seed)
     ]
     made = train(
         PackedRewardTrainer, model, tokenizer, options, parts, pairs, folder, "reward",

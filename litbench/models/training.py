@@ -8,6 +8,7 @@ equal cost (`litbench.models.packing`), resuming without being told to, and the 
 import contextlib
 import copy
 import gc
+import importlib.util
 import json
 import math
 import os
@@ -71,6 +72,7 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     """Keys of both programs beside trl's, and defaults that differ: the paper's (A.9)."""
 
     learning_rate: float = 1e-5
+    num_train_epochs: float = 1.0
     warmup_steps: float = 0.1
     per_device_train_batch_size: int = 4
     gradient_accumulation_steps: int = 32
@@ -380,6 +382,8 @@ def train(
     """
     data, validation = parts
     args = copy.copy(options)
+    # That of an earlier training; checkpoints hold the arguments.
+    vars(args).pop("report", None)
     micro_batches = len(data.rows) // args.world_size
     if not micro_batches or (args.validation and not len(validation.rows)):
         raise DataError(
@@ -486,13 +490,17 @@ def _keep_sums_in_32_bits(trainer: Any) -> None:
 
 def _prepare_trackers(args: Any) -> None:
     """Let wandb work offline where it has no key, and tensorboard write beside the checkpoints."""
-    os.environ.setdefault("WANDB_PROJECT", "litbench")
-    if "wandb" in args.report_to and "WANDB_MODE" not in os.environ:
-        with contextlib.suppress(ImportError):
-            import wandb  # noqa: PLC0415
+    for name in ("wandb", "tensorboard"):
+        if name in args.report_to and importlib.util.find_spec(name) is None:
+            raise MissingExtraError(name, "tracking")
+    if "wandb" in args.report_to and is_main_process():
+        import wandb  # noqa: PLC0415
 
-            if not wandb.api.api_key:
-                os.environ["WANDB_MODE"] = "offline"
+        mode: Any = os.environ.get("WANDB_MODE")
+        if mode is None and not wandb.login(prompt=False):
+            mode = "offline"
+        project, quietly = os.environ.get("WANDB_PROJECT", "litbench"), wandb.Settings(silent=True)
+        wandb.init(project=project, name=args.run_name, mode=mode, settings=quietly)
     if "tensorboard" in args.report_to:
         place = Path(args.output_dir).parent / "tensorboard"
         os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(place))
@@ -506,7 +514,6 @@ def _reporter(trainer: Any) -> Callable[[Mapping[str, float]], None]:
 
     def report(values: Mapping[str, float]) -> None:
         handler.on_log(args, state, control, dict(values))
-        handler.on_train_end(args, state, control)
         if "wandb" in args.report_to:
             # Else the next fold's training would go on in this run.
             import wandb  # noqa: PLC0415
