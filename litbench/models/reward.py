@@ -140,6 +140,8 @@ class RewardModel(ScoreRater):
             )
         if not loaded.is_ours:
             tokenizer.model_max_length = longest_of(model, max_length or _DEFAULT_MAX_LENGTH)
+            # Or it is not saved.
+            tokenizer.init_kwargs["model_max_length"] = tokenizer.model_max_length
             pad = model.config.get_text_config().pad_token_id
             if pad is not None:
                 # What transformers goes by, and trl's trainers with it.
