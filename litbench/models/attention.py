@@ -132,8 +132,7 @@ def packed_attention(
         )  # fmt: skip
     else:
         compute = _padded if query.is_cuda else _one_by_one
-        parts, options = (query, key, value), {"dropout_p": dropout, "scale": scaling}
-        out = compute(*parts, cu_seq_lens_q, causal, sliding_window, options)
+        out = compute(query, key, value, cu_seq_lens_q, causal, sliding_window, dropout, scaling)
     return out[None], None
 
 
@@ -156,7 +155,8 @@ def _one_by_one(
     starts: Any,
     causal: bool,
     window: int | None,
-    options: dict[str, Any],
+    dropout: float,
+    scaling: float | None,
 ) -> Any:
     """Attention of each sequence by itself: no padding, but as many calls as sequences."""
     import torch  # noqa: PLC0415
@@ -167,12 +167,12 @@ def _one_by_one(
         key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     pieces = []
     for start, end in pairwise(starts.tolist()):
-        rows = (part[start:end].transpose(0, 1)[None] for part in (query, key, value))
+        q, k, v = (part[start:end].transpose(0, 1)[None] for part in (query, key, value))
         mask = None
         if window is not None and end - start > window:
             mask = _mask(end - start, causal, window, query.device)
         found = scaled_dot_product_attention(
-            *rows, attn_mask=mask, is_causal=causal and mask is None, **options
+            q, k, v, mask, dropout, is_causal=causal and mask is None, scale=scaling
         )
         pieces.append(found[0].transpose(0, 1))
     return torch.cat(pieces)
@@ -185,7 +185,8 @@ def _padded(
     starts: Any,
     causal: bool,
     window: int | None,
-    options: dict[str, Any],
+    dropout: float,
+    scaling: float | None,
 ) -> Any:
     """Attention of all sequences in one call, on rows padded to the longest."""
     import torch  # noqa: PLC0415
@@ -193,17 +194,17 @@ def _padded(
     from torch.nn.utils.rnn import pad_sequence  # noqa: PLC0415
 
     lengths = starts.diff()
-    rows = [
+    q, k, v = (
         pad_sequence(part.split(lengths.tolist()), batch_first=True).transpose(1, 2)
         for part in (query, key, value)
-    ]
-    longest = rows[0].shape[2]
+    )
+    longest = q.shape[2]
     real = torch.arange(longest, device=query.device) < lengths[:, None]
     mask = _mask(longest, causal, window, query.device) & real[:, None, None, :]
     # A padded query would see no key at all, and its gradient would not be finite.
     mask = mask | ~real[:, None, :, None]
     grouped = key.shape[1] != query.shape[1]
-    found = scaled_dot_product_attention(*rows, attn_mask=mask, enable_gqa=grouped, **options)
+    found = scaled_dot_product_attention(q, k, v, mask, dropout, scale=scaling, enable_gqa=grouped)
     return found.transpose(1, 2)[real]
 
 

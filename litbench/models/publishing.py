@@ -33,7 +33,7 @@ def check_push(config: Any) -> None:
     name = config.hub_model_id
     if name is None:
         raise ConfigError("push_to_hub needs hub_model_id: give it as owner/name")
-    parsed = parse_name(name, "model")
+    parsed = parse_name(name)
     if str(parsed) != parsed.repository:
         raise ConfigError(f"hub_model_id is '{name}': give owner/name and no more")
     base = config.model_name_or_path
