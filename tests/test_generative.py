@@ -1,15 +1,12 @@
 """Generative reward models: loss on the answer only, both orders read, labels never guessed."""
 
 import random
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, ModelError
-from litbench.models.backbone import (
-    load_backbone,
-)
+from litbench.models.backbone import load_backbone
 from litbench.models.generative import ANSWER_TOKENS, GenerativeModel, require_packing
 from litbench.models.question import Question
 from litbench.raters import BlindPair, judge_pairs
@@ -82,15 +79,6 @@ def prepared(tiny_model, template):
         return model, tokenizer, question
 
     return build
-
-
-def with_rationales(some_pairs, n=6):
-    source = random.Random(5)
-    return some_pairs(
-        n,
-        rationale=["".join(source.choices("the moth, a gate. ", k=9 + k)) for k in range(n)],
-        rationale_first=["chosen" if k % 3 else "rejected" for k in range(n)],
-    )
 
 
 def plain_logits(folder, sequences):
@@ -388,25 +376,15 @@ def test_a_form_that_a_fixed_template_does_not_have_is_refused(asked):
 def test_a_model_that_was_trained_on_a_question_is_asked_no_other(prepared, tmp_path):
     model, tokenizer, question = prepared()
     GenerativeModel(model, tokenizer, question).save(tmp_path)
-    assert GenerativeModel.load(tmp_path, answer="label").question == question
+    assert GenerativeModel.load(tmp_path).question == question
     for options, named in (
         ({"answer": "verdict"}, "answer"),
-        ({"template": "minimal", "answer": "label"}, "template"),
-        ({"template": "minimal", "max_answer_tokens": 9}, "template and max_answer_tokens"),
+        ({"template": "minimal", "answer": "label"}, "template, answer"),
+        ({"template": "minimal", "max_answer_tokens": 9}, "template, max_answer_tokens"),
         ({"max_length": 300}, "max_length"),
     ):
-        with pytest.raises(ConfigError, match=rf"answer form is label, .* by {named} of the conf"):
+        with pytest.raises(ConfigError, match=f"keeps it: leave out {named}"):
             GenerativeModel.load(tmp_path, **options)
-
-
-@pytest.mark.parametrize("explains", [False, True])
-def test_questions_of_older_folders_are_read(prepared, explains):
-    question = prepared(EXPLANATION if explains else LABEL)[2]
-    stored = asdict(question)
-    del stored["answer"]
-    assert Question.from_stored({**stored, "explains": explains}, "here") == question
-    with pytest.raises(ConfigError, match="here: key 'answer' is missing"):
-        Question.from_stored(stored, "here")
 
 
 def test_the_attention_is_put_back_after_writing_and_after_a_failure(

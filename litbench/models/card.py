@@ -8,7 +8,7 @@ of who trained it.
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +22,6 @@ from litbench.raters import LengthRater, Rater, judge_pairs
 
 # A name on the Hub; anything else is a folder or a package, which no card can point to.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
-_CURVE_ROWS = 20
 # Pairs that training did not use, with the reason.
 REJECTED = "rejected.jsonl"
 
@@ -221,87 +220,90 @@ def _card(run: Mapping[str, Any]) -> str:
     training, kind = run["training"], run["kind"]
     base = escape(as_text(training["options"]["model_name_or_path"]))
     use = _USE[kind].replace("LOADER", _ADAPTER if run["adapter"] else _WHOLE)
-    if run["adapter"]:
+    if run["adapter"] and kind == "reward":
         use = use.replace(
             "    from transformers import AutoModelForSequenceClassification, AutoTokenizer",
             "    from peft import AutoPeftModelForSequenceClassification\n"
             "    from transformers import AutoTokenizer",
         )
-        use += (
-            "\n\nThe folder holds an adapter: peft loads its base model beside it, and needs "
-            "`num_labels=1` and the tokenizer's pad token as above."
-        )
     inputs = [
         (name, Path(str(source["path"])).name, str(source["sha256"])[:24])
         for name, source in run["inputs"].items()
     ]
-    counts = [("prompts", f"{len(run['training_prompts']):,}")]
-    counts += [(name.replace("_", " "), f"{n:,}") for name, n in training["counts"].items()]
-    figures = [
-        (name.replace("_", " "), as_text(value))
-        for name, value in training.items()
-        if isinstance(value, str | int | float)
+    counts = {"prompts": len(run["training_prompts"]), **training["counts"]}
+    sources = run["label_source"]
+    return f"""---
+{_metadata(run).to_yaml()}
+---
+# {_TITLES[kind]} on {base}
+
+{_ABOUT[kind]}
+
+## Use
+
+With LitBench, from this folder or by its name on the Hub:
+
+{use}
+
+As a rater in a config:
+
+    raters:
+      verifier: {{kind: {kind}, path: FOLDER}}
+
+## Training data
+
+{_table(("input", "name", "SHA-256, or the commit"), inputs)}
+{_table(("counted", "number"), counts.items())}
+{_table(("label source", "pairs"), sources.items())}
+{" ".join(_LABELS.get(name, escape(name)) for name in sources)}
+
+`run.json` and `litbench.json` hold hashes of the training prompts: LitBench refuses to evaluate the
+model on one of them.
+
+## Training
+
+{_table(("option", "value"), training["options"].items())}
+{training["steps"]} steps; the losses are in `run.json`.
+
+## Agreement with the labels
+
+{_agreement(run)}
+## Limits
+
+- Rewards are comparable within a prompt only: training leaves a free offset per prompt.
+- It learned what the labels above say, of texts like these. How it judges other kinds of text,
+  other languages, or texts written to please it, is not known.
+- Licence: these weights are derived from {base}, whose licence applies to them; see its page. Texts
+  of the training data keep their authors' rights.
+
+## Versions
+
+By `{escape(run["program"])}` on {escape(run["finished_utc"])}.
+
+{_table(("package", "version"), run["versions"].items())}"""
+
+
+def _table(heading: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    shown = [
+        tuple(f"{cell:,}" if type(cell) is int else as_text(cell) for cell in row) for row in rows
     ]
-    curve = training["curve"]
-    every = max(1, -(-len(curve) // _CURVE_ROWS))
-    lines = [
-        f"# {_TITLES[kind]} on {base}", "", _ABOUT[kind], "",
-        "## Use", "", "With LitBench, from this folder or by its name on the Hub:", "", use, "",
-        "As a rater in a config:", "",
-        f"    raters:\n      verifier: {{kind: {kind}, path: FOLDER}}", "",
-        "## Training data", "",
-        *make_rows(("input", "name", "SHA-256, or the commit"), inputs),
-        *make_rows(("counted", "number"), counts),
-        *_label_sources(run["label_source"]),
-        "`run.json` and `litbench.json` hold hashes of the training prompts: LitBench refuses to "
-        "evaluate the model on one of them.", "",
-        "## Training", "",
-        *make_rows(("option", "value"), [(k, as_text(v)) for k, v in training["options"].items()]),
-        *make_rows(("figure", "value"), figures),
-        # The last of every so many, and so the last of all.
-        *_points(curve[::-1][::every][::-1]),
-    ]  # fmt: skip
-    if training["validation"]:
-        lines += [
-            f"The {training['validation_counts']['pairs']:,} validation pairs are of training "
-            "prompts that were held back; their loss chose the checkpoint, so it is too good by "
-            "that choice.", "", *_points(training["validation"]),
-        ]  # fmt: skip
-    lines += ["## Agreement with the labels", "", *_agreement(run), "## Limits", ""]
-    if kind == "reward":
-        lines.append(
-            "- Rewards are comparable within a prompt only: training leaves a free offset per "
-            "prompt."
-        )
-    lines += [
-        "- It learned what the labels above say, of texts like these. How it judges other kinds of "
-        "text, other languages, or texts written to please it, is not known.",
-        f"- Licence: these weights are derived from {base}, whose licence applies to them; see its "
-        "page. Texts of the training data keep their authors' rights.", "",
-        "## Versions", "", f"By `{escape(run['program'])}` on {escape(run['finished_utc'])}.", "",
-        *make_rows(("package", "version"), [(k, as_text(v)) for k, v in run["versions"].items()]),
-    ]  # fmt: skip
-    return "\n".join([f"---\n{_metadata(run).to_yaml()}\n---", *lines])
+    return "\n".join(make_rows(heading, shown))
 
 
 def _metadata(run: Mapping[str, Any]) -> Any:
     """The front matter, which the Hub reads."""
     from huggingface_hub import EvalResult, ModelCardData  # noqa: PLC0415
 
-    kind, found = run["kind"], run["evaluation"]
+    is_reward, found = run["kind"] == "reward", run["evaluation"]
     base = str(run["training"]["options"]["model_name_or_path"]).partition("@")[0]
     on_hub = _HUB_NAME.fullmatch(base) is not None
     sources = [str(source["path"]).partition("@")[0] for source in run["inputs"].values()]
     results = None
-    if found is not None and _own_row(run)["agreement"]["mean"] is not None:
-        results = [
-            EvalResult(
-                task_type="preference", dataset_type="pairs",
-                dataset_name=f"{found['pairs']:,} held-out pairs of {found['prompts']:,} prompts",
-                metric_type="accuracy", metric_name="agreement",
-                metric_value=round(_own_row(run)["agreement"]["mean"], 4),
-            )
-        ]  # fmt: skip
+    if found is not None and (mean := _own_row(run)["agreement"]["mean"]) is not None:
+        name = f"{found['pairs']:,} held-out pairs of {found['prompts']:,} prompts"
+        result = EvalResult("preference", "pairs", name, "accuracy", round(mean, 4))
+        result.metric_name = "agreement"
+        results = [result]
     return ModelCardData(
         library_name="peft" if run["adapter"] else "transformers",
         base_model=base if on_hub else None,
@@ -309,34 +311,17 @@ def _metadata(run: Mapping[str, Any]) -> Any:
         license_name="licence-of-the-base-model",
         license_link=f"https://huggingface.co/{base}" if on_hub else None,
         datasets=[name for name in sources if _HUB_NAME.fullmatch(name)] or None,
-        pipeline_tag="text-classification" if kind == "reward" else "text-generation",
-        tags=["litbench", f"{'' if kind == 'reward' else 'generative-'}reward-model",
-              "creative-writing", "preference"],
-        model_name=_TITLES[kind] if results else None,
+        pipeline_tag="text-classification" if is_reward else "text-generation",
+        tags=["litbench", f"{'' if is_reward else 'generative-'}reward-model", "preference"],
+        model_name=_TITLES[run["kind"]] if results else None,
         eval_results=results,
-    )  # fmt: skip
+    )
 
 
-def _points(curve: list[Mapping[str, float]]) -> list[str]:
-    """Loss and accuracy (of pairs, or of an answer's tokens) by step."""
-    rows = [
-        (p["step"], f"{p['loss']:.4f}",
-         f"{p.get('accuracy', p.get('mean_token_accuracy', 0.0)):.3f}")
-        for p in curve
-    ]  # fmt: skip
-    return make_rows(("step", "loss", "accuracy"), rows)
-
-
-def _label_sources(sources: Mapping[str, int]) -> list[str]:
-    told = (line for name in sources for line in (_LABELS.get(name, escape(name)), ""))
-    rows = [(name, f"{n:,}") for name, n in sources.items()]
-    return [*make_rows(("label source", "pairs"), rows), *told]
-
-
-def _agreement(run: Mapping[str, Any]) -> list[str]:
+def _agreement(run: Mapping[str, Any]) -> str:
     found = run["evaluation"]
     if found is None:
-        return ["Not measured: no pairs were given to judge at the end.", ""]
+        return "Not measured: no pairs were given to judge at the end.\n"
     rows = [
         (
             "this model" if row["kind"] == run["kind"] else f"the {row['rater']} story",
@@ -346,10 +331,7 @@ def _agreement(run: Mapping[str, Any]) -> list[str]:
         for row in found["raters"]
     ]
     heading = ("rater", "agreement", "chosen is longer", "chosen is shorter", "judged")
-    return [
+    return (
         f"{found['pairs']:,} pairs of {found['prompts']:,} prompts, none of which was trained on; "
-        "they chose nothing. 95 % intervals, clustered by prompt.",
-        "",
-        *make_rows(heading, rows),
-        *_label_sources(found["label_source"])[-2 * len(found["label_source"]) :],
-    ]
+        f"they chose nothing. 95 % intervals, clustered by prompt.\n\n{_table(heading, rows)}\n"
+    )
