@@ -140,14 +140,17 @@ class RewardModel(ScoreRater):
             )
         if not loaded.is_ours:
             tokenizer.model_max_length = longest_of(model, max_length or _DEFAULT_MAX_LENGTH)
+            # Or it is not saved.
+            tokenizer.init_kwargs["model_max_length"] = tokenizer.model_max_length
             pad = model.config.get_text_config().pad_token_id
             if pad is not None:
                 # What transformers goes by, and trl's trainers with it.
                 tokenizer.pad_token_id = pad
             default: Form = "pair" if is_encoder(model) else "text"
             form = form or ("chat" if tokenizer.chat_template else default)
+        kept: Any = loaded.form or "chat"
         made = cls(
-            model, tokenizer, name=name, form=form or "chat", prompts=loaded.prompts,
+            model, tokenizer, name=name, form=form or kept, prompts=loaded.prompts,
             batch_tokens=batch_tokens, training=loaded.training, label=label or 0, reverse=reverse,
             adapter=loaded.adapter,
         )  # fmt: skip
@@ -157,8 +160,9 @@ class RewardModel(ScoreRater):
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
         loaded = Loaded(
-            self.model, self.tokenizer, self.prompts, self.training_record, self.adapter
-        )
+            self.model, self.tokenizer, self.prompts, self.training_record, self.adapter,
+            form=None if self.form == "chat" else self.form,
+        )  # fmt: skip
         save_folder(folder, self.kind, loaded)
 
     def training_prompts(self) -> frozenset[str]:
