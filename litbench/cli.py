@@ -7,6 +7,7 @@ litbench serve --model runs/verifier/model
 import argparse
 import logging
 import os
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -115,9 +116,11 @@ def serve(arguments: argparse.Namespace) -> None:
     spec = rater_spec(arguments)
     name = spec.kind if arguments.model is None else Path(arguments.model).resolve().name
     hosts = server.accepted_hosts(host, arguments.allowed_host)
-    server.serve(
-        load_scorer(spec), name, limits, host, arguments.port, token=token, allowed_hosts=hosts
-    )
+    app = server.make_app(load_scorer(spec), name, limits, token=token, allowed_hosts=hosts)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again once it has stopped, which is no failure.
+        signal.signal(number, lambda *_: sys.exit(0))
+    server.make_server(app, limits, host, arguments.port).run()
 
 
 def main() -> None:
