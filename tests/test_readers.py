@@ -122,7 +122,7 @@ def _halves(folder, prompts, stories):
     )
 
 
-def _turns(folder, prompts, stories):
+def _turns(_, prompts, stories):
     conversations = list(map(messages, prompts, stories))
     return [[first] for first, _ in conversations], [[second] for _, second in conversations]
 
