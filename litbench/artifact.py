@@ -158,13 +158,17 @@ def write_json(content: Any, path: Path) -> None:
 
 
 def write_json_part(content: Any, path: Path) -> None:
-    """Write a part of unfinished work as JSON; see `write_part`."""
-    write_part(path, lambda part: part.write_text(json.dumps(as_plain(content))))
+    """Write a part of unfinished work as JSON, with its digest inside."""
+    write_json({"sha256": fingerprint(content), "content": content}, path)
 
 
 def read_json_part(path: Path) -> Any:
     """Read what `write_json_part` wrote; None where it is missing or damaged."""
-    return read_part(path, lambda part: json.loads(part.read_text()))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found["content"] if found["sha256"] == fingerprint(found["content"]) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
