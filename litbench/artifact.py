@@ -235,6 +235,7 @@ class Artifact:
             del self._config[key]
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
+        self._paths = {name: Path(source) for name, source in inputs.items()}
         self.digests = {
             **{name: source_digest(source) for name, source in inputs.items()},
             **{name: source_digest(one, is_model=True) for name, one in (models or {}).items()},
@@ -274,11 +275,10 @@ class Artifact:
 
     def finish(self) -> None:
         """Write the manifest, last; DataError where an input has changed since the start."""
-        for item in self._inputs.values():
-            path = Path(item["path"])
+        for name, path in self._paths.items():
             files = [file for file in (path, *path.rglob("*")) if file.exists()]
             is_newer = any(file.stat().st_mtime > self._started - 2 for file in files)
-            if is_newer and source_digest(path) != item["sha256"]:
+            if is_newer and source_digest(path) != self.digests[name]:
                 raise DataError(f"{path} changed while it was read: run the same command again")
         # A killed run could not remove what it was writing.
         for leftover in self.folder.glob(".part-*"):
