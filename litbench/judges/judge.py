@@ -25,7 +25,7 @@ from litbench.errors import ConfigError
 from litbench.judges.client import Budget, Traffic, ask, estimate, is_error
 from litbench.judges.prices import Price, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
-from litbench.raters import BlindPair, Estimate, Judgement, Preference
+from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 from litbench.templates import AnswerForm, load_template, read_answer, template_files
 from litbench.text import digest
 
@@ -114,7 +114,7 @@ class _Order:
     key: str
 
 
-class Judge:
+class Judge(Rater):
     """A model behind an interface; see the module.
 
     Attributes:
@@ -148,10 +148,6 @@ class Judge:
     def work_in(self, folder: Path) -> None:
         """Keep answers in `folder/answers`, unless the options name a folder, and logs beside."""
         self._folder = folder
-
-    def training_prompts(self) -> frozenset[str]:
-        """None: what a model of others was trained on is not known."""
-        return frozenset()
 
     def notes(self) -> dict[str, Any]:
         """Model, template and price, for whoever reads the figures."""

@@ -17,7 +17,6 @@ from typing import Any
 from litbench.config import build
 from litbench.errors import ConfigError
 from litbench.raters import (
-    Asks,
     BlindPair,
     Estimate,
     Judgement,
@@ -61,7 +60,7 @@ class PanelOptions:
 
 
 @dataclass
-class Panel:
+class Panel(Rater):
     """Several raters, one verdict.
 
     A member has one vote: the mean over its orders of 1 for the first story, 0 for the second and
@@ -83,23 +82,17 @@ class Panel:
     def __post_init__(self) -> None:
         self.pairs = 0
         self.not_judged = dict.fromkeys(self.members, 0)
-
-    @property
-    def shard(self) -> int | None:
-        """The smallest of the members'."""
-        shards = [getattr(rater, "shard", None) for rater in self.members.values()]
-        return min((shard for shard in shards if shard is not None), default=None)
+        shards = [rater.shard for rater in self.members.values() if rater.shard is not None]
+        self.shard = min(shards, default=None)
 
     def work_in(self, folder: Path) -> None:
         """Let members keep answers in one folder, so that the same question is asked once."""
         for rater in self.members.values():
-            if isinstance(rater, Asks):
-                rater.work_in(folder)
+            rater.work_in(folder)
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """What the members that send requests would take."""
-        asking = [rater for rater in self.members.values() if isinstance(rater, Asks)]
-        return [estimate for rater in asking for estimate in rater.estimate(pairs)]
+        return [found for rater in self.members.values() for found in rater.estimate(pairs)]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Ask every member about every pair; one judgement each, without order."""

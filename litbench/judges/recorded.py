@@ -11,7 +11,7 @@ from typing import Any
 
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.raters import BlindPair, Judgement, Preference, RaterSpec
+from litbench.raters import BlindPair, Judgement, Preference, Rater, RaterSpec
 from litbench.sources.ratings import RATINGS, ROUNDING, story_digest
 from litbench.tables import read_table
 
@@ -57,7 +57,7 @@ class RecordedOptions:
 
 
 @dataclass
-class RecordedRater:
+class RecordedRater(Rater):
     """A recorded judge as a rater like any other.
 
     Attributes:
@@ -69,6 +69,7 @@ class RecordedRater:
     by_text: Mapping[str, RecordedRating]
     by_id: Mapping[str, RecordedRating]
     kind: str = KIND
+    needs_texts = False
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "RecordedRater":
@@ -94,25 +95,16 @@ class RecordedRater:
         return cls(name, by_text, by_id)
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Compare the ratings of both stories; a story it never rated is an error."""
-        return self.judge_known(pairs, [("", "")] * len(pairs))
-
-    def judge_known(
-        self, pairs: Sequence[BlindPair], ids: Sequence[tuple[str, str]]
-    ) -> list[list[Judgement]]:
-        """Compare the ratings of both stories; one without text is known by its id.
+        """Compare the ratings of both stories; a story it never rated is an error.
 
         The explanation is what the judge wrote about both stories, null where one of them has none.
-
-        Args:
-            pairs: the pairs.
-            ids: story_id of the first and the second story of each.
         """
         judged = []
-        for pair, names in zip(pairs, ids, strict=True):
+        for pair in pairs:
+            # Where a text is not known, the id of its story stands in its place.
             found = [
-                self.by_text.get(story_digest(pair.prompt, text)) if text else self.by_id.get(name)
-                for text, name in zip((pair.first, pair.second), names, strict=True)
+                self.by_text.get(story_digest(pair.prompt, text)) or self.by_id.get(text)
+                for text in (pair.first, pair.second)
             ]
             first, second = (None if one is None else one.rating for one in found)
             told = [one.explanation for one in found if one is not None and one.explanation]
@@ -127,10 +119,6 @@ class RecordedRater:
                 ]
             )
         return judged
-
-    def training_prompts(self) -> frozenset[str]:
-        """No prompts: what the judge was trained on is not known."""
-        return frozenset()
 
     def notes(self) -> dict[str, Any]:
         """How many stories it rated."""

@@ -15,11 +15,12 @@ from litbench.errors import DataError
 from litbench.records import OUTCOMES, prompt_keys
 from litbench.text import count_words
 
-_CREDIT = {"chosen": 1.0, "rejected": 0.0}
-_JUDGED = ("chosen", "rejected", "tie")
 _ORDERS = ("chosen", "rejected")
-# Explanations counted at a time: counting can need a copy of what it reads.
-_TEXTS_AT_ONCE = 1_000
+# By the place of an outcome among `OUTCOMES`: its credit, whether it is a judgement, and whether it
+# names a story.
+_CREDIT = np.array([{"chosen": 1.0, "rejected": 0.0}.get(name, 0.5) for name in OUTCOMES])
+_IS_NAMED = np.array([name in _ORDERS for name in OUTCOMES])
+_IS_JUDGED = np.array([name in (*_ORDERS, "tie") for name in OUTCOMES])
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,8 @@ def _mean_by(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     """Mean of each group, NaN for an empty one and where a value is NaN; shape (groups,)."""
     sizes = np.bincount(group, minlength=groups)
     sums = np.bincount(group, weights=values, minlength=groups)
-    means = np.full(groups, np.nan)
-    np.divide(sums, sizes, out=means, where=sizes > 0)
-    return means
+    with np.errstate(invalid="ignore"):
+        return sums / sizes
 
 
 def _sum_by(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
@@ -95,10 +95,6 @@ def _sum_by(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     sums = np.bincount(group[known], weights=values[known], minlength=groups)
     counts = np.bincount(group[known], minlength=groups)
     return np.where(counts > 0, sums, np.nan)
-
-
-def _credit(outcome: str) -> float:
-    return _CREDIT.get(outcome, 0.5)
 
 
 def _codes(column: pa.ChunkedArray, values: Sequence[str]) -> np.ndarray:
@@ -116,14 +112,7 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Verdicts:
-    """A verdict table's rows as numbers; shape (rows,) each.
-
-    Attributes:
-        raters: names, in the order in which they first appear.
-        rater: place among `raters`.
-        place: place of the pair among the distinct pairs; -1 for others.
-        outcome: place among `OUTCOMES`.
-    """
+    """A verdict table as numbers: places among raters, pairs (-1 for others) and `OUTCOMES`."""
 
     raters: list[str]
     rater: np.ndarray
@@ -143,9 +132,7 @@ class _Verdicts:
     def rows_of(self) -> list[np.ndarray]:
         """The rows on these pairs by rater, in the table's order."""
         wanted = np.flatnonzero(self.place >= 0)
-        order = wanted[np.argsort(self.rater[wanted], kind="stable")]
-        sizes = np.bincount(self.rater[wanted], minlength=len(self.raters))
-        return np.split(order, np.cumsum(sizes)[:-1])
+        return [wanted[self.rater[wanted] == number] for number in range(len(self.raters))]
 
 
 def _gather(
@@ -157,10 +144,8 @@ def _gather(
     pairs: int,
 ) -> dict[str, np.ndarray]:
     """One rater's arrays of PairScores but for time and price; every pair has a verdict."""
-    is_judged = np.array([name in _JUDGED for name in OUTCOMES])[outcome]
+    is_judged, is_named, credit = _IS_JUDGED[outcome], _IS_NAMED[outcome], _CREDIT[outcome]
     is_chosen, is_tie = (outcome == OUTCOMES.index(name) for name in ("chosen", "tie"))
-    is_named = np.array([name in _CREDIT for name in OUTCOMES])[outcome]
-    credit = np.array([_credit(name) for name in OUTCOMES])[outcome]
 
     folds = int(fold.max()) + 1
     keys, repeat = np.unique(place.astype(np.int64) * folds + fold, return_inverse=True)
@@ -249,19 +234,6 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
     return scores
 
 
-def _count_explanations(column: pa.ChunkedArray) -> np.ndarray:
-    """Words of each explanation, 0 for null; shape (rows,)."""
-    counts = []
-    for chunk in column.chunks:
-        for start in range(0, len(chunk), _TEXTS_AT_ONCE):
-            texts = chunk.slice(start, _TEXTS_AT_ONCE)
-            if texts.null_count == len(texts):
-                counts.append(np.zeros(len(texts), dtype=np.int64))
-            else:
-                counts.append(pc.fill_null(count_words(texts), 0).to_numpy(zero_copy_only=False))
-    return np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
-
-
 def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, Effort]:
     """Count outcomes, words and tokens of every rater.
 
@@ -270,9 +242,12 @@ def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, Effort]:
         pairs: table by the schema PAIRS.
     """
     table = _Verdicts.of(verdicts, pairs["pair_id"].unique().to_pylist())
-    words = _count_explanations(verdicts["explanation"])
+    # A thousand texts at a time: counting can need a copy of what it reads.
+    parts = verdicts.select(["explanation"]).to_batches(max_chunksize=1_000)
+    counted = [np.asarray(pc.fill_null(count_words(part["explanation"]), 0)) for part in parts]
+    words = np.concatenate([np.zeros(0, dtype=np.int64), *counted])
     tokens = [_numbers(verdicts[name]) for name in ("input_tokens", "output_tokens")]
-    judged = np.array([name in _JUDGED for name in OUTCOMES])[table.outcome]
+    judged = _IS_JUDGED[table.outcome]
     found = {}
     for rater, rows in zip(table.raters, table.rows_of(), strict=True):
         counts = np.bincount(table.outcome[rows], minlength=len(OUTCOMES))
@@ -320,21 +295,16 @@ def has_texts(pairs: pa.Table) -> np.ndarray:
 
 
 def per_repeat_agreement(verdicts: pa.Table, pairs: pa.Table, rater: str) -> list[float]:
-    """Headline agreement of each repeat of a cross-validation, by repeat.
-
-    Args:
-        verdicts: table by the schema VERDICTS whose `fold` reads "repeat/fold".
-        pairs: table by the schema PAIRS; verdicts on other pairs are left out.
-        rater: its name.
-    """
-    wanted = set(pairs["pair_id"].to_pylist())
-    folded = pc.and_(pc.equal(verdicts["rater"], rater), pc.is_valid(verdicts["fold"]))
-    credits: dict[int, dict[str, list[float]]] = {}
-    for row in verdicts.select(["pair_id", "fold", "outcome"]).filter(folded).to_pylist():
-        if row["pair_id"] in wanted:
-            repeat = credits.setdefault(int(row["fold"].split("/")[0]), {})
-            repeat.setdefault(row["pair_id"], []).append(_credit(row["outcome"]))
-    return [
-        float(np.mean([np.mean(of) for of in credits[repeat].values()]))
-        for repeat in sorted(credits)
-    ]
+    """Headline agreement of each repeat of a cross-validation, whose `fold` reads "repeat/fold"."""
+    own = verdicts.filter(
+        pc.and_(pc.equal(verdicts["rater"], rater), pc.is_valid(verdicts["fold"]))
+    )
+    ids = pairs["pair_id"].unique().to_pylist()
+    place = _codes(own["pair_id"], ids)
+    repeat = np.array([int(fold.split("/")[0]) for fold in own["fold"].to_pylist()], dtype=int)
+    credit = _CREDIT[_codes(own["outcome"], OUTCOMES)]
+    found = []
+    for number in np.unique(repeat[place >= 0]):
+        rows = (repeat == number) & (place >= 0)
+        found.append(float(np.nanmean(_mean_by(credit[rows], place[rows], len(ids)))))
+    return found

@@ -30,7 +30,7 @@ from litbench.models.backbone import (
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
 from litbench.models.throughput import Shape
-from litbench.raters import BlindPair, Judgement, Preference
+from litbench.raters import BlindPair, Judgement, Preference, Rater
 from litbench.templates import (
     AnswerForm,
     Template,
@@ -111,7 +111,7 @@ class _Read:
     output_tokens: int = 0
 
 
-class GenerativeModel:
+class GenerativeModel(Rater):
     """A language model as a rater.
 
     Attributes:

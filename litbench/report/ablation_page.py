@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from litbench.metrics.ablation import (
-    TRUTH,
     AblationStudy,
     Arm,
     by_family,
@@ -74,7 +73,7 @@ def _by_pairs(
     )
     if with_last:
         caption += " Open mark: all pairs of the variant."
-    on = "random pairs by true quality" if test == TRUTH else f"test pairs of {short_name(test)}"
+    on = f"test pairs of {short_name(test)}"
     title = f"{short_name(rater)}, {on}" if rater else f"Agreement by training pairs, {on}"
     drawn = figures.scaling(lines, _references(study, test), "training pairs", _short_count)
     return Figure(title, caption, drawn)
@@ -188,7 +187,6 @@ def render_ablation(
         label_sources=label_sources,
         summary=_summary(study),
         study=study,
-        has_truth=TRUTH in study.headline,
         panels=list(panels.values()),
         matrices=study.matrices(),
         variants={
