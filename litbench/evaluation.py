@@ -77,13 +77,10 @@ _RECORD = b"record"
 
 @dataclass(frozen=True)
 class EvaluationPairs:
-    """The pairs of an evaluation.
+    """The pairs of an evaluation: those of the leaderboard, and perhaps a superset.
 
-    Attributes:
-        headline: the pairs of the leaderboard.
-        before_symmetry: a superset without the last filter, or None.
-        within_prompts: a superset, all pairs within a prompt, on which annotators are compared; or
-            None.
+    `before_symmetry` lacks the last filter; `within_prompts` are all pairs within a prompt, on
+    which annotators are compared.
     """
 
     headline: pa.Table
@@ -267,7 +264,6 @@ class Job:
     """One part of an evaluation: one rater's verdicts on some pairs.
 
     Attributes:
-        spec: the rater's entry in the config.
         label: name of the part, for its file and the progress bar.
         pairs: returns the pairs to judge.
         depends_on: plain values that differ when the pairs to judge or to train on differ, such as
@@ -276,7 +272,7 @@ class Job:
         seed: of the training.
         fold: written into the column of that name.
         name: the rater's name in the verdicts, where it is not the entry's.
-        work: share of the progress bar, such as the number of pairs to train on and to judge.
+        work: share of the progress bar, such as the number of pairs.
     """
 
     spec: RaterSpec
@@ -302,9 +298,7 @@ class Result(NamedTuple):
 class VerdictParts:
     """Where verdicts are kept: a file for each job, its record in the metadata of the Parquet file.
 
-    Attributes:
-        folder: of the files.
-        used: names of the files of this run; `discard_others` removes the rest.
+    `discard_others` removes the files that this run has not `used`.
     """
 
     folder: Path
@@ -453,10 +447,7 @@ def compare_annotators(
 ) -> AnnotatorAgreement | None:
     """One annotator, and each rater, against the other annotators; None where that cannot be told.
 
-    Args:
-        verdicts: of all raters, on these pairs.
-        ratings: `ratings.parquet` of data_prep/import_ratings.py, its manifest beside it.
-        pairs: all pairs within a prompt.
+    The manifest is beside `ratings`; `pairs` are all pairs within a prompt.
     """
     config = read_manifest_of(ratings)["config"]
     by_annotator: dict[str, dict[str, float]] = defaultdict(dict)
@@ -483,12 +474,7 @@ def finish_evaluation(
 ) -> None:
     """Write verdicts, the leaderboard as JSON, CSV and text, and the manifest; print.
 
-    Args:
-        artifact: of the program.
-        results: of `evaluate`.
-        pairs: what was judged.
-        reference: rater that others are compared with.
-        ratings: see `compare_annotators`, whose figures are written as `annotators.json`.
+    With `ratings`, what `compare_annotators` finds is written as `annotators.json`.
     """
     table = pa.concat_tables(result.verdicts for result in results)
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)

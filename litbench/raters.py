@@ -305,13 +305,7 @@ def load_object(named: Any) -> Any:
 
 @dataclass
 class RaterSpec:
-    """One entry under `raters:`: its key, which is the rater's name in every table, and its value.
-
-    Attributes:
-        name: the key.
-        kind: see `KINDS`.
-        options: of that kind.
-    """
+    """One entry under `raters:`: its key, the rater's name in every table, and its value."""
 
     name: str
     kind: str
@@ -335,11 +329,7 @@ class RaterSpec:
 
 
 def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
-    """Read the `raters:` part of a config.
-
-    Raises:
-        ConfigError: none are given, an entry is no mapping, or its kind does not exist.
-    """
+    """Read the `raters:` part of a config."""
     if not raters:
         raise ConfigError("raters: none are given: name at least one, as longer: {kind: longer}")
     known = kinds()
@@ -358,12 +348,8 @@ def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
 def check_options(spec: RaterSpec, group: Literal["raters", "trainers"] | None = None) -> Any:
     """Check an entry's options before any rater runs, since the last one may be hours away.
 
-    Args:
-        spec: the entry.
-        group: check the options of judging or of training; by default those the entry needs.
-
-    Returns:
-        The options, as the kind's dataclass.
+    They are those of judging or of training, by default what the entry needs. Returns the options
+    as the kind's dataclass.
     """
     kind = kinds()[spec.kind]
     is_trained = spec.is_trained if group is None else group == "trainers"
@@ -445,12 +431,7 @@ def ask(rater: Rater, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
 
 
 def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Table:
-    """Run a rater over pairs, blind, and write its verdicts.
-
-    Args:
-        rater: any rater.
-        pairs: table by the schema PAIRS.
-        fold: written into the column of that name.
+    """Run a rater over pairs (schema PAIRS), blind, and write its verdicts.
 
     Returns:
         Table by the schema VERDICTS; one row per pair and order.

@@ -26,17 +26,10 @@ Axis = Literal["variant", "pairs", "parameters"]
 
 @dataclass(frozen=True)
 class Arm:
-    """A rater as it stands in an ablation.
+    """A rater as it stands in an ablation, under a unique name.
 
-    Attributes:
-        name: its name in the verdicts, unique.
-        rater: the entry of the config.
-        variant: what it was trained on; None for a rater that was ready.
-        pairs_used: how many pairs of the variant; None for a rater that was ready.
-        equal: whether every variant has an arm with as many pairs.
-        natural: whether these are all pairs of the variant.
-        family: raters that differ in size alone share one.
-        parameters: weights of its model; None where unknown.
+    A rater that was ready has no variant. `equal`: every variant has an arm with as many pairs;
+    `natural`: these are all pairs of the variant. Raters that differ in size alone share a family.
     """
 
     name: str
@@ -71,14 +64,7 @@ class TestSet:
 
 
 def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet]]:
-    """Gather the distinct pairs of several test sets, given by name.
-
-    Returns:
-        The pairs, each labelled as in the first set that has it, and every set.
-
-    Raises:
-        DataError: one pair_id stands for different stories.
-    """
+    """Gather the distinct pairs of several test sets, each labelled as in the first that has it."""
     together = pa.concat_tables(sets.values())
     ids = together["pair_id"].combine_chunks()
     index = pc.index_in(ids, value_set=pc.unique(ids)).to_numpy()
@@ -101,16 +87,12 @@ def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm on a test set.
+    """An arm on a test set, both by name.
 
     Attributes:
-        arm: name of the arm.
-        test: name of the test set.
-        agreement: of the mean over seeds; the interval is over test prompts, with the trained
-            models as they are.
+        agreement: of the mean over seeds, with the trained models as they are.
         seeds: agreement of each seed; empty for a rater that was ready.
         chosen_longer: agreement where the chosen story is the longer.
-        chosen_shorter: agreement where it is the shorter.
         prefers_longer: how often the rater prefers the longer story, over pairs of different
             length; a tie is one half.
     """
@@ -140,14 +122,10 @@ class TestFacts:
 class Contrast:
     """An arm against another one, paired on the pairs of a test set.
 
-    Attributes:
-        axis: what differs: the variant (on as many pairs, or on all of each), the number of pairs
-            of the reference variant (the most against the least), or the size of the model (the
-            largest member of a family against the smallest).
-        test: name of the test set.
-        comparison: names both arms; Holm-corrected over all contrasts of variants, or over all
-            others.
-        seeds: the difference of each seed, where both arms have the same seeds.
+    What differs is the variant (on as many pairs, or on all of each), the number of pairs of the
+    reference variant (the most against the least), or the size of the model (the largest member of
+    a family against the smallest). Holm-corrected over all contrasts of variants, or over all
+    others. `seeds` are the differences of single seeds, where both arms have the same.
     """
 
     axis: Axis
@@ -187,10 +165,7 @@ class AblationStudy:
         return _most_equal(self.arms)
 
     def matrices(self) -> list[tuple[str, bool, list[Arm]]]:
-        """Each trained rater on every variant: its name, whether at natural size, and its arms.
-
-        At the largest equal size, and at natural size where that differs.
-        """
+        """Each trained rater on every variant: its name, whether at natural size, and its arms."""
         found = []
         for rater in self.trained_raters:
             equal, natural = _at_both_sizes(self.arms, rater)
@@ -212,10 +187,10 @@ def _at_both_sizes(arms: Sequence[Arm], rater: str) -> tuple[list[Arm], list[Arm
 
 
 def by_family(arms: Sequence[Arm], reference: str) -> dict[str, list[Arm]]:
-    """The arms that compare model sizes, by family and number of parameters.
+    """The arms that compare model sizes, by family and number of parameters; unknown ones left out.
 
     Raters trained here are shown at the largest equal number of pairs of the reference, so that no
-    size owes its place to more pairs; ready ones are shown as they are. Unknown sizes are left out.
+    size owes its place to more pairs; ready ones are shown as they are.
     """
     most = _most_equal(arms)
     found: dict[str, list[Arm]] = {}
@@ -238,8 +213,8 @@ def ablation_study(
 
     Args:
         arms: of the study.
-        credits: by arm, the credit of each seed (`litbench.metrics.agreement.pair_scores`) on the
-            judged pairs, 0 to 1; shape (n,) each. One for a rater that was ready.
+        credits: by arm, the credit of each seed on the judged pairs, 0 to 1; shape (n,) each. One
+            for a rater that was ready.
         pairs: what was judged; n rows.
         tests: see `join_test_sets`.
         reference: a variant.

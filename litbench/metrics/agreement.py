@@ -4,6 +4,7 @@ Per order a right verdict counts 1, a tie 1/2, and a pair that was not judged 1/
 over orders (and, in repeated cross-validation, over repeats), then over pairs.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,12 +68,8 @@ class PairScores:
 class Effort:
     """What a rater's verdicts on some pairs came to.
 
-    Attributes:
-        outcomes: verdicts by outcome; every one of `OUTCOMES` is a key.
-        explanation_words: mean number of words of the explanations, over the judgements that have
-            one of at least a word; None without any.
-        input_tokens: tokens read, where verdicts tell; None where none does.
-        output_tokens: tokens written, likewise.
+    `explanation_words` is the mean over the judgements with an explanation of at least a word;
+    None without any, like the tokens.
     """
 
     outcomes: dict[str, int]
@@ -108,31 +105,6 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     """float64, NaN for null."""
     numbers: np.ndarray = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy()
     return numbers
-
-
-@dataclass(frozen=True)
-class _Verdicts:
-    """A verdict table as numbers: places among raters, pairs (-1 for others) and `OUTCOMES`."""
-
-    raters: list[str]
-    rater: np.ndarray
-    place: np.ndarray
-    outcome: np.ndarray
-
-    @classmethod
-    def of(cls, verdicts: pa.Table, pair_ids: Sequence[str]) -> "_Verdicts":
-        raters = pc.unique(verdicts["rater"]).to_pylist()
-        return cls(
-            raters,
-            _codes(verdicts["rater"], raters),
-            _codes(verdicts["pair_id"], pair_ids),
-            _codes(verdicts["outcome"], OUTCOMES),
-        )
-
-    def rows_of(self) -> list[np.ndarray]:
-        """The rows on these pairs by rater, in the table's order."""
-        wanted = np.flatnonzero(self.place >= 0)
-        return [wanted[self.rater[wanted] == number] for number in range(len(self.raters))]
 
 
 def _gather(
@@ -188,48 +160,43 @@ def _gather(
 
 
 def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
-    """Gather verdicts per rater and pair.
+    """Gather verdicts per rater and pair, by rater in the order in which they first appear.
 
-    Args:
-        verdicts: table by the schema VERDICTS; verdicts on other pairs are left out.
-        pairs: table by the schema PAIRS.
-
-    Returns:
-        One PairScores per rater, in the order in which raters first appear.
+    Verdicts on other pairs are left out.
 
     Raises:
         DataError: a rater has no row for some pair. A pair it could not judge is a row with its
             outcome, so a missing row is a fault.
     """
-    pair_ids = pairs["pair_id"].to_pylist()
-    wanted = list(dict.fromkeys(pair_ids))
+    wanted = pairs["pair_id"].unique().to_pylist()
     place_of_pair = _codes(pairs["pair_id"], wanted)
-    table = _Verdicts.of(verdicts, wanted)
-    folds = pc.unique(verdicts["fold"]).drop_null().to_pylist()
+    table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
+    raters = pc.unique(verdicts["rater"]).to_pylist()
+    folds = pc.unique(table["fold"]).drop_null().to_pylist()
+    rater, all_places = _codes(table["rater"], raters), _codes(table["pair_id"], wanted)
+    outcome, order = _codes(table["outcome"], OUTCOMES), _codes(table["order"], _ORDERS)
     # A row without a fold is of the repeat 0.
-    fold = _codes(verdicts["fold"], folds) + 1
-    order = _codes(verdicts["order"], _ORDERS)
+    fold = _codes(table["fold"], folds) + 1
     p_chosen, seconds, cost = (
-        _numbers(verdicts[name]) for name in ("p_chosen", "seconds", "cost_usd")
+        _numbers(table[name]) for name in ("p_chosen", "seconds", "cost_usd")
     )
     scores = []
-    for rater, rows in zip(table.raters, table.rows_of(), strict=True):
-        place = table.place[rows]
+    for number, name in enumerate(raters):
+        rows = np.flatnonzero(rater == number)
+        place = all_places[rows]
         found = np.bincount(place, minlength=len(wanted)) > 0
         if not found.all():
             example = wanted[int(np.argmin(found))]
             raise DataError(
-                f"rater {rater}: no verdict on {int((~found).sum())} of {len(wanted)} pairs, such "
+                f"rater {name}: no verdict on {int((~found).sum())} of {len(wanted)} pairs, such "
                 f"as {example}: run it again on this pairs file"
             )
-        arrays = _gather(
-            place, fold[rows], order[rows], table.outcome[rows], p_chosen[rows], len(wanted)
-        )
+        arrays = _gather(place, fold[rows], order[rows], outcome[rows], p_chosen[rows], len(wanted))
         arrays["seconds"] = _sum_by(seconds[rows], place, len(wanted))
         arrays["cost_usd"] = _sum_by(cost[rows], place, len(wanted))
-        kind = verdicts["kind"][int(rows[0])].as_py()
+        kind = table["kind"][int(rows[0])].as_py()
         scores.append(
-            PairScores(rater, kind, **{name: of[place_of_pair] for name, of in arrays.items()})
+            PairScores(name, kind, **{key: of[place_of_pair] for key, of in arrays.items()})
         )
     return scores
 
@@ -237,40 +204,28 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
 def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, Effort]:
     """Count outcomes, words and tokens of every rater.
 
-    Args:
-        verdicts: table by the schema VERDICTS; verdicts on other pairs are left out.
-        pairs: table by the schema PAIRS.
+    Verdicts on other pairs are left out.
     """
-    table = _Verdicts.of(verdicts, pairs["pair_id"].unique().to_pylist())
-    # A thousand texts at a time: counting can need a copy of what it reads.
-    parts = verdicts.select(["explanation"]).to_batches(max_chunksize=1_000)
-    counted = [np.asarray(pc.fill_null(count_words(part["explanation"]), 0)) for part in parts]
-    words = np.concatenate([np.zeros(0, dtype=np.int64), *counted])
-    tokens = [_numbers(verdicts[name]) for name in ("input_tokens", "output_tokens")]
-    judged = _IS_JUDGED[table.outcome]
+    table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
     found = {}
-    for rater, rows in zip(table.raters, table.rows_of(), strict=True):
-        counts = np.bincount(table.outcome[rows], minlength=len(OUTCOMES))
-        explained = rows[judged[rows] & (words[rows] > 0)]
-        read, written = (
-            int(np.nansum(of[rows])) if np.isfinite(of[rows]).any() else None for of in tokens
-        )
-        found[rater] = Effort(
-            dict(zip(OUTCOMES, counts.tolist(), strict=True)),
-            float(words[explained].mean()) if len(explained) else None,
-            read,
-            written,
-        )
+    for rater in pc.unique(table["rater"]).to_pylist():
+        own = table.filter(pc.equal(table["rater"], rater))
+        counts = dict.fromkeys(OUTCOMES, 0) | Counter(own["outcome"].to_pylist())
+        judged = own.filter(pa.array(_IS_JUDGED[_codes(own["outcome"], OUTCOMES)]))
+        # A thousand texts at a time: counting can need a copy of what it reads.
+        parts = judged["explanation"].drop_null().chunks
+        texts = [part[k : k + 1_000] for part in parts for k in range(0, len(part), 1_000)]
+        words = [n for some in texts for n in count_words(some).to_pylist() if n]
+        tokens = (pc.sum(own[name]).as_py() for name in ("input_tokens", "output_tokens"))
+        found[rater] = Effort(counts, float(np.mean(words)) if words else None, *tokens)
     return found
 
 
 @dataclass(frozen=True)
 class PairFacts:
-    """What strata need to know of each pair; shape (n,) each.
+    """Of each pair, shape (n,): `prompt_key`, and words of chosen minus words of rejected.
 
-    Attributes:
-        clusters: `prompt_key` of the prompt.
-        difference: words of chosen minus words of rejected; float64, NaN where a text is not known.
+    The difference is NaN where a text is not known.
     """
 
     clusters: np.ndarray

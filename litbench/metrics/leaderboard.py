@@ -26,36 +26,23 @@ _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """One rater's figures.
+    """One rater's figures; what does not apply is None or NaN.
 
     Attributes:
-        rater: name.
-        kind: kind of rater.
         agreement: headline agreement.
         pooled_agreement: from the probability averaged over orders; only for ordered raters.
         both_orders: agreement on pairs judged in every order; only where some were not.
         coverage: share of verdicts that are judgements.
-        flip_rate: share of pairs in which the two orders disagree; only for ordered raters.
-        position_lean: how often the story shown first wins; only for ordered raters.
-        consistent: agreement on pairs of which both orders name the same story; only for ordered
-            raters.
+        flip_rate: share of pairs in which the two orders disagree.
+        position_lean: how often the story shown first wins.
+        consistent: agreement on pairs of which both orders name the same story.
         consistent_share: share of all pairs that are such; over repeats the mean.
-        outcomes: verdicts by outcome, every one of `OUTCOMES`.
-        explanation_words: mean length of an explanation, see `litbench.metrics.agreement.Effort`.
-        input_tokens: read for these pairs; None where nobody tells.
-        output_tokens: written, likewise.
         chosen_longer: agreement on pairs whose chosen story is the longer.
-        chosen_shorter: agreement on pairs whose chosen story is the shorter.
         by_gap: agreement by length gap in words; (least, most, interval).
-        calibration: None without probabilities.
         comparison: against the reference; None for the reference itself.
         repeats: agreement of each repeat of a cross-validation.
-        seconds: time for all its verdicts on these pairs; NaN where no verdict tells.
-        pairs_per_second: pairs over seconds, repeats counted; NaN likewise.
-        stories_per_second: distinct stories of these pairs over seconds, repeats counted; NaN
-            likewise.
-        cost_usd: for these pairs; None where nothing was paid.
-        cost_per_1000_pairs: the same for a thousand of them, repeats counted.
+        pairs_per_second: repeats counted, as in `stories_per_second` and `cost_per_1000_pairs`.
+        stories_per_second: distinct stories.
         before_symmetry: agreement on the pairs before length symmetry, where given.
         trained_on: prompts of these pairs it was trained on; above 0 the row means nothing.
     """

@@ -25,7 +25,6 @@ class ProbeResult:
     """A rater on one probe at one strength.
 
     Attributes:
-        stories: that were changed.
         not_applicable: stories that the probe has no change for.
         words_ratio: words of the changed story over those of the original; mean.
         prefers_changed: rate, see the module; None where no pair was judged in both orders.
@@ -67,10 +66,7 @@ def probe_results(
 ) -> list[ProbeResult]:
     """The results of every rater, probe and strength, in this order.
 
-    Args:
-        verdicts: table by the schema VERDICTS on all of `pairs`.
-        pairs: from `litbench.probes.probe_pairs`.
-        not_applicable: from there as well.
+    `pairs` and `not_applicable` are from `litbench.probes.probe_pairs`, `verdicts` on all pairs.
     """
     clusters = np.array(prompt_keys(pairs))
     ids, names, strengths = (
