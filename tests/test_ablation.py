@@ -1,6 +1,5 @@
 """Ablations: the whole matrix, equal sizes, prompts kept apart, kills survived, work shared."""
 
-import csv
 import functools
 import itertools
 import json
@@ -16,13 +15,11 @@ from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.ablation import (
     Arm,
-    ablation_rows,
     ablation_study,
     ablation_text,
     by_family,
     join_test_sets,
 )
-from litbench.metrics.csv_table import write_csv
 from litbench.raters import RaterSpec
 from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.report.ablation_page import draw_panels
@@ -371,21 +368,6 @@ def test_test_pairs_are_of_nearly_all_prompts_and_shared_between_variants(ablati
     assert module.first_by_hash(every, None, 1, by_prompt=False) == every
 
 
-def test_another_text_of_a_pair_is_trained_and_judged_anew(ablation, judgings, ready):
-    pairs = pq.read_table(ready)
-    column = pairs.column_names.index("prompt")
-    for ending in ("", "!"):
-        prompts = [f"{prompt}{ending}" for prompt in pairs["prompt"].to_pylist()]
-        write_table(pairs.set_column(column, "prompt", pa.array(prompts, pa.large_string())), ready)
-        module, config = ablation(
-            variants={"ready": {"pairs": str(ready)}, "full": {}},
-            raters={"features": FAST}, pairs_used=[1.0], natural=False,
-        )  # fmt: skip
-        judgings["count"] = 0
-        module.main(config)
-        assert judgings["count"] == 2, "one training for each variant"
-
-
 # The figures ----------------------------------------------------------------------------------
 
 
@@ -467,22 +449,6 @@ def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):
     renamed = other.set_column(place, "pair_id", one["pair_id"])
     with pytest.raises(DataError, match="different stories in the test pairs of x, y"):
         join_test_sets({"x": one, "y": renamed})
-
-
-def test_names_of_others_are_text_in_files(pair_table, tmp_path):
-    wicked = "=1+1\x1b[2J\nnew"
-    pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
-    arms = [Arm("a", wicked, wicked, 2, True, True)]
-    arms.append(Arm("b", wicked, "other", 2, True, True))
-    credit = {arm.name: [np.array([1.0, 0.0])] for arm in arms}
-    study = ablation_study(arms, credit, pairs, tests, wicked, [wicked])
-    text = ablation_text(study)
-    assert "\x1b" not in text
-    assert "=1+1[2J new" in text
-    write_csv(ablation_rows(study), tmp_path / "cells.csv")
-    with (tmp_path / "cells.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["rater"] for row in rows} == {f"'{wicked}"}
 
 
 def test_sizes_are_compared_at_one_amount_and_unknown_ones_left_out():

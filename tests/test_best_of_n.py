@@ -18,7 +18,6 @@ from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.best_of_n import (
     PromptStories,
-    beats_others,
     best_of_n,
     choice_weights,
     sizes,
@@ -80,25 +79,6 @@ def test_the_gain_is_the_expected_maximum_over_the_prompts_mean() -> None:
         assert one.gain.mean == pytest.approx(expected)
         assert one.gain.clusters == len(prompts)
         assert one.words.mean == pytest.approx(1)
-
-
-def test_one_of_one_is_a_random_story() -> None:
-    first = best_of_n(stories(), [1])[0]
-    assert (first.gain.mean, first.kl) == pytest.approx((0, 0), abs=1e-12)
-    assert first.beats_random is not None
-    assert (first.beats_random.low, first.beats_random.high) == pytest.approx((0.5, 0.5))
-
-
-def test_overoptimisation_shows_in_the_second_rater_alone() -> None:
-    curve = best_of_n(stories(prompts=40), [1, 2, 9])
-    gains = [one.gain.mean for one in curve]
-    assert gains == sorted(gains)
-    second = [one.second_gain.mean for one in curve if one.second_gain is not None]
-    assert second[1] > 0 > second[2]
-
-
-def test_a_story_does_not_meet_itself() -> None:
-    assert beats_others(np.array([3.0, 1.0, 1.0])) == pytest.approx([1, 0.25, 0.25])
 
 
 @pytest.fixture

@@ -237,25 +237,6 @@ def test_prompts_come_from_a_table_once_each(
         assert server.requests == 4, "those drawn were asked for already"
 
 
-def test_a_model_is_opened_once_for_all_samples(
-    generate: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from litbench.judges.client import Client  # noqa: PLC0415
-
-    opened = []
-    open_it = Client.open
-    monkeypatch.setattr(Client, "open", lambda self: opened.append(1) or open_it(self))
-    with FakeOpenAI(lambda question: f"About {question.strip()[-9:]}.") as server:
-        bring(server, monkeypatch)
-        generate(n=2)
-        assert len(opened) == 1
-        generate(n=4)
-    # Every sample has the answers to its own prompt, and finds them again.
-    rows = stories_of(tmp_path)
-    assert len(rows) == 12
-    assert all(row["prompt"][-9:] in row["text"] for row in rows)
-
-
 @pytest.mark.parametrize(
     ("keys", "error", "says"),
     [

@@ -372,19 +372,3 @@ def test_a_cross_validation_killed_half_way_gives_the_same_verdicts(program, pai
     assert program("eval/crossvalidate.py", *given("killed")).returncode == 0
     assert all((tmp_path / "killed/parts" / n).stat().st_mtime_ns == t for n, t in done.items())
     assert verdict_rows(tmp_path / "killed") == verdict_rows(tmp_path / "whole")
-
-
-def test_an_unchanged_evaluation_prints_its_leaderboard_again(
-    load_program, pairs_file, tmp_path, capsys
-):
-    module = load_program("eval/benchmark.py")
-    config = module.Config(
-        pairs=pairs_file(12), out=tmp_path / "out", raters={"longer": {"kind": "longer"}}
-    )
-    module.main(config)
-    first = capsys.readouterr().out
-    module.main(config)
-    again = capsys.readouterr().out
-    assert again.startswith("unchanged:")
-    assert again.endswith(first)
-    assert "longer" in first

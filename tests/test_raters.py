@@ -175,14 +175,6 @@ def test_coins_are_fair_and_about_half_of_the_chosen_stories_stand_first(
         assert abs(share - 0.5) < 5 * 0.0158
 
 
-def test_a_random_rater_repeats_with_its_seed_and_differs_with_another(
-    invented_pairs: Callable[[int, int], pa.Table],
-) -> None:
-    blinded, _ = blind(invented_pairs(64, 9))
-    assert RandomRater(seed=1).judge(blinded) == RandomRater(seed=1).judge(blinded)
-    assert RandomRater(seed=1).judge(blinded) != RandomRater(seed=2).judge(blinded)
-
-
 @pytest.mark.parametrize(
     ("chosen", "rejected", "longer", "shorter"),
     [

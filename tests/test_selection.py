@@ -232,24 +232,6 @@ def test_the_best_template_of_each_judge_judges(benchmark, capsys, tmp_path):
     assert "unchanged" in capsys.readouterr().out
 
 
-def test_renamed_sides_make_the_worst_template_the_best(
-    benchmark, pairs_file, rename_sides, tmp_path
-):
-    """And every agreement one minus what it was."""
-    found = {}
-    for name, rename in (("straight", None), ("turned", rename_sides)):
-        program, config = benchmark(pairs=pairs_file(name=f"{name}.parquet", rename=rename))
-        config.out = tmp_path / name
-        program.main(config)
-        (found[name],) = found_in(tmp_path / name)
-    means = {
-        name: {row["rater"]: row["agreement"]["mean"] for row in one["templates"]}
-        for name, one in found.items()
-    }
-    assert means["turned"] == pytest.approx({k: 1 - v for k, v in means["straight"].items()})
-    assert f"tiny@{found['turned']['template']}" == found["straight"]["templates"][-1]["rater"]
-
-
 # Going on, telling beforehand -------------------------------------------------------------------
 
 
