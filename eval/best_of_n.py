@@ -40,8 +40,7 @@ from litbench.raters import (
     prompts_seen,
 )
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
-from litbench.report.best_of_n_page import draw_panels, render_best_of_n
-from litbench.report.document import write_panels
+from litbench.report.pages import write_best_of_n
 from litbench.scoring import finite_rewards, rewards_depend_on
 from litbench.tables import read_table, write_table
 from litbench.text import digest
@@ -216,19 +215,9 @@ def main(config: Config) -> None:
     artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("pairs.parquet", partial(write_table, pairs))
     artifact.write("best_of_n.csv", partial(write_csv, [vars(one) for one in choices]))
-    artifact.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
     names = specs["rater"].name, specs["second"].name if config.second else None
-    panels = draw_panels(choices, *names)
-    write_panels(artifact, "best_of_n", panels)
-    page = render_best_of_n(
-        choices=choices,
-        rater=names[0],
-        second=names[1],
-        counts=artifact.counts,
-        panels=panels,
-        manifests={"best_of_n": artifact.made_of()},
-    )
-    artifact.write("best_of_n.html", lambda path: path.write_text(page, encoding="utf-8"))
+    artifact.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    write_best_of_n(artifact, choices, *names)
     artifact.finish()
     parts.discard_others()
     print(f"{text}{config.out / 'pairs.parquet'}: best and worst of {pairs.num_rows:,} prompts")

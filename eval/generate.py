@@ -108,13 +108,10 @@ def check(config: Config) -> None:
             f"n is {config.n}, and with temperature 0 or a seed the story is always the same: "
             "change sampling, or set n to 1"
         )
-    if sampling.top_logprobs is not None:
-        raise ConfigError("sampling.top_logprobs is for judges: leave it out")
     if "{prompt}" not in config.task:
         raise ConfigError("task does not name {prompt}: say where the prompt belongs")
     if not 0 < config.words[0] <= config.words[1]:
         raise ConfigError(f"words is {list(config.words)}: give the least and the greatest length")
-    config.traffic.check()
 
 
 def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:

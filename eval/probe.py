@@ -32,8 +32,7 @@ from litbench.metrics.csv_table import write_csv
 from litbench.metrics.probes import probe_results, probes_text
 from litbench.probes import check_strengths, draw_originals, probe_pairs, select_probes
 from litbench.raters import check_options, files_of, parse_raters
-from litbench.report.document import write_panels
-from litbench.report.probes_page import draw_probes, render_probes
+from litbench.report.pages import write_probes
 from litbench.tables import write_table
 from litbench.text import digest
 
@@ -114,7 +113,7 @@ def main(config: Config) -> None:
     )
     verdicts = pa.concat_tables(one.verdicts for one in judged)
     results = probe_results(verdicts, pairs, not_applicable)
-    text, panels = probes_text(results), draw_probes(results)
+    text = probes_text(results)
     records = {one.job.spec.name: one.record for one in judged}
     trained_on = {name: record["trained_on"] for name, record in records.items()}
     artifact.counts = {
@@ -128,15 +127,7 @@ def main(config: Config) -> None:
     artifact.write("verdicts.parquet", partial(write_table, verdicts))
     artifact.write("probes.csv", partial(write_csv, [vars(one) for one in results]))
     artifact.write("probes.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    write_panels(artifact, "probes", panels)
-    page = render_probes(
-        results=results,
-        panels=panels,
-        pairs=pairs,
-        trained_on=trained_on,
-        manifests={"probes": artifact.made_of()},
-    )
-    artifact.write("probes.html", lambda path: path.write_text(page, encoding="utf-8"))
+    write_probes(artifact, results, pairs, trained_on)
     artifact.finish()
     parts.discard_others()
     print(f"{text}page: {page_path}")

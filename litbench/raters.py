@@ -272,13 +272,13 @@ KINDS: dict[str, Kind] = {
         "litbench.models.reward:rater_from_options",
         "litbench.models.reward:RewardRaterOptions",
         "litbench.models.reward_training:train_rater",
-        "litbench.models.reward_training:RewardTraining",
+        "litbench.models.reward_training:options_of",
     ),
     "generative": Kind(
         "litbench.models.generative:rater_from_options",
         "litbench.models.generative:GenerativeRaterOptions",
         "litbench.models.generative_training:train_rater",
-        "litbench.models.generative_training:GenerativeTraining",
+        "litbench.models.generative_training:options_of",
         version=2,
     ),
     "judge": Kind(

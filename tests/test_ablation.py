@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench import evaluation
+from litbench.artifact import Artifact
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.ablation import (
@@ -22,7 +23,7 @@ from litbench.metrics.ablation import (
 )
 from litbench.raters import RaterSpec
 from litbench.records import STORIES, pair_id, prompt_keys
-from litbench.report.ablation_page import draw_panels
+from litbench.report.pages import draw_ablation, write_ablation
 from litbench.tables import write_table
 
 LOOSE = {"min_score": None, "max_tokens": None, "min_words": None, "drop_talk": False}
@@ -95,7 +96,7 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
             shutil.copy(file, made_before)
 
     monkeypatch.setattr(module, "make_pairs", remembered)
-    monkeypatch.setattr(module, "draw_panels", lambda _: {})
+    monkeypatch.setattr("litbench.report.pages.draw_ablation", lambda _: {})
 
     def make(out="out", stories=None, **changes):
         path = tmp_path / "stories.parquet"
@@ -163,7 +164,7 @@ def test_every_variant_is_trained_alike_and_judged_on_the_test_of_every_variant(
     ablation, trainings, monkeypatch
 ):
     module, config = ablation()
-    monkeypatch.setattr(module, "draw_panels", draw_panels)
+    monkeypatch.setattr("litbench.report.pages.draw_ablation", draw_ablation)
     module.main(config)
     found = read(config.out)
     arms = [arm["name"] for arm in found["arms"]]
@@ -449,6 +450,27 @@ def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):
     renamed = other.set_column(place, "pair_id", one["pair_id"])
     with pytest.raises(DataError, match="different stories in the test pairs of x, y"):
         join_test_sets({"x": one, "y": renamed})
+
+
+def test_names_of_others_are_text_on_the_page(pair_table, tmp_path):
+    wicked = "<script>alert(1)</script>"
+    pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
+    arms = [Arm("a", f"{wicked}/r", wicked, 2, True, True)]
+    study = ablation_study(arms, {"a": [np.array([1.0, 0.0])]}, pairs, tests, wicked, [wicked])
+    assert all("/" not in name and "<" not in name for name in draw_ablation(study))
+    artifact = Artifact(tmp_path, program="ablation.py", config={}, inputs={})
+    write_ablation(
+        artifact,
+        study,
+        title=wicked,
+        label_sources=["planted"],
+        variants={wicked: {"min_score": wicked}},
+        training_pairs={wicked: 2},
+        funnels={wicked: []},
+    )
+    page = (tmp_path / "ablation.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "Trained on 2 pairs of &lt;script&gt;" in page
 
 
 def test_sizes_are_compared_at_one_amount_and_unknown_ones_left_out():

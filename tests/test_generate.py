@@ -21,7 +21,7 @@ from litbench.tables import read_table, write_table
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 
-QUICK = {"first_wait_seconds": 0.01, "longest_wait_seconds": 0.05, "timeout_seconds": 60}
+QUICK = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
 PROMPTS = [
     "[WP] A lighthouse keeper answers a letter.",
     "[WP] The last bus has one seat {words} left, and a {prompt}.",
