@@ -33,18 +33,16 @@ from litbench.artifact import Artifact, write_json
 from litbench.config import build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
-    EvaluationPairs,
     Job,
     Result,
     VerdictParts,
     evaluate,
     finish_evaluation,
-    input_files,
     print_errors,
     print_estimates,
     print_leaderboard,
-    read_pairs,
 )
+from litbench.evaluation_pairs import EvaluationPairs, input_files, read_pairs
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts

@@ -31,10 +31,9 @@ from litbench.evaluation import (
     VerdictParts,
     evaluate,
     finish_evaluation,
-    input_files,
     print_leaderboard,
-    read_pairs,
 )
+from litbench.evaluation_pairs import input_files, read_pairs
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters

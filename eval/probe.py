@@ -20,14 +20,8 @@ import pyarrow as pa
 
 from litbench.artifact import Artifact
 from litbench.config import run_program
-from litbench.evaluation import (
-    Job,
-    VerdictParts,
-    evaluate,
-    print_errors,
-    print_estimates,
-    read_pairs,
-)
+from litbench.evaluation import Job, VerdictParts, evaluate, print_errors, print_estimates
+from litbench.evaluation_pairs import read_pairs
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.probes import probe_results, probes_text
 from litbench.probes import check_strengths, draw_originals, probe_pairs, select_probes

@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from litbench.artifact import Artifact, write_json
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import Job, VerdictParts, evaluate, print_estimates, read_pairs
+from litbench.evaluation import Job, VerdictParts, evaluate, print_estimates
+from litbench.evaluation_pairs import read_pairs
 from litbench.metrics.leaderboard import leaderboard, leaderboard_json
 from litbench.metrics.printing import leaderboard_text
 from litbench.raters import RaterSpec, check_options, files_of, kinds, load_object

@@ -12,16 +12,14 @@ from litbench import raters, templates
 from litbench.artifact import Artifact, fingerprint
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
-    EvaluationPairs,
     Job,
     Result,
     VerdictParts,
     evaluate,
     finish_evaluation,
     print_errors,
-    read_held_out,
-    read_pairs,
 )
+from litbench.evaluation_pairs import EvaluationPairs, read_held_out, read_pairs
 from litbench.raters import Judgement, Kind, LengthRater, RaterSpec, files_of, judge_pairs
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table

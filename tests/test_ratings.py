@@ -11,7 +11,7 @@ import pytest
 from litbench.artifact import read_manifest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import Judged
+from litbench.evaluation_pairs import Judged
 from litbench.judges.recorded import RecordedRater, recorded_specs
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.raters import judge_pairs
