@@ -22,6 +22,7 @@ judges without sending requests.
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,48 +197,44 @@ def find_sets(config: Config) -> tuple[list[Evaluation], list[tuple[str, str]], 
 
 
 def judge_sets(config: Config, evaluations: list[Evaluation], parts: VerdictParts) -> None:
-    """Judge every set, and write the evaluations that are outdated."""
-    jobs: list[tuple[Evaluation, Job]] = []
+    """Judge every set, and write the evaluations, unless all of them are current."""
+    jobs: list[Job] = []
+    set_of: dict[str, str] = {}
     artifacts = {}
+    keys = ("reference", "on_training_prompts", "most_pairs")
     for one in evaluations:
         files = input_files(one.of.pairs, one.of.before_symmetry, one.of.ratings)
         raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in one.specs}
-        keys = {"reference": config.reference, "on_training_prompts": config.on_training_prompts}
         artifacts[one.name] = artifact = Artifact(
             config.out / one.name,
             program=__file__,
-            config={**vars(one.of), "raters": raters, "most_pairs": config.most_pairs, **keys},
+            config=vars(one.of) | {"raters": raters} | {key: getattr(config, key) for key in keys},
             inputs=files,
             models=files_of(one.specs),
         )
         data = [artifact.digests[key] for key in files if key != "ratings"]
+        depends_on, pairs = [data, one.of.split, config.most_pairs], one.pairs.all
         for spec in one.specs:
             label = f"{spec.name}@{one.name}" if one.name else spec.name
-            depends_on = [data, one.of.split, config.most_pairs]
-            pairs = one.pairs.all
-            job = Job(spec, label, lambda pairs=pairs: pairs, depends_on, work=pairs.num_rows)
-            jobs.append((one, job))
+            set_of[label] = one.name
+            jobs.append(
+                Job(spec, label, lambda pairs=pairs: pairs, depends_on, work=pairs.num_rows)
+            )
     if not config.errors_again and all(one.is_current() for one in artifacts.values()):
         if "" in artifacts:
             print_leaderboard(config.out)
         return
     # Jobs of one rater go one after the other, so that it is loaded once.
-    order = list(dict.fromkeys(job.spec.name for _, job in jobs))
-    jobs.sort(key=lambda item: order.index(item[1].spec.name))
-    results: dict[str, list[Result]] = {one.name: [] for one in evaluations}
-    for (one, _), result in zip(
-        jobs,
-        evaluate(
-            [job for _, job in jobs],
-            parts,
-            on_training_prompts="flag" if evaluations[0].name else config.on_training_prompts,
-            errors_again=config.errors_again,
-        ),
-        strict=True,
-    ):
-        results[one.name].append(result)
+    order = list(dict.fromkeys(job.spec.name for job in jobs))
+    jobs.sort(key=lambda job: order.index(job.spec.name))
+    way = "flag" if evaluations[0].name else config.on_training_prompts
+    results: dict[str, list[Result]] = defaultdict(list)
+    again = config.errors_again
+    for result in evaluate(jobs, parts, on_training_prompts=way, errors_again=again):
+        results[set_of[result.job.label]].append(result)
     for one in evaluations:
-        print(f"\n{one.name}:" if one.name else "")
+        if one.name:
+            print(f"\n{one.name}:")
         own = results[one.name]
         finish_evaluation(artifacts[one.name], own, one.pairs, config.reference, one.of.ratings)
         print_errors(own)
@@ -291,7 +288,8 @@ def main(config: Config) -> None:
             one.specs = [chosen.get(spec.name, spec) for spec in one.specs]
     if config.dry_run:
         for one in evaluations:
-            print(f"\n{one.name}:" if one.name else "")
+            if one.name:
+                print(f"\n{one.name}:")
             print_estimates(one.specs, one.pairs.all, config.out)
     else:
         parts = VerdictParts(config.out / "parts")

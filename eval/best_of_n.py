@@ -34,10 +34,10 @@ from litbench.raters import (
     RaterSpec,
     ScoreRater,
     check_options,
+    check_training_prompts,
     files_of,
     load_rater,
     parse_raters,
-    prompts_seen,
 )
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.pages import write_best_of_n
@@ -175,7 +175,7 @@ def main(config: Config) -> None:
                 "let this one judge pairs.parquet (eval/benchmark.py)"
             )
         rewards[key] = score(rater, spec, stories, parts)
-        trained_on[key] = len(prompts_seen(rater, stories))
+        trained_on[key] = check_training_prompts(rater, stories, "flag")
 
     # By normalised text, whatever the names of the prompts.
     places: dict[str, list[int]] = {}

@@ -35,7 +35,6 @@ from litbench.artifact import (
     write_part,
 )
 from litbench.config import as_plain
-from litbench.errors import ConfigError
 from litbench.evaluation_pairs import EvaluationPairs
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
@@ -47,11 +46,11 @@ from litbench.raters import (
     Rater,
     RaterSpec,
     blind,
+    check_training_prompts,
     files_of,
     judge_pairs,
     kinds,
     load_rater,
-    prompts_seen,
 )
 from litbench.records import prompt_keys
 from litbench.sources.ratings import RATINGS
@@ -192,17 +191,6 @@ def evaluate(
                 shutil.rmtree(scratch, ignore_errors=True)
             bar.update(job.work)
             yield Result(job, table.replace_schema_metadata(), record)
-
-
-def check_training_prompts(rater: Rater, pairs: pa.Table, when: str) -> int:
-    """Count the prompts of `pairs` that a rater was trained on; with "refuse" they are an error."""
-    seen = prompts_seen(rater, pairs)
-    if seen and when == "refuse":
-        raise ConfigError(
-            f"rater {rater.name} was trained on {len(seen)} of the prompts of these pairs, such as "
-            f"{seen[0]!r:.80}: evaluate it on other prompts, or set on_training_prompts to flag"
-        )
-    return len(seen)
 
 
 def errors_in(verdicts: pa.Table) -> int:

@@ -405,11 +405,17 @@ def training_prompts_of(pairs: pa.Table) -> frozenset[str]:
     return frozenset(prompt_keys(pairs))
 
 
-def prompts_seen(rater: Rater, pairs: pa.Table) -> list[str]:
-    """The prompts of a pairs table that the rater was trained on, sorted."""
+def check_training_prompts(rater: Rater, table: pa.Table, when: str) -> int:
+    """Count the prompts of a table that a rater was trained on; with "refuse" they are an error."""
     trained = rater.training_prompts()
-    prompts = sorted(set(pairs["prompt"].to_pylist())) if trained else []
-    return [prompt for prompt in prompts if prompt_key(prompt) in trained]
+    prompts = set(table["prompt"].to_pylist()) if trained else set()
+    seen = [prompt for prompt in prompts if prompt_key(prompt) in trained]
+    if seen and when == "refuse":
+        raise ConfigError(
+            f"rater {rater.name} was trained on {len(seen)} of the prompts of these pairs, such as "
+            f"{min(seen)!r:.80}: evaluate it on other prompts, or set on_training_prompts to flag"
+        )
+    return len(seen)
 
 
 def ask(rater: Rater, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:

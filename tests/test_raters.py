@@ -23,11 +23,11 @@ from litbench.raters import (
     ScoreRater,
     blind,
     check_options,
+    check_training_prompts,
     judge_pairs,
     load_object,
     load_rater,
     parse_raters,
-    prompts_seen,
     training_prompts_of,
 )
 from litbench.records import VERDICTS
@@ -328,7 +328,7 @@ def test_a_rater_is_trained_unless_its_entry_names_a_model() -> None:
     assert not RaterSpec("l", "longer").is_trained
 
 
-def test_prompts_seen_finds_reposts_of_training_prompts(pair_table: Build) -> None:
+def test_reposts_of_training_prompts_are_found(pair_table: Build) -> None:
     trained = pair_table([{"prompt": "[WP] The lamp speaks."}])
     judged = pair_table(
         [{"prompt": "The Lamp, speaks"}, {"prompt": "A quiet lamp"}, {"prompt": "The Lamp, speaks"}]
@@ -338,8 +338,8 @@ def test_prompts_seen_finds_reposts_of_training_prompts(pair_table: Build) -> No
         def training_prompts(self) -> frozenset[str]:
             return training_prompts_of(trained)
 
-    assert prompts_seen(Trained(lambda _: 0.0), judged) == ["The Lamp, speaks"]
-    assert prompts_seen(RandomRater(), judged) == []
+    assert check_training_prompts(Trained(lambda _: 0.0), judged, "flag") == 1
+    assert check_training_prompts(RandomRater(), judged, "refuse") == 0
 
 
 def test_the_rater_of_talk_prefers_the_story_that_speaks_to_its_readers(
