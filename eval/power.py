@@ -26,7 +26,7 @@ import pyarrow.csv as pa_csv
 from litbench.artifact import Artifact
 from litbench.config import build, nearest, run_program
 from litbench.errors import ConfigError
-from litbench.evaluation import Judged
+from litbench.evaluation_pairs import Judged
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.power import Case, Plan, measure, plan
 from litbench.text import aligned, clean_name
