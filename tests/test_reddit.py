@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_reddit import (
+from fake_reddit import FakeReddit, World
     CLIENT_ID,
     FAULTS,
     NOW,
