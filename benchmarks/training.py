@@ -48,13 +48,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from litbench.models.throughput import Shape, peak_flops
+from litbench.models.tokenised import TokenisedPairs, make_tokenised
 from transformers import LlamaConfig, LlamaForSequenceClassification, TrainerCallback
 
 from litbench.errors import LitBenchError
 from litbench.models.backbone import Lora, load_backbone, quiet
 from litbench.models.reward_training import RewardObjective
-from litbench.models.throughput import Shape, peak_flops
-from litbench.models.tokenised import TokenisedPairs, make_tokenised
 from litbench.models.training import Plan, TrainingOptions, train
 
 _BASELINES = Path(__file__).resolve().parent / "baselines"

@@ -119,6 +119,8 @@ class Config:
         encoding: of text files, such as cp1252.
         label_source: who preferred the chosen story.
         split: written where the source names no split.
+        max_train_pairs_per_prompt: most pairs of a prompt in the split train; a hash of their
+            stories chooses them. Others are rejected.
         cleaning: what to cut out of the texts; a step that is not named is off.
     """
 
@@ -135,6 +137,7 @@ class Config:
     encoding: str = "utf-8"
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
+    max_train_pairs_per_prompt: int | None = None
     cleaning: Cleaning = field(default_factory=Cleaning.none)
 
 
@@ -295,6 +298,18 @@ def complete(
     for row in pairs[ROW].filter(same).to_pylist():
         rejected_rows.add(config.pairs, row, "rejected", "the same text on both sides")
     pairs = drop_repeats(pairs.filter(pc.invert(same)), config.pairs, rejected_rows)
+    if config.max_train_pairs_per_prompt is not None:
+        # Names are digests, so their order is a random one.
+        kept, seen = [], Counter[str]()
+        for place, row in enumerate(pairs.select([ROW, "prompt_id", "split"]).to_pylist()):
+            seen[row["prompt_id"]] += 1
+            is_train = (row["split"] or config.split) == "train"
+            if is_train and seen[row["prompt_id"]] > config.max_train_pairs_per_prompt:
+                reason = "beyond max_train_pairs_per_prompt"
+                rejected_rows.add(config.pairs, row[ROW], "prompt_id", reason)
+            else:
+                kept.append(place)
+        pairs = pairs.take(pa.array(kept, pa.int64()))
     columns = {name: pairs[name] for name in pairs.column_names}
     columns |= {f"{side}_n_words": count_words(pairs[side]) for side in SIDES}
     columns["split"] = pc.fill_null(pairs["split"], config.split)

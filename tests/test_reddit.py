@@ -6,13 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_reddit import FakeReddit, World
-    CLIENT_ID,
-    FAULTS,
-    NOW,
-    FakeReddit,
-    make_world,
-)
+from fake_reddit import CLIENT_ID, FAULTS, NOW, FakeReddit, World, make_world
 from hypothesis import given
 from hypothesis import strategies as st
 
