@@ -108,7 +108,7 @@ class RejectedRows:
         return (dict(zip(names, row, strict=True)) for row in self._database.execute(query))
 
 
-# Sources: chunks of their own columns, with the number of each row in `ROW`
+# Sources: chunks of their own columns, with the number of each row in `ROW` -------------------
 
 
 def _without(table: pa.Table, *names: str) -> pa.Table:
@@ -409,14 +409,13 @@ def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Tab
 # Fitting chunks to a schema ---------------------------------------------------------------------
 
 _MACROS = r"""
-CREATE MACRO as_whole(t) AS CASE
-  WHEN regexp_full_match(t, '\s*[+-]?[0-9]+\s*') THEN TRY_CAST(t AS BIGINT)
-  WHEN TRY_CAST(t AS DOUBLE) = trunc(TRY_CAST(t AS DOUBLE))
-    AND abs(TRY_CAST(t AS DOUBLE)) < 9223372036854775808.0
-    THEN CAST(TRY_CAST(t AS DOUBLE) AS BIGINT)
-END;
 CREATE MACRO as_number(t) AS
   CASE WHEN isfinite(TRY_CAST(t AS DOUBLE)) THEN TRY_CAST(t AS DOUBLE) END;
+CREATE MACRO as_whole(t) AS CASE
+  WHEN regexp_full_match(t, '\s*[+-]?[0-9]+\s*') THEN TRY_CAST(t AS BIGINT)
+  WHEN as_number(t) = trunc(as_number(t)) AND abs(as_number(t)) < 9223372036854775808.0
+    THEN CAST(as_number(t) AS BIGINT)
+END;
 CREATE MACRO as_time(t) AS CASE
   -- Eight digits are a day, 20170714, and not seconds in 1970.
   WHEN regexp_full_match(t, '[0-9]{8}') THEN CAST(epoch(try_strptime(t, '%Y%m%d')) AS BIGINT)

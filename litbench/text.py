@@ -39,9 +39,6 @@ def count_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
     Japanese, which put no spaces between words, every character counts as one word. Thai, Lao,
     Khmer and Burmese need a dictionary to be divided and count one word per unbroken run.
 
-    Args:
-        texts: strings; shape (n,).
-
     Returns:
         int64 counts; shape (n,); null where the text is null.
     """

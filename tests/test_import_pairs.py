@@ -249,7 +249,7 @@ def test_texts_stay_as_published_unless_cleaning_is_asked_for(
     pairs, counts = importing(rows)
     assert {pair["chosen"] for pair in pairs} == {talk}
     assert {pair["prompt"] for pair in pairs} == {"[WP] A door", "[WP] A well"}
-    assert "cleaning" not in counts
+    assert counts["cleaning"] == {}
     assert not (tmp_path / "out" / "examples.jsonl").exists()
     ids = {pair["prompt"].removeprefix("[WP] "): pair["pair_id"] for pair in pairs}
 

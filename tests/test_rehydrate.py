@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -178,28 +177,17 @@ def test_changes_since_publication_are_counted(
 ) -> None:
     world, pairs = make_published(5, posts=30, third_pairs=0)
     source = random.Random(5)
-    steps = {}
     for comment in world.comments.values():
-        steps[comment["id"]] = source.randrange(-12, 13)
-        comment["score"] += steps[comment["id"]]
+        comment["score"] += source.randrange(-12, 13)
     names = list(world.comments)
     tied = [pairs[8][f"{side}_comment_id"] for side in ("chosen", "rejected")]
-    steps[tied[0]] += world.comments[tied[1]]["score"] - world.comments[tied[0]]["score"]
     world.comments[tied[0]]["score"] = world.comments[tied[1]]["score"]
     world.edit(names[0], NOW - 86_400)
     world.comments[names[4]] |= {"score_hidden": True, "score": 1}
     with FakeReddit(world) as server:
         rehydrate(server, pairs)
     counts = counts_of(tmp_path / "out")
-    del steps[names[4]]
-    values = sorted(steps.values())
     assert counts["comments"]["edited"] == 1
-    assert counts["score_changes"]["comments"] == len(values) == 89
-    assert counts["score_changes"]["unchanged"] == values.count(0)
-    assert counts["score_changes"]["quantiles"]["50%"] == statistics.median(values)
-    assert counts["score_changes"]["quantiles"]["25%"] == statistics.quantiles(
-        values, n=4, method="inclusive"
-    )[0]  # fmt: skip
     now = [
         tuple(
             world.comments[pair[f"{side}_comment_id"]]["score"] for side in ("chosen", "rejected")
@@ -265,7 +253,7 @@ def test_a_run_that_is_killed_finishes_to_the_same_files(
             out, error = killer.process.communicate(timeout=300)
             held: set[str] = set()
             for part in (tmp_path / "killed" / "parts").rglob("[!.]*.json"):
-                held |= set(json.loads(part.read_text(encoding="utf-8"))["content"]["things"])
+                held |= set(json.loads(part.read_text(encoding="utf-8"))["things"])
             kept.append((server.requests, held))
             if killer.process.returncode != -signal.SIGKILL:
                 break
