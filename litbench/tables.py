@@ -127,7 +127,7 @@ def _bar(total: int | None, unit: str) -> Any:
 
 
 def _batch_chunks(
-    batches: Iterable[pa.RecordBatch], total: int | None, most: float = math.inf
+    batches: Iterable[pa.RecordBatch], total: int | None, problem: Problem, most: float = math.inf
 ) -> Iterator[pa.Table]:
     """Chunks of batches of any size; batches of more than `most` bytes in all are refused."""
     done = decoded = 0
@@ -141,10 +141,30 @@ def _batch_chunks(
             step = max(1, min(CHUNK_ROWS, table.num_rows * CHUNK_BYTES // max(size, 1)))
             for start in range(0, table.num_rows, step):
                 part = table.slice(start, step)
-                part.validate(full=True)
-                yield _numbered(part, np.arange(part.num_rows) + done + 1)
+                yield _valid(_numbered(part, np.arange(part.num_rows) + done + 1), problem)
                 done += part.num_rows
                 bar.update(part.num_rows)
+
+
+def _valid(chunk: pa.Table, problem: Problem) -> pa.Table:
+    """A chunk without dictionaries and without the rows that hold text that is not UTF-8."""
+    columns = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in chunk.columns
+    ]
+    chunk = pa.table(columns, chunk.column_names)
+    try:
+        chunk.validate(full=True)
+        return chunk
+    except pa.ArrowInvalid:
+        kept = []
+        for place in range(chunk.num_rows):
+            try:
+                chunk.slice(place, 1).to_pylist()
+                kept.append(place)
+            except UnicodeDecodeError:
+                problem(chunk[ROW][place].as_py(), "(row)", "bytes that are not UTF-8")
+        return chunk.take(pa.array(kept, pa.int64()))
 
 
 def _decoded_size(column: pa.Array) -> int:
@@ -335,10 +355,11 @@ def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]
 
     with _open_text(path, encoding, "") as file:
         names = next((values for values in parse() if values), [])
+        "".join(names).encode()
         yield from _text_chunks(file, records(), names, problem)
 
 
-def _read_parquet(path: Path, _: str, __: Problem) -> Iterator[pa.Table]:
+def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
     texts = [one.name for one in pq.read_schema(path) if _is_text(one.type)]
     # With a buffer and without pre-buffering, pages are read as they are needed: a row group may
     # be larger than the memory.
@@ -353,10 +374,10 @@ def _read_parquet(path: Path, _: str, __: Problem) -> Iterator[pa.Table]:
     # A few kilobytes can hold gigabytes: one long text in a dictionary, named by every row.
     most = max(512 << 20, 200 * path.stat().st_size)
     with file:
-        yield from _batch_chunks(batches(), file.metadata.num_rows, most)
+        yield from _batch_chunks(batches(), file.metadata.num_rows, problem, most)
 
 
-def _read_folder(path: Path, _: str, __: Problem) -> Iterator[pa.Table]:
+def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
     """A folder that `datasets` saved: files of Arrow batches, listed in `state.json`."""
     if splits := sorted(one.parent.name for one in path.glob("*/state.json")):
         raise ValueError(f"has splits {splits}: name one, as {path / splits[0]}")
@@ -367,7 +388,7 @@ def _read_folder(path: Path, _: str, __: Problem) -> Iterator[pa.Table]:
             with pa.memory_map(str(path / one["filename"])) as file:
                 yield from pa.ipc.open_stream(file)
 
-    yield from _batch_chunks(batches(), None)
+    yield from _batch_chunks(batches(), None, problem)
 
 
 _READERS: dict[str, Callable[[Path, str, Problem], Iterator[pa.Table]]] = {
@@ -383,7 +404,7 @@ _READERS: dict[str, Callable[[Path, str, Problem], Iterator[pa.Table]]] = {
 def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
     """Read a source chunk by chunk, each of a bounded number of rows and bytes."""
     if not path.exists() and is_name(path):
-        yield from _batch_chunks(open_stream(str(path)), None)
+        yield from _batch_chunks(open_stream(str(path)), None, problem)
         return
     if not path.exists():
         raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
@@ -582,12 +603,13 @@ def _query(
             )
         one = _converted(value, kind, column.kind) if kind else value
         one = fitted[name] = f"({one})::{sql_type}"
+        shown_value = _extra(value, kind)
         if kind not in ("", sql_type) or kind == "DOUBLE":
-            flag(name, _NOT_A[column.kind], f"{value} IS NOT NULL AND {one} IS NULL", value)
+            flag(name, _NOT_A[column.kind], f"{value} IS NOT NULL AND {one} IS NULL", shown_value)
         if column.required:
             flag(name, "null", f"{value} IS NULL")
         if column.kind == "time":
-            flag(name, "in the future", f"{one} > {int(time.time()) + 86_400}", value)
+            flag(name, "in the future", f"{one} > {int(time.time()) + 86_400}", shown_value)
         if column.choices:
             reason = f"not one of {', '.join(column.choices)}"
             flag(name, reason, f"{one} NOT IN {column.choices}", value)
