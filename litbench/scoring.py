@@ -49,7 +49,7 @@ from litbench.raters import (
     parse_raters,
 )  # fmt: skip
 from litbench.records import Column, Schema
-from litbench.tables import RejectedRows, read_large_table, write_sorted_batches
+from litbench.tables import LargeTable, RejectedRows, write_sorted_batches
 from litbench.text import digest, prompt_key
 
 # Raise it when a change of the code changes rewards: parts of another version are scored again.
@@ -201,7 +201,7 @@ class _Source:
     def read(self) -> None:
         """Write the rows to a Parquet file."""
         with tempfile.TemporaryDirectory(dir=self.job.parts) as scratch:
-            table = read_large_table(
+            table = LargeTable(
                 [self.path], self.job.schema, Path(scratch), where=self.where,
                 columns={name: name for name in self.columns}, rejected_rows=self.rejected_rows,
             )  # fmt: skip

@@ -1,9 +1,9 @@
 """Reading and writing tables: Parquet, JSONL, JSON, CSV, TSV, `datasets` folders and the Hub.
 
-`read_table` reads what fits into memory, `stream_table` and `read_large_table` read input of any
-size. Every kind of source is a generator of chunks; DuckDB fits each chunk to a schema of
-`litbench.records` in one query. A row that does not fit is kept in a `RejectedRows` with its
-reason, or is an error that names file, row and column.
+`read_table` reads what fits into memory, `stream_table` and `LargeTable` input of any size. Every
+kind of source is a generator of chunks; DuckDB fits each chunk to a schema of `litbench.records`
+in one query. A row that does not fit is kept in a `RejectedRows` with its reason, or is an error
+that names file, row and column.
 """
 
 import codecs
@@ -418,9 +418,10 @@ def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Tab
         read = _read_folder if path.is_dir() else _READERS[path.suffix]
         yield from read(path, encoding, problem)
     except (pa.ArrowException, duckdb.Error, csv.Error, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
         raise DataError(
-            f"{path} cannot be read ({_first_line(error)}): check its format and encoding (here "
-            f"{encoding}), or make it again"
+            f"{path} cannot be read ({reason}): check its format and encoding (here {encoding}), "
+            "or make it again"
         ) from error
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -474,20 +475,13 @@ def _database() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-def _is_time(given: str) -> bool:
-    return given.startswith(("DATE", "TIMESTAMP"))
-
-
 def _converted(value: str, given: str, kind: str) -> str:
     """SQL for a value of a type as a column of that kind holds it; null where it cannot."""
     text = "NULL::VARCHAR"
-    if given in _WHOLE or (_is_time(given) and kind == "time"):
-        text = f"{value}::VARCHAR" if kind == "text" else value
-        return f"trunc(epoch({value}))" if _is_time(given) else text
+    if kind == "time" and given.startswith(("DATE", "TIMESTAMP")):
+        return f"trunc(epoch({value}))"
+    if given in _WHOLE:
+        return f"{value}::VARCHAR" if kind == "text" else value
     if given == "JSON":
         is_scalar = f"json_type({value}) IN ('VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE')"
         if kind == "text":
@@ -542,9 +536,10 @@ def _mapped(
         try:
             connection.sql(f"SELECT {inner[-1]} FROM {scope}")  # noqa: S608
         except duckdb.Error as error:
+            reason = str(error).partition("\n")[0]
             raise DataError(
                 f"{source}: no column '{origin}' (mapped to {name}), nor is it SQL "
-                f"({_first_line(error)}): {nearest(origin, names)}"
+                f"({reason}): {nearest(origin, names)}"
             ) from error
     is_chosen = "true" if where is None else f"coalesce(CAST(({where}\n) AS BOOLEAN), false)"
     return (
@@ -593,7 +588,8 @@ def _query(
     for column in schema.columns:
         name, sql_type = column.name, _SQL_TYPES[column.kind]
         value, kind = given.pop(name, ("NULL", ""))
-        if name == "n_words" and _counts_words(schema, columns):
+        if name == "n_words" and schema is STORIES and columns is not None:
+            # Counted later, whatever the source calls a word.
             fitted[name] = "NULL::BIGINT"
             continue
         if not kind and column.required:
@@ -689,7 +685,7 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
                             column, reason = problems[row[_PROBLEM]]
                             problem(row[ROW], column, reason, row[_VALUE])
                         table = table.filter(table[_PROBLEM].is_null())
-                    if _counts_words(schema, columns):
+                    if schema is STORIES and columns is not None:
                         place = table.column_names.index("n_words")
                         table = table.set_column(place, "n_words", count_words(table["text"]))
                     if table.num_rows:
@@ -699,11 +695,6 @@ def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> 
                 raise DataError(
                     f"{source}: {what}: {error} (CSV holds text only: write TRY_CAST(score AS INT))"
                 ) from error
-
-
-def _counts_words(schema: Schema, columns: Mapping[str, str] | None) -> bool:
-    """Whether `n_words` is our own count, whatever a raw source calls a word."""
-    return schema is STORIES and columns is not None
 
 
 def _no_rows(source: str | Path, options: ReadOptions) -> DataError:
@@ -717,10 +708,16 @@ def _no_rows(source: str | Path, options: ReadOptions) -> DataError:
 
 
 class LargeTable:
-    """A table fitted to its schema, without repeated keys; made by `read_large_table`.
+    """Sources of any size read as one table, each key once.
 
     Of rows with one key the one with the latest `Schema.latest` is kept (null comes before all
     times), and of several such the smallest by content, whatever the order.
+
+    Args:
+        sources: see `read_table`, which also says what is raised.
+        declared: the schema.
+        folder: empty, with room for all rows (compressed); the caller removes it. Null: memory.
+        options: see `ReadOptions`.
 
     Attributes:
         schema: columns and types of every chunk: the declared ones first, then the extra ones.
@@ -732,7 +729,7 @@ class LargeTable:
         sources: Sequence[str | Path],
         declared: Schema,
         folder: Path | None,
-        options: ReadOptions,
+        **options: Unpack[ReadOptions],
     ) -> None:
         # Chunks in memory, or the files that hold them; of each its source and keys.
         self._held: list[pa.Table | Path] = []
@@ -746,8 +743,11 @@ class LargeTable:
                 of_chunk.append(str(source))
                 self._held.append(chunk)
                 if folder is not None:
-                    self._held[-1] = folder / f"{len(keys)}.arrow"
-                    feather.write_feather(chunk, str(self._held[-1]), compression="lz4")
+                    self._held[-1] = path = folder / f"{len(keys)}.arrow"
+                    try:
+                        feather.write_feather(chunk, str(path), compression="lz4")
+                    except OSError as error:
+                        raise DataError(f"cannot keep rows in {folder} ({error})") from error
         if not keys:
             raise _no_rows(sources[0], options)
         names = dict.fromkeys(name for schema in schemas for name in schema.names)
@@ -836,7 +836,7 @@ def read_table(source: str | Path, schema: Schema, **options: Unpack[ReadOptions
             or (without `rejected_rows`) a broken row, named by file, row and column.
         MissingExtraError: a set on the Hub was named and `datasets` is not installed.
     """
-    return pa.concat_tables(LargeTable([source], schema, None, options).chunks())
+    return pa.concat_tables(LargeTable([source], schema, None, **options).chunks())
 
 
 def stream_table(
@@ -854,26 +854,6 @@ def stream_table(
         yield _without(chunk, _KEY, *([] if options.get("numbered") else [ROW]))
     if chunk is None:
         raise _no_rows(source, options)
-
-
-def read_large_table(
-    sources: Sequence[str | Path], schema: Schema, folder: Path, **options: Unpack[ReadOptions]
-) -> LargeTable:
-    """Read sources of any size as one table: as `read_table`, by way of the disk.
-
-    Other arguments as there; keys are compared across all sources. `folder` is empty and has room
-    for all rows (compressed); the caller removes it.
-
-    Raises:
-        DataError: see `read_table`; also when the disk is full.
-        MissingExtraError: see `read_table`.
-    """
-    try:
-        return LargeTable(sources, schema, folder, options)
-    except OSError as error:
-        raise DataError(
-            f"cannot keep rows in {folder} ({error}): free space or choose another folder"
-        ) from error
 
 
 # Writing and checking ---------------------------------------------------------------------------

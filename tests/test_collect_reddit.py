@@ -180,8 +180,6 @@ def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
                 collect(server, **wrong)
         with pytest.raises(ConfigError, match="'best/ever' is none"):
             collect(server, listings=["best/ever"])
-        with pytest.raises(ConfigError, match="at least 1"):
-            collect(server, limit=0)
         with pytest.raises(LitBenchError, match="no comment was found"):
             collect(server, listings=[], posts=["zzzz"])
         with pytest.raises(RedditError, match="r/Nowhere"):

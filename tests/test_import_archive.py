@@ -240,43 +240,6 @@ def three_months(folder: Path, stories: int, words: int = 8) -> tuple[list[Path]
     return submissions, comments
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, importing: ModuleType) -> list[str]:
-    """Names of the files that are opened."""
-    read: list[str] = []
-    records = importing.read_records
-
-    def noted(path: Path, *rest: Any) -> Any:
-        read.append(path.name)
-        return records(path, *rest)
-
-    monkeypatch.setattr(importing, "read_records", noted)
-    return read
-
-
-def test_a_run_that_failed_reads_only_what_it_had_not_read(
-    importing: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submissions, comments = three_months(tmp_path / "dumps", stories=30)
-    run(importing, tmp_path / "once", submissions, comments)
-    read = watch(monkeypatch, importing)
-    packed = comments[1].read_bytes()
-    comments[1].write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(DataError, match=r"RC_1\.zst is cut off"):
-        run(importing, tmp_path, submissions, comments)
-    assert not (tmp_path / "out" / "stories.parquet").exists()
-    comments[1].write_bytes(packed)
-    assert read == ["RS_0.zst", "RS_1.zst", "RS_2.zst", "RC_0.zst", "RC_1.zst"]
-    read.clear()
-    run(importing, tmp_path, submissions, comments)
-    assert read == ["RC_1.zst", "RC_2.zst"], "nothing that was read whole is read again"
-    for name in ("stories.parquet", "rejected.jsonl"):
-        written = [(folder / "out" / name).read_bytes() for folder in (tmp_path, tmp_path / "once")]
-        assert written[0] == written[1], name
-    read.clear()
-    run(importing, tmp_path, submissions, comments)
-    assert not read, "a finished product is not made again"
-
-
 @pytest.mark.long
 def test_runs_killed_at_any_moment_end_in_the_same_files(tmp_path: Path) -> None:
     submissions, comments = three_months(tmp_path / "dumps", stories=6_000, words=300)

@@ -24,10 +24,9 @@ from fake_hub import FakeHub, parquet_bytes
 
 from litbench import tables as tables_module
 from litbench.config import build
-from litbench.curation.tokens import count_tokens, load_tokenizer
 from litbench.errors import DataError
 from litbench.records import STORIES
-from litbench.tables import RejectedRows, read_large_table, read_table, stream_table
+from litbench.tables import LargeTable, RejectedRows, read_table, stream_table
 from litbench.text import count_words_of
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -141,7 +140,7 @@ def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "raw.jsonl", rows)
     columns = {**MAP, "flair": "flag", "score": "score"}
     (tmp_path / "large").mkdir()
-    large = read_large_table([path], STORIES, tmp_path / "large", columns=columns)
+    large = LargeTable([path], STORIES, tmp_path / "large", columns=columns)
     table = pa.concat_tables(large.chunks())
     assert table["score"].to_pylist() == [None] * 7 + [k % 7 for k in range(7, 12)]
     assert table["flair"].to_pylist() == [None] * 5 + ["seen"] * 7
@@ -253,23 +252,6 @@ def test_words_are_counted_after_cleaning_and_what_was_cut_is_shown(
     assert artifact.rows[0]["text"] == rows[0]["body"]
     assert artifact.rows[0]["prompt"] == "[WP] A moth."
     assert artifact.counts["cleaning"] == {}
-
-
-def test_tokens_are_counted_after_cleaning(
-    tmp_path: Path, made: Callable[..., Artifact], tiny_model: Callable[..., Path]
-) -> None:
-    folder = tiny_model("bert")
-    body = "The moth came in. " * 10
-    rows = [story(0, body=body + "\n\nEDIT: thanks for the gold!"), story(1, body="moth " * 30)]
-    path = str(write_lines(tmp_path / "raw.jsonl", rows))
-    keys = {"input": path, "columns": MAP, "tokenizer": str(folder)}
-    first = made(**keys)
-    texts = [row["text"] for row in first.rows]
-    n_words = np.array([row["n_words"] for row in first.rows])
-    expected = count_tokens(load_tokenizer(str(folder)), texts, n_words, 20_000).tolist()
-    assert [row["n_tokens"] for row in first.rows] == expected
-    few = made(**keys, max_words_tokenized=35).rows
-    assert [row["n_tokens"] for row in few] == [40, expected[1]]
 
 
 @pytest.mark.usefixtures("small_chunks")

@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -333,49 +332,3 @@ def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp
     assert "one annotator" in again
     importing.main(importing.Config(**study))
     assert "unchanged" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("keys", "error", "message"),
-    [
-        ({"reference": "shap"}, ConfigError, "reference 'shap' is no rater: did you mean 'sharp'"),
-        ({"ratings": None}, ConfigError, "none are given"),
-        ({"most_pairs": 5}, ConfigError, "most_pairs: not with"),
-        ({"before_symmetry": Path("x.parquet")}, ConfigError, "leave one of them out"),
-    ],
-)
-def test_what_cannot_be_done_is_said(study, programs, tmp_path, keys, error, message):
-    importing, benchmark = programs
-    importing.main(importing.Config(**study, where="story IS NOT NULL"))
-    with pytest.raises(error, match=message):
-        benchmark.main(config_of(study, benchmark, tmp_path / "out", **keys))
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_condition_on_the_stories_leaves_their_ratings_out_too(study, load_program):
-    importing = load_program("data_prep/import_ratings.py")
-    importing.main(importing.Config(**study, where="machine"))
-    counts = read_manifest(study["out"])["counts"]
-    assert counts["rejected_rows"] == {}
-    # 12 stories, 36 ratings of people and 23 of judges.
-    assert counts["not_selected"] == 12 + 36 + 23
-    assert counts["funnel"][0]["kept"] == 48
-    with pytest.raises(DataError, match="of 72 pairs none has means that differ by 9"):
-        importing.main(importing.Config(**study, where="machine", min_gap=9))
-
-
-def test_of_several_rows_of_a_rating_one_with_a_value_counts(read):
-    rows = [
-        {"story_id": "s", "who": 1, "plot": None},
-        {"story_id": "s", "who": 1, "plot": 4},
-        {"story_id": "s", "who": 1, "plot": "many"},
-        {"story_id": "s", "who": 1, "plot": 4},
-    ]
-    for order in (rows, rows[::-1]):
-        found, rejected_rows = read(order, values=["plot"])
-        assert rating_of(found) == {("1", "s"): 4.0}
-        assert rejected_rows.counts() == {
-            "plot: not a rating": 1,
-            "plot: null": 1,
-            "story_id: repeated row": 1,
-        }

@@ -209,13 +209,6 @@ def test_any_text_and_score_survive_every_format(
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, ending: str) -> None:
-    path = raw(tmp_path / f"raw.{ending}")
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert read_table(path, STORIES, columns=MAP)["story_id"].to_pylist() == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "csv"])
 def test_line_ends_of_windows_and_blank_lines_change_nothing(tmp_path: Path, ending: str) -> None:
     path = raw(tmp_path / f"raw.{ending}")
     expected = read_table(path, STORIES, columns=MAP)
@@ -345,23 +338,6 @@ def test_text_files_of_any_encoding_are_read(tmp_path: Path, ending: str, encodi
             read_table(path, STORIES, columns=ALIKE)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('[{"a": 1},', "cannot be read"),
-        ("[]", "no usable row"),
-        ("[5]", "not a JSON object"),
-    ],
-)
-def test_what_is_no_json_array_of_objects_is_a_clear_error(
-    tmp_path: Path, content: str, message: str
-) -> None:
-    path = tmp_path / "raw.json"
-    path.write_text(content)
-    with pytest.raises(DataError, match=message):
-        read_table(path, STORIES, columns=ALIKE)
-
-
 def test_extra_values_of_any_depth_are_kept_as_json(tmp_path: Path) -> None:
     deep: Any = "x"
     for _ in range(200):
@@ -399,19 +375,6 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> Non
         list(tables)
 
 
-def test_conversations_are_read_by_expressions(tmp_path: Path) -> None:
-    turns = [{"role": "user", "content": "A lamp."}, {"role": "assistant", "content": "It lit."}]
-    rows = [{"id": "a", "chosen": turns}]
-    for path, prompt, text in (
-        (tmp_path / "raw.parquet", "chosen[1].content", "chosen[-1].content"),
-        (tmp_path / "raw.jsonl", "chosen->>'$[0].content'", "chosen->>'$[#-1].content'"),
-    ):
-        columns = {**ALIKE, "prompt_id": f"md5({prompt})", "prompt": prompt, "text": text}
-        (row,) = read_table(write_rows(path, rows), STORIES, columns=columns).to_pylist()
-        assert (row["prompt"], row["text"]) == ("A lamp.", "It lit.")
-        assert json.loads(row["chosen"]) == turns
-
-
 # Conditions ----------------------------------------------------------------------------------
 
 
@@ -443,14 +406,6 @@ def test_a_condition_selects_rows_and_counts_the_others(
     assert stories["story_id"].to_pylist() == kept
     assert rejected_rows.not_selected == 3 - len(kept)
     assert not rejected_rows.rows
-
-
-def test_a_row_left_out_is_not_checked_and_numbers_stay_those_of_the_file(tmp_path: Path) -> None:
-    path = raw(tmp_path / "raw.jsonl", score=["many", 1, 1.5], body=["x", "y", None])
-    rejected_rows = RejectedRows()
-    stories = read_table(path, STORIES, columns=MAP, rejected_rows=rejected_rows, where="id <> 'a'")
-    assert stories["story_id"].to_pylist() == ["b"]
-    assert [row["row"] for row in rejected_rows.rows] == [3]
 
 
 @pytest.mark.parametrize(

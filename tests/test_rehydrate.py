@@ -20,12 +20,10 @@ from fake_reddit import (
     SALT,
     FakeReddit,
     Killer,
-    World,
     drawn_faults,
     make_published,
 )
 
-from litbench.errors import DataError
 from litbench.records import PAIRS, pair_id
 from litbench.sources.posts import hash_author
 from litbench.tables import read_table
@@ -200,13 +198,6 @@ def test_changes_since_publication_are_counted(
     assert order["changed"] == sum(a < b for a, b in now) > 0
     assert order["tied"] == sum(a == b for a, b in now) > 0
     assert f"order: {json.dumps(order)}" in capsys.readouterr().out
-
-
-def test_what_cannot_be_rehydrated_is_said(rehydrate: Callable[..., Any]) -> None:
-    with FakeReddit(World()) as server:
-        for unknown in (ids("!", "?"), ids("zzzzz", "zzzzy")):
-            with pytest.raises(DataError, match="no pair could be made"):
-                rehydrate(server, [unknown])
 
 
 # Faults ----------------------------------------------------------------------------------------

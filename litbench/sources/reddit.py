@@ -273,16 +273,14 @@ def _explained(what: str) -> Iterator[None]:
     except (exceptions.RequestException, RedditAPIException) as error:
         said = getattr(error, "original_exception", error)
         raise RedditError(
-            f"Reddit gave no usable answer to {what} ({said}): see whether Reddit is up and run "
-            "the same command again to go on"
+            f"Reddit gave no usable answer to {what} ({said}): run the same command again to go on"
         ) from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         if error.args == (401,):
             # prawcore 4.0 has no class for a 401 without a reason.
             raise ConfigError(_CREDENTIALS.format(401)) from error
         raise RedditError(
-            f"Reddit's answer to {what} has an unknown form ({error!r:.80}): see whether a newer "
-            "LitBench knows it"
+            f"Reddit's answer to {what} has an unknown form ({error!r:.80})"
         ) from error
 
 
@@ -296,6 +294,5 @@ def _response_error(what: str, response: Any) -> LitBenchError:
         if status in _REASONS and "/api/v1/access_token" not in response.url:
             return RefusedError(what, str(content.get("reason") or _REASONS[status]))
     return RedditError(
-        f"Reddit answers {what} with status {status} and nothing usable: check that the "
-        "application is allowed to use the API, and run the same command again to go on"
+        f"Reddit answers {what} with status {status} and nothing usable: run the same command again"
     )
