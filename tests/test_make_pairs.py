@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -40,7 +41,15 @@ def pairs_from(load_program, tmp_path):
     def run(stories, config=None, file="stories.parquet", **options):
         folder = tmp_path / f"run{next(runs)}"
         folder.mkdir()
-        write_table(stories, folder / file)
+        if file.endswith("parquet"):
+            write_table(stories, folder / file)
+        elif file.endswith("csv"):
+            pyarrow.csv.write_csv(stories, folder / file)
+        elif file.endswith("jsonl"):
+            lines = [json.dumps(row) + "\n" for row in stories.to_pylist()]
+            (folder / file).write_text("".join(lines), encoding="utf-8")
+        else:
+            pytest.importorskip("datasets").Dataset(stories).save_to_disk(str(folder / file))
         arguments = ["--config", str(CONFIGS / config)] if config else []
         paths = [f"--stories={folder / file}", f"--out={folder / 'out'}"]
         given = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
