@@ -72,7 +72,7 @@ def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
         made.check(["prompts", "stories", "near_duplicates"])
     message = str(error.value)
     assert "train and test share 1 near-duplicates, such as b (train) and copy (test)" in message
-    assert "Remove the pairs of one side" in message
+    assert "Remove the pairs of the second split" in message
     assert "prompts" not in message
     made.check(["prompts", "stories"])
     (found,) = rows_of(made, "near_duplicates")
@@ -141,20 +141,6 @@ def test_every_two_splits_are_compared(report):
     }
 
 
-def test_the_message_names_a_few_and_the_table_all(report):
-    names = [f"s{place:02d}" for place in range(9)]
-    made = report(
-        train=[row(name, f"x{name}", f"p{name}") for name in names],
-        test=[row(name, f"y{name}", f"q{name}") for name in names],
-    )
-    with pytest.raises(DataError) as error:
-        made.check(["stories"])
-    assert str(error.value).count("(train)") == 3
-    assert [one["id_a"] for one in rows_of(made, "stories")] == names
-    assert "train and test share 9 stories" in str(made)
-    assert "9 near-duplicates" in str(made)
-
-
 split_rows = st.lists(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from("uvwxyz"), st.sampled_from("pqr")),
     min_size=1,
@@ -163,7 +149,7 @@ split_rows = st.lists(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(train=split_rows, test=split_rows)
 def test_what_is_shared_is_what_sets_share(pair_table, train, test):
     tables = {
@@ -201,7 +187,6 @@ def test_one_table_is_divided_by_its_column(pair_table):
 
 def test_one_split_has_nothing_to_leak_to(pair_table):
     table = pair_table([row("a", "b")])
-    with pytest.raises(DataError, match="the only split is all"):
-        leakage_report({"all": table})
-    with pytest.raises(DataError, match="split test holds no pairs"):
-        leakage_report({"train": table, "test": table.slice(1)})
+    for pairs in ({"all": table}, {"train": table, "test": table.slice(1)}):
+        with pytest.raises(DataError, match="leakage is between two splits that hold pairs"):
+            leakage_report(pairs)

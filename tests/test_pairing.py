@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from litbench.curation import filters, pairing
 from litbench.records import pair_id
 
-QUICK = settings(max_examples=25)
+QUICK = settings(max_examples=12)
 
 
 def with_split(stories: pa.Table, splits: list[str] | None = None) -> pa.Table:

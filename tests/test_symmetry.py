@@ -76,7 +76,7 @@ def prune_in_plain_python(rows, buckets, seed):
 length = st.integers(1, 60)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     rows=st.lists(
         st.tuples(length, length, st.sampled_from(["train", "test"])), min_size=1, max_size=60
