@@ -1,20 +1,15 @@
-"""How fast a judge is asked, and what it takes of memory, against a server on loopback.
+"""How fast a judge is asked, against a server on loopback.
 
-    python benchmarks/judging.py           # 2 to 3 minutes
-    python benchmarks/judging.py --full    # 2,480 pairs at 1 s a call; 10,000 pairs in memory
+    python benchmarks/judging.py           # 1 to 2 minutes
+    python benchmarks/judging.py --full    # 2,480 pairs at 1 s a call
 
-The server speaks OpenAI's chat interface in a process of its own and answers at once, or after
-`--latency`. Three things are measured:
+The server speaks OpenAI's chat interface in a process of its own. Two ratios are measured:
 
-- with latency: calls per second of `judge_pairs` over the rate that the connections allow;
-- without: calls per second of `judge_pairs` over those of a bare asyncio loop over the openai
-  client, with the same questions and as many connections, in turn, `--repeats` times; medians.
-  Imports and a first run of both are not counted. Ours keeps every answer on disk, writes
-  inspect-ai's logs and reads verdicts; the bare loop keeps nothing;
-- peak memory of `eval/benchmark.py` on many pairs over that on few, each in a process of its own.
+- answers take 1 s: calls per second of `judge_pairs` over the rate that the connections allow;
+- answers come at once: calls per second of `judge_pairs` over those of a bare asyncio loop over the
+  openai client, in turn, medians. Ours stores every answer, writes logs and reads verdicts.
 
-Stories are invented, about 500 words each; explanations have 150. Reads nothing, writes into a
-scratch folder. The last line is one JSON object with the three ratios.
+Stories are invented, about 500 words each; explanations have 150. The last line is JSON.
 """
 
 import argparse
@@ -25,8 +20,6 @@ import multiprocessing
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -35,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from litbench.judges.client import Traffic
 from litbench.judges.judge import Judge, JudgeOptions
@@ -43,7 +35,6 @@ from litbench.raters import blind, judge_pairs
 from litbench.records import PAIRS, empty_columns, pair_id
 from litbench.templates import load_template
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = "openai-api/loopback/judge"
 WORDS = [
     *("the", "a", "of", "and", "to", "in", "was", "her", "his", "she", "he", "it", "that"),
@@ -51,11 +42,6 @@ WORDS = [
     *("lantern", "winter", "window", "silence", "mountain", "brother", "letter", "kitchen"),
     *("shadow", "doorway", "evening", "remembered", "whispered", "carried", "opened"),
 ]
-_PAIRS_PER_PROMPT = 5
-_PAIRS_AT_ONCE = 500
-
-
-# The server -----------------------------------------------------------------------------------
 
 
 def _answer(body: bytes) -> bytes:
@@ -128,9 +114,6 @@ def served(latency: float) -> Iterator[str]:
         process.join()
 
 
-# The pairs ------------------------------------------------------------------------------------
-
-
 def invent(source: random.Random, words: int) -> str:
     """Words in sentences and paragraphs."""
     ends = source.choices([" ", ". ", ", ", "\n\n"], weights=[20, 2, 1, 1], k=words)
@@ -140,38 +123,24 @@ def invent(source: random.Random, words: int) -> str:
 
 def invent_pairs(start: int, n: int) -> pa.Table:
     """Pairs by the schema PAIRS; the same for the same numbers."""
-    types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
-    rows: dict[str, list[Any]] = {name: [] for name in types}
+    rows = []
     for number in range(start, start + n):
-        prompt = number // _PAIRS_PER_PROMPT
         source = random.Random(number)
-        lengths = [max(int(source.gauss(500, 100)), 50) for _ in range(2)]
+        prompt = f"[WP] {number // 5} {invent(random.Random(-1 - number // 5), 29)}"
         row: dict[str, Any] = {
             "pair_id": pair_id(f"c{number}", f"r{number}"),
-            "prompt_id": f"p{prompt}",
-            "prompt": f"[WP] {prompt} {invent(random.Random(-prompt - 1), 29)}",
+            "prompt_id": f"p{number // 5}",
+            "prompt": prompt,
             "label_source": "planted",
             "split": "all",
         }
-        for side, length in zip(("chosen", "rejected"), lengths, strict=True):
-            row |= {
-                side: invent(source, length),
-                f"{side}_story_id": f"{side[0]}{number}",
-                f"{side}_n_words": length,
-            }
-        for name, values in rows.items():
-            values.append(row.get(name))
-    return pa.table({name: pa.array(values, types[name]) for name, values in rows.items()})
-
-
-def write_pairs(path: Path, n: int) -> None:
-    """Write them bit by bit, so that this process stays smaller than what it measures."""
-    with pq.ParquetWriter(path, invent_pairs(0, 1).schema) as writer:
-        for start in range(0, n, _PAIRS_AT_ONCE):
-            writer.write_table(invent_pairs(start, min(_PAIRS_AT_ONCE, n - start)))
-
-
-# What is measured -----------------------------------------------------------------------------
+        for side in ("chosen", "rejected"):
+            length = max(int(source.gauss(500, 100)), 50)
+            row |= {side: invent(source, length), f"{side}_n_words": length}
+            row[f"{side}_story_id"] = f"{side[0]}{number}"
+        rows.append(row)
+    types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
+    return pa.Table.from_pylist(rows, pa.schema(types))
 
 
 def ask_ours(pairs: pa.Table, connections: int) -> float:
@@ -240,7 +209,7 @@ def measure_latency(pairs: int, latency: float, connections: int) -> float:
         f"{latency:g} s latency, {connections} connections, {2 * pairs:,} calls: {rate:.1f} "
         f"calls/s of {ideal:.0f} ({rate / ideal:.3f})"
     )
-    return rate / ideal
+    return round(rate / ideal, 3)
 
 
 def measure_overhead(pairs: int, connections: int, repeats: int) -> dict[str, float]:
@@ -260,55 +229,8 @@ def measure_overhead(pairs: int, connections: int, repeats: int) -> dict[str, fl
             f"calls/s ({min(rates):.0f} to {max(rates):.0f} in {repeats} runs)"
         )
     own, theirs = statistics.median(ours), statistics.median(bare)
-    return {"ours": round(own, 1), "bare": round(theirs, 1), "ratio": round(own / theirs, 3)}
-
-
-def peak_megabytes(pairs: int, connections: int) -> float:
-    """Peak memory of eval/benchmark.py with a judge on so many pairs."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        # In a process of its own: on Linux a new process inherits the peak of the one before.
-        writer = multiprocessing.get_context("spawn").Process(
-            target=write_pairs, args=(folder / "pairs.parquet", pairs)
-        )
-        writer.start()
-        writer.join()
-        config = {
-            "pairs": str(folder / "pairs.parquet"),
-            "out": str(folder / "out"),
-            "raters": {
-                "longer": {"kind": "longer"},
-                "judge": {
-                    "kind": "judge",
-                    "model": MODEL,
-                    "traffic": {"connections": connections},
-                },
-            },
-        }
-        # Every JSON text is a YAML text.
-        (folder / "config.yaml").write_text(json.dumps(config))
-        command = [sys.executable, str(ROOT / "eval/benchmark.py"), "--config"]
-        log = (folder / "log").open("w+b")
-        started = time.perf_counter()
-        process = subprocess.Popen(
-            [*command, str(folder / "config.yaml")], cwd=ROOT, stdout=log, stderr=log
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - started
-        log.seek(0)
-        said = log.read().decode()
-        log.close()
-        if process.returncode:
-            raise SystemExit(said)
-        board = json.loads((folder / "out" / "leaderboard.json").read_text())
-    (coverage,) = (row["coverage"] for row in board if row["rater"] == "judge")
-    if coverage != 1:
-        raise SystemExit(f"the judge's coverage is {coverage}")
-    # Kilobytes on Linux, bytes on macOS.
-    peak = usage.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
-    print(f"{pairs:,} pairs: peak memory {peak:.0f} MB, {seconds:.0f} s", flush=True)
-    return peak
+    shown = {"calls_per_second": round(own, 1), "bare_calls_per_second": round(theirs, 1)}
+    return shown | {"over_bare_loop": round(own / theirs, 3)}
 
 
 def main() -> None:
@@ -316,33 +238,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--connections", type=int, default=64)
-    parser.add_argument("--latency", type=float, default=1.0)
-    parser.add_argument("--latency-pairs", type=int)
-    parser.add_argument("--pairs", type=int)
-    parser.add_argument("--repeats", type=int)
-    parser.add_argument("--memory-pairs", type=int, nargs=2)
-    parser.add_argument(
-        "--only", choices=("latency", "overhead", "memory"), help="one of the three"
-    )
     given = parser.parse_args()
-    latency_pairs = given.latency_pairs or (2_480 if given.full else 640)
-    pairs = given.pairs or (1_000 if given.full else 250)
-    repeats = given.repeats or (5 if given.full else 3)
-    few, many = given.memory_pairs or ((1_000, 10_000) if given.full else (500, 2_000))
-    result: dict[str, Any] = {"connections": given.connections, "cores": os.cpu_count()}
-    if given.only in (None, "latency"):
-        over_ideal = measure_latency(latency_pairs, given.latency, given.connections)
-        result |= {"latency_calls": 2 * latency_pairs, "over_ideal": round(over_ideal, 3)}
-    if given.only in (None, "overhead"):
-        rates = measure_overhead(pairs, given.connections, repeats)
-        result |= {"calls_per_second": rates["ours"], "bare_calls_per_second": rates["bare"]}
-        result["over_bare_loop"] = rates["ratio"]
-    if given.only in (None, "memory"):
-        with served(0.0):
-            peaks = [peak_megabytes(n, given.connections) for n in (few, many)]
-        result |= {"memory_pairs": [few, many], "peak_mb": [round(peak) for peak in peaks]}
-        result["memory_ratio"] = round(peaks[1] / peaks[0], 3)
-    print(json.dumps(result))
+    over_ideal = measure_latency(2_480 if given.full else 320, 1.0, given.connections)
+    rates = measure_overhead(
+        1_000 if given.full else 250, given.connections, 5 if given.full else 3
+    )
+    result = {"connections": given.connections, "cores": os.cpu_count(), "over_ideal": over_ideal}
+    print(json.dumps(result | rates))
 
 
 if __name__ == "__main__":

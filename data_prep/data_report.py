@@ -15,7 +15,6 @@ from litbench.artifact import Artifact, is_output, read_manifest_of
 from litbench.config import run_program
 from litbench.records import PAIRS
 from litbench.report.data_page import read_examples, render_data_report
-from litbench.report.pair_profile import read_profile
 from litbench.tables import check_parquet
 
 
@@ -58,18 +57,19 @@ def main(config: Config) -> None:
     artifact = Artifact(config.out, program=__file__, config=config, inputs=files)
     page_path = (config.out / "data_report.html").resolve()
     if not artifact.is_current():
-        profile = read_profile(files["pairs"], files.get("pairs_before_symmetry"))
         examples: dict[str, Any] | None = {} if config.examples else None
         if "examples" in files:
             examples = read_examples(files["examples"])
         page = render_data_report(
-            title=config.title, profile=profile, manifest=manifest, examples=examples, notes=notes
+            title=config.title,
+            pairs=files["pairs"],
+            before=files.get("pairs_before_symmetry"),
+            manifest=manifest,
+            examples=examples,
+            notes=notes,
+            page=page_path,
         )
         artifact.write(page_path.name, lambda path: path.write_text(page, encoding="utf-8"))
-        artifact.counts = {
-            "pairs": len(profile.after[None].difference),
-            "splits": {split.name: split.pairs for split in profile.splits},
-        }
         artifact.finish()
     print(f"data report: {page_path}")
 

@@ -136,6 +136,8 @@ class Config:
         encoding: of text files, such as cp1252.
         label_source: who preferred the chosen story.
         split: written where the source names no split.
+        max_train_pairs_per_prompt: most pairs of a prompt in the split train; a hash of their
+            stories chooses them. Others are rejected.
         cleaning: what to cut out of the texts; a step that is not named is off.
     """
 
@@ -153,6 +155,7 @@ class Config:
     encoding: str = "utf-8"
     label_source: Literal["votes", "people", "model", "planted"] = "votes"
     split: str = "all"
+    max_train_pairs_per_prompt: int | None = None
     cleaning: Cleaning = field(default_factory=Cleaning.none)
 
 
@@ -367,6 +370,18 @@ def complete(
     # Filtered and put in order at once: every pass copies all texts.
     names = pairs["pair_id"].to_pylist()
     order = sorted((row for row in range(pairs.num_rows) if row not in gone), key=names.__getitem__)
+    if config.max_train_pairs_per_prompt is not None:
+        # Names are digests, so their order is a random one.
+        kept, seen = [], Counter[str]()
+        for row in order:
+            seen[prompt := pairs["prompt_id"][row].as_py()] += 1
+            is_train = (pairs["split"][row].as_py() or config.split) == "train"
+            if is_train and seen[prompt] > config.max_train_pairs_per_prompt:
+                reason = "beyond max_train_pairs_per_prompt"
+                rejected_rows.add(config.pairs, rows[row].as_py(), "prompt_id", reason)
+            else:
+                kept.append(row)
+        order = kept
     pairs = pairs.take(pa.array(order, pa.int64()))
     columns = {name: pairs[name] for name in pairs.column_names}
     columns |= {f"{side}_n_words": count_words(pairs[side]) for side in SIDES}

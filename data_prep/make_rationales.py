@@ -7,11 +7,10 @@ stories, is not told which one readers preferred, explains and decides. An expla
 its verdict agrees with the readers; the verdict itself is cut off. Which story is shown as A is
 drawn by the seed, exactly balanced.
 
-Writes into `out`: `pairs.parquet`, all pairs with two more columns, `rationale` (null where none
-is kept) and `rationale_first` (chosen or rejected: the side that it calls Story A);
-`rejected.jsonl`, the pairs without a rationale, with reasons; and `manifest.json` with counts,
-tokens and how often the judge agreed. Every answer is stored in `out/answers` as soon as it is
-there: a killed run resumes, and no stored answer is requested again.
+Writes into `out`: `pairs.parquet`, all pairs with the columns `rationale` (null where none is kept)
+and `rationale_first` (chosen or rejected: the side that it calls Story A); `rejected.jsonl`, the
+pairs without a rationale, with reasons; and `manifest.json`. Every answer is stored in
+`out/answers`: a killed run resumes, and no stored answer is requested again.
 """
 
 from collections import Counter
@@ -48,8 +47,7 @@ class Config:
         sampling: temperature, length and the like.
         traffic: connections, retries and limits.
         prices: file of prices that take precedence over the packaged ones.
-        accept_errors: finish although some pairs have got no answer. Otherwise the run ends with
-            an error, and the same command requests these answers again.
+        accept_errors: finish although some pairs have got no answer.
         dry_run: estimate the cost without sending requests.
     """
 
@@ -69,9 +67,6 @@ class Config:
 def judge(answer: Answer, right: str) -> tuple[str, str | None, str | None]:
     """Read one answer, `right` being the letter of the story that readers preferred.
 
-    An answer that explains nothing before its verdict, or that has another verdict besides, is
-    unparsed whatever its last verdict says.
-
     Returns:
         The result (agrees, disagrees, unparsed, refused, cut or error), the letter that the judge
         preferred, and its explanation; these two are null where there are none.
@@ -79,40 +74,27 @@ def judge(answer: Answer, right: str) -> tuple[str, str | None, str | None]:
     if answer.outcome != "answered":
         return answer.outcome, None, None
     explanation, label = split_verdict(answer.text)
+    # Nothing before the verdict explains it, and a second verdict takes it back.
     if label is None or not explanation or has_verdict_line(explanation):
         return "unparsed", label, None
     return "agrees" if label == right else "disagrees", label, explanation
 
 
-def estimate(config: Config, questions: Sequence[str], price: Price | None) -> None:
-    """Print what a run would request."""
-    keys = dict(zip(keys_of(config.model, questions, config.sampling), questions, strict=True))
-    with AnswerStore(config.out / "answers", read_only=True) as store:
-        open_questions = [question for key, question in keys.items() if key not in store]
-    read = sum(map(estimate_tokens, open_questions))
-    print(
-        f"dry run: {len(open_questions):,} calls of {config.model} "
-        f"({len(keys) - len(open_questions):,} answers are there already)"
-    )
-    print(f"  about {read:,} input tokens (one for 4 bytes)")
-    if config.sampling.max_tokens is not None:
-        written = len(open_questions) * config.sampling.max_tokens
-        print(f"  at most {written:,} output tokens (max_tokens {config.sampling.max_tokens})")
-        if price is not None:
-            print(f"  at most ${price.of(read, written):.2f}")
-
-
 def request(config: Config, questions: Sequence[str], price: Price | None) -> list[Answer]:
-    """The answers to all questions, stored ones included.
-
-    Raises:
-        ModelError: some questions have got no answer, and that is not accepted.
-    """
-    with AnswerStore(config.out / "answers") as store:
-        if store.unreadable:
-            print(f"  {store.unreadable:,} stored lines hold no answer and are not used")
+    """The answers to all questions, stored ones included; none in a dry run, which prints."""
+    keys = keys_of(config.model, questions, config.sampling)
+    with AnswerStore(config.out / "answers", read_only=config.dry_run) as store:
+        if config.dry_run:
+            rest = {key: one for key, one in zip(keys, questions, strict=True) if key not in store}
+            tokens = sum(map(estimate_tokens, rest.values()))
+            print(f"dry run: {len(rest):,} calls of {config.model}, some {tokens:,} input tokens")
+            if config.sampling.max_tokens is not None:
+                most = len(rest) * config.sampling.max_tokens
+                cost = "" if price is None else f", ${price.of(tokens, most):.2f}"
+                print(f"  at most {most:,} output tokens{cost}")
+            return []
         budget = Budget(config.traffic, price)
-        budget.note_stored(store, keys_of(config.model, questions, config.sampling))
+        budget.note_stored(store, keys)
         answers = ask(
             config.model, questions, store, config.sampling, config.traffic,
             about="rationales", budget=budget,
@@ -134,7 +116,6 @@ def main(config: Config) -> None:
             f"template {template.name} asks for a {template.answer}: give one whose answer is "
             "explanation, such as rationale"
         )
-    config.traffic.check()
     price = price_of(config.model, load_prices(config.prices))
     folder = local_folder(config.model)
     artifact = Artifact(
@@ -152,11 +133,8 @@ def main(config: Config) -> None:
     pairs = read_table(
         config.pairs, PAIRS, rejected_rows=rejected_rows, where=config.where, numbered=True
     )
-    for name in COLUMNS:
-        if name in pairs.column_names:
-            raise DataError(
-                f"{config.pairs}: there is a column '{name}' already: give pairs without it"
-            )
+    if found := set(COLUMNS) & set(pairs.column_names):
+        raise DataError(f"{config.pairs}: there is a column {found} already: leave it out")
     numbers, pairs = pairs[ROW].to_pylist(), pairs.drop_columns([ROW])
     chosen_first = assign_positions(pairs["pair_id"].to_pylist(), config.seed)
     texts = (pairs[name].to_pylist() for name in ("prompt", "chosen", "rejected"))
@@ -164,33 +142,30 @@ def main(config: Config) -> None:
         template.render(prompt, *((chosen, rejected) if first else (rejected, chosen)))
         for first, prompt, chosen, rejected in zip(chosen_first, *texts, strict=True)
     ]
-    if config.dry_run:
-        estimate(config, questions, price)
-        return
     answers = request(config, questions, price)
-    right = ["A" if first else "B" for first in chosen_first]
-    judged = [judge(answer, letter) for answer, letter in zip(answers, right, strict=True)]
-    rationales = [said if result == "agrees" else None for result, _, said in judged]
-    for number, answer, (result, _, _) in zip(numbers, answers, judged, strict=True):
-        if result != "agrees":
-            said = answer.text or answer.detail
-            rejected_rows.add(config.pairs, number, "rationale", result, said)
-    firsts = [
-        None if said is None else "chosen" if first else "rejected"
-        for said, first in zip(rationales, chosen_first, strict=True)
-    ]
+    if config.dry_run:
+        return
+    results, letters, kept = Counter(), Counter(), Counter()
+    rationales, firsts = [], []
+    for number, answer, first in zip(numbers, answers, chosen_first, strict=True):
+        right = "A" if first else "B"
+        result, letter, said = judge(answer, right)
+        results[result] += 1
+        letters[letter] += 1
+        agrees = result == "agrees"
+        kept[right] += agrees
+        rationales.append(said if agrees else None)
+        firsts.append(("chosen" if first else "rejected") if agrees else None)
+        if not agrees:
+            rejected_rows.add(
+                config.pairs, number, "rationale", result, answer.text or answer.detail
+            )
     for name, values in zip(COLUMNS, (rationales, firsts), strict=True):
         pairs = pairs.append_column(name, pa.array(values, pa.large_string()))
     artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
-    results = Counter(result for result, _, _ in judged)
     agrees, decided = results["agrees"], results["agrees"] + results["disagrees"]
-    preferred = Counter(label for _, label, _ in judged)
-    kept = Counter(one for one, said in zip(right, rationales, strict=True) if said is not None)
-    used = {
-        name: sum(getattr(answer, name) or 0 for answer in answers)
-        for name in ("input_tokens", "cached_tokens", "output_tokens")
-    }
+    names = ("input_tokens", "cached_tokens", "output_tokens")
     cost = dollars_of(answers, price)
     artifact.counts = {
         "pairs": pairs.num_rows,
@@ -199,27 +174,21 @@ def main(config: Config) -> None:
         "agreement": {
             "n": decided, "agrees": agrees, "share": round(agrees / decided, 4) if decided else None
         },
-        "preferred": {
-            **{letter: preferred[letter] for letter in "AB"},
-            **{f"kept_where_{letter}_is_right": kept[letter] for letter in "AB"},
-        },
-        "tokens": used,
+        "preferred": {letter: letters[letter] for letter in "AB"},
+        "kept_where_right": {letter: kept[letter] for letter in "AB"},
+        "tokens": {name: sum(getattr(one, name) or 0 for one in answers) for name in names},
         "cost_usd": cost,
         "models": sorted({answer.model for answer in answers if answer.model is not None}),
         "rejected_rows": rejected_rows.counts(),
     }  # fmt: skip
     artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs, {agrees:,} with a rationale")
-    print(
-        f"  the judge agrees with the readers on {agrees:,} of {decided:,} pairs; it preferred A "
-        f"{preferred['A']:,} times and B {preferred['B']:,} times"
-    )
-    if max(kept["A"], kept["B"]) > 2 * min(kept["A"], kept["B"]):
-        print(
-            f"  warning: {kept['A']:,} of the rationales end in A and {kept['B']:,} in B: a model "
-            "trained on them learns the letter"
-        )
-    print(f"  tokens: {used}" + ("" if cost is None else f", ${cost:.2f}"))
+    print(f"  the judge agrees with the readers on {agrees:,} of {decided:,} pairs")
+    if max(kept.values()) > 2 * min(kept["A"], kept["B"]):
+        print(f"  warning: rationales end in A {kept['A']:,} and in B {kept['B']:,} times: a model "
+              "trained on them learns the letter")  # fmt: skip
+    if cost is not None:
+        print(f"  ${cost:.2f}")
     print(rejected_rows.summary(), end="")
 
 

@@ -3,16 +3,15 @@
     python data_prep/push_to_hub.py --config configs/data/push_to_hub.yaml
 
 Reads the folder of make_pairs.py, import_pairs.py or rehydrate.py (`pairs.parquet` and
-`manifest.json`). Writes into `out` the folder `data` with Parquet files for each split, a card
+`manifest.json`). Writes into `out` the folder `data` with a Parquet file for each split, a card
 `README.md` and `manifest.json`. With `dry_run: false` it then makes the data set on the Hub,
 private unless `private: false`, and replaces its data and card in one commit; the token comes from
-`hf auth login` or HF_TOKEN and from nowhere else. With `ids_only: true` no text is published: only
-the ids of comments and their labels, which rehydrate.py turns into pairs.
+`hf auth login` or HF_TOKEN. With `ids_only: true` no text is published: only the ids of comments
+and their labels, which rehydrate.py turns into pairs.
 """
 
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import yaml
 
-from litbench.artifact import Artifact, read_manifest_of, without_runtime_keys
+from litbench.artifact import Artifact, read_manifest_of
 from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.hub import parse_name, replace_files
@@ -42,18 +41,15 @@ LABEL_SOURCES = {
     "models can be made from them.**",
 }
 STATISTICS = """
-    SELECT split, count(*) AS pairs, count(DISTINCT prompt_id) AS prompts,
+    SELECT split, label_source AS label, count(*) AS pairs, count(DISTINCT prompt_id) AS prompts,
       round(avg((chosen_n_words + rejected_n_words) / 2), 1) AS "words per story, mean",
-      round(avg((chosen_n_words > rejected_n_words)::INT), 4) AS "chosen story longer, share",
-      median(chosen_score) AS "score of chosen, median",
-      median(rejected_score) AS "score of rejected, median",
-      make_date((min(chosen_created_utc) // 86400)::INT) AS "first chosen story posted",
-      make_date((max(chosen_created_utc) // 86400)::INT) AS "last chosen story posted"
-    FROM pairs GROUP BY split ORDER BY split
+      round(avg((chosen_n_words > rejected_n_words)::INT), 4) AS "chosen story longer, share"
+    FROM read_parquet($path) GROUP BY ALL ORDER BY ALL
 """
 RIGHTS_OF_IDS = """\
-This set holds no story and no prompt, only the ids of comments and what was made of their votes.
-Whoever fetches the comments does so under Reddit's User Agreement and its Data API terms, and a
+This set holds no story and no prompt, only the ids of comments and what was made of their votes;
+`python data_prep/rehydrate.py` of LitBench fetches the comments that are still there and makes
+full pairs. Whoever fetches them does so under Reddit's User Agreement and its Data API terms, and a
 comment that its author has deleted stays deleted."""
 RIGHTS_OF_TEXTS = """\
 The stories and prompts belong to those who wrote them. Collecting them here gives nobody a right to
@@ -107,11 +103,7 @@ def published_columns(names: Sequence[str], config: Config) -> dict[str, str]:
 
 
 def check_ids(path: Path) -> None:
-    """Refuse to publish ids that Reddit does not know, which may hold texts.
-
-    Raises:
-        DataError: a column holds anything else than Reddit's ids.
-    """
+    """Refuse to publish ids that Reddit does not know, which may hold texts."""
     kinds = {"chosen_story_id": "t1", "rejected_story_id": "t1", "prompt_id": "t3"}
     for name, kind in kinds.items():
         values = pq.read_table(path, columns=[name])[name].to_pylist()
@@ -124,18 +116,15 @@ def check_ids(path: Path) -> None:
             )
 
 
-def split_names(splits: Sequence[str]) -> dict[str, str]:
-    """The name of each split on the Hub, where `all` means every split and cannot be one.
-
-    Raises:
-        DataError: two splits would have the same name.
-    """
+def split_names(path: Path) -> dict[str, str]:
+    """The name of each split on the Hub, where `all` means every split and cannot be one."""
+    splits = sorted(set(pq.read_table(path, columns=["split"])["split"].to_pylist()))
     names = {
         split: "train" if split == "all" else re.sub(r"\W", "_", split, flags=re.ASCII)
-        for split in sorted(splits)
+        for split in splits
     }
     if len(set(names.values())) < len(names):
-        raise DataError(f"splits {list(names)} would share a name on the Hub: rename one")
+        raise DataError(f"splits {splits} would share a name on the Hub: rename one")
     return names
 
 
@@ -154,44 +143,6 @@ def write_data(
                 writer.write_batch(batch)
 
 
-def as_code(values: Any) -> str:
-    """Values as YAML in a block of code, where nothing is markup; without folders."""
-    text = yaml.safe_dump(without_folders(values), sort_keys=False, allow_unicode=True)
-    return textwrap.indent(text, "    ", lambda _: True)
-
-
-def describe_making(manifest: Mapping[str, Any]) -> list[str]:
-    """Program, config, inputs and counts."""
-    inputs = {
-        name: source["sha256"] if source["sha256"].startswith("name:")
-        else f"{Path(source['path']).name}, SHA-256 {source['sha256'][:16]}"
-        for name, source in manifest.get("inputs", {}).items()
-        # With its hash guesses of a salt could be tried.
-        if name != "salt"
-    }  # fmt: skip
-    config = without_runtime_keys(manifest).get("config", {})
-    config = {key: value for key, value in config.items() if key != "out" and key not in inputs}
-    counts = manifest.get("counts", {})
-    # make_pairs.py has what make_stories.py counted under "stories".
-    before = counts.get("stories")
-    before = before if isinstance(before, Mapping) else {}
-    rows = [
-        (step["about"], f"{step['kept']:,} {step['unit']}", f"{step['removed']:,}")
-        for step in [*before.get("funnel", []), *counts.get("funnel", [])]
-    ]
-    version = manifest.get("versions", {}).get("litbench", "?")
-    return [
-        "## How it was made",
-        f"By {escape(manifest['program'])} of LitBench {escape(version)} on "
-        f"{escape(manifest.get('finished_utc', '?'))}, from these inputs and by these rules:",
-        as_code({"inputs": inputs, "config": config}),
-        "What each step kept and removed:",
-        "\n".join(make_rows(("step", "kept", "removed"), rows)),
-        "Rows that could not be used:",
-        as_code({**before.get("rejected_rows", {}), **counts.get("rejected_rows", {})}),
-    ]
-
-
 def write_card(
     manifest: Mapping[str, Any], path: Path, columns: Mapping[str, str], config: Config
 ) -> str:
@@ -200,53 +151,55 @@ def write_card(
         from huggingface_hub import DatasetCardData  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "data") from error
-    schema = pq.read_schema(path)
-    columns_read = [one.name for one in PAIRS.columns if one.name not in TEXTS]
-    pairs = pq.read_table(path, columns=columns_read)
-    sources = Counter(pairs["label_source"].to_pylist())
-    with duckdb.connect() as connection:
-        found = connection.register("pairs", pairs).sql(STATISTICS)
-        heading, *rows = zip(found.columns, *found.fetchall(), strict=True)
-    # What the source does not have is left out.
-    statistics = [row for row in rows if any(value is not None for value in row[1:])]
-    names = split_names(heading[1:])
+    files = [{"split": one, "path": f"data/{one}.parquet"} for one in split_names(path).values()]
     data = DatasetCardData(
         license=config.license,
         language=config.language or None,
         pretty_name=config.repository,
         task_categories=["text-classification"],
         tags=["preference", "reward-model", "litbench"],
-        configs=[
-            {
-                "config_name": "default",
-                "data_files": [
-                    {"split": name, "path": f"data/{name}.parquet"} for name in names.values()
-                ],
-            }
-        ],
+        configs=[{"config_name": "default", "data_files": files}],
     )
+    with duckdb.connect() as connection:
+        found = connection.execute(STATISTICS, {"path": str(path)})
+        heading, rows = [column[0] for column in found.description], found.fetchall()
+    made = {
+        "program": manifest["program"],
+        "version of LitBench": manifest.get("versions", {}).get("litbench"),
+        "finished": manifest.get("finished_utc"),
+        "inputs": {
+            name: source["sha256"]
+            for name, source in manifest.get("inputs", {}).items()
+            # With its hash guesses of a salt could be tried.
+            if name != "salt"
+        },
+        "config": {key: one for key, one in manifest.get("config", {}).items() if key != "out"},
+        "rejected rows": manifest.get("counts", {}).get("rejected_rows", {}),
+    }
+    # In a block of code nothing is markup.
+    code = yaml.safe_dump(without_folders(made), sort_keys=False, allow_unicode=True)
+    counts = manifest.get("counts", {})
+    # make_pairs.py has what make_stories.py counted under "stories".
+    before = counts.get("stories")
+    before = before if isinstance(before, Mapping) else {}
+    funnel = [
+        (step["about"], f"{step['kept']:,} {step['unit']}", f"{step['removed']:,}")
+        for step in [*before.get("funnel", []), *counts.get("funnel", [])]
+    ]
     about = {column.name: (column.kind, column.about) for column in PAIRS.columns}
     described = [
-        (new, *about.get(old, (str(schema.field(old).type), "kept from the source")))
-        for new, old in columns.items()
+        (new, *about.get(old, ("", "kept from the source"))) for new, old in columns.items()
     ]
-    of_ids = (
-        "`python data_prep/rehydrate.py` of LitBench fetches the comments that are still there and "
-        "makes full pairs of these ids."
-    )
     parts = [
         f"---\n{data.to_yaml()}\n---",
         f"# {escape(config.repository)}",
         escape(config.about),
-        f"{sources.total():,} pairs of stories, each pair written to the same prompt and with one "
-        "story preferred to the other.",
-        of_ids if config.ids_only else "",
-        "## Labels",
-        "\n".join(make_rows(("label source", "pairs"), sorted(sources.items()))),
-        *(LABEL_SOURCES[source] for source in sorted(sources)),
-        "## Statistics",
-        "\n".join(make_rows([escape(one) for one in heading], statistics)),
-        *describe_making(manifest),
+        "Pairs of stories, each pair written to the same prompt and with one story preferred.",
+        *(LABEL_SOURCES[source] for source in sorted({row[1] for row in rows})),
+        "\n".join(make_rows(heading, rows)),
+        "## How it was made",
+        textwrap.indent(code, "    ", lambda _: True),
+        "\n".join(make_rows(("step", "kept", "removed"), funnel)),
         "## Columns",
         "Times are whole seconds since 1970 in UTC. What the source does not have is null.",
         "\n".join(make_rows(("column", "kind", "about"), described)),
@@ -277,20 +230,21 @@ def main(config: Config) -> None:
         program=__file__,
         config=keys,
         inputs={"artifact": config.artifact / "manifest.json", "pairs": path},
-        version=2,
+        version=3,
     )
     if not artifact.is_current():
-        columns = published_columns(pq.read_schema(path).names, config)
+        columns, names = published_columns(pq.read_schema(path).names, config), split_names(path)
         if config.ids_only:
             check_ids(path)
-        counts = Counter(pq.read_table(path, columns=["split"])["split"].to_pylist())
-        names = split_names(list(counts))
         card = write_card(manifest, path, columns, config)
         artifact.write_folder("data", lambda folder: write_data(folder, path, columns, names))
         artifact.write("README.md", lambda file: file.write_text(card, encoding="utf-8"))
-        artifact.counts = {names[split]: number for split, number in sorted(counts.items())}
+        artifact.counts = {
+            name: pq.read_metadata(config.out / "data" / f"{name}.parquet").num_rows
+            for name in names.values()
+        }
         artifact.finish()
-        print(f"{config.out}: {counts.total():,} pairs and a card; read README.md before pushing")
+        print(f"{config.out}: pairs and a card; read README.md before pushing")
     if config.dry_run:
         print("nothing was pushed; to push, run the same command with --dry_run false")
         return
@@ -298,7 +252,7 @@ def main(config: Config) -> None:
     address = replace_files(
         config.repository,
         {file.relative_to(config.out).as_posix(): file for file in files},
-        "data set",
+        "dataset",
         private=config.private,
         is_ours=lambda name: re.fullmatch(r"data/[^/]+\.parquet", name) is not None,
     )

@@ -65,8 +65,7 @@ from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import plain
 from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
 from litbench.records import PAIRS, pair_id, prompt_keys
-from litbench.report.ablation_page import draw_panels, render_ablation
-from litbench.report.document import write_panels
+from litbench.report.pages import write_ablation
 from litbench.tables import read_table, write_table
 from litbench.text import digest
 
@@ -498,19 +497,15 @@ def main(config: Config) -> None:
         "funnels": funnels,
         "raters": records,
     }
-    panels = draw_panels(study)
-    write_panels(artifact, "ablation", panels)
-    page = render_ablation(
+    write_ablation(
+        artifact,
+        study,
         title=config.title,
-        study=study,
-        panels=panels,
         label_sources=sorted(set(test["label_source"].to_pylist())),
         variants=config.variants,
         training_pairs=totals,
         funnels=funnels,
-        manifests={"ablation": artifact.made_of()},
     )
-    artifact.write("ablation.html", lambda path: path.write_text(page, encoding="utf-8"))
     artifact.finish()
     parts.discard_others()
     shutil.rmtree(folder, ignore_errors=True)

@@ -18,7 +18,6 @@ story of the prompt; its answers are kept in `out/answers`. `--dry_run true` est
 killed run continues where it was.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,6 @@ from litbench.artifact import (
     Artifact,
     fingerprint,
     read_json_part,
-    without_runtime_keys,
     write_json_part,
 )
 from litbench.config import run_program
@@ -61,8 +59,7 @@ from litbench.raters import (
     prompts_seen,
 )
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
-from litbench.report.best_of_n_page import draw_panels, render_best_of_n
-from litbench.report.document import write_panels
+from litbench.report.pages import write_best_of_n
 from litbench.scoring import finite_rewards, rewards_depend_on
 from litbench.tables import read_table, write_table
 from litbench.text import digest, prompt_key
@@ -351,17 +348,7 @@ def finish(
     table, text = best_of_n_table(choices), best_of_n_text(choices) + "\n"
     artifact.write("best_of_n.csv", lambda path: pa_csv.write_csv(table, path))
     artifact.write("best_of_n.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    panels = draw_panels(choices, first, second)
-    write_panels(artifact, "best_of_n", panels)
-    page = render_best_of_n(
-        choices=choices,
-        rater=first,
-        second=second,
-        counts=artifact.counts,
-        panels=panels,
-        manifests={"best_of_n": json.dumps(without_runtime_keys(artifact.as_manifest()), indent=2)},
-    )
-    artifact.write("best_of_n.html", lambda path: path.write_text(page, encoding="utf-8"))
+    write_best_of_n(artifact, choices, first, second)
     artifact.finish()
     print(text, end="")
     print(f"{config.out / 'pairs.parquet'}: best and worst of {pairs.num_rows:,} prompts")

@@ -27,7 +27,7 @@ from litbench.metrics.explanations import (
     explanations_text,
     read_explanations,
 )
-from litbench.report.explanations_page import draw_effects, figure_8_latex, render_explanations
+from litbench.report.pages import write_explanations
 
 
 @dataclass
@@ -81,27 +81,13 @@ def main(config: Config) -> None:
     artifact.write("explanations.csv", lambda path: write_csv(explanation_rows(study), path))
     text = explanations_text(study)
     artifact.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    latex = figure_8_latex(study)
-    artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
-    panel = draw_effects(study)
-    if panel is not None:
-        for file, write in panel.drawing.files("figure8").items():
-            artifact.write(file, write)
     artifact.counts = {
         "explanations": len(found.rows),
         "not_judged": dict(found.not_judged),
         "without_explanation": dict(found.unexplained),
     }
     labels = {label for table in pairs.values() for label in table["label_source"].to_pylist()}
-    page = render_explanations(
-        title=config.title,
-        study=study,
-        panel=panel,
-        found=found,
-        label_sources=sorted(labels),
-        manifests={"explanations": artifact.made_of()},
-    )
-    artifact.write("explanations.html", lambda path: path.write_text(page, encoding="utf-8"))
+    write_explanations(artifact, study, found, title=config.title, label_sources=sorted(labels))
     artifact.finish()
     print(f"{text}page: {page_path}")
 

@@ -116,13 +116,10 @@ def check(config: Config) -> None:
             f"temperature is 0 and n is {config.n}: the likeliest story is always the same one; "
             "raise sampling.temperature, or set n to 1"
         )
-    if config.sampling.top_logprobs is not None:
-        raise ConfigError("sampling.top_logprobs is for judges: leave it out")
     if "{prompt}" not in config.task:
         raise ConfigError("task does not name {prompt}: say where the prompt belongs")
     if config.words is not None and not 0 < config.words[0] <= config.words[1]:
         raise ConfigError(f"words is {list(config.words)}: give the least and the greatest length")
-    config.traffic.check()
 
 
 def rows_of(config: Config, rejected_rows: RejectedRows) -> Iterator[tuple[int, str, str | None]]:

@@ -2,18 +2,14 @@
 
     python eval/preferences.py --config configs/eval/sample_preferences.yaml
 
-The method of the paper (3.4.1, A.1; Movva et al., 2025). Both stories of every pair are embedded,
-by a transformers model, by a service or by their words, and one embedding is subtracted from the
-other, in an order drawn by a hash; the label follows. A sparse autoencoder
-(litbench/models/autoencoder.py) describes the differences by few signed units, and a linear model
-without intercept predicts the label from them. Agreement is measured on held-out prompts, in
-folds, beside linear models on the whole difference, on as many principal components and on surface
-features, and the longer story. Every fold has its own autoencoder. The table of units and the page
-are of one more autoencoder, fitted on all pairs.
+The method of the paper (3.4.1, A.1; Movva et al., 2025), see docs/preferences.md. Both stories of
+every pair are embedded, an autoencoder describes the differences by few signed units, and a linear
+model predicts the label from them. Agreement is measured in folds over prompts, beside linear
+models on the whole difference, on as many principal components and on surface features, and the
+longer story. The table of units and the page are of one more autoencoder, fitted on all pairs.
 
-With `model`, any model of inspect-ai describes every unit from the pairs that activate it most and
-is then tested on pairs of other prompts (litbench/judges/interpreting.py). Without it, units are
-named by counts: surface features and words.
+With `model`, any model of inspect-ai describes every unit and is then tested on pairs of other
+prompts. Without it, units are named by counts: surface features and words.
 
 Reads `pairs`. Writes `preferences.json` and `.txt`, `units.csv`, `units.parquet` (every pair's
 units), `preferences.html` (which shows stories), `coefficients.svg` and `.png`, `model/` (the
@@ -22,7 +18,7 @@ autoencoder) and `manifest.json` into `out`. Embeddings in `out/embeddings` and 
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,11 +68,10 @@ from litbench.models.embeddings import WORDS, Embedding, EmbeddingOptions, WordE
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
 from litbench.records import pair_weights, prompt_keys
-from litbench.report.preferences_page import draw_units, pairs_to_read, render_preferences
+from litbench.report.pages import pairs_to_read, write_preferences
 from litbench.text import digest
 
 _LONGER = "the longer story"
-_SHOWN_PAIRS = 3
 # Of the prompts, that decide when the training of an autoencoder stops.
 _VALIDATION_SHARE = 0.1
 
@@ -149,28 +144,18 @@ class Pairs:
         first, second = vectors[self.texts_at.T]
         return first.astype(np.float64) - second
 
-    def texts(self, rows: np.ndarray) -> np.ndarray:
-        """Indices of all stories of some pairs."""
-        return np.unique(self.texts_at[rows])
-
 
 def check(config: Config) -> None:
     """Refuse a config before the work begins."""
     config.embedding.check()
     config.autoencoder.check()
-    config.interpreting.check()
-    config.traffic.check()
-    if config.repeats < 1 or config.folds < 2:
+    if config.repeats < 1 or config.folds < 2 or not config.c or min(config.c) <= 0:
         raise ConfigError(
-            f"repeats is {config.repeats} and folds {config.folds}: give at least 1 and 2"
+            f"repeats is {config.repeats}, folds {config.folds} and c {config.c}: give at least 1 "
+            "repeat, 2 folds and one strength, all above 0"
         )
-    if not config.c or min(config.c) <= 0:
-        raise ConfigError(f"c is {config.c}: give at least one strength, all of them above 0")
     if config.model is not None:
         Budget(config.traffic, price_of(config.model, load_prices(config.prices)))
-
-
-# The pairs ------------------------------------------------------------------------------------
 
 
 def read_table(config: Config) -> pa.Table:
@@ -184,28 +169,23 @@ def read_table(config: Config) -> pa.Table:
     return table
 
 
-def signed(table: pa.Table, index_of: Mapping[str, int], seed: int) -> Pairs:
-    """Draw the order of the sides of every pair.
+def texts_of(table: pa.Table) -> list[str]:
+    """The different stories, sorted: what is embedded."""
+    return sorted({text for side in ("chosen", "rejected") for text in table[side].to_pylist()})
 
-    Args:
-        table: by the schema PAIRS.
-        index_of: index of every story among the embedded texts.
-        seed: of the draw.
-    """
+
+def signed(table: pa.Table, seed: int) -> Pairs:
+    """Draw the order of the sides of every pair."""
     pair_ids, prompts, chosen, rejected = (
         table[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")
     )
+    index_of = {text: number for number, text in enumerate(texts_of(table))}
     first = np.array([int(digest("sign", seed, one), 16) % 2 == 0 for one in pair_ids], dtype=bool)
     sides = [
         (good, bad) if is_first else (bad, good)
         for good, bad, is_first in zip(chosen, rejected, first, strict=True)
     ]
-    texts = sorted({(p, text) for p, both in zip(prompts, sides, strict=True) for text in both})
-    row = {text: number for number, text in enumerate(texts)}
-    counted = feature_matrix([p for p, _ in texts], [text for _, text in texts])
-    rows = np.array(
-        [[row[p, one], row[p, other]] for p, (one, other) in zip(prompts, sides, strict=True)]
-    )
+    counted = [feature_matrix(prompts, of) for of in zip(*sides, strict=True)]
     words = table["chosen_n_words"].to_numpy() - table["rejected_n_words"].to_numpy()
     return Pairs(
         table,
@@ -213,13 +193,10 @@ def signed(table: pa.Table, index_of: Mapping[str, int], seed: int) -> Pairs:
         first,
         sides,
         np.array([[index_of[one], index_of[other]] for one, other in sides]),
-        counted[rows[:, 0]] - counted[rows[:, 1]],
+        counted[0] - counted[1],
         words.astype(float),
         pair_weights(table),
     )
-
-
-# Fitting and measuring ------------------------------------------------------------------------
 
 
 def train_units(
@@ -237,26 +214,18 @@ def held_out_margins(
 ) -> tuple[dict[str, np.ndarray], float]:
     """Margins of every linear model on held-out pairs, and the share the units leave unexplained.
 
-    Args:
-        embedding: of all stories.
-        pairs: all.
-        is_held: which of them are held out; bool, shape (n,).
-        config: of the program.
-        seed: of the autoencoder.
+    Nothing is fitted on prompts that are held out, `is_held`; bool, shape (n,).
     """
     rows = np.flatnonzero(~is_held)
-    differences = pairs.differences(embedding.fitted_on(pairs.texts(rows)))
+    differences = pairs.differences(embedding.fitted_on(np.unique(pairs.texts_at[rows])))
     known, new = differences[rows], differences[is_held]
     keys, first, weights = pairs.keys[rows], pairs.first_chosen[rows], pairs.weights[rows]
     units = train_units(known, keys, config, seed)
     # A small fold may have fewer components, and is no model of its own for that.
-    components = np.linalg.svd(known, full_matrices=False)[2][: config.autoencoder.units]
+    components = np.linalg.svd(known, full_matrices=False)[2][: config.autoencoder.units].T
     views = {
         "units": (units.units(known), units.units(new)),
-        f"{config.autoencoder.units} principal components": (
-            known @ components.T,
-            new @ components.T,
-        ),
+        f"{config.autoencoder.units} principal components": (known @ components, new @ components),
         "embedding": (known, new),
         "surface features": (pairs.surface[rows], pairs.surface[is_held]),
     }
@@ -287,17 +256,6 @@ def measure(
     return credits, float(np.mean(unexplained))
 
 
-def embedding_of(texts: Sequence[str], config: Config) -> Embedding:
-    """Embed all texts."""
-    options, folder = config.embedding, config.out / "embeddings"
-    if options.model == WORDS:
-        return WordEmbedding(texts, options)
-    return (embed_by_service if options.is_service else embed)(texts, options, folder)
-
-
-# Describing the units -------------------------------------------------------------------------
-
-
 def describe_units(
     config: Config, model: str, pairs: Pairs, units: np.ndarray, chosen: Mapping[int, UnitPairs]
 ) -> tuple[dict[int, tuple[str | None, Fidelity | None]], dict[str, Any]]:
@@ -305,27 +263,28 @@ def describe_units(
     questions, letters = load_questions(), config.interpreting.shown_letters
     price = price_of(model, load_prices(config.prices))
     budget = Budget(config.traffic, price)
-    shown = [unit for unit, of in chosen.items() if of.examples]
+    every: list[Answer] = []
     with AnswerStore(config.out / "answers") as store:
 
-        def asked(texts: list[str], about: str) -> list[Answer]:
+        def asked(texts: list[str], about: str) -> list[str]:
+            """What the model says; nothing where an answer was cut off, refused or never came."""
             budget.note_stored(store, set(keys_of(model, texts, config.sampling)))
-            return ask(
+            answers = ask(
                 model, texts, store, config.sampling, config.traffic, about=about, budget=budget
             )
+            every.extend(answers)
+            return [one.text if one.outcome == "answered" else "" for one in answers]
 
-        answers = asked(
+        shown = [unit for unit, of in chosen.items() if of.examples]
+        said = asked(
             [
                 describe_question(questions, pairs.sides, units[:, u], chosen[u].examples, letters)
                 for u in shown
             ],
             "descriptions",
         )
-        descriptions = {
-            unit: description
-            for unit, answer in zip(shown, answers, strict=True)
-            if (description := read_description(whole_text(answer))) is not None
-        }
+        read = {unit: read_description(text) for unit, text in zip(shown, said, strict=True)}
+        descriptions = {unit: text for unit, text in read.items() if text is not None}
         tests = [(unit, row) for unit in descriptions for row in chosen[unit].tests]
         verdicts = asked(
             [
@@ -334,16 +293,13 @@ def describe_units(
             ],
             "tests",
         )
-    said: dict[int, list[tuple[int, int | None]]] = {unit: [] for unit in descriptions}
-    for (unit, row), answer in zip(tests, verdicts, strict=True):
-        said[unit].append((row, read_more(whole_text(answer))))
     found: dict[int, tuple[str | None, Fidelity | None]] = {}
+    mores = list(zip(tests, map(read_more, verdicts), strict=True))
     for unit, description in descriptions.items():
-        rows = [row for row, _ in said[unit]]
-        mores = [more for _, more in said[unit]]
-        fidelity = fidelity_of(mores, units[rows, unit], pairs.keys[rows].tolist())
+        own = [(row, more) for (of, row), more in mores if of == unit]
+        rows = [row for row, _ in own]
+        fidelity = fidelity_of([more for _, more in own], units[rows, unit], pairs.keys[rows])
         found[unit] = (description, fidelity)
-    every = [*answers, *verdicts]
     return found, {
         "model": model,
         "answered_by": sorted({answer.model for answer in every if answer.model}),
@@ -352,14 +308,6 @@ def describe_units(
         "errors": sum(answer.outcome == "error" for answer in every),
         "cost_usd": dollars_of(every, price),
     }
-
-
-def whole_text(answer: Answer) -> str:
-    """What an answer says; nothing where it was cut off, refused or never came."""
-    return answer.text if answer.outcome == "answered" else ""
-
-
-# The program ----------------------------------------------------------------------------------
 
 
 def main(config: Config) -> None:
@@ -378,20 +326,20 @@ def main(config: Config) -> None:
     if artifact.is_current():
         print((config.out / "preferences.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
-    read = read_table(config)
-    texts = sorted({text for side in ("chosen", "rejected") for text in read[side].to_pylist()})
-    embedding = embedding_of(texts, config)
-    pairs = signed(read, {text: number for number, text in enumerate(texts)}, config.seed)
+    table = read_table(config)
+    texts, folder = texts_of(table), config.out / "embeddings"
+    embedding: Embedding
+    if config.embedding.model == WORDS:
+        embedding = WordEmbedding(texts)
+    else:
+        embed_texts = embed_by_service if config.embedding.is_service else embed
+        embedding = embed_texts(texts, config.embedding, folder)
+    pairs = signed(table, config.seed)
     keys, first, weights = pairs.keys.tolist(), pairs.first_chosen, pairs.weights
-    vectors = embedding.fitted_on(np.arange(len(texts)))
-    differences = pairs.differences(vectors)
+    differences = pairs.differences(embedding.fitted_on(np.arange(len(texts))))
     autoencoder = train_units(differences, pairs.keys, config, config.seed)
     units = autoencoder.units(differences)
     active = np.flatnonzero(units.any(0)).tolist()
-    chosen = {
-        unit: choose_pairs(units[:, unit], keys, unit, config.interpreting, config.seed)
-        for unit in active
-    }
     linear = fit_linear_preference(units, first, keys, config.c, weights)
     scaled = units / linear.scale
     coefficients, p_values = coefficient_intervals(
@@ -401,8 +349,12 @@ def main(config: Config) -> None:
     described: dict[int, tuple[str | None, Fidelity | None]] = {}
     asked: dict[str, Any] = {}
     if config.model is not None:
+        chosen = {
+            unit: choose_pairs(units[:, unit], keys, unit, config.interpreting, config.seed)
+            for unit in active
+        }
         described, asked = describe_units(config, config.model, pairs, units, chosen)
-    words_of = {text: distinct_words(text) for both in pairs.sides for text in both}
+    words_of = {text: distinct_words(text) for text in texts}
     words = [(words_of[one], words_of[other]) for one, other in pairs.sides]
     surfaces = {unit: surface_of(units[:, unit], pairs.surface, FEATURES, words) for unit in active}
     study = PreferenceStudy(
@@ -410,8 +362,8 @@ def main(config: Config) -> None:
         prompts=len(set(keys)),
         held_out=f"held out by prompt in {config.folds} folds"
         + ("" if config.repeats == 1 else f", {config.repeats} times"),
-        agreements=agreement_rows(credits, _LONGER, keys, pairs.words),
-        units=unit_rows(units, first, keys, coefficients, p_values, described, surfaces),
+        agreements=agreement_rows(credits, _LONGER, pairs.keys, pairs.words),
+        units=unit_rows(units, first, pairs.keys, coefficients, p_values, described, surfaces),
         silent_units=units.shape[1] - len(active),
         unexplained=unexplained,
         described_by=config.model,
@@ -423,17 +375,11 @@ def main(config: Config) -> None:
         artifact.write("units.csv", lambda path: write_csv(preference_rows(study), path))
     # Positive means more of the unit on the chosen side.
     toward = np.where(first[:, None], units, -units).astype(np.float32)
-    table = pa.table(
-        {name: pairs.table[name] for name in ("pair_id", "prompt_id")}
-        | {f"unit_{unit}": toward[:, unit] for unit in range(units.shape[1])}
-    )
-    artifact.write("units.parquet", lambda path: pq.write_table(table, path))
+    columns = {name: table[name] for name in ("pair_id", "prompt_id")}
+    columns |= {f"unit_{unit}": pa.array(toward[:, unit]) for unit in range(units.shape[1])}
+    artifact.write("units.parquet", lambda path: pq.write_table(pa.table(columns), path))
     text = preferences_text(study) + "\n"
     artifact.write("preferences.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    panel = draw_units(study)
-    if panel is not None:
-        for file, write in panel.drawing.files("coefficients").items():
-            artifact.write(file, write)
     artifact.counts = {
         "pairs": len(keys),
         "prompts": len(set(keys)),
@@ -442,20 +388,18 @@ def main(config: Config) -> None:
         "c": linear.c,
         "asked": asked,
     }
-    prompts = pairs.table["prompt"].to_pylist()
-    page = render_preferences(
+    prompts = table["prompt"].to_pylist()
+    write_preferences(
+        artifact,
+        study,
         title=config.title,
-        study=study,
-        panel=panel,
         examples={
-            unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit, _SHOWN_PAIRS)
+            unit: pairs_to_read(units[:, unit], prompts, pairs.sides, first, unit)
             for unit in active
         },
-        embedding_notes=embedding.notes,
-        label_sources=pairs.table["label_source"].to_pylist(),
-        manifests={"preferences": artifact.made_of()},
+        notes=embedding.notes,
+        label_sources=table["label_source"].to_pylist(),
     )
-    artifact.write("preferences.html", lambda path: path.write_text(page, encoding="utf-8"))
     print(f"{text}page: {page_path}")
     if asked.get("errors"):
         # Without a manifest the next run asks for what failed, and for nothing else.

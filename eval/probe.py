@@ -12,7 +12,6 @@ A killed run continues where it was; answers of judges are kept in `out/answers`
 estimates calls, tokens and cost of the judges without asking.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from litbench.artifact import Artifact, without_runtime_keys
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds, connected_prompts
 from litbench.errors import ConfigError
@@ -42,8 +41,7 @@ from litbench.probes import (
 )
 from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
 from litbench.records import prompt_keys
-from litbench.report.document import write_panels
-from litbench.report.probes_page import draw_probes, render_probes
+from litbench.report.pages import write_probes
 from litbench.tables import write_table
 from litbench.text import digest
 
@@ -194,7 +192,7 @@ def main(config: Config) -> None:
         records.setdefault(job.spec.name, []).append(record)
     whole = pa.concat_tables(verdicts)
     results = probe_results(whole, pairs, not_applicable)
-    text, panels = probes_text(results), draw_probes(results)
+    text = probes_text(results)
     trained_on = {
         rater: max(part["trained_on"] for part in of_rater) for rater, of_rater in records.items()
     }
@@ -209,15 +207,7 @@ def main(config: Config) -> None:
     artifact.write("verdicts.parquet", lambda path: write_table(whole, path))
     artifact.write("probes.csv", lambda path: pa_csv.write_csv(as_csv(results), path))
     artifact.write("probes.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    write_panels(artifact, "probes", panels)
-    page = render_probes(
-        results=results,
-        panels=panels,
-        pairs=pairs,
-        trained_on=trained_on,
-        manifests={"probes": json.dumps(without_runtime_keys(artifact.as_manifest()), indent=2)},
-    )
-    artifact.write("probes.html", lambda path: path.write_text(page, encoding="utf-8"))
+    write_probes(artifact, results, pairs, trained_on)
     artifact.finish()
     parts.discard_others()
     print(f"{text}page: {page_path}")

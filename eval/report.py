@@ -3,17 +3,16 @@
     python eval/report.py --config configs/eval/sample_report.yaml
 
 Reads folders of evaluations (eval/benchmark.py or eval/crossvalidate.py) and, for the funnel, the
-manifest beside the first one's pairs. Writes `report.html` and `manifest.json` into `out`.
+manifest beside the first one's pairs. Writes `report.html` and `manifest.json` into `out`. The page
+links to pages of other programs that lie in folders beside `out`.
 
-With several evaluations of the same pairs, which may differ in their texts (as published and with
-talk cut out), every rater of the first is compared with itself in the others: paired by pair_id,
-with intervals clustered by prompt and Holm's correction. The page then has the comparison too, and
-`comparison.json` its numbers.
+With several evaluations of the same pairs, whose texts may differ (as published and with talk cut
+out), every rater of the first is compared with itself in the others: paired by pair_id, with
+intervals clustered by prompt and Holm's correction; `comparison.json` has the numbers.
 
 With `--tables true` the program also writes Table 3 of all these raters as `table3.tex` and
-`table3.csv`, which has the numbers of Figures 4 and 5 too, and `figure4` and `figure5` (`.svg` and
-`.png`; Figure 5 where sizes are known). The paper's own numbers are in columns and marks that say
-so. Figure 8 is written by eval/explanations.py.
+`table3.csv`, and `figure4` and `figure5` (`.svg` and `.png`; Figure 5 where sizes are known). The
+paper's own numbers are in columns and marks that say so. eval/explanations.py writes Figure 8.
 """
 
 from collections import Counter
@@ -33,13 +32,13 @@ from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, plain
-from litbench.report.page import render_report
+from litbench.report.pages import render_report
 from litbench.report.tables import (
     Entry,
-    Published,
     draw_figure_4,
     draw_figure_5,
     group_of,
+    match_published,
     table_3,
     table_3_latex,
 )
@@ -77,15 +76,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation, read.
-
-    Attributes:
-        name: as in the config.
-        judged: its folder.
-        pairs: what was judged.
-        verdicts: by the schema VERDICTS.
-        rows: its leaderboard.
-    """
+    """One evaluation, read."""
 
     name: str
     judged: Judged
@@ -93,92 +84,60 @@ class Evaluation:
     verdicts: pa.Table
     rows: list[LeaderboardRow]
 
-    @classmethod
-    def read(cls, name: str, judged: Judged) -> "Evaluation":
-        """Read verdicts and pairs, and compute all figures."""
-        pairs, verdicts = judged.read_pairs(), judged.read_verdicts()
-        return cls(name, judged, pairs, verdicts, judged.leaderboard(verdicts, pairs))
 
-    def sorted_pairs(self) -> pa.Table:
-        """The pairs of the leaderboard, by pair_id."""
-        return self.pairs.headline.sort_by("pair_id")
-
-    def credit(self, raters: Sequence[str]) -> dict[str, np.ndarray]:
-        """Credit of each pair by rater, 0 to 1, in the order of `sorted_pairs`; shape (n,)."""
-        scores = pair_scores(self.verdicts, self.sorted_pairs())
-        return {score.rater: score.credit for score in scores if score.rater in raters}
-
-    def notes(self, rater: str) -> Mapping[str, Any]:
-        """What the manifest records about a rater."""
-        parts = self.judged.manifest["counts"].get("raters", {}).get(rater, [])
-        notes: Mapping[str, Any] = parts[0].get("notes", {}) if parts else {}
-        return notes
+def read(name: str, judged: Judged) -> Evaluation:
+    """Read verdicts and pairs, and compute all figures."""
+    pairs, verdicts = judged.read_pairs(), judged.read_verdicts()
+    return Evaluation(name, judged, pairs, verdicts, judged.leaderboard(verdicts, pairs))
 
 
 def compare(evaluations: Sequence[Evaluation], raters: Sequence[str]) -> list[Change]:
-    """Compare every rater of the first evaluation with itself in the others.
-
-    Raises:
-        DataError: the evaluations are not of the same pairs.
-    """
-    first, *others = evaluations
-    pairs = first.sorted_pairs()
-    ids = pairs["pair_id"].to_pylist()
-    for other in others:
-        other_ids = other.sorted_pairs()["pair_id"].to_pylist()
-        if other_ids != ids:
-            shared = len(set(ids) & set(other_ids))
+    """Compare every rater of the first evaluation with itself in the others, pair by pair."""
+    sorted_pairs = [one.pairs.headline.sort_by("pair_id") for one in evaluations]
+    ids, *others = (table["pair_id"].to_pylist() for table in sorted_pairs)
+    for other, own in zip(evaluations[1:], others, strict=True):
+        if own != ids:
             raise DataError(
-                f"evaluations: {other.name} has {len(other_ids)} pairs and {first.name} "
-                f"{len(ids)}, {shared} of them the same: give evaluations of the same pairs"
+                f"evaluations: {other.name} has {len(own)} pairs and {evaluations[0].name} "
+                f"{len(ids)}, {len(set(ids) & set(own))} of them the same: give evaluations of the "
+                "same pairs"
             )
-    names = [row.rater for row in first.rows if not raters or row.rater in raters]
-    credits = {one.name: one.credit(names) for one in evaluations}
-    return compare_evaluations(credits, np.asarray(PairFacts.of(pairs).clusters))
+    names = [row.rater for row in evaluations[0].rows if not raters or row.rater in raters]
+    credits = {
+        one.name: {
+            score.rater: score.credit
+            for score in pair_scores(one.verdicts, pairs)
+            if score.rater in names
+        }
+        for one, pairs in zip(evaluations, sorted_pairs, strict=True)
+    }
+    return compare_evaluations(credits, np.asarray(PairFacts.of(sorted_pairs[0]).clusters))
 
 
-def changes_text(changes: Sequence[Change]) -> str:
-    """The comparison for a terminal."""
-    return "".join(
-        f"{one.rater}: {one.reference} {one.before}, {one.evaluation} {one.after}, "
-        f"difference {one.difference}, p {one.p_holm:.3f}\n"
-        for one in changes
-    )
-
-
-def table_entries(
-    evaluations: Sequence[Evaluation], config: Config, published: Published
-) -> list[Entry]:
+def table_entries(evaluations: Sequence[Evaluation], config: Config) -> list[Entry]:
     """The raters of all evaluations, highest agreement first; equal rows are shown once."""
-    found: list[tuple[Evaluation, LeaderboardRow]] = []
+    found: dict[tuple[Any, ...], tuple[Evaluation, LeaderboardRow]] = {}
     for one in evaluations:
         for row in one.rows:
-            figures = (row.rater, row.kind, row.agreement, row.flip_rate, row.outcomes)
-            if figures not in [
-                (r.rater, r.kind, r.agreement, r.flip_rate, r.outcomes) for _, r in found
-            ]:
-                found.append((one, row))
-    times = Counter(row.rater for _, row in found)
+            key = (row.rater, row.kind, row.agreement, str(row.flip_rate), str(row.outcomes))
+            found.setdefault(key, (one, row))
+    times = Counter(row.rater for _, row in found.values())
     named = {
         row.rater if times[row.rater] == 1 else f"{row.rater} ({one.name})": (one, row)
-        for one, row in found
+        for one, row in found.values()
     }
     for key in ("parameters", "families", "published"):
         check_raters(key, getattr(config, key), list(named))
-    stated = published.match(list(named), config.published)
+    stated = match_published(list(named), config.published)
     entries = []
     for name, (one, row) in named.items():
-        notes = one.notes(row.rater)
+        parts = one.judged.manifest["counts"].get("raters", {}).get(row.rater, [])
+        notes = parts[0].get("notes", {}) if parts else {}
         if not config.raters or row.rater in config.raters:
+            size = config.parameters.get(name) or notes.get("parameters")
+            group = group_of(row, is_trained="training" in notes)
             entries.append(
-                Entry(
-                    name,
-                    row,
-                    group_of(row, is_trained="training" in notes),
-                    config.parameters.get(name) or notes.get("parameters"),
-                    config.families.get(name),
-                    stated.get(name),
-                )
+                Entry(name, row, group, size, config.families.get(name), stated.get(name))
             )
     return sorted(entries, key=lambda entry: (-entry.row.agreement.mean, entry.name))
 
@@ -190,16 +149,16 @@ def check_raters(key: str, given: Sequence[str] | Mapping[str, Any], known: list
             raise ConfigError(f"{key}: '{rater}' is no rater: {nearest(rater, known)}")
 
 
-def write_tables(artifact: Artifact, entries: Sequence[Entry], published: Published) -> None:
+def write_tables(artifact: Artifact, entries: Sequence[Entry]) -> None:
     """Write Table 3 and Figures 4 and 5."""
     rows = table_3(entries)
     artifact.write("table3.csv", lambda path: write_csv(rows, path))
-    latex = table_3_latex(rows, published)
+    latex = table_3_latex(rows)
     artifact.write("table3.tex", lambda path: path.write_text(latex, encoding="utf-8"))
-    for name, draw in (("figure4", draw_figure_4), ("figure5", draw_figure_5)):
-        if (panel := draw(entries, published)) is not None:
-            for file, write in panel.drawing.files(name).items():
-                artifact.write(file, write)
+    panels = {"figure4": draw_figure_4(entries), "figure5": draw_figure_5(entries)}
+    for name, panel in panels.items():
+        for file, write in panel.drawing.files(name).items() if panel else ():
+            artifact.write(file, write)
 
 
 def main(config: Config) -> None:
@@ -213,17 +172,18 @@ def main(config: Config) -> None:
     if artifact.is_current():
         print(f"report: {page_path}")
         return
-    evaluations = [Evaluation.read(name, one) for name, one in judged.items()]
+    evaluations = [read(name, one) for name, one in judged.items()]
     first = evaluations[0]
     known = list(dict.fromkeys(row.rater for one in evaluations for row in one.rows))
     check_raters("raters", config.raters, known)
     changes = compare(evaluations, config.raters) if len(evaluations) > 1 else []
     if len(evaluations) > 1:
         artifact.write("comparison.json", lambda path: write_json(plain(changes), path))
-        print(changes_text(changes) or "no rater is in several evaluations: nothing to compare")
+    for one in changes:
+        print(f"{one.rater}: {one.reference} {one.before}, {one.evaluation} {one.after}, "
+              f"difference {one.difference}, p {one.p_holm:.3f}")  # fmt: skip
     if config.tables:
-        published = Published.load()
-        write_tables(artifact, table_entries(evaluations, config, published), published)
+        write_tables(artifact, table_entries(evaluations, config))
     page = render_report(
         title=config.title,
         rows=first.rows,
@@ -236,6 +196,7 @@ def main(config: Config) -> None:
         pairs_manifest=first.judged.manifest_of_pairs(),
         humans=first.judged.annotators(),
         changes=changes,
+        page=page_path,
     )
     artifact.write("report.html", lambda path: path.write_text(page, encoding="utf-8"))
     artifact.counts = {"pairs": first.pairs.headline.num_rows, "raters": len(known)}

@@ -44,7 +44,7 @@ from litbench.metrics.pairing_rules import (
     true_pairs,
     within_prompts,
 )
-from litbench.report.study_page import study_text, write_study
+from litbench.report.pages import study_text, write_study
 
 # Raise it when the same config gives other figures: kept worlds are then run again.
 VERSION = 2

@@ -1,21 +1,18 @@
 """What a program writes and what made it: config, inputs, counts per step, versions.
 
-A program owns one folder. It opens an `Artifact` on it, leaves at once when the artifact is
-current, writes its files through it and finishes it, which writes `manifest.json`:
+A program owns one folder:
 
     artifact = Artifact(folder, program=__file__, config=config, inputs={"stories": path})
     if artifact.is_current():
         return
     artifact.write("pairs.parquet", lambda path: write_table(table, path))
-    artifact.finish()
+    artifact.finish()  # writes manifest.json
 
-Files and folders appear under their names only when they are whole and on the disk: a killed
-program leaves the old one or the new one. Parts of unfinished work go through `write_part` and
-`read_part`, which makes a damaged one as good as none.
+Files and folders appear under their names only when they are whole and on the disk. Parts of
+unfinished work go through `write_part` and `read_part`, which treats a damaged part as missing.
 """
 
 import contextlib
-import ctypes
 import hashlib
 import importlib.metadata
 import json
@@ -24,7 +21,7 @@ import platform
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -36,19 +33,20 @@ from litbench.errors import DataError
 
 T = TypeVar("T")
 
-# fmt: off
 _LIBRARIES = (
-    "litbench", "accelerate", "backports.zstd", "bitsandbytes", "datasets", "deepspeed", "duckdb",
-    "flash-attn", "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas",
-    "peft", "praw", "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers", "torch",
-    "transformers", "trl",
+    *(
+        "litbench",
+        "accelerate",
+        "backports.zstd",
+        "bitsandbytes",
+        "datasets",
+        "deepspeed",
+        "duckdb",
+    ),
+    *("flash-attn", "huggingface_hub", "ibis-framework", "inspect-ai", "numpy", "openai", "pandas"),
+    *("peft", "praw", "pyarrow", "pyspark", "rensa", "scikit-learn", "scipy", "tokenizers"),
+    *("torch", "transformers", "trl"),
 )
-# fmt: on
-# What older manifests have of the keys that are left out today (see `Artifact`, runtime_keys).
-_RUNTIME_KEYS = ("engine", "memory_limit", "patience", "spark", "threads", "user_agent")
-
-
-# Digests and versions -------------------------------------------------------------------------
 
 
 def file_digest(path: Path) -> str:
@@ -63,36 +61,20 @@ def file_digest(path: Path) -> str:
 
 
 def source_digest(source: str | Path, *, is_model: bool = False) -> str:
-    """Digest of an input: its bytes where it is a local file, its name where it is not.
+    """SHA-256 of a file or folder, "name:owner/name@COMMIT[:split]" of a data set on the Hub.
 
-    Args:
-        source: a file, a folder, a data set's name on the Hub, or any other name.
-        is_model: the source is a model, whose name on the Hub is taken as it is.
-
-    Returns:
-        64 hexadecimal digits, "name:owner/name@COMMIT[:split]" for a data set on the Hub, whose
-        commit tells when it has changed, or "name:" and the name.
-
-    Raises:
-        DataError: an empty name, which would stand for the whole working folder, a file that
-            cannot be read, or a data set that the Hub does not have or that cannot be asked for.
+    Of anything else, and of a model on the Hub, "name:" and the name.
     """
     if not str(source):
         raise DataError("the name of an input is empty: give a file, a folder or a data set's name")
-    path = Path(source)
-    try:
-        if path.exists():
-            return file_digest(path)
-    except OSError as error:
-        raise DataError(f"cannot read {path} ({error}): check the disk and your access") from error
-    if is_model or not hub.is_name(source):
-        return f"name:{source}"
-    return f"name:{hub.pin(source)}"
+    if Path(source).exists():
+        return file_digest(Path(source))
+    return f"name:{source if is_model or not hub.is_name(source) else hub.pin(source)}"
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of every library that can change a result; absent ones left out."""
+    """Versions of Python and of every installed library that can change a result."""
     found = {"python": platform.python_version()}
     for library in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -106,70 +88,40 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# Writing --------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside `path`, and put what was written there in its place."""
+def write_atomically(
+    path: Path, write: Callable[[Path], object], *, is_folder: bool = False
+) -> None:
+    """Let `write` fill a temporary neighbour of `path`, then rename it into place."""
     # The suffix stays last, since writers choose the format by it.
     temporary = path.with_name(f".part-{uuid.uuid4().hex}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
+        temporary.mkdir() if is_folder else temporary.touch()
+        write(temporary)
         for written in [*temporary.rglob("*"), temporary]:
             handle = os.open(written, os.O_RDONLY)
             os.fsync(handle)
             os.close(handle)
-        _rename(temporary, path)
+        if is_folder and path.exists():
+            # A folder cannot replace another. A kill between both renames leaves none.
+            path.rename(temporary.with_name(f"{temporary.name}-old"))
+        temporary.replace(path)
     except OSError as error:
-        advice = "free space or choose another folder"
-        if isinstance(error, FileNotFoundError) and not temporary.exists():
-            # `finish` of another run has removed it.
-            advice = "let only one run at a time write into a folder"
-        raise DataError(f"cannot write {path}: {error}; {advice}") from error
+        raise DataError(
+            f"cannot write {path}: {error}; free space or choose another folder, and let only one "
+            "run at a time write into it"
+        ) from error
     finally:
-        _remove(temporary)
-
-
-def _rename(temporary: Path, path: Path) -> None:
-    """Put a file or a folder in the place of the older one, in one step where the system can."""
-    if not (temporary.is_dir() and path.is_dir()):
-        temporary.replace(path)
-    elif not _exchange(temporary, path):
-        # A kill between both renames leaves no folder, which is not half of one either.
-        old = temporary.with_name(f"{temporary.name}-old")
-        path.rename(old)
-        temporary.replace(path)
-        _remove(old)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders exchange their names at once; False where the system cannot."""
-    exchange = getattr(ctypes.CDLL(None), "renameat2", None)
-    here, swap = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-    names = os.fsencode(one), os.fsencode(other)
-    return exchange is not None and exchange(here, names[0], here, names[1], swap) == 0
+        for leftover in path.parent.glob(f"{temporary.name}*"):
+            _remove(leftover)
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there and can be removed."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then rename it into place.
-
-    Raises:
-        DataError: the disk is full or the folder cannot be written.
-    """
-    with _replacing(path) as temporary:
-        temporary.touch(exist_ok=False)
-        write(temporary)
 
 
 def write_part(path: Path, write: Callable[[Path], object]) -> None:
@@ -179,30 +131,23 @@ def write_part(path: Path, write: Callable[[Path], object]) -> None:
         write(temporary)
         digest = file_digest(temporary)
         # Before the part, so that a part without its digest is a damaged one.
-        write_atomically(_digest_beside(path), lambda beside: beside.write_text(digest))
+        write_atomically(Path(f"{path}.sha256"), lambda beside: beside.write_text(digest))
 
     write_atomically(path, with_digest)
 
 
 def read_part(path: Path, read: Callable[[Path], T]) -> T | None:
-    """Read what `write_part` wrote; None where the part is absent or not as it was written."""
+    """Read what `write_part` wrote; None where the part is missing or damaged."""
     try:
-        is_whole = _digest_beside(path).read_bytes() == file_digest(path).encode()
+        is_whole = Path(f"{path}.sha256").read_bytes() == file_digest(path).encode()
     except OSError:
         return None
     return read(path) if is_whole else None
 
 
-def _digest_beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
-
-
-def as_json(value: Any) -> Any:
-    """Plain values that every reader of JSON takes: a number that is not finite as its name.
-
-    JSON knows no infinity. `litbench.config.build` reads "inf" as the number again.
-    """
-    text = json.dumps(as_plain(value))
+def as_json(content: Any) -> Any:
+    """Plain values with "inf", "-inf" and "nan" in place of the numbers that JSON does not know."""
+    text = json.dumps(as_plain(content))
     return json.loads(text, parse_constant=lambda name: str(float(name)))
 
 
@@ -213,51 +158,28 @@ def write_json(content: Any, path: Path) -> None:
 
 
 def write_json_part(content: Any, path: Path) -> None:
-    """Write a part of unfinished work as JSON, with its digest inside."""
-    write_json({"sha256": fingerprint(content), "content": content}, path)
+    """Write a part of unfinished work as JSON; see `write_part`."""
+    write_part(path, lambda part: part.write_text(json.dumps(as_plain(content))))
 
 
 def read_json_part(path: Path) -> Any:
-    """Read what `write_json_part` wrote; None where it is absent or damaged."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        is_whole = found["sha256"] == fingerprint(found["content"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found["content"] if is_whole else None
-
-
-# Manifests ------------------------------------------------------------------------------------
+    """Read what `write_json_part` wrote; None where it is missing or damaged."""
+    return read_part(path, lambda part: json.loads(part.read_text()))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a folder's manifest.
-
-    Raises:
-        DataError: there is none, or it is not JSON.
-    """
-    path = folder / "manifest.json"
+    """Read a folder's manifest; DataError where it is missing or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        content: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        return {**content}
+    except (OSError, ValueError, TypeError) as error:
         raise DataError(
-            f"no manifest.json in {folder}: check the path, or make the product again"
+            f"no manifest.json in {folder} that can be read ({error}): make the product again"
         ) from error
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: make the product again") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} is no manifest: make the product again")
-    return content
 
 
 def read_manifest_of(path: Path) -> dict[str, Any]:
-    """Read the manifest beside a file, which must be the very file that it tells of.
-
-    A program that fails halfway has replaced files and left the older manifest.
-
-    Raises:
-        DataError: there is no manifest, it does not name the file, or it names other bytes.
-    """
+    """Read the manifest beside a file; DataError where it does not name the file as it is now."""
     manifest = read_manifest(path.parent)
     if not is_output(manifest, path):
         raise DataError(
@@ -273,38 +195,21 @@ def is_output(manifest: Mapping[str, Any], path: Path) -> bool:
     return isinstance(output, dict) and output.get("sha256") == file_digest(path)
 
 
-def without_runtime_keys(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest to show or publish: without what older ones have of how the work was done.
-
-    Such keys, like settings of Spark, may hold passwords.
-    """
-    config = manifest.get("config", {})
-    kept = {key: value for key, value in config.items() if key not in _RUNTIME_KEYS}
-    return {**manifest, "config": kept} if "config" in manifest else dict(manifest)
-
-
 class Artifact:
     """One program's output folder and what made it.
 
-    It depends on the config, on the bytes of its inputs and on the version number of its program;
-    not on where inputs and folder lie.
-
-    Attributes:
-        folder: where the files lie.
-        counts: what the program counted, such as the funnel; goes into the manifest.
-        digests: of inputs and models, by their key in the config; see `source_digest`.
-        fingerprint: of all that it depends on.
+    It depends on the config, on the bytes of its inputs and on the version of its program, not on
+    where inputs and folder lie. What a program puts into `counts` goes into the manifest.
 
     Args:
         folder: where the files lie.
         program: path of the program.
         config: its config.
         inputs: the files, folders and data sets it reads, by their key in the config.
-        models: the models it uses, likewise; see `source_digest`.
-        runtime_keys: keys of the config that say how the work is done and not what comes out,
-            such as `engine` or `memory_limit`. They may hold passwords, so the manifest does not
-            have them, and an artifact stays current when they change.
-        version: of the program, raised by hand when the same config and inputs come out otherwise.
+        models: the models it uses, likewise.
+        runtime_keys: keys of the config that say how the work is done and not what comes out.
+            They may hold passwords, so the manifest does not have them.
+        version: of the program; raise it when the same config and inputs give other results.
     """
 
     def __init__(
@@ -320,22 +225,22 @@ class Artifact:
     ) -> None:
         self.folder = folder
         self.counts: dict[str, Any] = {}
-        plain = as_plain(config)
-        # A misspelt key would let its secret through.
-        unknown = set(runtime_keys) - plain.keys()
-        assert not unknown, f"runtime_keys are not in the config: {sorted(unknown)}"
         self._program = {"program": Path(program).name, "version": version}
-        self._config = {key: value for key, value in plain.items() if key not in runtime_keys}
+        self._config = as_plain(config)
+        for key in runtime_keys:
+            del self._config[key]
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
-        self._stamps = {name: _stamp(Path(source)) for name, source in inputs.items()}
-        models = models or {}
-        self._inputs = {
-            name: {"path": str(source), "sha256": source_digest(source, is_model=name in models)}
-            for name, source in {**inputs, **models}.items()
+        self.digests = {
+            **{name: source_digest(source) for name, source in inputs.items()},
+            **{name: source_digest(one, is_model=True) for name, one in (models or {}).items()},
         }
-        self.digests = {name: item["sha256"] for name, item in self._inputs.items()}
-        named = {"out", *self._inputs}
+        self._inputs = {
+            name: {"path": str(source), "sha256": self.digests[name]}
+            for name, source in {**inputs, **(models or {})}.items()
+        }
+        # `out` until every program has trl's name for it.
+        named = {"out", "output_dir", *self._inputs}
         keys = {key: value for key, value in self._config.items() if key not in named}
         self.fingerprint = fingerprint(keys, self.digests, self._program)
 
@@ -343,53 +248,34 @@ class Artifact:
         """Whether the folder holds this artifact, whole and unchanged; says so if it does."""
         try:
             manifest = read_manifest(self.folder)
-            if manifest["fingerprint"] != self.fingerprint:
-                return False
-            for name, output in manifest["outputs"].items():
-                if file_digest(self.folder / name) != output["sha256"]:
-                    return False
+            outputs = {name: output["sha256"] for name, output in manifest["outputs"].items()}
+            found = {name: file_digest(self.folder / name) for name in outputs}
+            is_current = bool(manifest["fingerprint"] == self.fingerprint and found == outputs)
         except (DataError, OSError, KeyError, TypeError, AttributeError):
             return False
-        print(f"unchanged: {self.folder}")
-        return True
+        if is_current:
+            print(f"unchanged: {self.folder}")
+        return is_current
 
-    def write(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Write one file through `write(path)`.
-
-        Raises:
-            DataError: the disk is full or the folder cannot be written.
-        """
+    def write(self, name: str, write: Callable[[Path], object], *, is_folder: bool = False) -> Path:
+        """Write one file, or one folder as a whole, through `write(path)`."""
         path = self.folder / name
-        write_atomically(path, write)
-        self._outputs[name] = {"sha256": file_digest(path), "bytes": path.stat().st_size}
-        return path
-
-    def write_folder(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Write one folder through `write(path)`; an older one is replaced as a whole.
-
-        Raises:
-            DataError: the disk is full or the folder cannot be written.
-        """
-        path = self.folder / name
-        with _replacing(path) as temporary:
-            temporary.mkdir()
-            write(temporary)
+        write_atomically(path, write, is_folder=is_folder)
         self._outputs[name] = {"sha256": file_digest(path)}
         return path
 
-    def finish(self) -> None:
-        """Write the manifest, last: only now is the artifact current.
+    def write_folder(self, name: str, write: Callable[[Path], object]) -> Path:
+        """Write one folder through `write(path)`; an older one is replaced as a whole."""
+        return self.write(name, write, is_folder=True)
 
-        Raises:
-            DataError: an input has changed since the program started, or the disk is full.
-        """
-        for name, stamp in self._stamps.items():
-            source = self._inputs[name]["path"]
-            if _stamp(Path(source)) != stamp and source_digest(source) != self.digests[name]:
-                raise DataError(
-                    f"{source} changed while it was read: run the same command again once it is "
-                    "complete"
-                )
+    def finish(self) -> None:
+        """Write the manifest, last; DataError where an input has changed since the start."""
+        for item in self._inputs.values():
+            path = Path(item["path"])
+            files = [file for file in (path, *path.rglob("*")) if file.exists()]
+            is_newer = any(file.stat().st_mtime > self._started - 2 for file in files)
+            if is_newer and source_digest(path) != item["sha256"]:
+                raise DataError(f"{path} changed while it was read: run the same command again")
         # A killed run could not remove what it was writing.
         for leftover in self.folder.glob(".part-*"):
             _remove(leftover)
@@ -401,29 +287,16 @@ class Artifact:
         return json.dumps(made_of, indent=2)
 
     def as_manifest(self) -> dict[str, Any]:
-        """The manifest as things stand, as any reader of JSON can hold it."""
-        manifest: dict[str, Any] = as_json(
-            {
-                **self._program,
-                "fingerprint": self.fingerprint,
-                "config": self._config,
-                "inputs": self._inputs,
-                "outputs": self._outputs,
-                "counts": self.counts,
-                "versions": versions(),
-                "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-                "seconds": round(time.time() - self._started, 2),
-            }
-        )
-        return manifest
-
-
-def _stamp(source: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of the file, or of all files of the folder; empty for other names."""
-    try:
-        files = sorted(source.rglob("*")) if source.is_dir() else [source]
-        found = [(str(file), file.stat()) for file in files if file.is_file()]
-    except OSError:
-        # `source_digest` says what is wrong.
-        return []
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+        """The manifest as things stand."""
+        content = {
+            **self._program,
+            "fingerprint": self.fingerprint,
+            "config": self._config,
+            "inputs": self._inputs,
+            "outputs": self._outputs,
+            "counts": self.counts,
+            "versions": versions(),
+            "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.time() - self._started, 2),
+        }
+        return dict(as_json(content))

@@ -16,7 +16,7 @@ import yaml
 
 from litbench import __version__
 from litbench.config import clear_exit
-from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.errors import ConfigError, MissingExtraError
 from litbench.raters import RaterSpec
 from litbench.scoring import (
     SUFFIXES,
@@ -29,82 +29,65 @@ from litbench.scoring import (
 )
 
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
+_SCORE = {
+    "input": "Parquet, JSONL, CSV or a datasets name",
+    "out": "same rows plus reward, rank_within_prompt and with --reference beats_reference; ends "
+    f"in {', '.join(SUFFIXES)}",
+    "prompt-column": "default: prompt",
+    "text-column": "default: text",
+    "where": "SQL condition on a row of --input; others are left out",
+    "reference": "human stories of the same prompts, in columns of the same names",
+    "reference-where": "SQL condition on a row of --reference",
+    "prompt": "the prompt of --story",
+    "story": "print the reward of this text, or of - standard input",
+}
+_LIMITS = {
+    "body-bytes": "most bytes of a request; default: 4 MiB",
+    "waiting-stories": "most stories in the queue, or of a request; default: 4096",
+    "read-s": "longest time to receive a request, in seconds; default: 10",
+    "timeout-s": "longest time to answer it, in seconds; default: 60",
+}
 
 
 def rater_spec(arguments: argparse.Namespace) -> RaterSpec:
-    """The rater that the command line names.
-
-    Raises:
-        ConfigError: --rater is no YAML mapping, or stands beside options of a model.
-    """
-    options = {"device": arguments.device, "batch_tokens": arguments.batch_tokens}
+    """The rater that the command line names."""
+    options = (arguments.device, arguments.batch_tokens)
     if arguments.model is not None:
-        return scorer_spec(scorer_entry(arguments.model, **options))
-    if set(options.values()) != {None}:
-        raise ConfigError(
-            "--device and --batch-tokens go with --model: write them into --rater as device and "
-            "batch_tokens"
-        )
+        return scorer_spec(scorer_entry(arguments.model, *options))
+    if options != (None, None):
+        raise ConfigError("--device and --batch-tokens go with --model: write them into --rater")
     try:
         return scorer_spec(yaml.safe_load(arguments.rater))
     except yaml.YAMLError as error:
-        raise ConfigError(
-            f"--rater is no YAML ({error}): write it as '{{kind: longer}}', in quotes"
-        ) from error
-
-
-def _add_rater(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model", help="model folder, or a reward model's name on the Hub")
-    which.add_argument("--rater", help="any rater with rewards, as in a config: '{kind: longer}'")
-    parser.add_argument("--device", help="such as cuda or cpu")
-    parser.add_argument("--batch-tokens", type=int, help="most tokens of one forward pass")
-
-
-# litbench score -------------------------------------------------------------------------------
+        raise ConfigError(f"--rater is no YAML ({error}): write '{{kind: longer}}'") from error
 
 
 def score(arguments: argparse.Namespace) -> None:
     """Score a file of stories, or one story from the command line."""
     spec = rater_spec(arguments)
-    if arguments.story is not None:
-        if arguments.input is not None or arguments.out is not None:
-            raise ConfigError("--story is scored by itself: leave out --input and --out")
-        _score_one(spec, arguments.prompt, arguments.story)
-        return
-    if arguments.input is None or arguments.out is None:
-        raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
-    names = ("input", "out", "prompt_column", "text_column", "where", "reference",
-             "reference_where")  # fmt: skip
-    job = ScoringJob(spec, **{name: getattr(arguments, name) for name in names})
-    manifest = score_files(job)
-    if manifest is not None:
-        _print_summary(job, manifest)
-
-
-def _score_one(spec: RaterSpec, prompt: str | None, story: str) -> None:
-    """Print the reward of one story; of standard input if it is a dash."""
-    if story == "-":
-        try:
+    given = {key.replace("-", "_"): getattr(arguments, key.replace("-", "_")) for key in _SCORE}
+    given = {key: value for key, value in given.items() if value is not None}
+    if given.keys() == {"prompt", "story"}:
+        story = given["story"]
+        if story == "-":
             story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"standard input is no UTF-8 at byte {error.start}: convert it"
-            ) from error
-    if not prompt or not prompt.strip() or not story.strip():
-        raise ConfigError("a reward is that of a prompt and a story: give --prompt and --story")
-    (reward,) = finite_rewards(load_scorer(spec), [prompt], [story])
-    print(f"{reward:.6f}")
-    print("  it can be compared with rewards of the same prompt only", file=sys.stderr)
-
-
-def _print_summary(job: ScoringJob, manifest: dict[str, Any]) -> None:
+        if not given["prompt"].strip() or not story.strip():
+            raise ConfigError("--prompt or --story is empty: give both")
+        (reward,) = finite_rewards(load_scorer(spec), [given["prompt"]], [story])
+        print(f"{reward:.6f}")
+        return
+    if not {"input", "out"} <= given.keys() or given.keys() & {"prompt", "story"}:
+        raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
+    job = ScoringJob(spec, **{**given, "out": Path(given["out"])})
+    manifest = score_files(job)
+    if manifest is None:
+        return
     if manifest.get("unchanged"):
         print(f"unchanged: {job.out}")
         return
     counts = manifest["counts"]
     print(f"{job.out}: {counts['stories']:,} stories scored in {manifest['seconds']:,.1f} s")
-    lines = ["rewards can be compared within a prompt only: each prompt has an offset of its own"]
+    lines = ["rewards can be compared within a prompt only"]
     if job.reference is not None:
         lines.append(
             f"beats_reference: {counts['stories_with_reference']:,} stories have one of the "
@@ -117,36 +100,7 @@ def _print_summary(job: ScoringJob, manifest: dict[str, Any]) -> None:
     rejected = (counts.get(key, {}) for key in ("rejected_rows", "reference_rejected_rows"))
     if rows := sum(sum(reasons.values()) for reasons in rejected):
         lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
-    for line in lines:
-        print(f"  {line}", file=sys.stderr)
-
-
-def _add_score(commands: Any) -> None:
-    parser = commands.add_parser(
-        "score",
-        help="score stories with any rater that gives rewards",
-        description="Score stories. A killed run goes on where it was; several processes: "
-        "accelerate launch -m litbench score ...",
-    )
-    _add_rater(parser)
-    parser.add_argument("--input", help="Parquet, JSONL, CSV or a datasets name")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="same rows plus reward, rank_within_prompt and with --reference beats_reference; "
-        f"ends in {', '.join(SUFFIXES)}",
-    )
-    parser.add_argument("--prompt-column", default="prompt", help="default: prompt")
-    parser.add_argument("--text-column", default="text", help="default: text")
-    parser.add_argument("--where", help="SQL condition on a row of --input; others are left out")
-    parser.add_argument("--reference", help="human stories of the same prompts, same columns")
-    parser.add_argument("--reference-where", help="SQL condition on a row of --reference")
-    parser.add_argument("--story", help="print the reward of this text, or of - standard input")
-    parser.add_argument("--prompt", help="the prompt of --story")
-    parser.set_defaults(run=score)
-
-
-# litbench serve -------------------------------------------------------------------------------
+    print(*(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -156,53 +110,23 @@ def serve(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve") from error
 
-    token = os.environ.get(_TOKEN)
+    token, host = os.environ.get(_TOKEN), arguments.host
     if token is not None and not (
         token.isascii() and token.isprintable() and token.split() == [token]
     ):
         raise ConfigError(f"{_TOKEN} is empty or not of ASCII characters without spaces: change it")
-    if token is None and not server.is_loopback(arguments.host):
-        print(
-            f"warning: anyone who reaches {arguments.host} can use this server: set {_TOKEN}, or "
-            "bind to 127.0.0.1",
-            file=sys.stderr,
-        )
+    if token is None and not server.is_loopback(host):
+        print(f"warning: anyone who reaches {host} can use this server: set {_TOKEN}, or bind to "
+              "127.0.0.1", file=sys.stderr)  # fmt: skip
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     given = {one.name: getattr(arguments, one.name) for one in fields(server.ServerLimits)}
     limits = server.ServerLimits(**{key: n for key, n in given.items() if n is not None})
     spec = rater_spec(arguments)
     name = spec.kind if arguments.model is None else Path(arguments.model).resolve().name
+    hosts = server.accepted_hosts(host, arguments.allowed_host)
     server.serve(
-        load_scorer(spec), name, limits, arguments.host, arguments.port,
-        token=token, allowed_hosts=server.accepted_hosts(arguments.host, arguments.allowed_host),
-    )  # fmt: skip
-
-
-def _add_serve(commands: Any) -> None:
-    parser = commands.add_parser(
-        "serve",
-        help="score stories over HTTP",
-        description="Score stories over HTTP; see docs/serving.md. Clients must send the token in "
-        f"the environment variable {_TOKEN}, if it is set.",
+        load_scorer(spec), name, limits, host, arguments.port, token=token, allowed_hosts=hosts
     )
-    _add_rater(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
-    parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free one")
-    parser.add_argument(
-        "--allowed-host", action="append", default=[], metavar="NAME",
-        help="accepted in the Host header; may be repeated; default: local names on 127.0.0.1, "
-        "any on other addresses",
-    )  # fmt: skip
-    limits = {
-        "body-bytes": "most bytes of a request; default: 4 MiB",
-        "waiting-stories": "most stories in the queue, or of a request; default: 4096",
-        "read-s": "longest time to receive a request, in seconds; default: 10",
-        "timeout-s": "longest time to answer it, in seconds; default: 60",
-    }
-    for option, text in limits.items():
-        kind = float if option.endswith("-s") else int
-        parser.add_argument(f"--{option}", type=kind, metavar="N", help=text)
-    parser.set_defaults(run=serve)
 
 
 def main() -> None:
@@ -210,8 +134,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="litbench", description="Verifiers of creative writing.")
     parser.add_argument("--version", action="version", version=f"litbench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    _add_score(commands)
-    _add_serve(commands)
+    for run, about, more in (
+        (score, "score stories with any rater that gives rewards", "A killed run goes on where it "
+         "was; several processes: accelerate launch -m litbench score ..."),
+        (serve, "score stories over HTTP", f"Clients must send the token in {_TOKEN}, if it is "
+         "set; see docs/serving.md."),
+    ):  # fmt: skip
+        own = commands.add_parser(run.__name__, help=about, description=f"{about}. {more}")
+        own.set_defaults(run=run)
+        which = own.add_mutually_exclusive_group(required=True)
+        which.add_argument("--model", help="model folder, or a reward model's name on the Hub")
+        which.add_argument("--rater", help="any rater with rewards, as in a config")
+        own.add_argument("--device", help="such as cuda or cpu")
+        own.add_argument("--batch-tokens", type=int, help="most tokens of one forward pass")
+        for option, text in (_SCORE if run is score else _LIMITS).items():
+            kind: Any = str if run is score else float if option.endswith("-s") else int
+            own.add_argument(f"--{option}", type=kind, help=text)
+    own.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
+    own.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free one")
+    own.add_argument("--allowed-host", action="append", default=[], help="accepted in the Host "
+                     "header; may be repeated; default: local names on 127.0.0.1, any elsewhere"
+                     )  # fmt: skip
     arguments = parser.parse_args()
     with clear_exit():
         arguments.run(arguments)

@@ -1,22 +1,21 @@
 """The Hugging Face Hub: names of data sets and models there, reading and replacing their files.
 
 A data set is named `owner/name[@revision][:split]`, or `:configuration/split` where it has several
-configurations. Its owner can change what a name stands for at any time, so a name is first pinned
-to the commit that it means now; that commit is read and stands in the manifest.
+configurations. A name is first pinned to the commit that it means now; that commit is read and
+stands in the manifest.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
-from litbench.errors import ConfigError, DataError, MissingExtraError
-
-Noun = Literal["data set", "model"]
+from litbench.errors import ConfigError, DataError, LitBenchError, MissingExtraError
 
 _NAME = re.compile(
     r"(?P<repository>\w[\w.-]{0,95}/\w[\w.-]{0,95})"
@@ -28,27 +27,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 # A path to a file that does not exist yet is no name, though names may hold dots as well.
 _FILE_ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".json", ".zst", ".gz", ".txt", ".arrow")
 _MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-_TIMEOUT_S = 30
 # About one row group of a published set: tens of megabytes of stories.
 _ROWS = 4_096
-_HOW_TO_WRITE = {
-    "data set": "owner/name, owner/name@revision, owner/name:split or "
-    "owner/name:configuration/split",
-    "model": "owner/name or owner/name@revision",
-}
-SIGN_IN = "sign in with `hf auth login` or export HF_TOKEN"
+_SIGN_IN = "sign in with `hf auth login` or export HF_TOKEN"
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A data set's or model's name on the Hub, taken apart.
-
-    Attributes:
-        repository: `owner/name`.
-        revision: branch, tag or commit; None for the main branch.
-        configuration: one of a data set's configurations; None for its only or default one.
-        split: train, test or another; None for the only one.
-    """
+    """A data set's or model's name on the Hub, taken apart; None for what is not given."""
 
     repository: str
     revision: str | None = None
@@ -65,35 +51,23 @@ class HubName:
 def is_name(source: str | Path) -> bool:
     """Whether a source has the form of a data set's name and no such file or folder exists."""
     found = _NAME.fullmatch(str(source))
-    if found is None or found["repository"].lower().endswith(_FILE_ENDINGS):
-        return False
-    return not Path(source).exists()
+    is_file = found is None or found["repository"].lower().endswith(_FILE_ENDINGS)
+    return not is_file and not Path(source).exists()
 
 
-def parse_name(source: str | Path, noun: Noun = "data set") -> HubName:
-    """Take `owner/name[@revision][:split]` apart.
-
-    Raises:
-        DataError: the text is no such name.
-    """
+def parse_name(source: str | Path) -> HubName:
+    """Take `owner/name[@revision][:split]` apart; DataError where the text is no such name."""
     found = _NAME.fullmatch(str(source))
     if found is None:
         raise DataError(
-            f"{str(source)!r:.120} is no name of a {noun} on the Hub: write {_HOW_TO_WRITE[noun]}"
+            f"{str(source)!r:.120} is no name on the Hub: write owner/name, owner/name@revision, "
+            "owner/name:split or owner/name:configuration/split"
         )
     return HubName(**found.groupdict())
 
 
 def pin(source: str | Path) -> HubName:
-    """The same data set at the commit that its name stands for now.
-
-    The Hub is asked once per process, and not at all where the name has a whole commit.
-
-    Raises:
-        DataError: no such data set or revision, one that needs an account, or the Hub cannot be
-            reached.
-        MissingExtraError: `huggingface_hub` is not installed.
-    """
+    """The same data set at the commit that its name stands for now, asked once per process."""
     name = parse_name(source)
     if _COMMIT.fullmatch(name.revision or ""):
         return name
@@ -102,174 +76,98 @@ def pin(source: str | Path) -> HubName:
 
 @cache
 def _ask_commit(repository: str, revision: str | None) -> str:
-    api = _library("data").HfApi()
-    try:
-        info = api.dataset_info(repository, revision=revision, timeout=_TIMEOUT_S)
-    except Exception as error:  # the library and its transport raise dozens of types
-        doing = "is no file or folder here, and the Hub cannot be asked for a data set of that name"
-        raise explain(error, str(HubName(repository, revision)), doing) from error
+    with _asking_for(f"{HubName(repository, revision)} is no file here, and"):
+        from huggingface_hub import HfApi  # noqa: PLC0415
+
+        info = HfApi().dataset_info(repository, revision=revision, timeout=30)
     return str(info.sha)
 
 
-def _library(extra: str) -> Any:
+@contextlib.contextmanager
+def _asking_for(what: str) -> Iterator[None]:
+    """One error for the dozens of types that the Hub's libraries and their transport raise."""
     try:
-        import huggingface_hub  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("huggingface_hub", extra) from error
-    return huggingface_hub
+        yield
+    except LitBenchError:
+        raise
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(str(error.name), "data") from error
+    except Exception as error:
+        raise DataError(
+            f"{what} cannot be reached on the Hub ({type(error).__name__}: {error}): check the "
+            f"name and the network; if it is private or gated, accept its terms and {_SIGN_IN}"
+        ) from error
 
 
 def open_stream(source: str) -> Iterator[pa.RecordBatch]:
-    """Read a data set's rows as they come, in the order of its files; nothing is kept on disk.
-
-    Args:
-        source: see `parse_name`; read at the commit that it is pinned to.
-
-    Yields:
-        Record batches of one schema, the set's own columns.
-
-    Raises:
-        DataError: see `pin`; also when the set has several splits or configurations and none is
-            named, or cannot be read.
-        MissingExtraError: `datasets` is not installed.
-    """
-    try:
-        import datasets  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("datasets", "data") from error
+    """Stream a data set's own columns, in the order of its files; nothing is kept on disk."""
     name = pin(source)
-    rows = 0
-    try:
+    with _asking_for(source):
+        import datasets  # noqa: PLC0415
+
         loaded = datasets.load_dataset(
-            name.repository,
-            name.configuration,
-            split=name.split,
-            revision=name.revision,
+            name.repository, name.configuration, split=name.split, revision=name.revision,
             streaming=True,
-        )
+        )  # fmt: skip
         if isinstance(loaded, dict):
             if len(loaded) > 1:
                 first = replace(parse_name(source), split=min(loaded))
                 raise DataError(f"{source} has splits {sorted(loaded)}: name one, as {first}")
             loaded = next(iter(loaded.values()))
         for table in loaded.with_format("arrow").iter(batch_size=_ROWS):
-            for batch in table.replace_schema_metadata(None).to_batches():
-                rows += batch.num_rows
-                yield batch
-    except DataError:
-        raise
-    except Exception as error:  # the library raises dozens of types
-        after = f" after row {rows:,}" if rows else ""
-        raise explain(error, source, f"cannot be read from the Hub{after}") from error
-
-
-def explain(error: Exception, source: str, doing: str, noun: Noun = "data set") -> DataError:
-    """Say in one sentence what an error of the Hub's libraries means and what to do.
-
-    `doing` says what went wrong with the source, as "cannot be read".
-    """
-    from huggingface_hub import errors  # noqa: PLC0415
-
-    cause: BaseException | None = error
-    while cause is not None:
-        # Gated before not found, of which it is a kind; datasets has its own gated error.
-        if isinstance(cause, errors.GatedRepoError) or "a gated dataset" in str(cause):
-            return DataError(
-                f"{source} is gated: accept its terms on its page on the Hub, then {SIGN_IN}"
-            )
-        if isinstance(cause, errors.RevisionNotFoundError):
-            return DataError(f"{source}: no such revision: see its commits on the Hub")
-        if isinstance(cause, errors.RepositoryNotFoundError):
-            return DataError(
-                f"{source}: there is no such file here, and no {noun} of that name on the Hub "
-                f"that you may read: check the name or the path; if it is private, {SIGN_IN}"
-            )
-        cause = cause.__cause__ or cause.__context__
-    return DataError(
-        f"{source} {doing} ({type(error).__name__}: {error}): check the name "
-        f"({_HOW_TO_WRITE[noun]}) and the network; where access was refused, {SIGN_IN}"
-    )
+            yield from table.replace_schema_metadata(None).to_batches()
 
 
 def fetch_model(name: str, *, with_code: bool = False) -> Path:
-    """Bring a model from the Hub into the local cache: config, tokenizer and safetensors only.
-
-    Args:
-        name: `owner/name[@revision]`.
-        with_code: its Python files too.
-
-    Raises:
-        DataError: no such model or revision, one that needs an account, or the Hub cannot be
-            reached and the cache does not hold it.
-    """
+    """Bring config, tokenizer and safetensors (and code) of a model into the local cache."""
     repository, _, revision = name.partition("@")
     patterns = [*_MODEL_FILES, *(["*.py"] if with_code else [])]
-    library = _library("models")
-    try:
-        return Path(
-            library.snapshot_download(
-                repository, revision=revision or None, allow_patterns=patterns
-            )
-        )
-    except Exception as error:  # the client raises dozens of types
-        raise explain(error, name, "cannot be fetched from the Hub", "model") from error
+    with _asking_for(f"model {name}"):
+        from huggingface_hub import snapshot_download as fetch  # noqa: PLC0415
+
+        folder = fetch(repository, revision=revision or None, allow_patterns=patterns)
+    return Path(folder)
 
 
 def check_token() -> None:
     """Refuse to start what has to write on the Hub later, where there is no token."""
-    if _library("data").get_token() is None:
-        raise ConfigError(f"there is no token for the Hub: {SIGN_IN}, with the right to write")
+    with _asking_for("your account"):
+        from huggingface_hub import get_token  # noqa: PLC0415
+
+        if get_token() is None:
+            raise ConfigError(f"there is no token for the Hub: {_SIGN_IN}, with the right to write")
 
 
 def replace_files(
     name: str,
     files: Mapping[str, Path],
-    noun: Noun,
+    kind: Literal["dataset", "model"],
     *,
     private: bool,
     is_ours: Callable[[str], bool],
 ) -> str:
     """Make a data set or a model on the Hub, or replace its files, in one commit.
 
-    Args:
-        name: owner/name.
-        files: what it is to hold, by the path there.
-        noun: what it is.
-        private: make it private.
-        is_ours: whether a path there is one that we write; it is deleted when it is not among
-            `files`, since it would be read with the new ones.
-
-    Returns:
-        The commit's address.
-
-    Raises:
-        ConfigError: there is no token, or it is public and `private` is true.
-        DataError: the Hub refuses or cannot be reached.
+    `files` are by their path there; a file there that `is_ours` and is not among them is deleted.
+    With `private`, pushing to a public one is an error. Returns the commit's address.
     """
     check_token()
-    library, kind = _library("data"), noun.replace(" ", "")
-    api = library.HfApi()
-    try:
+    with _asking_for(name):
+        import huggingface_hub as library  # noqa: PLC0415
+
+        api = library.HfApi()
         api.create_repo(name, repo_type=kind, private=private, exist_ok=True)
         before = api.repo_info(name, repo_type=kind)
         if private and not before.private:
-            raise ConfigError(
-                f"{name} is public on the Hub, and private is true: make it private there, or "
-                "set private (of a model, hub_private_repo) to false"
-            )
+            raise ConfigError(f"{name} is public on the Hub: make it private there, or push with "
+                              "private (of a model, hub_private_repo) false")  # fmt: skip
         there = [sibling.rfilename for sibling in before.siblings or []]
-        add = [library.CommitOperationAdd(path, file) for path, file in files.items()]
         stale = [path for path in there if is_ours(path) and path not in files]
+        changes = [library.CommitOperationAdd(path, file) for path, file in files.items()]
+        changes += map(library.CommitOperationDelete, stale)
+        message = "Files and card written by LitBench"
+        # With the parent, nobody else's change since we looked is lost.
         commit = api.create_commit(
-            name,
-            [*add, *map(library.CommitOperationDelete, stale)],
-            commit_message="Files and card written by LitBench",
-            repo_type=kind,
-            # Nobody else's change since we looked is lost.
-            parent_commit=before.sha,
+            name, changes, commit_message=message, repo_type=kind, parent_commit=before.sha
         )
-    except ConfigError:
-        raise
-    except Exception as error:  # the library and its transport raise dozens of types
-        raise explain(error, name, "cannot be pushed to the Hub", noun) from error
     return str(commit.commit_url)

@@ -1,8 +1,4 @@
-"""Markdown of cards, made from texts that others wrote.
-
-A name, a config value or a reason may hold anything: markup, links, a table's border. Whatever goes
-into a card passes `escape`, and folders of who made it stay at home.
-"""
+"""Markdown of cards, made from texts that others wrote, which may hold any markup."""
 
 import html
 import json
@@ -14,9 +10,7 @@ from typing import Any
 def escape(value: Any) -> str:
     """Plain text for one line of Markdown, whatever is in it."""
     line = html.escape(" ".join(str(value).split()), quote=False)
-    line = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", line)
-    # These mean something at the start of a line only.
-    return re.sub(r"^([#+=-])", r"\\\1", line)
+    return re.sub(r"([\\`*_\[\]|~$]|^[#+=-])", r"\\\1", line)
 
 
 def make_rows(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

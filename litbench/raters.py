@@ -357,7 +357,8 @@ class Kind:
         load: function (name, options, where) that returns a `Rater` ready to judge.
         options: dataclass of the options of `load`, checked before any rater runs.
         train: a `Trainer`; None when there is nothing to train.
-        training: dataclass of the options of `train`.
+        training: dataclass of the options of `train`, or a function (options, where) that makes
+            them.
         version: raise it when a change of the code gives other verdicts from the same options and
             data, a changed template included: kept verdicts of this kind are then judged again.
 
@@ -387,13 +388,13 @@ KINDS: dict[str, Kind] = {
         "litbench.models.reward:rater_from_options",
         "litbench.models.reward:RewardRaterOptions",
         "litbench.models.reward_training:train_rater",
-        "litbench.models.reward_training:RewardTraining",
+        "litbench.models.reward_training:options_of",
     ),
     "generative": Kind(
         "litbench.models.generative:rater_from_options",
         "litbench.models.generative:GenerativeRaterOptions",
         "litbench.models.generative_training:train_rater",
-        "litbench.models.generative_training:GenerativeTraining",
+        "litbench.models.generative_training:options_of",
         version=2,
     ),
     "judge": Kind(
@@ -449,7 +450,10 @@ def check_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> Any:
     kind = kinds()[spec.kind]
     options = kind.options if group == "raters" else kind.training
     assert options is not None
-    return build(load_object(options), spec.options, spec.where)
+    made = load_object(options)
+    if not isinstance(made, type):
+        return made(spec.options, spec.where)
+    return build(made, spec.options, spec.where)
 
 
 def files_of(specs: Iterable[RaterSpec]) -> dict[str, str]:

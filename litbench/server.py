@@ -6,8 +6,7 @@ GET  /health       200 once the model is loaded
 GET  /metrics      for Prometheus
 GET  /openapi.json the schemas of requests and responses
 
-Stories of concurrent requests go through the model together. Logs, metrics and errors never
-contain a story.
+Stories of concurrent requests share batches. Logs, metrics and errors never contain a story.
 """
 
 import asyncio
@@ -22,10 +21,9 @@ import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import prometheus_client as prometheus
 import uvicorn
@@ -50,10 +48,9 @@ _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499
 # Below the 1,024 files that most shells let a process open.
 _MOST_CONNECTIONS = 512
-_BYTES_PER_TOKEN = 4
-# Special tokens, and what even an empty story costs.
-_TOKENS_PER_STORY = 8
-_BATCH_TOKENS = 16_384
+# What is left of a refused body is not read, so its connection is closed.
+_CLOSE = {"connection": "close"}
+_BATCH_TOKENS = 4_096
 # Enough to sort by length, few enough for the next request.
 _PASSES_PER_BATCH = 4
 
@@ -75,10 +72,9 @@ class ServerLimits:
     timeout_s: float = 60
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if not 0 < getattr(self, one.name) < math.inf:
-                option = "--" + one.name.replace("_", "-")
-                raise ConfigError(f"{option} is {getattr(self, one.name)}: give a number above 0")
+        for name, value in vars(self).items():
+            if not 0 < value < math.inf:
+                raise ConfigError(f"--{name.replace('_', '-')} is {value}: give a number above 0")
 
 
 class Metrics:
@@ -88,77 +84,47 @@ class Metrics:
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)
         own: dict[str, Any] = {"namespace": "litbench", "registry": self.registry}
-        self.requests = prometheus.Counter(
-            "requests", "requests; status 499: the client left", ["path", "status"], **own
-        )
+        about = "requests; status 499: the client left"
+        self.requests = prometheus.Counter("requests", about, ["path", "status"], **own)
         self.seconds = prometheus.Histogram("request_seconds", "time of a request", ["path"], **own)
         self.waiting = prometheus.Gauge("queue_stories", "stories waiting for the model", **own)
         self.failures = prometheus.Counter("model_failures", "batches that failed", **own)
 
 
-# Batching -------------------------------------------------------------------------------------
-
-
-class _Story(NamedTuple):
-    """A story in the queue, which is ordered by the first two."""
-
-    priority: int
-    number: int
-    tokens: int
+@dataclass(eq=False)
+class _Story:
     prompt: str
     text: str
+    tokens: int
     reward: "asyncio.Future[float]"
 
 
 class Batcher:
-    """Scores the stories of concurrent requests in batches, in one thread.
-
-    A request's priority is the number of tokens scored before it arrived plus its own. So requests
-    of one size are answered one after another (under overload the first ones are in time), and a
-    short one overtakes a long one, which is delayed by no more than its own size.
-    """
+    """Scores the stories of concurrent requests in batches, first come first served."""
 
     def __init__(self, rater: ScoreRater, limits: ServerLimits, metrics: Metrics) -> None:
         self._rater = rater
-        self._limits = limits
+        self._most = limits.waiting_stories
         self._failures = metrics.failures
-        self._longest = getattr(getattr(rater, "layout", None), "max_length", sys.maxsize)
-        tokens_per_pass = getattr(rater, "batch_tokens", _BATCH_TOKENS // _PASSES_PER_BATCH)
-        self._batch_tokens = _PASSES_PER_BATCH * tokens_per_pass
+        self._batch_tokens = _PASSES_PER_BATCH * getattr(rater, "batch_tokens", _BATCH_TOKENS)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="litbench-model")
         self._queue: list[_Story] = []
-        self._numbers = itertools.count()
-        self._tokens_taken = 0
         self._running: asyncio.Task[None] | None = None
         metrics.waiting.set_function(lambda: len(self._queue))
 
     async def score(self, prompts: Sequence[str], stories: Sequence[str]) -> list[float]:
-        """Wait for the rewards of some stories, shape (n,); if cancelled, they leave the queue.
-
-        Raises:
-            HTTPException: no stories, too many, or a text that is no Unicode (422), the queue is
-                full (503), or the model failed (500).
-        """
-        most = self._limits.waiting_stories
-        if not 0 < len(stories) <= most:
-            raise HTTPException(422, f"{len(stories):,} stories: send 1 to {most:,}")
+        """Wait for the rewards of some stories, shape (n,); if cancelled, they leave the queue."""
+        if not 0 < len(stories) <= self._most:
+            raise HTTPException(422, f"{len(stories):,} stories: send 1 to {self._most:,}")
         self.check_room(len(stories))
-        texts = list(zip(prompts, stories, strict=True))
-        try:
-            sizes = [len("".join(both).encode()) for both in texts]
-        except UnicodeEncodeError as error:
-            raise HTTPException(422, "a text has a lone surrogate: send valid Unicode") from error
-        tokens = [
-            min(size // _BYTES_PER_TOKEN + _TOKENS_PER_STORY, self._longest) for size in sizes
-        ]
-        priority = self._tokens_taken + sum(tokens)
-        loop = asyncio.get_running_loop()
-        own = [
-            _Story(priority, next(self._numbers), size, prompt, text, loop.create_future())
-            for size, (prompt, text) in zip(tokens, texts, strict=True)
-        ]
-        for story in own:
-            heappush(self._queue, story)
+        loop, own = asyncio.get_running_loop(), []
+        for prompt, text in zip(prompts, stories, strict=True):
+            try:
+                tokens = 8 + len((prompt + text).encode()) // 4
+            except UnicodeEncodeError as error:
+                raise HTTPException(422, "a text has a lone surrogate: send Unicode") from error
+            own.append(_Story(prompt, text, tokens, loop.create_future()))
+        self._queue += own
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
         try:
@@ -167,24 +133,18 @@ class Batcher:
             for story in own:
                 story.reward.cancel()
             self._queue = [story for story in self._queue if not story.reward.done()]
-            heapify(self._queue)
 
     def check_room(self, stories: int = 1) -> None:
         """Raise HTTPException (503) if the queue has no room for more stories."""
-        if len(self._queue) + stories > self._limits.waiting_stories:
-            raise HTTPException(
-                503, f"{len(self._queue):,} stories are waiting for the model: try again later",
-                {"retry-after": "1", "connection": "close"},
-            )  # fmt: skip
+        if len(self._queue) + stories > self._most:
+            message = f"{len(self._queue):,} stories are waiting for the model: try again later"
+            raise HTTPException(503, message, {"retry-after": "1", **_CLOSE})
 
     async def _run(self) -> None:
         while self._queue:
-            batch = [heappop(self._queue)]
-            tokens = batch[0].tokens
-            while self._queue and tokens + self._queue[0].tokens <= self._batch_tokens:
-                batch.append(heappop(self._queue))
-                tokens += batch[-1].tokens
-            self._tokens_taken += tokens
+            ends = itertools.accumulate(story.tokens for story in self._queue)
+            size = max(1, sum(1 for _ in itertools.takewhile(self._batch_tokens.__ge__, ends)))
+            batch, self._queue = self._queue[:size], self._queue[size:]
             await self._score(batch)
 
     async def _score(self, batch: Sequence[_Story]) -> None:
@@ -220,9 +180,6 @@ def log_error(what: str, error: BaseException | None) -> None:
     logger.error("%s: %s\n%s", what, type(error).__name__, frames)
 
 
-# Middleware -----------------------------------------------------------------------------------
-
-
 @dataclass
 class Middleware:
     """Checks the token, limits queue, body and time, ends what a client left, counts requests."""
@@ -251,7 +208,7 @@ class Middleware:
             body = await self._read(receive)
             await self._respond(scope, body, receive, note_status)
         except ClientDisconnect:
-            status = _CLIENT_LEFT
+            status = status or _CLIENT_LEFT
         except HTTPException as error:
             # A response that has begun cannot become another one.
             if not status:
@@ -266,14 +223,10 @@ class Middleware:
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         valid = hmac.compare_digest(given.strip().encode(), self.token.encode())
         if scheme.lower() != "bearer" or not valid:
-            raise HTTPException(
-                401, "no valid token: send the header Authorization: Bearer TOKEN",
-                {"www-authenticate": "Bearer", "connection": "close"},
-            )  # fmt: skip
+            headers = {"www-authenticate": "Bearer", **_CLOSE}
+            raise HTTPException(401, "send the header Authorization: Bearer TOKEN", headers)
 
     async def _read(self, receive: Receive) -> bytes:
-        # What is left of a refused body is not read, so its connection is closed.
-        close = {"connection": "close"}
         body = bytearray()
         try:
             async with asyncio.timeout(self.limits.read_s):
@@ -284,12 +237,12 @@ class Middleware:
                     body += message.get("body", b"")
                     if len(body) > self.limits.body_bytes:
                         most = f"{self.limits.body_bytes:,} bytes"
-                        raise HTTPException(413, f"the body is over {most}: send less", close)
+                        raise HTTPException(413, f"the body is over {most}: send less", _CLOSE)
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
             late = f"no whole body within {self.limits.read_s:g} s: send it faster"
-            raise HTTPException(408, late, close) from None
+            raise HTTPException(408, late, _CLOSE) from None
 
     async def _respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         async def replay() -> Message:
@@ -298,23 +251,20 @@ class Middleware:
         response = asyncio.ensure_future(self.app(scope, replay, send))
         # With the body read, the only message left is that the client has left.
         left = asyncio.ensure_future(receive())
-        tasks: set[asyncio.Future[Any]] = {response, left}
+        left.add_done_callback(lambda _: response.cancel())
         try:
-            done, _ = await asyncio.wait(
-                tasks, timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait_for(response, self.limits.timeout_s)
+        except TimeoutError:
+            late = f"no rewards within {self.limits.timeout_s:g} s: send less, or try later"
+            raise HTTPException(504, late) from None
+        except asyncio.CancelledError:
+            if left.done():
+                raise ClientDisconnect from None
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the application raises
+            log_error("a request failed", error)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        if response in done:
-            if (error := response.exception()) is not None:
-                log_error("a request failed", error)
-        elif left in done:
-            raise ClientDisconnect
-        else:
-            message = f"no rewards within {self.limits.timeout_s:g} s: send less, or try later"
-            raise HTTPException(504, message)
+            left.cancel()
 
 
 def error_response(_request: Any, error: Any) -> JSONResponse:
@@ -332,8 +282,6 @@ def validation_response(request: Any, error: Any) -> JSONResponse:
     return error_response(request, HTTPException(422, message))
 
 
-# Schemas --------------------------------------------------------------------------------------
-
 # Validation stops at the first wrong entry: a body has room for a million of them.
 _Texts = Annotated[list[str], Field(fail_fast=True)]
 
@@ -345,28 +293,18 @@ class ScoreRequest(BaseModel):
     stories: _Texts
 
 
-class UserMessage(BaseModel):
-    """The prompt, as the first message of a conversation."""
+class Turn(BaseModel):
+    """The prompt as the user's, or the story as the assistant's."""
 
-    role: Literal["user"]
-    content: str
-
-
-class AssistantMessage(BaseModel):
-    """The story, as the second message."""
-
-    role: Literal["assistant"]
+    role: Literal["user", "assistant"]
     content: str
 
 
 class ClassifyRequest(BaseModel):
     """A conversation, as vLLM's /classify takes it."""
 
-    messages: tuple[UserMessage, AssistantMessage]
+    messages: tuple[Turn, Turn]
     use_activation: bool | None = None
-
-
-# Application ----------------------------------------------------------------------------------
 
 
 def make_app(
@@ -410,6 +348,8 @@ def make_app(
     async def classify(body: ClassifyRequest) -> dict[str, Any]:
         """The sigmoid of the reward; with `use_activation` false, the reward itself."""
         prompt, story = body.messages
+        if (prompt.role, story.role) != ("user", "assistant"):
+            raise HTTPException(422, "body.messages: send the user's and then the assistant's")
         (reward,) = await batcher.score([prompt.content], [story.content])
         # 1 / (1 + exp(-reward)), in a form that does not overflow.
         value = reward if body.use_activation is False else (1 + math.tanh(reward / 2)) / 2
@@ -432,38 +372,21 @@ def make_app(
 
 def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvicorn.Server:
     """Make the uvicorn server; told to stop, it answers what it has accepted."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            # No socket of our own: asyncio sets TCP_NODELAY on those that it opens, and without it
-            # a response on a kept connection waits 40 ms for the client's delayed ACK.
-            host=host,
-            port=port,
-            http="h11",
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            # A path may hold what a client should have put into the body.
-            access_log=False,
-            limit_concurrency=_MOST_CONNECTIONS,
-            timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
-        )
-    )
+    config = uvicorn.Config(
+        # No socket of our own: asyncio sets TCP_NODELAY on those that it opens, and without it a
+        # response on a kept connection waits 40 ms for the client's delayed ACK. No access log: a
+        # path may hold what a client should have put into the body.
+        app, host=host, port=port, http="h11", loop="asyncio", ws="none", lifespan="off",
+        access_log=False, limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
+    )  # fmt: skip
+    return uvicorn.Server(config)
 
 
 def serve(
     rater: ScoreRater, name: str, limits: ServerLimits, host: str, port: int, **options: Any
 ) -> None:
-    """Serve a model until SIGTERM or SIGINT.
-
-    Args:
-        rater: the model.
-        name: of the model, in responses.
-        limits: see `ServerLimits`.
-        host: address to bind.
-        port: 0 for any free one.
-        options: see `make_app`.
-    """
+    """Serve a model until SIGTERM or SIGINT; port 0 is any free one; for options see `make_app`."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn raises the signal again once it has stopped, which is no failure.
         signal.signal(number, lambda *_: sys.exit(0))

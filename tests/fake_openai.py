@@ -1,32 +1,21 @@
-"""A small server on loopback with OpenAI's chat interface, with faults drawn from a seed.
-
-In a test:
+"""A server on loopback that speaks OpenAI's chat interface, with planted faults and manners.
 
     with FakeOpenAI(faults=drawn_faults(seed=7, share=0.2, kinds=FAULTS)) as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        ask(server.model, questions, ...)
-    assert server.answered == Counter(questions)
+        os.environ |= server.environment()
+        ask(server.model, ...)
 
-Faults strike a request by its number and are gone when it is sent again. Manners belong to a
-question and stay: the server refuses it, cuts its answer off or rambles whenever it is asked. As a
-process, for trying the programs by hand:
-
-    python tests/fake_openai.py 0.2
+A fault belongs to a request by its number: another comes when it is sent again. Manners belong to a
+question and stay: the server refuses it, cuts its answer off or rambles whenever it is asked.
 """
 
 import base64
 import json
-import math
 import re
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fake_reddit import drawn_faults
 from loopback import Handler, Loopback
 
 from litbench.judges.prices import Price
@@ -39,8 +28,6 @@ LOGIN = "somebody:password-of-the-proxy"
 LOGIN_SENT = f"Basic {base64.b64encode(LOGIN.encode()).decode()}"
 FAULTS = ("429", "429 later", "500", "503", "hang", "reset", "cut", "empty", "no json")
 MANNERS = ("refusal", "filter", "length", "rambling", "no choice")
-# Its first token by other names, as tokenizers have them, and what else a model may begin with.
-LIKELIEST = {"A": 0.5, " A": 0.1, "B": 0.2, "The": 0.15, "b": 0.05}
 
 
 def shown_story(question: str, label: str) -> str:
@@ -89,7 +76,6 @@ class FakeOpenAI(Loopback):
         answer: Callable[[str], str] = longer_story,
         *,
         others: Mapping[str, Callable[[str], str]] | None = None,
-        likeliest: Callable[[str], Mapping[str, float]] = lambda _question: LIKELIEST,
         faults: Callable[[int, str], str | None] = lambda _number, _kind: None,
         manners: Callable[[str], str | None] = lambda _question: None,
         on_request: Callable[[int, str], None] = lambda _number, _moment: None,
@@ -104,8 +90,6 @@ class FakeOpenAI(Loopback):
         Args:
             answer: what it answers a question.
             others: what further models answer, by name; `model_called` names them to inspect-ai.
-            likeliest: the likeliest first tokens of the answer to a question with their
-                probabilities, for those who ask.
             faults: fault of a request, by its number (from 1) and "chat"; None for a good answer.
                 One of `FAULTS`, or "400", which no second try mends.
             manners: manner of a question; None for a plain answer. One of `MANNERS`, or "limit":
@@ -118,7 +102,6 @@ class FakeOpenAI(Loopback):
             code: the kind of error that it names besides.
         """
         self.answers = {"judge": answer, **(others or {})}
-        self.likeliest = likeliest
         self.draw = faults
         self.manners = manners
         self.on_request = on_request
@@ -203,8 +186,7 @@ class _Handler(Handler):
                     fake.faults[fault] += 1
                 self._fail(fault)
                 return
-            if fake.seconds:
-                time.sleep(fake.seconds)
+            time.sleep(fake.seconds)
             with fake.lock:
                 fake.answered[question] += 1
             self._answer(question, body)
@@ -223,18 +205,8 @@ class _Handler(Handler):
         with fake.lock:
             name = f"file-{len(fake.files)}"
             fake.files[name] = [json.loads(line) for line in lines]
-        self._send(
-            200,
-            {
-                "id": name,
-                "object": "file",
-                "bytes": len(data),
-                "created_at": 1_760_000_000,
-                "filename": "batch.jsonl",
-                "purpose": "batch",
-                "status": "processed",
-            },
-        )
+        about = {"filename": "batch.jsonl", "purpose": "batch", "status": "processed"}
+        self._send(200, {"id": name, "object": "file", "bytes": 1, "created_at": 1, **about})
 
     def do_GET(self) -> None:
         fake = self.server.fake
@@ -262,37 +234,20 @@ class _Handler(Handler):
         manner = fake.manners(question)
         text = fake.answers[body["model"]](question)
         message: dict[str, Any] = {"role": "assistant", "content": text}
-        reason = "stop"
+        reasons = {"filter": "content_filter", "length": "length", "limit": "length"}
         if manner == "refusal":
             message |= {"content": None, "refusal": "I would rather not judge this."}
         elif manner == "filter":
             message["content"] = ""
-            reason = "content_filter"
         elif manner == "length":
             message["content"] = text[: len(text) // 2]
-            reason = "length"
-        elif manner == "limit":
-            reason = "length"
         elif manner == "rambling":
             message["content"] = "Both are good. Preferred: whichever you like."
-        logprobs = None
-        if body.get("logprobs"):
-            ranked = sorted(fake.likeliest(question).items(), key=lambda one: -one[1])
-            tokens = [
-                {"token": token, "logprob": math.log(share), "bytes": list(token.encode())}
-                for token, share in ranked[: body["top_logprobs"]]
-            ]
-            logprobs = {"content": [{**tokens[0], "top_logprobs": tokens}]}
-        choices = [] if manner == "no choice" else [(message, reason)]
-        self._complete(question, choices, logprobs)
+        choices = [] if manner == "no choice" else [(message, reasons.get(manner, "stop"))]
+        self._complete(question, choices)
 
-    def _complete(
-        self,
-        question: str,
-        choices: list[tuple[dict[str, Any], str]],
-        logprobs: dict[str, Any] | None = None,
-    ) -> None:
-        content = self._completion(question, choices, logprobs)
+    def _complete(self, question: str, choices: list[tuple[dict[str, Any], str]]) -> None:
+        content = self._completion(question, choices)
         fake = self.server.fake
         with fake.lock:
             fake.billed[0] += content["usage"]["prompt_tokens"]
@@ -300,11 +255,7 @@ class _Handler(Handler):
         self._send(200, content)
 
     @staticmethod
-    def _completion(
-        question: str,
-        choices: list[tuple[dict[str, Any], str]],
-        logprobs: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    def _completion(question: str, choices: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
         read = len(question.split())
         written = sum(len((message["content"] or "").split()) for message, _ in choices)
         return {
@@ -313,7 +264,7 @@ class _Handler(Handler):
             "created": 1_760_000_000,
             "model": "judge-1",
             "choices": [
-                {"index": place, "message": message, "finish_reason": reason, "logprobs": logprobs}
+                {"index": place, "message": message, "finish_reason": reason}
                 for place, (message, reason) in enumerate(choices)
             ],
             "usage": {
@@ -326,10 +277,9 @@ class _Handler(Handler):
 
     def _fail(self, fault: str) -> None:
         fake = self.server.fake
-        if fault == "429":
-            self._send(429, {"error": {"message": "slow down"}})
-        elif fault == "429 later":
-            self._send(429, {"error": {"message": "slow down"}}, {"Retry-After": fake.retry_after})
+        if fault.startswith("429"):
+            headers = {"Retry-After": fake.retry_after} if fault == "429 later" else {}
+            self._send(429, {"error": {"message": "slow down"}}, headers)
         elif fault in ("400", "500", "503"):
             self._send(int(fault), {"error": {"message": fake.complaint, "code": fake.code}})
         elif fault == "hang":
@@ -351,29 +301,15 @@ class _Handler(Handler):
             self._send_bytes(200, b"<html>a proxy of somebody</html>", {})
 
     def _send(
-        self, status: int, content: dict[str, Any], headers: dict[str, str] | None = None
+        self, status: int, content: dict[str, Any], headers: Mapping[str, str] | None = None
     ) -> None:
         self._send_bytes(status, json.dumps(content).encode(), headers or {})
 
-    def _send_bytes(self, status: int, data: bytes, headers: dict[str, str]) -> None:
+    def _send_bytes(self, status: int, data: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)
-        for name, value in {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(data)),
-            **headers,
-        }.items():
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
-
-
-if __name__ == "__main__":
-    share = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
-    print(f"seed 1, share of faults {share}")
-    with FakeOpenAI(faults=drawn_faults(seed=1, share=share, kinds=FAULTS)) as server:
-        print(*(f"export {n}={v}" for n, v in server.environment().items()), sep="\n")
-        print(f"model {server.model}", flush=True)
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            print(f"{server.requests} requests, faults {dict(server.faults)}")

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from litbench import evaluation
+from litbench.artifact import Artifact
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.ablation import (
@@ -26,7 +27,7 @@ from litbench.metrics.ablation import (
 )
 from litbench.metrics.csv_table import write_csv
 from litbench.records import STORIES, pair_id, prompt_keys
-from litbench.report.ablation_page import draw_panels, render_ablation
+from litbench.report.pages import draw_ablation, write_ablation
 from litbench.tables import write_table
 
 LOOSE = {"min_score": None, "max_tokens": None, "min_words": None, "drop_talk": False}
@@ -99,7 +100,7 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
             shutil.copy(file, made_before)
 
     monkeypatch.setattr(module, "make_pairs", remembered)
-    monkeypatch.setattr(module, "draw_panels", lambda _: {})
+    monkeypatch.setattr("litbench.report.pages.draw_ablation", lambda _: {})
 
     def make(out="out", stories=None, **changes):
         path = tmp_path / "stories.parquet"
@@ -170,7 +171,7 @@ def results(folder):
 
 def test_every_variant_is_judged_on_the_test_of_every_variant(ablation, monkeypatch):
     module, config = ablation()
-    monkeypatch.setattr(module, "draw_panels", draw_panels)
+    monkeypatch.setattr("litbench.report.pages.draw_ablation", draw_ablation)
     module.main(config)
     found = json.loads((config.out / "ablation.json").read_text(encoding="utf-8"))
     tests = [test["name"] for test in found["tests"]]
@@ -569,23 +570,23 @@ def test_names_of_others_are_text_in_files(pair_table, tmp_path):
     assert {row["rater"] for row in rows} == {f"'{wicked}"}
 
 
-def test_names_of_others_are_text_on_the_page(pair_table):
+def test_names_of_others_are_text_on_the_page(pair_table, tmp_path):
     wicked = "<script>alert(1)</script>"
     pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
     arms = [Arm("a", f"{wicked}/r", wicked, 2, True, True)]
     study = ablation_study(arms, {"a": [np.array([1.0, 0.0])]}, pairs, tests, wicked, [wicked])
-    panels = draw_panels(study)
-    assert all("/" not in name and "<" not in name for name in panels)
-    page = render_ablation(
+    assert all("/" not in name and "<" not in name for name in draw_ablation(study))
+    artifact = Artifact(tmp_path, program="ablation.py", config={}, inputs={})
+    write_ablation(
+        artifact,
+        study,
         title=wicked,
-        study=study,
-        panels=panels,
         label_sources=["planted"],
         variants={wicked: {"min_score": wicked}},
         training_pairs={wicked: 2},
         funnels={wicked: []},
-        manifests={},
     )
+    page = (tmp_path / "ablation.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert "Trained on 2 pairs of &lt;script&gt;" in page
 

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-import litbench.artifact
 import litbench.hub
 from litbench.artifact import (
     Artifact,
@@ -27,9 +25,6 @@ from litbench.artifact import (
     read_manifest_of,
     read_part,
     source_digest,
-    without_runtime_keys,
-    write_atomically,
-    write_json,
     write_json_part,
     write_part,
 )
@@ -84,7 +79,7 @@ def test_the_manifest_says_what_made_the_files(config: Config) -> None:
         "sha256": file_digest(config.stories),
     }
     pairs = config.out / "pairs.txt"
-    assert manifest["outputs"]["pairs.txt"] == {"sha256": file_digest(pairs), "bytes": 6}
+    assert manifest["outputs"]["pairs.txt"] == {"sha256": file_digest(pairs)}
     assert manifest["outputs"]["model"] == {"sha256": file_digest(config.out / "model")}
     assert manifest["counts"] == {"pairs": 1}
     assert {"python", "litbench", "pyarrow"} <= set(manifest["versions"])
@@ -109,13 +104,10 @@ CHANGES: dict[str, Callable[[Config], object]] = {
     "a changed file": lambda config: (config.out / "pairs.txt").write_text("pears\n"),
     "a lost file": lambda config: (config.out / "pairs.txt").unlink(),
     "a changed folder": lambda config: (config.out / "model/weights").write_text("other"),
-    "one more in a folder": lambda config: (config.out / "model/more").write_text(""),
-    "a renamed file": lambda config: (config.out / "model/weights").rename(config.out / "model/w"),
     "a lost manifest": lambda config: (config.out / "manifest.json").unlink(),
     "half a manifest": spoil_manifest(lambda text: text[: len(text) // 2]),
     "a list": spoil_manifest(lambda _: "[1, 2]"),
     "other outputs": spoil_manifest(with_other_outputs),
-    "no text": lambda config: (config.out / "manifest.json").write_bytes(b"\xff\xfe"),
 }
 
 
@@ -148,44 +140,9 @@ def test_how_the_work_is_done_is_neither_written_nor_part_of_the_artifact(tmp_pa
     assert not artifact(PASSWORD, seed=1).is_current()
 
 
-def test_what_an_artifact_is_made_of_is_the_same_whenever_and_however_it_is_made(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "stories.txt"
-    path.write_text("once")
-    said = []
-    for threads in (1, 2):
-        artifact = Artifact(
-            tmp_path / "out",
-            program=__file__,
-            config={"stories": path, "seed": 0, "threads": threads},
-            inputs={"stories": path},
-            models={"backbone": "owner/model"},
-            runtime_keys=("threads",),
-        )
-        assert artifact.digests == {"stories": file_digest(path), "backbone": "name:owner/model"}
-        said.append(artifact.made_of())
-        artifact.write("a.txt", lambda file: file.write_text("a"))
-    assert said == [said[0]] * 2
-    content = json.loads(said[0])
-    assert content["config"] == {"stories": str(path), "seed": 0}
-    assert content["inputs"] == artifact.digests
-    assert "python" in content["versions"]
-
-
 def test_a_misspelt_runtime_key_is_a_fault_of_the_program(config: Config) -> None:
-    with pytest.raises(AssertionError, match=r"not in the config: \['sparc'\]"):
+    with pytest.raises(KeyError, match="sparc"):
         Artifact(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))
-
-
-def test_of_older_manifests_no_runtime_key_is_shown() -> None:
-    older = {
-        "config": {"seed": 3, "spark": {"key": PASSWORD}, "user_agent": PASSWORD},
-        "counts": {},
-    }
-    assert without_runtime_keys(older) == {"config": {"seed": 3}, "counts": {}}
-    assert "spark" in older["config"], "the manifest itself stays as it was"
-    assert without_runtime_keys({"counts": {}}) == {"counts": {}}
 
 
 def test_a_manifest_tells_of_the_very_file_beside_it(config: Config) -> None:
@@ -222,7 +179,7 @@ def test_an_input_that_changes_while_it_is_read_is_an_error(config: Config, with
     artifact = artifact_of(config)
     with file.open("a") as growing:
         growing.write(", and the rest")
-    with pytest.raises(DataError, match=r"stories.txt changed while it was read: run the same"):
+    with pytest.raises(DataError, match=r"stories.txt changed while it was read"):
         artifact.finish()
     assert not (config.out / "manifest.json").exists()
     # Written anew with the same bytes it has not changed.
@@ -254,6 +211,8 @@ def test_a_folder_as_input_counts_with_its_names_and_bytes(tmp_path: Path) -> No
     assert source_digest(folder) != first
     (folder / "deep" / "a").write_text("1")
     assert source_digest(folder) == first
+    with pytest.raises(DataError, match="name of an input is empty"):
+        source_digest("")
     assert source_digest("no path and no name") == "name:no path and no name"
 
 
@@ -274,23 +233,6 @@ def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return commits
 
 
-def test_a_data_set_on_the_hub_counts_with_its_commit(head: dict[str, str]) -> None:
-    assert source_digest("owner/name") == f"name:owner/name@{FIRST}"
-    assert source_digest(Path("owner/name")) == f"name:owner/name@{FIRST}"
-    assert source_digest("owner/name@main:train") == f"name:owner/name@{FIRST}:train"
-    assert source_digest("owner/name:test") != source_digest("owner/name:train")
-    head["owner/name"] = SECOND
-    assert source_digest("owner/name") == f"name:owner/name@{SECOND}"
-    assert source_digest(f"owner/name@{FIRST}") == f"name:owner/name@{FIRST}", "pinned by its user"
-    with pytest.raises(DataError, match="owner/other cannot be asked for"):
-        source_digest("owner/other")
-
-
-def test_a_model_on_the_hub_counts_with_its_name(head: dict[str, str]) -> None:
-    head.clear()
-    assert source_digest("owner/model", is_model=True) == "name:owner/model"
-
-
 def test_an_artifact_of_a_data_set_is_current_until_the_set_changes(
     config: Config, head: dict[str, str]
 ) -> None:
@@ -309,32 +251,11 @@ def test_an_artifact_of_a_data_set_is_current_until_the_set_changes(
     assert artifact(f"owner/name@{FIRST}").is_current()
 
 
-def test_an_input_that_cannot_be_read_is_a_clear_error(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path) -> str:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(litbench.artifact, "file_digest", refuse)
-    with pytest.raises(DataError, match=r"cannot read .*stories.txt.*Permission denied"):
-        artifact_of(config)
-
-
 def test_a_fingerprint_depends_on_values_and_not_on_their_order() -> None:
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
     assert fingerprint("a", "b") != fingerprint("ab")
     assert fingerprint({"out": Path("x")}) == fingerprint({"out": "x"})
-
-
-def test_who_reads_the_old_file_while_it_is_replaced_reads_it_whole(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.txt"
-    path.write_text("old " * 10_000)
-    with path.open() as reader:
-        reader.read(4)
-        write_atomically(path, lambda part: part.write_text("new"))
-        assert reader.read() == "old " * 9_999
-    assert path.read_text() == "new"
 
 
 def stop(path: Path) -> None:
@@ -406,135 +327,31 @@ def test_a_killed_run_leaves_no_half_file_and_the_next_run_clears_its_rest(
     assert not list(config.out.glob(".part-*"))
 
 
-def test_a_disk_full_before_the_first_byte_is_a_clear_error_too(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "touch", refuse)
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    for write in (Artifact.write, Artifact.write_folder):
-        with pytest.raises(DataError, match=r"cannot write .*No space left.*free space"):
-            write(artifact_of(config), "x.txt", full_disk)
-    with pytest.raises(DataError, match=r"cannot write .*manifest.json"):
-        artifact_of(config).finish()
-
-
-def test_two_runs_on_one_folder_do_not_blame_the_disk(config: Config) -> None:
-    def meet_another_run(part: Path) -> None:
-        part.write_text("ours")
-        make(config)
-
-    with pytest.raises(DataError, match=r"cannot write .*; let only one run"):
-        artifact_of(config).write("pairs.txt", meet_another_run)
-    assert artifact_of(config).is_current()
-
-
-def test_a_file_where_the_folder_belongs_is_a_clear_error(config: Config) -> None:
-    config.out.write_text("in the way")
-    assert not artifact_of(config).is_current()
-    for write in (Artifact.write, Artifact.write_folder):
-        with pytest.raises(DataError, match=r"cannot write .*choose another folder"):
-            write(artifact_of(config), "x.txt", full_disk)
-
-
 def test_a_manifest_that_is_none_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no manifest.json in .*make the product again"):
-        read_manifest(tmp_path)
-    for text in ("{", "[]", "3"):
-        (tmp_path / "manifest.json").write_text(text)
+    for text in (None, "{", "[]", "3"):
+        if text is not None:
+            (tmp_path / "manifest.json").write_text(text)
         with pytest.raises(DataError, match=r"manifest.json .*make the product again"):
             read_manifest(tmp_path)
 
 
-def test_json_is_written_readably_with_its_characters(tmp_path: Path) -> None:
-    write_json({"title": "Nächte 夜", "path": tmp_path}, tmp_path / "x.json")
-    text = (tmp_path / "x.json").read_text(encoding="utf-8")
-    assert "Nächte 夜" in text
-    assert json.loads(text) == {"title": "Nächte 夜", "path": str(tmp_path)}
-
-
-@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
-def test_files_and_folders_have_the_permissions_that_the_user_gives(
-    config: Config, umask: int
-) -> None:
-    before = os.umask(umask)
-    try:
-        make(config)
-    finally:
-        os.umask(before)
-    for path in config.out.rglob("*"):
-        assert path.stat().st_mode & 0o777 == (0o777 if path.is_dir() else 0o666) & ~umask
-
-
-@pytest.mark.parametrize("exchange", [True, False], ids=["at once", "in two steps"])
-def test_a_folder_is_replaced_as_a_whole(
-    config: Config, exchange: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not exchange:
-        monkeypatch.setattr(litbench.artifact, "_exchange", lambda *_: False)
+def test_a_folder_is_replaced_as_a_whole(config: Config) -> None:
     make(config, "old")
-    for number in range(3):
-        (config.out / "model" / f"of the old one {number}").write_text("")
+    (config.out / "model" / "of the old one").write_text("")
     make(config, "new")
     assert [file.name for file in (config.out / "model").iterdir()] == ["weights"]
     assert (config.out / "model" / "weights").read_text() == "new"
     assert not list(config.out.glob(".part-*"))
 
 
-REPLACING = """
-import sys
-from pathlib import Path
-from litbench.artifact import Artifact
-
-out = Path(sys.argv[1])
-artifact = Artifact(out, program=sys.argv[0], config={"out": str(out)}, inputs={})
-
-def fill(text):
-    def write(folder):
-        for number in range(60):
-            (folder / f"{number:02}").write_text(text)
-    return write
-
-for number in range(100_000):
-    artifact.write_folder("model", fill(str(number)))
-    print(number, flush=True)
-"""
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_folder_that_is_killed_while_it_is_replaced_is_whole(tmp_path: Path, seed: int) -> None:
-    script = tmp_path / "replacing.py"
-    script.write_text(REPLACING)
-    command = [sys.executable, str(script), str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(3):
-            process.stdout.readline()
-        time.sleep(random.Random(seed).uniform(0, 0.05))
-        os.kill(process.pid, signal.SIGKILL)
-    texts = [file.read_text() for file in (tmp_path / "out" / "model").iterdir()]
-    assert len(texts) == 60
-    assert len(set(texts)) == 1
-
-
 def parts_of(path: Path) -> list[str] | None:
     return read_part(path, lambda part: part.read_text().splitlines())
 
 
-def test_a_part_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "part.txt"
-    assert parts_of(path) is None
-    write_part(path, lambda part: part.write_text("a\nb\n"))
-    assert parts_of(path) == ["a", "b"]
-    write_part(path, lambda part: part.write_text("c\n"))
-    assert parts_of(path) == ["c"]
-
-
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_damaged_part_is_as_good_as_none(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "part.txt"
+    assert parts_of(path) is None
     write_part(path, lambda part: part.write_text("some verdicts\n" * 9))
     source = random.Random(seed)
     victim = source.choice(list(tmp_path.iterdir()))
@@ -552,21 +369,9 @@ def test_a_damaged_part_is_as_good_as_none(tmp_path: Path, seed: int) -> None:
     assert parts_of(path) == ["again"]
 
 
-def test_an_empty_name_is_no_input() -> None:
-    with pytest.raises(DataError, match="name of an input is empty"):
-        source_digest("")
-
-
-def test_a_damaged_part_is_none(tmp_path: Path) -> None:
+def test_a_part_as_json_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "part.json"
     assert read_json_part(path) is None
     content = [0.1 + 0.2, math.nan, {"a": None}]
     write_json_part(content, path)
     assert repr(read_json_part(path)) == repr(content)
-    whole = path.read_bytes()
-    for place in range(0, len(whole), 7):
-        for damaged in (whole[:place], whole[:place] + b"7" + whole[place + 1 :]):
-            path.write_bytes(damaged)
-            assert repr(read_json_part(path)) in (repr(None), repr(content))
-    path.write_bytes(b"\xff")
-    assert read_json_part(path) is None

@@ -13,7 +13,7 @@ from loopback import Handler, Loopback
 from litbench.errors import ConfigError, ModelError
 from litbench.models import embedding_service
 from litbench.models.embedding_service import embed_by_service
-from litbench.models.embeddings import EmbeddingOptions, EmbeddingStore
+from litbench.models.embeddings import EmbeddingOptions, EmbeddingStore, normalised
 from litbench.text import digest
 
 KEY = "planted-key-of-the-fake-embedder"
@@ -205,7 +205,7 @@ def test_long_stories_are_read_in_windows_or_cut_and_counted(
     serve: Callable[..., FakeEmbedder], tmp_path: Path, text: str
 ) -> None:
     server = serve()
-    cut = fetch([text, "short"], tmp_path, max_tokens=100, long_stories="cut", normalise=False)
+    cut = fetch([text, "short"], tmp_path, max_tokens=100, long_stories="cut")
     assert server.requests == 1
     assert cut.notes["longer_than_a_window"] == 1
     first = next(sent for sent in server.answered if sent != "short")
@@ -213,8 +213,8 @@ def test_long_stories_are_read_in_windows_or_cut_and_counted(
     assert 0.85 * 200 < len(first.encode()) <= 200
     lost = len(text.rstrip().encode()) - len(first.encode())
     assert cut.notes["tokens_cut"] == pytest.approx(lost / 4, abs=4)
-    assert np.allclose(cut.vectors[0], vector_of(first), atol=1e-6)
-    whole = fetch([text, "short"], tmp_path, max_tokens=100, normalise=False)
+    assert np.allclose(cut.vectors[0], normalised(vector_of(first)), atol=1e-6)
+    whole = fetch([text, "short"], tmp_path, max_tokens=100)
     # The first window is paid for already.
     assert server.answered[first] == 1
     assert whole.notes["tokens_cut"] == 0
@@ -223,5 +223,5 @@ def test_long_stories_are_read_in_windows_or_cut_and_counted(
     assert max(len(window.encode()) for window in windows) <= 200
     weights = [len(window.encode()) for window in windows]
     mean = np.average([vector_of(window) for window in windows], axis=0, weights=weights)
-    assert np.allclose(whole.vectors[0], mean, atol=1e-6)
-    assert np.allclose(whole.vectors[1], vector_of("short"), atol=1e-6)
+    assert np.allclose(whole.vectors[0], normalised(mean), atol=1e-6)
+    assert np.allclose(whole.vectors[1], normalised(vector_of("short")), atol=1e-6)

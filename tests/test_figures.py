@@ -1,15 +1,16 @@
-"""Plots that are files of their own: SVG and PNG in the page's light colours."""
+"""Plots are whole, the same each time, in the light colours as files and themed on a page."""
 
-import io
+import itertools
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
-from matplotlib.image import imread
+from matplotlib import rc_params_from_file
 
 from litbench.metrics.intervals import Interval
 from litbench.report import figures
+
+DAYS = np.array([18_000, 18_200, 18_900])
 
 
 def around(mean):
@@ -17,53 +18,82 @@ def around(mean):
 
 
 DRAWN = {
-    "scaling": lambda: figures.scaling(
+    "curves": lambda: figures.curves(
         [figures.Line("a", [(10, around(0.6), [0.5, 0.7]), (40, around(0.8), [0.8])],
-                      (90, around(0.9)))],
-        [("coin", 0.5)], "pairs", str,
+                      (90, around(0.9)), labels=["at ten"], published=[(10, 0.7)])],
+        "pairs", tick=figures.short_count, references=[("coin", 0.5)],
     ),
-    "explanation_effects": lambda: figures.explanation_effects(
-        [("plot", around(0.1), [around(0.2), None])], ["a", "b"], {"plot": 0.1}
+    "dots": lambda: figures.dots(
+        [("heading", []), ("plot", [[around(0.1), around(0.2)], []])], ["a", "b"], "effect",
+        hollow={"plot": 0.1},
     ),
-    "grouped": lambda: figures.grouped([("one", [("a", around(0.6), 0.7)])], "published"),
-    "sizes": lambda: figures.scaling(
-        [figures.Line("one", [(1e6, around(0.6), [])], labels=["a"], published=[(1e6, 0.7)]),
-         figures.Line("one", [(1e9, around(0.7), [])])],
-        [], "parameters", str,
-    ),
-    "probe_rates": lambda: figures.probe_rates(
-        [("typos", [[around(0.3), around(0.4)], [None, None]])], ["a", "b"], 0.5
-    ),
+    "distribution": lambda: figures.distribution(np.array([1, 9]), np.array([2**62]), "words"),
+    "timeline": lambda: figures.timeline(DAYS, DAYS + 30),
+    "length_buckets": lambda: figures.length_buckets(np.arange(8), np.arange(8) // 2, 400),
     "policy_curves": lambda: figures.policy_curves(
         [("reward", [(1, 0.0), (2, 1.0)], [(0, 0.0), (2, 1.0)], 0.5)]
     ),
-    "coefficients": lambda: figures.coefficients([("up", 0.5, 0.4, 0.6), ("down", -1, -2, 0)]),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_both_files_of_a_plot_have_the_light_colours(name, tmp_path):
-    files = DRAWN[name]().files("plot")
-    assert list(files) == ["plot.svg", "plot.png"]
-    for file, write in files.items():
-        write(tmp_path / file)
-    svg = (tmp_path / "plot.svg").read_text(encoding="utf-8")
-    ElementTree.fromstring(svg)  # noqa: S314
-    assert "var(" not in svg
-    light = figures.light_colors()
-    assert light["series-1"] in svg or light["ink"] in svg
-    pixels = imread(io.BytesIO((tmp_path / "plot.png").read_bytes()))[..., :3]
-    seen = {tuple(color) for color in np.round(pixels.reshape(-1, 3) * 255).astype(int).tolist()}
-    placeholders = (figures.INK, figures.FAINT, *figures.SERIES)
-    assert not seen & {tuple(round(255 * part) for part in to_rgb(c)) for c in placeholders}
-    assert tuple(round(255 * part) for part in to_rgb(light["ink"])) in seen
+def texts_of(drawn):
+    return [node.text for node in ElementTree.fromstring(drawn.source).iter() if node.text]  # noqa: S314
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_the_same_plot_gives_the_same_bytes(name, tmp_path):
+def test_files_are_in_light_colours_and_the_page_in_variables(name, tmp_path):
     for folder in ("one", "two"):
+        drawn = DRAWN[name]()
         (tmp_path / folder).mkdir()
-        for file, write in DRAWN[name]().files("plot").items():
+        for file, write in drawn.files("plot").items():
             write(tmp_path / folder / file)
     for file in ("plot.svg", "plot.png"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    svg = (tmp_path / "one" / "plot.svg").read_text(encoding="utf-8")
+    ElementTree.fromstring(svg)  # noqa: S314
+    assert figures.COLORS["ink"] in svg
+    assert "var(" not in svg
+    assert not any(color in drawn.svg for color in figures.COLORS.values())
+    assert "var(--ink)" in drawn.svg
+
+
+def test_the_style_file_has_the_colours_of_the_page():
+    style = rc_params_from_file(figures._style(), use_default_template=False)
+    cycle = style["axes.prop_cycle"].by_key()["color"]
+    found = [style["text.color"], style["grid.color"], *cycle]
+    wanted = [figures.INK, figures.FAINT, *figures.SERIES]
+    assert [color.lstrip("#") for color in found] == [color.lstrip("#") for color in wanted]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "wanted"),
+    [
+        (18_262, 19_357, {"2020", "2021", "2022"}),
+        (18_628, 18_990, {"2021"}),
+        (19_000, 19_020, {"Jan", "2022-Jan", "08", "15"}),
+    ],
+    ids=["three years", "one year", "three weeks"],
+)
+def test_dates_are_of_the_calendar_and_stand_once(first, last, wanted):
+    axes = figures.timeline(np.array([first, last]), np.array([last])).figure.axes[0]
+    ticks = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert len(ticks) == len(set(ticks)) >= 2
+    shown = {*ticks, axes.xaxis.get_offset_text().get_text()}
+    assert shown & wanted
+    assert not any("." in text for text in shown)
+
+
+def test_counts_are_whole_and_ticks_do_not_overlap():
+    for drawn in (DRAWN["timeline"](), DRAWN["distribution"](), DRAWN["length_buckets"]()):
+        axes = drawn.figure.axes[0]
+        assert all(float(at).is_integer() for at in axes.get_yticks())
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+
+
+def test_a_name_like_a_style_leaves_the_plot_whole():
+    names = ("font: 3px x", "font-family: y", "var(--z)", 'style="fill: #1f6f78"', "_plain", "$x$")
+    drawn = figures.dots([("a", [[around(0.5)]] * len(names))], names, "x")
+    for svg in (drawn.source, drawn.svg):
+        shown = [node.text for node in ElementTree.fromstring(svg).iter() if node.text]  # noqa: S314
+        assert set(names) <= set(shown)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fake_openai import KEY, FakeOpenAI, drawn_faults
+from fake_openai import KEY, FakeOpenAI
+from fake_reddit import drawn_faults
 
 from litbench.artifact import read_manifest
 from litbench.config import build
@@ -21,7 +22,7 @@ from litbench.tables import read_table, write_table
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 
-QUICK = {"first_wait_seconds": 0.01, "longest_wait_seconds": 0.05, "timeout_seconds": 60}
+QUICK = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
 PROMPTS = [
     "[WP] A lighthouse keeper answers a letter.",
     "[WP] The last bus has one seat {words} left, and a {prompt}.",

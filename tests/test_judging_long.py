@@ -1,4 +1,4 @@
-"""Runs of judges that are killed, and how often the interval of a noisy judge covers the truth."""
+"""Runs of judges that are killed."""
 
 import json
 import os
@@ -12,23 +12,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from fake_openai import FAULTS, KEY, FakeOpenAI, longer_story
+from fake_openai import FAULTS, KEY, FakeOpenAI, drawn_manners, longer_story
 from fake_reddit import Killer, drawn_faults
 
 from litbench.judges.store import AnswerStore, Sampling, keys_of
-from litbench.metrics.agreement import pair_scores
-from litbench.metrics.intervals import jackknife_interval
-from litbench.records import OUTCOMES, VERDICTS, empty_columns
+from litbench.records import OUTCOMES, VERDICTS
 from litbench.tables import read_table, write_table
 from litbench.templates import load_template
-from litbench.text import digest
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# Kills ----------------------------------------------------------------------------------------
 
 
 def many_pairs(n: int, seed: int) -> list[dict[str, Any]]:
@@ -41,17 +35,6 @@ def many_pairs(n: int, seed: int) -> list[dict[str, Any]]:
         }
         for number in range(n)
     ]
-
-
-def kept_manner(seed: int) -> Callable[[str], str | None]:
-    """One question in ten is refused, cut, left without an answer, or gets one nobody can read."""
-    manners = ("refusal", "filter", "length", "rambling", "no choice")
-
-    def draw(question: str) -> str | None:
-        number = int(digest(seed, question), 16)
-        return manners[number // 1_000 % len(manners)] if number % 10 == 0 else None
-
-    return draw
 
 
 def judged_through_kills(
@@ -74,11 +57,10 @@ def judged_through_kills(
         "max_retries": 10,
         "timeout_seconds": 10,
         "first_wait_seconds": 0.01,
-        "longest_wait_seconds": 0.1,
         # A kill ends a row of errors early; the faulty kinds of answers come in rows too.
         "give_up_after": 1_000,
     }
-    judge = {"kind": "judge", "model": FakeOpenAI.model, "traffic": traffic, "shard": 500}
+    judge = {"kind": "judge", "model": FakeOpenAI.model, "traffic": traffic}
     config = {
         "pairs": str(folder / "pairs.parquet"),
         "out": str(folder / "out"),
@@ -96,7 +78,7 @@ def judged_through_kills(
         )
     ]
     keys = dict(zip(keys_of(FakeOpenAI.model, questions, Sampling()), questions, strict=True))
-    manners = kept_manner(seed)
+    manners = drawn_manners(seed, 0.1)
     silent = sum(manners(question) == "no choice" for question in questions)
     killer = Killer(seed, kills, requests=len(questions))
     kinds = [kind for kind in FAULTS if kind != "hang"] * 4 + ["hang"]
@@ -145,7 +127,7 @@ def judged_through_kills(
     assert server.answered.total() <= len(questions) + 16 * kills + 2 * silent * runs
     assert not list(folder.glob("trace*")), "nor elsewhere"
     logs = list((folder / "out" / "logs").rglob("*.eval"))
-    assert len(logs) == -(-pairs // 500), "one for each shard"
+    assert len(logs) == -(-pairs // 1_000), "one for each shard"
     print(
         f"{seconds:.0f} s, {server.requests:,} requests for {len(questions):,} calls, faults "
         f"{dict(server.faults)}, outcomes {dict(outcomes)}"
@@ -184,115 +166,3 @@ def test_2480_pairs_end_in_known_outcomes_through_faults_and_ten_kills(
     judged_through_kills(
         pair_table, load_program, tmp_path, pairs=2_480, kills=10, faults=0.1, seed=32
     )
-
-
-# Coverage -------------------------------------------------------------------------------------
-
-# Pairs by prompt. The first two are those of configs/eval/storyer_crossvalidate.yaml and
-# wpb_zh_crossvalidate.yaml. Of LitBench-Test the numbers of pairs and posts are known; how they are
-# spread is made up.
-SIZES = {
-    "storyer_pairs, 619 pairs of 83 prompts": [
-        *(42, 36, 36, 28, 24, 24, 24, 20, 16, 16, 16, 15, 15, 14, 14, 12, 12, 12, 12, 12, 10, 10),
-        *(9, 9, 9, 7, 7, 6, 6, 6, 6, 6, 5, 5, 5, 5, 5, 5, 4, 4, 4, 4, 4, 4, *[3] * 10),
-        *(*[2] * 15, *[1] * 14),
-    ],
-    "wpb_zh, 881 pairs of 137 prompts": [
-        *(*[8] * 46, *[7] * 33, *[6] * 25, *[5] * 15, *[4] * 11, 3, 3, 2, 2, 1, 1, 1),
-    ],
-    "LitBench-Test, 2,480 pairs of 1,181 posts": [
-        *(*[20] * 3, *[12] * 12, *[8] * 14, *[6] * 24, *[5] * 40, *[4] * 70, *[3] * 127),
-        *(*[2] * 268, *[1] * 623),
-    ],
-}
-_AT_ONCE = 50
-
-
-def test_the_sizes_are_those_of_the_sets() -> None:
-    told = [(sum(sizes), len(sizes)) for sizes in SIZES.values()]
-    assert told == [(619, 83), (881, 137), (2_480, 1_181)]
-
-
-def noisy_judges(
-    sizes: list[int], judges: int, random: np.random.Generator
-) -> tuple[pa.Table, np.ndarray]:
-    """Verdicts of judges that lean to a position, refuse, find ties and know prompts unequally.
-
-    In each order of a pair a judge refuses with probability r, else sees a tie with probability t.
-    Else, if the pair is one in which it goes by the position (l), it takes the story shown first,
-    and if not it is right with its share of the prompt, drawn from a beta distribution with mean a.
-    With both orders asked, going by the position is right in one of them. So its agreement is
-    r/2 + (1 - r) (t/2 + (1 - t) (l/2 + (1 - l) a)), whatever the prompts' sizes.
-
-    Returns:
-        Table by the schema VERDICTS, and the true agreements; shape (judges,).
-    """
-    n = sum(sizes)
-    refuses, ties, leans = (random.uniform(0, most, judges) for most in (0.1, 0.1, 0.4))
-    right, correlation = random.uniform(0.5, 0.85, judges), random.uniform(0.01, 0.3, judges)
-    truth = refuses / 2 + (1 - refuses) * (
-        ties / 2 + (1 - ties) * (leans / 2 + (1 - leans) * right)
-    )
-    strength = (1 - correlation) / correlation
-    share = random.beta(
-        (right * strength)[:, None], ((1 - right) * strength)[:, None], (judges, len(sizes))
-    )
-    share = np.repeat(share, sizes, axis=1)
-    by_position = random.random((judges, n)) < leans[:, None]
-    outcomes = []
-    for order in ("chosen", "rejected"):
-        is_right = random.random((judges, n)) < share
-        is_right[by_position] = order == "chosen"
-        outcome = np.where(is_right, "chosen", "rejected").astype("U8")
-        outcome[random.random((judges, n)) < ties[:, None]] = "tie"
-        outcome[random.random((judges, n)) < refuses[:, None]] = "refused"
-        outcomes.append(outcome)
-    types = {name: column.type for name, column in empty_columns(VERDICTS, 0).items()}
-    rows = 2 * judges * n
-    given = {
-        "pair_id": np.tile([f"{number:04d}" for number in range(n)], 2 * judges),
-        "rater": np.repeat([f"judge {number}" for number in range(judges)], 2 * n),
-        "kind": np.full(rows, "judge"),
-        "order": np.tile(np.repeat(["chosen", "rejected"], n), judges),
-        "outcome": np.stack(outcomes, axis=1).reshape(-1),
-    }
-    columns = {
-        name: pa.array(given[name], kind) if name in given else pa.nulls(rows, kind)
-        for name, kind in types.items()
-    }
-    return pa.table(columns), truth
-
-
-def covered(name: str, judges: int, seed: int) -> float:
-    """Share of simulated judges whose interval covers their true agreement."""
-    sizes = SIZES[name]
-    random = np.random.default_rng(int(digest(seed, name), 16))
-    pairs = pa.table({"pair_id": [f"{number:04d}" for number in range(sum(sizes))]})
-    clusters = np.repeat(np.arange(len(sizes)), sizes)
-    inside = 0
-    for _ in range(judges // _AT_ONCE):
-        verdicts, truth = noisy_judges(sizes, _AT_ONCE, random)
-        for scores, agreement in zip(pair_scores(verdicts, pairs), truth, strict=True):
-            interval = jackknife_interval(scores.credit, clusters)
-            inside += interval.low <= agreement <= interval.high
-    return inside / judges
-
-
-def test_simulated_judges_agree_as_often_as_their_formula_says() -> None:
-    """Over many prompts the mean of each comes near to it; a slip in the truth would show."""
-    random = np.random.default_rng(7)
-    sizes = [1] * 4_000
-    verdicts, truth = noisy_judges(sizes, 8, random)
-    pairs = pa.table({"pair_id": [f"{number:04d}" for number in range(len(sizes))]})
-    for scores, agreement in zip(pair_scores(verdicts, pairs), truth, strict=True):
-        # A credit's standard deviation is at most 1/2: five standard errors.
-        assert scores.credit.mean() == pytest.approx(agreement, abs=5 * 0.5 / len(sizes) ** 0.5)
-        assert np.nanmean(scores.first_wins) > 0.5
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", SIZES)
-def test_the_interval_of_a_noisy_judge_covers_the_truth(name: str) -> None:
-    share = covered(name, 1_000, seed=0)
-    print(f"{name}: {share:.1%} of 1,000 intervals cover")
-    assert 0.92 <= share <= 0.97

@@ -260,7 +260,7 @@ def test_agreement_is_split_by_length_and_compared_with_the_longer_story() -> No
     words = np.array([5.0, -5.0] * 30)
     longer = credits_of(words, np.ones(60, dtype=bool))
     rows = agreement_rows(
-        {"units": np.ones(60), "longer": longer}, "longer", [str(k % 12) for k in range(60)], words
+        {"units": np.ones(60), "longer": longer}, "longer", np.arange(60) % 12, words
     )
     assert [row.name for row in rows] == ["units", "longer"]
     assert rows[1].chosen_longer is not None
@@ -275,7 +275,7 @@ def test_agreement_is_split_by_length_and_compared_with_the_longer_story() -> No
 
 def test_differences_to_the_longer_story_are_corrected_together() -> None:
     draw = np.random.default_rng(3)
-    prompts = [str(k % 15) for k in range(120)]
+    prompts = np.arange(120) % 15
     credits = {
         name: (draw.random(120) < share).astype(float)
         for name, share in (("a", 0.65), ("b", 0.6), ("longer", 0.5))

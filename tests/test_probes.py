@@ -20,6 +20,7 @@ from fake_openai import FakeOpenAI, longer_story, shown_story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from litbench.artifact import Artifact
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.probes import ProbeResult, by_rater, probe_results, probes_text
@@ -39,7 +40,7 @@ from litbench.probes import (
 )
 from litbench.raters import Judgement, LengthRater, RandomRater, ScoreRater, judge_pairs
 from litbench.records import PAIRS, VERDICTS
-from litbench.report.probes_page import draw_probes, render_probes
+from litbench.report.pages import write_probes
 from litbench.tables import write_table
 from litbench.text import count_words, count_words_of, prompt_key
 
@@ -422,19 +423,18 @@ def test_what_is_not_judged_is_shown_apart(probed: tuple[pa.Table, Any]) -> None
 # Text, files, page, program ---------------------------------------------------------------------
 
 
-def test_the_page_shows_every_rater_and_runs_nothing() -> None:
+def test_the_page_shows_every_rater_and_runs_nothing(tmp_path: Path) -> None:
     attack = "<script>alert(1)</script>"
     pairs, _ = probe_pairs(
         [Original("a", "p", "P", f"{attack} {ENGLISH}"), Original("b", "q", "Q", OTHER)],
         select_probes([]), [0.5], 0,
     )  # fmt: skip
     results = results_of([LengthRater(attack, "longer", 1), First()], (pairs, {}))
-    panels = draw_probes(results)
-    assert set(panels) == {"breaking", "preserving"}
-    page = render_probes(
-        results=results, panels=panels, pairs=pairs, trained_on={"first": 1},
-        manifests={},
-    )  # fmt: skip
+    artifact = Artifact(tmp_path, program="probe.py", config={}, inputs={})
+    write_probes(artifact, results, pairs, trained_on={"first": 1})
+    assert (tmp_path / "probes_breaking.png").exists()
+    assert (tmp_path / "probes_preserving.svg").exists()
+    page = (tmp_path / "probes.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert "Trained on prompts of these stories: first" in page
     for name in PROBES:

@@ -1,7 +1,5 @@
 """The reward of reinforcement learning: scaling, guard, clipping, and the libraries' forms."""
 
-import asyncio
-import inspect
 import json
 import logging
 import math
@@ -15,15 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.metrics.diversity import distinct_trigrams
-from litbench.report.figures import policy_curves
-from litbench.rewards import (
-    PolicyReward,
-    RewardShaping,
-    rubric_function,
-    trace_function,
-)
+from litbench.rewards import PolicyReward, RewardShaping
 from litbench.sources.sample import read_sample
 from litbench.text import count_words_of, prompt_key
 
@@ -63,20 +56,17 @@ def test_messages_and_texts_get_the_same_reward() -> None:
     reward = PolicyReward(Stars(), PLAIN, story_of=lambda text: text.removeprefix("* thought "))
     message = {"role": "assistant", "content": "* thought a *"}
     parts = {"role": "assistant", "content": [{"type": "text", "text": "* thought a *"}]}
-    thing = SimpleNamespace(role="assistant", content="* thought a *")
     asked = [{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]
     tool = {"role": "tool", "content": "* * * * *"}
-    forms = [[message], [parts], [thing], [message, tool], message, "* thought a *"]
-    assert reward([asked] * 4 + [asked[1], "p"], forms) == [1.0] * 6
+    forms = [[message], [parts], [message, tool], message, "* thought a *"]
+    assert reward([asked] * 3 + [asked[1], "p"], forms) == [1.0] * 5
 
 
 @pytest.mark.parametrize("prompt", [None, " ", [], [{"role": "system", "content": "s"}]])
 def test_a_prompt_without_text_is_no_prompt(prompt: Any) -> None:
     reward = PolicyReward(Stars(), PLAIN)
-    with pytest.raises(DataError, match="prompt 1 has no text of the user"):
+    with pytest.raises(DataError, match="a prompt has no text of the user"):
         reward(["p", prompt], ["a", "b"])
-    with pytest.raises(DataError, match="1 prompts and 2 completions"):
-        reward(["p"], ["a", "b"])
 
 
 def test_the_prompt_is_read_from_its_column() -> None:
@@ -90,7 +80,7 @@ def test_the_prompt_is_read_from_its_column() -> None:
     reward = PolicyReward(Keeps(), PLAIN, prompt_column="writing_prompt")
     reward(["Write about p"], ["a *"], completion_ids=[[1]], writing_prompt=["p"])
     assert prompts == ["p"]
-    with pytest.raises(ConfigError, match="no such key"):
+    with pytest.raises(ConfigError, match="prompt_column is writing_prompt, and"):
         reward(["Write about p"], ["a *"], completion_ids=[[1]])
 
 
@@ -112,16 +102,6 @@ def test_ranks_are_within_the_prompt_and_ties_share(stars: list[int], other: lis
         assert found[-1] == 0.5
 
 
-def test_sigmoid_takes_centre_and_width_from_the_references() -> None:
-    shaping = RewardShaping(scaling="sigmoid", penalty=0)
-    reward = PolicyReward(Stars(), shaping, references=people([0, 2, 4]))
-    width = np.std([0, 2, 4])
-    expected = [1 / (1 + np.exp(-(n - 2) / width)) for n in (2, 5)]
-    assert reward(["p", "p"], [words(10, 2), words(10, 5)]) == pytest.approx(expected)
-    given_ones = RewardShaping(scaling="sigmoid", penalty=0, centre=1.0, width=1.0)
-    assert PolicyReward(Stars(), given_ones)(["p"], ["a *"]) == [0.5]
-
-
 def test_beyond_people_nothing_more_is_earned() -> None:
     own, rare = people([0, 1, 2, 3] * 2), people([1], "rare")
     others = people([9] * 8, "others")
@@ -137,13 +117,13 @@ def test_beyond_people_nothing_more_is_earned() -> None:
     assert reward.last["raw"] == np.mean([3, 8, 8, 20])
 
 
-@pytest.mark.parametrize("scaling", ["raw", "sigmoid", "rank"])
+@pytest.mark.parametrize("scaling", ["raw", "rank"])
 @pytest.mark.parametrize("per_word", [1.0, -1.0])
 def test_a_story_beyond_the_longest_gets_less_than_its_beginning(
     scaling: Any, per_word: float
 ) -> None:
     # Even where the rater loves length beyond all measure.
-    shaping = RewardShaping(scaling=scaling, centre=0, width=5, shortest=5, longest=20, penalty=0.1)
+    shaping = RewardShaping(scaling=scaling, shortest=5, longest=20, penalty=0.1)
     reward = PolicyReward(Stars(1_000 * per_word), shaping)
     beginning, whole = words(20), words(21, 500)
     longer = words(200)
@@ -178,39 +158,24 @@ def test_an_empty_completion_gets_the_lowest(scaling: Any) -> None:
     assert reward(["p"], [""]) == [-0.5]
 
 
-@pytest.mark.parametrize("scaling", ["raw", "rank", "sigmoid"])
-def test_the_lowest_reward_of_a_lone_completion_is_below_all_others(scaling: Any) -> None:
-    """Where processes split the groups; a rater's rewards may all be far below zero."""
-    shaping = RewardShaping(scaling=scaling, shortest=2, longest=9, centre=0, width=9)
-    found = PolicyReward(Stars(per_word=-50), shaping)(["p", "p", "q"], [words(5), words(8), ""])
-    assert found[2] < min(found[:2])
-
-
+@pytest.mark.parametrize("scaling", ["raw", "rank"])
 def test_a_reward_that_is_not_finite_is_none_and_never_all_of_them() -> None:
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", penalty=0))
     assert reward(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, None, 1.0]
     assert reward.last["unscored_share"] == pytest.approx(1 / 3)
-    assert reward.numbers(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, -1.0, 1.0]
     with pytest.raises(ModelError, match="none of the 2 completions"):
         reward(["p"] * 2, ["nan", "nan"])
-    with pytest.raises(ModelError, match="reference stories"):
-        PolicyReward(Stars(), PLAIN, references=(["p"], ["nan"]))
 
 
 def test_what_cannot_be_filled_in_is_refused() -> None:
-    with pytest.raises(ConfigError, match="clip, shortest, longest"):
+    with pytest.raises(ConfigError, match="clip, shortest and longest come from reference stories"):
         PolicyReward(Stars(), RewardShaping(clip=0.9))
-    sigmoid = RewardShaping(scaling="sigmoid", penalty=0)
-    with pytest.raises(ConfigError, match="one reward"):
-        PolicyReward(Stars(), sigmoid, references=people([1, 1]))
-    with pytest.raises(DataError, match="1 prompts and 2"):
-        PolicyReward(Stars(), PLAIN, references=(["p"], ["a", "b"]))
-    with pytest.raises(DataError, match="no words"):
-        PolicyReward(Stars(), PLAIN, references=(["p"], ["!"]))
-    for wrong in ({"clip": 0}, {"width": 0}, {"penalty": -1}, {"shortest": 5, "longest": 4},
-                  {"scaling": "rnk"}, {"penalty": math.nan}, {"centre": math.inf}):  # fmt: skip
-        with pytest.raises(ConfigError):
-            RewardShaping(**wrong)  # type: ignore[arg-type]
+    for text in ("!", "nan"):
+        with pytest.raises(DataError, match="has no words, or no finite reward"):
+            PolicyReward(Stars(), PLAIN, references=(["p"], [text]))
+    for wrong in ({"clip": 0}, {"penalty": -1}, {"scaling": "rnk"}, {"penalty": math.nan}):
+        with pytest.raises(ConfigError, match=f"key '{next(iter(wrong))}' is"):
+            build(RewardShaping, wrong)
 
 
 def test_everything_is_logged_as_trl_asks_for_it() -> None:
@@ -222,38 +187,6 @@ def test_everything_is_logged_as_trl_asks_for_it() -> None:
     assert {f"verifier/{n}_share" for n in ("clipped", "guarded", "empty", "unscored")} < set(
         metrics
     )
-    assert reward([], []) == []
-
-
-def test_verifiers_rubric_takes_it_for_a_groups_function() -> None:
-    reward = PolicyReward(Stars(), RewardShaping(scaling="rank"), references=people([1] * 9),
-                          prompt_column="writing_prompt")  # fmt: skip
-    function = rubric_function(reward)
-    # verifiers 0.1 hands over arguments by name, and knows a group's function by such names.
-    assert set(inspect.signature(function).parameters) == {"prompts", "completions", "infos"}
-    assert inspect.iscoroutinefunction(function)
-    assert function.__name__ == "litbench_reward"
-    said = [[{"role": "assistant", "content": t}] for t in (words(10, 1), "", words(10, 2))]
-    asked = [[{"role": "user", "content": "x"}]] * 3
-    found = asyncio.run(
-        function(prompts=asked, completions=said, infos=[{"writing_prompt": "p"}] * 3)
-    )
-    assert found == [0.0, -1.0, 1.0]
-    with pytest.raises(ConfigError, match="no such key"):
-        asyncio.run(function(prompts=asked, completions=said, infos=[{}] * 3))
-    with pytest.raises(ConfigError, match="no such key"):
-        asyncio.run(function(prompts=asked, completions=said))
-
-
-def test_verifiers_tasks_take_it_for_one_rollout() -> None:
-    shaping = RewardShaping(scaling="sigmoid", penalty=0, centre=2, width=1)
-    function = trace_function(PolicyReward(Stars(), shaping))
-    assert list(inspect.signature(function).parameters) == ["task", "trace"]
-    task, trace = SimpleNamespace(prompt="p"), SimpleNamespace(last_reply="a * *")
-    assert asyncio.run(function(task=task, trace=trace)) == 0.5
-    for scaling in ("rank", "raw"):
-        with pytest.raises(ConfigError, match="one rollout"):
-            trace_function(PolicyReward(Stars(), RewardShaping(scaling=scaling, penalty=0)))
 
 
 def test_a_folder_is_loaded_and_gives_its_own_rewards(tmp_path: Path, pair_table: Any) -> None:
@@ -275,13 +208,6 @@ def test_trigrams_tell_sameness_from_variety() -> None:
     assert math.isnan(distinct_trigrams(["", "a b"]))
 
 
-def test_the_curves_show_every_panel() -> None:
-    panels = [("reward", [(1, 0.0), (2, 1.0)], [(0, 0.0), (2, 1.0)], 0.5),
-              ("words", [], [(0, 10.0), (2, 12.0)], None)]  # fmt: skip
-    svg = policy_curves(panels).svg
-    assert all(text in svg for text in (">reward<", ">words<", ">step<", "people"))
-
-
 def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
     tmp_path: Path, load_program: Any, story_table: Any
 ) -> None:
@@ -295,21 +221,20 @@ def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
     )
     known = frozenset(prompt_key(f"Prompt {k}") for k in range(3))
     rater = SimpleNamespace(training_prompts=lambda: known)
-    rest, held_out = program.divide(config, {"reward": rater})
+    rest, held_out = program.divide(config, {"reward": rater}, 0)
     assert set(held_out) == {f"Prompt {k}" for k in range(3, 6)}
     assert set(rest) == {f"Prompt {k}" for k in range(3)}
     config.held_out = 4
     with pytest.raises(DataError, match="3 of them unknown"):
-        program.divide(config, {"reward": rater})
+        program.divide(config, {"reward": rater}, 0)
 
 
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
         ({"other_raters": {"reward": {"kind": "longer"}}}, "this name is taken"),
-        ({"eval_steps": 0}, "eval_steps is 0: give at least 1"),
-        ({"num_generations": 1}, "trl refuses the config .*at least 2 generations"),
-        ({"hidden_size": 20}, "hidden_size is 20: give a multiple of 8"),
+        ({"grpo": {"num_generations": 1}}, "trl refuses the keys of grpo .*at least 2 generations"),
+        ({"grpo": {"max_step": 1}}, "unknown key 'grpo.max_step': did you mean 'grpo.max_steps'"),
     ],
 )
 def test_what_would_fail_after_pretraining_is_refused_before(
@@ -321,15 +246,6 @@ def test_what_would_fail_after_pretraining_is_refused_before(
     )
     with pytest.raises(ConfigError, match=says):
         program.main(config)
-
-
-def test_a_reward_that_is_no_number_stops_an_evaluation(load_program: Any) -> None:
-    program: ModuleType = load_program("train/grpo.py")
-    raters = {"reward": Stars()}
-    assert program.evaluate(1, ["p"], ["a *"], raters)["rewards"] == {"reward": [1.0]}
-    raters["reward"].name = "stars"
-    with pytest.raises(DataError, match="1 of 2 rewards are not finite"):
-        program.evaluate(1, ["p", "p"], ["a *", "nan"], raters)
 
 
 def test_a_tie_with_people_is_half_a_win(load_program: Any) -> None:
@@ -350,12 +266,15 @@ def test_the_program_goes_from_stories_to_a_curve(
     program: ModuleType = load_program("train/grpo.py")
     sample = read_sample()
     write_table(sample.slice(0, 52), tmp_path / "stories.parquet")
+    for name, value in {"VOCABULARY": 400, "WIDTH": 16, "EPOCHS": 1}.items():
+        monkeypatch.setattr(program, name, value)
     config = program.Config(
         stories=tmp_path / "stories.parquet", rater={"kind": "longer"}, out=tmp_path / "out",
-        other_raters={"shorter": {"kind": "shorter"}},
-        held_out=2, max_words=150, vocabulary=400, hidden_size=16, pretraining_epochs=1,
-        max_steps=2, prompts_per_step=1, num_generations=2, max_completion_length=12,
-        eval_steps=1, samples_per_prompt=2,
+        other_raters={"shorter": {"kind": "shorter"}}, held_out=2, max_words=150,
+        samples_per_prompt=2, grpo={
+            "max_steps": 2, "num_generations": 2, "per_device_train_batch_size": 2,
+            "max_completion_length": 12, "save_steps": 1, "use_cpu": True,
+        },
     )  # fmt: skip
     caplog.set_level(logging.ERROR)
     trained_to: list[int] = []
@@ -376,9 +295,8 @@ def test_the_program_goes_from_stories_to_a_curve(
     results = json.loads((config.out / "results.json").read_text())
     assert results["held_out_prompts"] == 2
     curve = json.loads((config.out / "curve.json").read_text())
-    assert [one["step"] for one in curve["held_out"]] == [0, 1, 2]
-    assert [line["step"] for line in curve["training"]] == [1, 2]
-    assert all("litbench_reward/raw" in line for line in curve["training"])
+    assert [line["step"] for line in curve] == [1, 2]
+    assert all("litbench_reward/raw" in line for line in curve)
     gained = results["raters"]["reward"]
     assert gained["gain"]["mean"] == pytest.approx(gained["after"] - gained["before"])
     onlooker = results["raters"]["shorter"]["gain"]["mean"]

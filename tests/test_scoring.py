@@ -24,7 +24,7 @@ from litbench.scoring import (
     scorer_entry,
     scorer_spec,
 )
-from litbench.tables import read_table, write_table
+from litbench.tables import read_table
 from litbench.text import prompt_key
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,12 +85,11 @@ def expected_shares(rows, humans):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("chunk", [7, 1000])
-def test_every_row_comes_back_in_its_place_with_reward_rank_and_share(job, tmp_path, suffix, chunk):
+def test_every_row_comes_back_in_its_place_with_reward_rank_and_share(job, tmp_path, suffix):
     rows = story_rows(40)
     humans = story_rows(15, prompts=4, seed=1)
     reference = write_jsonl(humans, tmp_path / "humans.jsonl")
-    made = job(rows, f"out.{suffix}", chunk_stories=chunk, reference=str(reference))
+    made = job(rows, f"out.{suffix}", chunk_stories=7, reference=str(reference))
     found = scored(made)
     assert [int(row["id"]) for row in found] == [row["id"] for row in rows]
     assert [row["text"] for row in found] == [row["text"] for row in rows]
@@ -113,7 +112,7 @@ def test_every_row_comes_back_in_its_place_with_reward_rank_and_share(job, tmp_p
 def test_chunks_do_not_show_in_the_output(job, suffix):
     rows = [{**row, "note": 'a "quote",\nand a line'} for row in story_rows(13)]
     outputs = set()
-    for chunk in (3, 11, 1000):
+    for chunk in (3, 1000):
         made = job(rows, f"out{chunk}.{suffix}", chunk_stories=chunk)
         scored(made)
         outputs.add(made.out.read_bytes())
@@ -168,20 +167,15 @@ def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, t
     with source.open("a") as file:
         file.write('{"prompt": "p", "text": null}\nnot json\n')
     humans = write_jsonl([{"prompt": "p"}, *story_rows(2)], tmp_path / "humans.jsonl")
-    made = job(None, source=source, reference=str(humans))
-    assert len(scored(made)) == 3
+    made = job(None, source=source, where="id IS DISTINCT FROM 1", reference=str(humans))
+    assert [row["id"] for row in scored(made)] == [0, 2]
+    assert json.loads(made.manifest.read_text())["counts"]["left_out_by_where"] == 1
     noted = [json.loads(line) for line in made.rejected_rows.read_text().splitlines()]
     assert [(Path(row["file"]).name, row["row"], row["reason"]) for row in noted] == [
         ("broken.jsonl", 4, "null"), ("broken.jsonl", 5, "not JSON"), ("humans.jsonl", 1, "null"),
     ]  # fmt: skip
     scored(job(rows, source=write_jsonl(rows, source)))
     assert not made.rejected_rows.exists()
-
-
-def test_where_leaves_rows_out(job):
-    made = job(story_rows(9), where="id % 2 = 0")
-    assert [row["id"] for row in scored(made)] == [0, 2, 4, 6, 8]
-    assert json.loads(made.manifest.read_text())["counts"]["left_out_by_where"] == 4
 
 
 # What may go wrong ---------------------------------------------------------------------------
@@ -203,26 +197,14 @@ def test_a_job_that_cannot_be_done_is_refused_at_once(job, changes, message):
 
 def test_sources_and_output_are_told_apart(job):
     made = job(story_rows(1))
-    with pytest.raises(ConfigError, match="is input and output"):
-        replace(made, out=Path(made.input))
-    for written in (made.rejected_rows, made.manifest):
+    for source in (made.out, made.rejected_rows, made.manifest):
         with pytest.raises(ConfigError, match="is input and output"):
-            replace(made, input=str(written))
-
-
-def test_a_missing_column_is_named(job):
-    made = job(story_rows(1), text_column="story")
-    with pytest.raises(DataError, match="no column 'story'"):
-        score_files(made)
+            replace(made, input=str(source))
 
 
 def test_raters_without_rewards_are_refused(job):
     with pytest.raises(ConfigError, match="verdicts on pairs and no rewards"):
         score_files(replace(job(story_rows(1)), rater=scorer_spec({"kind": "random"})))
-    with pytest.raises(ConfigError, match="unknown kind"):
-        scorer_spec({"kind": "longest"})
-    with pytest.raises(ConfigError, match="needs a kind"):
-        scorer_spec("longer")
 
 
 def test_a_reward_that_is_no_number_stops_the_run(job, monkeypatch):
@@ -238,8 +220,6 @@ def test_a_model_folder_tells_its_kind(tmp_path):
         scorer_entry(str(folder))
     (folder / "features.json").touch()
     assert scorer_entry(str(folder)) == {"kind": "features", "path": str(folder)}
-    with pytest.raises(ConfigError, match=rf"holds no model .*: give {folder}$"):
-        scorer_entry(str(tmp_path / "run"))
     with pytest.raises(ConfigError, match="is a feature model: leave out device"):
         scorer_entry(str(folder), device="cpu")
     assert scorer_entry("owner/name", batch_tokens=9)["kind"] == "reward"
@@ -295,24 +275,15 @@ def test_a_run_goes_on_after_the_last_finished_chunk(job, dying):
     assert score_files(made)["unchanged"]
 
 
-DAMAGE = {
-    "cut": lambda part: part[:-9],
-    "empty": lambda part: part[:0],
-    "bit": lambda part: part[:-9] + bytes([part[-9] ^ 1]) + part[-8:],
-    "reward": lambda part: part.replace(b"1.0", b"2.0"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_part_is_scored_again(job, dying, damage):
+def test_a_damaged_part_is_scored_again(job, dying):
     rows = story_rows(50)
     whole, made = job(rows, "whole.csv", chunk_stories=8), job(rows, "out.csv", chunk_stories=8)
     scored(whole)
     dying(3)
     with pytest.raises(Killed):
         score_files(made)
-    part = sorted(made.parts.glob("input-*/0*"))[1]
-    part.write_bytes(damage(part.read_bytes()))
+    part = sorted(made.parts.glob("input-*/0*.json"))[1]
+    part.write_bytes(part.read_bytes().replace(b"1.0", b"2.0"))
     given = dying(None)
     scored(made)
     assert len(given) == 5
@@ -336,27 +307,25 @@ def test_a_run_killed_while_it_writes_scores_nothing_again(job, dying, monkeypat
     assert made.out.read_bytes() == whole.out.read_bytes()
 
 
-@pytest.mark.parametrize("change", ["input", "chunk", "rater", "where", "column", "version"])
+@pytest.mark.parametrize("change", ["input", "rater", "where", "column", "version"])
 def test_chunks_of_another_job_are_not_taken(job, dying, monkeypatch, change):
     rows = story_rows(20)
-    made = job(rows, chunk_stories=5)
+    made = job([{**row, "story": row["text"]} for row in rows], chunk_stories=5)
     dying(3)
     with pytest.raises(Killed):
         score_files(made)
     given = dying(None)
     if change == "input":
         made = job([{**rows[0], "text": "other"}, *rows[1:]], chunk_stories=5)
-    elif change == "chunk":
-        made = replace(made, chunk_stories=10)
-    elif change == "rater":
-        made = replace(made, rater=scorer_spec({"kind": "shorter"}))
-    elif change == "where":
-        made = replace(made, where="true")
     elif change == "version":
         monkeypatch.setattr(scoring, "VERSION", scoring.VERSION + 1)
     else:
-        made = job([{**row, "story": row["text"]} for row in rows], chunk_stories=5)
-        made = replace(made, text_column="story")
+        changes = {
+            "rater": {"rater": scorer_spec({"kind": "shorter"})},
+            "where": {"where": "true"},
+            "column": {"text_column": "story"},
+        }
+        made = replace(made, **changes[change])
     scored(made)
     assert sum(map(len, given)) == 20
 
@@ -405,19 +374,11 @@ def test_stories_cut_are_counted_over_all_runs(job, tiny_model, invented):
 
 # Processes -----------------------------------------------------------------------------------
 
-RUN = """
-import resource, sys
-from litbench.cli import main
-sys.argv = ["litbench", *sys.argv[1:]]
-main()
-print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-"""
-
 
 def start(arguments, launcher=(), **environment):
-    command = [*launcher, "-m", "litbench"] if launcher else [sys.executable, "-c", RUN]
+    command = launcher or [sys.executable]
     return subprocess.Popen(
-        [*command, "score", *map(str, arguments)],
+        [*command, "-m", "litbench", "score", *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -458,24 +419,6 @@ def test_processes_share_the_chunks_and_end_with_the_bytes_of_one(job, tmp_path)
     assert (tmp_path / "two.jsonl").read_bytes() == whole.out.read_bytes()
     assert json.loads((tmp_path / "two.jsonl.manifest.json").read_text())["processes"] == 2
     assert not (tmp_path / "two.jsonl.parts").exists()
-    assert "unchanged" in finish(start(arguments, launcher(2)))
-
-
-def test_a_process_scores_its_own_share_only(job, dying, monkeypatch):
-    made = job(story_rows(30), chunk_stories=5)
-    given = dying(None)
-
-    @contextlib.contextmanager
-    def first_of_four():
-        yield 0, 4, lambda: None
-
-    monkeypatch.setattr(scoring, "_processes", first_of_four)
-    with pytest.raises(DataError, match="damaged or missing"):
-        score_files(made)
-    assert sorted(path.name for path in made.parts.glob("input-*/0*")) == [
-        "0000000.json", "0000004.json",
-    ]  # fmt: skip
-    assert sum(map(len, given)) == 10
 
 
 def launcher(processes):
@@ -485,105 +428,26 @@ def launcher(processes):
     return (*command, "--num_processes", str(processes), "--main_process_port", "0")
 
 
-@pytest.fixture
-def many(tmp_path, invented):
-    """A JSONL file of stories of 5 to so many words."""
-
-    def write(n, words):
-        source = random.Random(0)
-        with (tmp_path / f"{n}.jsonl").open("w") as file:
-            for place in range(n):
-                prompt = f"[WP] {source.randrange(n // 10)}"
-                story = invented(source, source.randint(5, words))
-                file.write(json.dumps({"prompt": prompt, "text": story, "id": place}) + "\n")
-        return tmp_path / f"{n}.jsonl"
-
-    return write
-
-
-def disturbed(arguments, out, processes, seconds, kills):
-    """Score with kills at random moments; return after how many chunks each of them fell.
-
-    The first one may fall into the reading, each other one some seconds after the next chunk.
-    """
-    source = random.Random(kills)
-    parts = out.with_name(f"{out.name}.parts")
-
-    def chunks():
-        return len(list(parts.glob("input-*/[0-9]*")))
-
-    fell = []
-    for number, count in enumerate(source.choices(processes, k=kills)):
-        before = chunks()
-        process = start([*arguments, "--out", out], launcher(count))
-        until = time.monotonic() + 240
-        while number and chunks() == before and process.poll() is None:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=source.uniform(0, seconds))
-        if process.poll() is None:
-            fell.append(chunks())
-        kill(process)
-        if out.exists():
-            break
-    finish(start([*arguments, "--out", out], launcher(source.choice(processes))))
-    print(f"killed after {fell} chunks")
-    return fell
-
-
 @pytest.mark.long
-def test_killed_runs_of_one_or_two_processes_end_with_the_bytes_of_one(many, tiny_model, tmp_path):
-    model = tiny_model("llama")
-    arguments = ["--model", model, "--input", many(40_000, 60)]
+def test_killed_runs_of_two_processes_end_with_the_bytes_of_one(tiny_model, invented, tmp_path):
+    source = random.Random(0)
+    rows = [
+        {"prompt": f"[WP] {n % 999}", "text": invented(source, source.randint(5, 60))}
+        for n in range(20_000)
+    ]
+    arguments = [
+        "--model",
+        tiny_model("llama"),
+        "--input",
+        write_jsonl(rows, tmp_path / "in.jsonl"),
+    ]
     finish(start([*arguments, "--out", tmp_path / "whole.parquet"]))
     out = tmp_path / "out.parquet"
-    assert len(disturbed(arguments, out, (1, 2), 2, 5)) >= 3
+    for parts in (1, 5, 10):
+        process = start([*arguments, "--out", out], launcher(2))
+        while len(list(tmp_path.glob("out.parquet.parts/input-*/[0-9]*.json"))) < parts:
+            assert process.poll() is None, "the kill would come too late"
+            time.sleep(0.01)
+        kill(process)
+    finish(start([*arguments, "--out", out]))
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-
-
-def peak_of(said):
-    return int(said.split("peak ")[1].split()[0])
-
-
-@pytest.mark.long
-def test_a_hundred_thousand_stories_in_flat_memory_and_killed(many, tiny_model, tmp_path):
-    model = tiny_model("llama")
-    small, large = (
-        ["--model", model, "--input", many(n, 60), "--reference", tmp_path / "20000.jsonl"]
-        for n in (20_000, 100_000)
-    )
-    peaks = []
-    for arguments, name in ((small, "small"), (large, "whole")):
-        peaks.append(peak_of(finish(start([*arguments, "--out", tmp_path / f"{name}.parquet"]))))
-    print(f"peaks: {peaks} MiB")
-    assert peaks[1] < 1.15 * peaks[0]
-    out = tmp_path / "out.parquet"
-    assert len(disturbed(large, out, (1,), 8, 6)) >= 3
-    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-
-
-@pytest.mark.long
-def test_millions_of_stories_of_one_prompt_are_ranked_in_little_memory(tmp_path):
-    rows = 1_000_000
-    source = np.random.default_rng(0)
-    table = pa.table(
-        {
-            "prompt": pa.array(["p"]).take(pa.array(np.zeros(rows, dtype=np.int64))),
-            "text": pa.array(["a " * n for n in range(50)]).take(
-                pa.array(source.integers(1, 50, rows))
-            ),
-        }
-    )
-    write_table(table, tmp_path / "in.parquet")
-    arguments = ["--rater", "{kind: longer}", "--input", tmp_path / "in.parquet"]
-    arguments += ["--reference", tmp_path / "in.parquet"]
-    began = time.monotonic()
-    peak = peak_of(finish(start([*arguments, "--out", tmp_path / "out.parquet"])))
-    print(f"peak: {peak} MiB, {time.monotonic() - began:.0f} s")
-    assert peak < 2_000
-    found = pq.read_table(tmp_path / "out.parquet", columns=["reward", "rank_within_prompt"])
-    order = np.argsort(-found["reward"].to_numpy(), kind="stable")
-    rewards = found["reward"].to_numpy()[order]
-    ranks = 1 + np.searchsorted(-rewards, -rewards)
-    np.testing.assert_array_equal(found["rank_within_prompt"].to_numpy()[order], ranks)

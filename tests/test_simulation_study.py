@@ -276,7 +276,7 @@ def test_the_study_from_worlds_to_page(program, tmp_path, capsys, monkeypatch):
     page = (tmp_path / "study.html").read_text(encoding="utf-8")
     assert "&lt;i&gt;all" in page
     assert "<i>all</i>" not in page
-    for name in ("taste", "worlds"):
+    for name in ("taste_agreement_equal", "worlds_prefers_longer_equal"):
         assert (tmp_path / f"study_{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "var(--" not in (tmp_path / f"study_{name}.svg").read_text(encoding="utf-8")
 
@@ -300,7 +300,7 @@ def test_a_world_of_one_length_has_no_longer_story(program, tmp_path):
     row = pq.read_table(tmp_path / "study.parquet").to_pylist()[0]
     assert math.isnan(row["prefers_longer"])
     assert row["chosen_longer"] == row["random_longer"] == 0.5
-    assert (tmp_path / "study_worlds.png").exists()
+    assert (tmp_path / "study_worlds_agreement_all.png").exists()
 
 
 @pytest.mark.parametrize(

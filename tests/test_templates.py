@@ -52,12 +52,6 @@ def test_the_packaged_templates_load_and_say_how_to_answer() -> None:
             assert after.endswith("A or B.\n\nPreferred:")
 
 
-def test_the_student_and_the_judge_are_asked_with_the_same_letters() -> None:
-    """A rationale that says Story A must mean the same story to the model trained on it."""
-    heads = {load_template(name).parts()[1:3] for name in packaged_names()}
-    assert len(heads) == 1
-
-
 @given(*[st.text() | st.sampled_from(["{prompt}", "{story_b}", "{hint}", "Preferred: B"])] * 3)
 def test_texts_go_in_as_they_are(prompt: str, story_a: str, story_b: str) -> None:
     prompt, story_a, story_b = map(without_delimiters, (prompt, story_a, story_b))
@@ -126,32 +120,12 @@ def test_each_form_is_asked_for_by_both_of_its_answers(form: AnswerForm) -> None
         assert (one, other) == ("Preferred: A", "Preferred: B")
 
 
-def test_what_the_criteria_are_about() -> None:
-    """The paper's A.4: which family goes by what, and which ask for the votes of readers."""
-    said = {name: load_template(name).parts()[0].casefold() for name in FAMILIES}
-    for word in ("imagery", "tension", "pattern", "energy", "insight"):
-        assert f"- {word}:" in said["writerly"]
-    for word in ("originality", "imagery", "emotional impact", "coherence", "technical skill"):
-        assert f"- {word}:" in said["alternative"]
-    for name in FAMILIES:
-        assert ("upvotes" in said[name]) == name.startswith("reddit")
-    assert [name for name in FAMILIES if "\n- " not in said[name]] == ["minimal", "reddit_minimal"]
-
-
 def test_a_family_explains_unless_another_form_is_wanted(tmp_path: Path) -> None:
     assert load_template("writerly").answer == "explanation"
     assert load_template("writerly") == load_template("writerly", "explanation")
     mine = family(tmp_path, "Go by rhyme.", "json_verdict")
     assert (mine.name, mine.path) == (str(tmp_path / "family.yaml"), tmp_path / "family.yaml")
     assert "\n\nGo by rhyme.\n\nWhatever stands between" in mine.render("p", "a", "b")
-
-
-def test_a_fixed_template_asks_for_its_own_form_only() -> None:
-    assert load_template("verdict_label", "label") == load_template("verdict_label")
-    with pytest.raises(
-        ConfigError, match=r"asks for the answer form label, not json_verdict.*writ"
-    ):
-        load_template("verdict_label", "json_verdict")
 
 
 def test_braces_that_hold_no_name_pass_through(tmp_path: Path) -> None:
@@ -161,40 +135,6 @@ def test_braces_that_hold_no_name_pass_through(tmp_path: Path) -> None:
     request = 'Answer {"preferred": "A"} or {"preferred": "B"}.'
     template = own(tmp_path, TEXT.replace("A or B?", request), answer="json_verdict")
     assert template.render("{}", "a", "b").endswith(f"\nb\n--\n{request}")
-
-
-@pytest.mark.parametrize("name", ["prompt", "request", "criteria", "hint", "genre"])
-def test_criteria_hold_no_placeholder(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"criteria hold the placeholder \{{{name}\}}"):
-        family(tmp_path, f"Go by {{{name}}}.")
-
-
-def test_criteria_that_say_nothing_or_stand_beside_a_text_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="criteria are empty"):
-        family(tmp_path, " \n ")
-    path = tmp_path / "both.yaml"
-    path.write_text("criteria: rhyme\ntext: '{prompt}'\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="criteria and a text: keep"):
-        load_template(path)
-    path.write_text("criteria: rhyme\nanswer: label\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="unknown key 'answer'"):
-        load_template(path)
-    path.write_text("criteria: [rhyme]\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="key 'criteria'"):
-        load_template(path)
-
-
-@pytest.mark.parametrize("written", ["criterion: Go by rhyme.\n", "answer: label\n", ""])
-def test_a_file_that_is_neither_kind_is_told_of_both(tmp_path: Path, written: str) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(written, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"no criteria and no text, .*: give criteria, .* or tex"):
-        load_template(path)
-
-
-def test_a_form_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"no answer form 'json' .*json_verdict"):
-        load_template("writerly", "json")  # type: ignore[arg-type]
 
 
 HASHES = {
@@ -281,13 +221,6 @@ def test_nothing_but_equals_signs_changes(text: str) -> None:
     assert not any(line.lstrip().startswith("=====") for line in said.splitlines())
 
 
-def test_markers_are_found_in_linear_time() -> None:
-    started = time.process_time()
-    for piece in ("=", " =", "= ", "\r=", "====x", "\u200b", "=====\n"):
-        without_delimiters(piece * 300_000 + "x=")
-    assert time.process_time() - started < 10
-
-
 # Placeholders ---------------------------------------------------------------------------------
 
 
@@ -313,10 +246,9 @@ def test_a_hint_is_seen_only_when_it_is_given(tmp_path: Path) -> None:
         TEXT.replace("{story_b}", "b"),
         TEXT + " {prompt}",
         TEXT.replace("{story_a}", "{story_A}"),
-        "{story_a} {prompt} {story_b} A or B?",
         "{prompt} {story_b} {story_a} A or B?",
         "{prompt} {story_a} {hint} {story_b} A or B?",
-        "{prompt} {story_a} {story_b} {hint}{hint}?",
+        TEXT + "{hint}",
         "Say A or B: {prompt} {story_a} {story_b}",
     ],
 )
@@ -325,22 +257,36 @@ def test_a_template_that_cannot_be_filled_is_refused(text: str, tmp_path: Path) 
         own(tmp_path, text)
 
 
-def test_a_hint_needs_its_place(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="belong together"):
-        own(tmp_path, TEXT + "{hint}")
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("criteria: Go by {genre}.", "criteria are empty or hold a placeholder"),
+        ("criteria: ' '", "criteria are empty or hold a placeholder"),
+        ("criteria: rhyme\ntext: '{prompt}'", "unknown key 'text'"),
+        ("criteria: [rhyme]", "key 'criteria'"),
+        ("criterion: Go by rhyme.", "unknown key 'criterion'"),
+        ("answer: label", "key 'text' is missing"),
+        ("answer: number\ntext: a", "key 'answer' is 'number'"),
+        ("", "missing"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(written: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(written, encoding="utf-8")
+    with pytest.raises(ConfigError, match=said) as error:
+        load_template(path)
+    assert "mine.yaml" in str(error.value)
 
 
-def test_keys_of_a_template_are_checked(tmp_path: Path) -> None:
+def test_a_wrong_name_or_form_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no template 'verdict_lable' .*verdict_label"):
         load_template("verdict_lable")
     with pytest.raises(ConfigError, match="cannot read config"):
         load_template(tmp_path / "absent.yaml")
-    with pytest.raises(ConfigError, match=r"key 'answer' is 'number'"):
-        own(tmp_path, TEXT, answer="number")
-    with pytest.raises(ConfigError, match=r"unknown key 'anwser': did you mean 'answer'"):
-        own(tmp_path, TEXT, anwser="label")
-    with pytest.raises(ConfigError, match=r"hint must hold \{preferred\}"):
-        own(tmp_path, TEXT + "{hint}", hint="It is {prefered}.")
+    with pytest.raises(ConfigError, match=r"no answer form 'json' .*json_verdict"):
+        load_template("writerly", "json")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"asks for the answer form label, not json_verdict"):
+        load_template("verdict_label", "json_verdict")
 
 
 @pytest.mark.parametrize(

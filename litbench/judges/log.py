@@ -1,25 +1,11 @@
-"""Logs of judged pairs for `inspect view`, written when the answers are there.
-
-A sample is a pair: both questions and answers, and the credit that the verdicts earn, so that
-accuracy is the agreement of the log's pairs.
-"""
+"""Logs of judged pairs for `inspect view`, written when the answers are there."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from inspect_ai.log import (
-    EvalConfig,
-    EvalDataset,
-    EvalLog,
-    EvalMetric,
-    EvalResults,
-    EvalSample,
-    EvalScore,
-    EvalSpec,
-    write_eval_log,
-)
+from inspect_ai import log as logs
 from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
 from inspect_ai.scorer import SampleScore, Score, accuracy, stderr
 
@@ -40,76 +26,59 @@ def write_log(
     judged: Sequence[Sequence[Judgement]],
     chosen_first: Sequence[bool],
 ) -> None:
-    """Write one log, with accuracy and its standard error.
+    """Write one log; a sample is a pair, and accuracy is the agreement of the log's pairs.
 
-    Args:
-        path: a file `*.eval`; replaced when it is there.
-        task: the rater's name.
-        model: as inspect-ai names it.
-        metadata: of the evaluation.
-        shown: question and answer of both orders of every pair.
-        judged: what they were read as.
-        chosen_first: whether the chosen story of a pair is its first one.
-
-    Raises:
-        DataError: the file cannot be written.
+    `shown` has question and answer of both orders of every pair, `judged` what they were read as,
+    `chosen_first` whether the chosen story of a pair is its first one.
     """
     samples = []
-    for number, (both, judgements, is_first) in enumerate(
-        zip(shown, judged, chosen_first, strict=True), 1
-    ):
-        target = "first" if is_first else "second"
+    for pair, (both, judgements) in enumerate(zip(shown, judged, strict=True)):
+        target = "first" if chosen_first[pair] else "second"
         # Ties and orders without a verdict count one half, as in the leaderboard.
         credit = [
             float(one.prefers == target) if one.prefers in ("first", "second") else 0.5
             for one in judgements
         ]
-        score = Score(
-            value=sum(credit) / len(credit),
-            answer=", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements),
-        )
         messages: list[Any] = []
         for question, answer in both:
             messages.append(ChatMessageUser(content=question))
             messages.append(ChatMessageAssistant(content=answer.text or answer.detail or ""))
+        said = ", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements)
         samples.append(
-            EvalSample(
-                id=number,
+            logs.EvalSample(
+                id=pair + 1,
                 epoch=1,
                 input=both[0][0],
                 target=target,
                 messages=messages,
                 output=ModelOutput.from_content(model, both[-1][1].text),
-                scores={_SCORER: score},
+                scores={_SCORER: Score(value=sum(credit) / len(credit), answer=said)},
             )
         )
     scores = [SampleScore(score=sample.scores[_SCORER]) for sample in samples if sample.scores]
     metrics = {
-        name: EvalMetric(name=name, value=metric(scores))
+        name: logs.EvalMetric(name=name, value=metric(scores))
         for name, metric in (("accuracy", accuracy()), ("stderr", stderr()))
     }
-    log = EvalLog(
+    content = logs.EvalLog(
         status="success",
-        eval=EvalSpec(
+        eval=logs.EvalSpec(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             task=task,
-            dataset=EvalDataset(name="pairs", samples=len(samples)),
+            dataset=logs.EvalDataset(name="pairs", samples=len(samples)),
             model=model,
-            config=EvalConfig(),
+            config=logs.EvalConfig(),
             metadata=dict(metadata),
         ),
-        results=EvalResults(
+        results=logs.EvalResults(
             total_samples=len(samples),
             completed_samples=len(samples),
-            scores=[EvalScore(name=_SCORER, scorer=_SCORER, metrics=metrics)],
+            scores=[logs.EvalScore(name=_SCORER, scorer=_SCORER, metrics=metrics)],
         ),
         samples=samples,
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_eval_log(log, str(path))
+        logs.write_eval_log(content, str(path))
     except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error}; the answers are kept: free space and run the same "
-            "command again"
-        ) from error
+        raise DataError(f"cannot write {path}: {error}; the answers are stored") from error

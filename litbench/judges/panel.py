@@ -14,34 +14,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from litbench import raters
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.raters import (
-    Asks,
-    BlindPair,
-    Estimate,
-    Judgement,
-    Preference,
-    Rater,
-    RaterSpec,
-    ask,
-    check_options,
-    files_of,
-    load_rater,
-    parse_raters,
-)
+from litbench.raters import Asks, BlindPair, Estimate, Judgement, Preference, Rater
 
 _VOTES = {"first": 1.0, "second": 0.0, "tie": 0.5}
-_BILL = ("input_tokens", "output_tokens", "cost_usd", "seconds")
 
 
 @dataclass
 class PanelOptions:
-    """A panel as a rater.
-
-    Attributes:
-        members: at least two entries as under `raters:`, all of them ready to judge.
-    """
+    """A panel: at least two entries as under `raters:`, all of them ready to judge."""
 
     members: dict[str, Any]
 
@@ -49,31 +32,26 @@ class PanelOptions:
         if len(self.members) < 2:
             raise ConfigError(f"members names {len(self.members)}: a panel needs at least 2")
         for spec in self._specs():
-            check_options(spec, "raters")
+            raters.check_options(spec, "raters")
 
     def files(self) -> dict[str, str]:
         """The files that the members' verdicts depend on."""
-        named = files_of(self._specs())
+        named = raters.files_of(self._specs())
         return {where.removeprefix("raters."): file for where, file in named.items()}
 
-    def _specs(self) -> list[RaterSpec]:
-        return parse_raters({f"members.{key}": entry for key, entry in self.members.items()})
+    def _specs(self) -> list[raters.RaterSpec]:
+        return raters.parse_raters({f"members.{key}": one for key, one in self.members.items()})
 
 
 @dataclass
 class Panel:
-    """Several raters, one verdict.
+    """Several raters, one verdict without order.
 
     A member has one vote: the mean over its orders of 1 for the first story, 0 for the second and
     1/2 for a tie or an order it could not judge. A member that could judge no order is left out
-    of that pair and counted. The mean vote decides; where nobody could judge, the outcome is the
-    one that all members have, or else `unparsed`. `p_first` is the mean of the members'
-    probabilities, null where a member that voted gives none. The panel has no order of its own;
-    tokens, price and time are sums over members.
-
-    Attributes:
-        members: the raters, by their names in the config.
-        name: the rater's name.
+    of that pair and counted. Where nobody could judge, the outcome is the one that all members
+    have, or else `unparsed`. `p_first` is the mean over members, null where one that voted gives
+    none; tokens, cost and time are sums.
     """
 
     members: Mapping[str, Rater]
@@ -81,50 +59,47 @@ class Panel:
     kind: str = "panel"
 
     def __post_init__(self) -> None:
-        self.pairs = 0
         self.not_judged = dict.fromkeys(self.members, 0)
-
-    @property
-    def shard(self) -> int | None:
-        """The smallest of the members'."""
+        self._asks = [rater for rater in self.members.values() if isinstance(rater, Asks)]
         shards = [getattr(rater, "shard", None) for rater in self.members.values()]
-        return min((shard for shard in shards if shard is not None), default=None)
+        self.shard: int | None = min(filter(None, shards), default=None)
 
     def work_in(self, folder: Path) -> None:
         """Let members keep answers in one folder, so that the same question is asked once."""
-        for rater in self.members.values():
-            if isinstance(rater, Asks):
-                rater.work_in(folder)
+        for rater in self._asks:
+            rater.work_in(folder)
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """What the members that send requests would take."""
-        asking = [rater for rater in self.members.values() if isinstance(rater, Asks)]
-        return [estimate for rater in asking for estimate in rater.estimate(pairs)]
+        return [estimate for rater in self._asks for estimate in rater.estimate(pairs)]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Ask every member about every pair; one judgement each, without order."""
-        answers = [ask(rater, pairs) for rater in self.members.values()]
-        self.pairs += len(pairs)
+        answers = [raters.ask(rater, pairs) for rater in self.members.values()]
         return [[self._verdict(said)] for said in zip(*answers, strict=True)]
 
     def _verdict(self, said: Sequence[Sequence[Judgement]]) -> Judgement:
-        votes, probabilities = [], []
+        votes: list[float] = []
+        probabilities: list[float | None] = []
         for name, judgements in zip(self.members, said, strict=True):
             if any(one.prefers in _VOTES for one in judgements):
                 votes.append(fmean(_VOTES.get(one.prefers, 0.5) for one in judgements))
-                probabilities.append(_mean_probability(judgements))
+                # One order alone has a position bias.
+                probabilities.append(_mean([one.p_first for one in judgements]))
             else:
                 self.not_judged[name] += 1
         everything = [one for judgements in said for one in judgements]
-        bill = {key: _total(everything, key) for key in _BILL}
+        bill: dict[str, Any] = {}
+        for key in ("input_tokens", "output_tokens", "cost_usd", "seconds"):
+            known = [value for one in everything if (value := getattr(one, key)) is not None]
+            bill[key] = sum(known) if known else None
         if not votes:
             reasons = {one.prefers for one in everything}
             return Judgement(reasons.pop() if len(reasons) == 1 else "unparsed", **bill)
         # Rounded, since a mean of thirds may miss one half by the last bit.
         lead = round(fmean(votes) - 0.5, 9)
         prefers: Preference = "tie" if not lead else "first" if lead > 0 else "second"
-        known = [p for p in probabilities if p is not None]
-        return Judgement(prefers, fmean(known) if len(known) == len(votes) else None, **bill)
+        return Judgement(prefers, _mean(probabilities), **bill)
 
     def training_prompts(self) -> frozenset[str]:
         """`prompt_key` of every prompt that a member was trained on."""
@@ -133,22 +108,17 @@ class Panel:
     def notes(self) -> dict[str, Any]:
         """How many pairs each member could not judge, and what the members say of themselves."""
         members = {name: rater.notes() for name, rater in self.members.items()}
-        return {"pairs": self.pairs, "not_judged": self.not_judged, "members": members}
+        return {"not_judged": self.not_judged, "members": members}
 
 
-def _mean_probability(judgements: Sequence[Judgement]) -> float | None:
-    """Mean over orders; None where an order lacks one, as the other alone has a position bias."""
-    known = [one.p_first for one in judgements if one.p_first is not None]
-    return fmean(known) if len(known) == len(judgements) else None
-
-
-def _total(judgements: Sequence[Judgement], key: str) -> Any:
-    known = [value for one in judgements if (value := getattr(one, key)) is not None]
-    return sum(known) if known else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None where a value is missing."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Panel:
     """The kind `panel` of a config."""
     entries = build(PanelOptions, options, where).members
-    specs = parse_raters({f"{name}.{key}": entry for key, entry in entries.items()})
-    return Panel(dict(zip(entries, map(load_rater, specs), strict=True)), name)
+    specs = raters.parse_raters({f"{name}.{key}": entry for key, entry in entries.items()})
+    return Panel(dict(zip(entries, map(raters.load_rater, specs), strict=True)), name)

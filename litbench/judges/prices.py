@@ -1,9 +1,12 @@
-"""What tokens cost, from a table that users can edit."""
+"""What tokens cost, from a table that users can override."""
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from litbench.config import build, read_yaml
 from litbench.errors import ConfigError
@@ -12,89 +15,51 @@ from litbench.judges.store import Answer
 _PACKAGED = Path(__file__).with_name("prices.yaml")
 # As in gpt-4.1-2025-04-14, claude-3-7-sonnet-20250219 and claude-3-5-haiku-latest.
 _VERSION = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
-# Providers whose models run on this machine: nothing is paid for their tokens.
-_FREE = (
-    "hf",
-    "mockllm",
-    "none",
-    "sglang",
-    "vllm",
-    "vllm-completions",
-    "llama-cpp-python",
-    "ollama",
-)
+# Providers whose models run on this machine.
+_FREE = ("hf", "vllm", "sglang", "llama-cpp-python", "ollama")
+_Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
 class Price:
-    """Dollars for a million tokens.
+    """Dollars per million tokens.
 
     Attributes:
         input: tokens read.
         output: tokens written, hidden reasoning too.
-        cached: tokens read from the provider's prompt cache; as `input` when not given.
-        batch: share of the price to pay for calls in a batch; all of it when not given.
+        cached: tokens read from the provider's prompt cache; null for the price of `input`.
+        batch: share of the price to pay in a batch; null for all of it.
     """
 
-    input: float
-    output: float
-    cached: float | None = None
-    batch: float | None = None
+    input: _Dollars
+    output: _Dollars
+    cached: _Dollars | None = None
+    batch: _Dollars | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("input", "output", "cached", "batch"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise ConfigError(f"price: {name} is {value}: give a number from 0")
-
-    def of(
-        self,
-        input_tokens: int,
-        output_tokens: int,
-        cached_tokens: int = 0,
-        *,
-        batched: bool = False,
-    ) -> float:
-        """Dollars for one call."""
-        cached = self.input if self.cached is None else self.cached
-        dollars = (
-            (input_tokens - cached_tokens) * self.input
-            + cached_tokens * cached
-            + output_tokens * self.output
-        ) / 1e6
-        return dollars * self.batch if batched and self.batch is not None else dollars
+    def of(self, read: int, written: int, cached: int = 0, *, batched: bool = False) -> float:
+        """Dollars for one call; `cached` are those of the tokens read that came from a cache."""
+        cached_price = self.input if self.cached is None else self.cached
+        dollars = (read - cached) * self.input + cached * cached_price + written * self.output
+        return dollars / 1e6 * (self.batch if batched and self.batch is not None else 1.0)
 
     def of_answer(self, answer: Answer) -> float | None:
         """Dollars for an answer; None where the provider did not count its tokens."""
-        if answer.input_tokens is None or answer.output_tokens is None:
+        read, written = answer.input_tokens, answer.output_tokens
+        if read is None or written is None:
             return None
-        return self.of(
-            answer.input_tokens,
-            answer.output_tokens,
-            answer.cached_tokens or 0,
-            batched=answer.batched,
-        )
+        return self.of(read, written, answer.cached_tokens or 0, batched=answer.batched)
 
 
 def dollars_of(answers: Iterable[Answer], price: Price | None) -> float | None:
-    """Dollars for all answers, to the millionth; None where that of one cannot be told."""
+    """Dollars for all answers, to the millionth; None where one has no known price."""
     costs = [None if price is None else price.of_answer(answer) for answer in answers]
     return None if None in costs else round(sum(cost or 0 for cost in costs), 6)
 
 
 def load_prices(path: Path | None = None) -> dict[str, Price]:
-    """Read the table that comes with LitBench, and over it the user's own.
-
-    Args:
-        path: YAML file of model -> `{input, output, cached, batch}`; null for none of one's own.
-
-    Raises:
-        ConfigError: it cannot be read, or an entry is no price.
-    """
+    """Read the packaged table, and over it the user's own: model -> `{input, output, ...}`."""
     prices: dict[str, Price] = {}
-    for file in (_PACKAGED, path):
-        if file is None:
-            continue
+    for file in [_PACKAGED] if path is None else [_PACKAGED, path]:
         for model, entry in read_yaml(file).items():
             if not isinstance(entry, Mapping):
                 raise ConfigError(f"{file}: {model}: give {{input: ..., output: ...}} in dollars")
@@ -103,11 +68,7 @@ def load_prices(path: Path | None = None) -> dict[str, Price]:
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
-    """A model's price: by its name, or by its name without the version's date.
-
-    Models on this machine cost nothing. None where no price is known: never that of a model with a
-    name like it.
-    """
+    """A model's price, by its name or by its name without the version's date; None if unknown."""
     for name in (model, _VERSION.sub("", model)):
         if name in prices:
             return prices[name]

@@ -1,9 +1,8 @@
-"""Judges whose ratings were recorded: verdicts without asking anyone.
+"""Recorded judges: preferences from published ratings, without asking anyone.
 
-Where the ratings of two stories are known, the higher one is the preference; equal ones are a tie.
+The story with the higher rating is preferred; equal ratings are a tie.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,36 +10,11 @@ from typing import Any
 
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.raters import BlindPair, Judgement, Preference, RaterSpec
+from litbench.raters import BlindPair, Judgement, Preference, RaterSpec, Untrained
 from litbench.sources.ratings import RATINGS, ROUNDING, story_digest
 from litbench.tables import read_table
 
 KIND = "recorded"
-
-
-@dataclass(frozen=True)
-class RecordedRating:
-    """A story's rating, NaN where the answer could not be read, and what the judge wrote."""
-
-    rating: float
-    explanation: str | None
-
-
-def prefer(first: float | None, second: float | None) -> Preference:
-    """Which of two ratings is higher.
-
-    Args:
-        first: rating of the first story, NaN where an answer could not be read, None where there
-            is none.
-        second: of the second story.
-    """
-    if first is None or second is None:
-        return "error"
-    if math.isnan(first) or math.isnan(second):
-        return "unparsed"
-    if abs(first - second) <= ROUNDING:
-        return "tie"
-    return "first" if first > second else "second"
 
 
 @dataclass
@@ -57,41 +31,32 @@ class RecordedOptions:
 
 
 @dataclass
-class RecordedRater:
+class RecordedRater(Untrained):
     """A recorded judge as a rater like any other.
 
     Attributes:
-        by_text: ratings by `story_digest`.
-        by_id: ratings by story_id, for stories whose text is not published.
+        by_text: rows of the ratings table by `story_digest`.
+        by_id: rows by story_id, for stories whose text is not published.
     """
 
     name: str
-    by_text: Mapping[str, RecordedRating]
-    by_id: Mapping[str, RecordedRating]
+    by_text: Mapping[str, Mapping[str, Any]]
+    by_id: Mapping[str, Mapping[str, Any]]
     kind: str = KIND
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "RecordedRater":
-        """The kind `recorded`; see RecordedOptions.
-
-        Raises:
-            ConfigError: the file has no such judge.
-        """
+        """The kind `recorded`; see RecordedOptions."""
         given = build(RecordedOptions, options, where)
         judge = given.judge or name
-        judges = recorded_judges(given.path)
-        if judge not in judges:
+        rows = _recorded(given.path)
+        if judge not in (judges := list(dict.fromkeys(row["rater"] for row in rows))):
             raise ConfigError(
                 f"{where}: {given.path} has no judge '{judge}': {nearest(judge, judges)}"
             )
-        by_text, by_id = {}, {}
-        for row in read_table(given.path, RATINGS).to_pylist():
-            if row["rater_kind"] == KIND and row["rater"] == judge:
-                rating = math.nan if row["rating"] is None else row["rating"]
-                by_id[row["story_id"]] = RecordedRating(rating, row["explanation"])
-                if row["story_digest"]:
-                    by_text[row["story_digest"]] = by_id[row["story_id"]]
-        return cls(name, by_text, by_id)
+        rows = [row for row in rows if row["rater"] == judge]
+        by_text = {row["story_digest"]: row for row in rows if row["story_digest"]}
+        return cls(name, by_text, {row["story_id"]: row for row in rows})
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Compare the ratings of both stories; a story it never rated is an error."""
@@ -103,54 +68,40 @@ class RecordedRater:
         """Compare the ratings of both stories; one without text is known by its id.
 
         The explanation is what the judge wrote about both stories, null where one of them has none.
-
-        Args:
-            pairs: the pairs.
-            ids: story_id of the first and the second story of each.
         """
         judged = []
         for pair, names in zip(pairs, ids, strict=True):
-            found = [
+            rows = [
                 self.by_text.get(story_digest(pair.prompt, text)) if text else self.by_id.get(name)
                 for text, name in zip((pair.first, pair.second), names, strict=True)
             ]
-            first, second = (None if one is None else one.rating for one in found)
-            told = [one.explanation for one in found if one is not None and one.explanation]
-            judged.append(
-                [
-                    Judgement(
-                        prefer(first, second),
-                        reward_first=_or_none(first),
-                        reward_second=_or_none(second),
-                        explanation="\n\n".join(told) if len(told) == 2 else None,
-                    )
-                ]
-            )
+            first, second = (None if row is None else row["rating"] for row in rows)
+            told = [row["explanation"] for row in rows if row is not None and row["explanation"]]
+            prefers: Preference
+            if None in rows:
+                prefers = "error"
+            elif first is None or second is None:
+                prefers = "unparsed"
+            elif abs(first - second) <= ROUNDING:
+                prefers = "tie"
+            else:
+                prefers = "first" if first > second else "second"
+            explanation = "\n\n".join(told) if len(told) == 2 else None
+            rewards = {"reward_first": first, "reward_second": second}
+            judged.append([Judgement(prefers, **rewards, explanation=explanation)])
         return judged
-
-    def training_prompts(self) -> frozenset[str]:
-        """No prompts: what the judge was trained on is not known."""
-        return frozenset()
 
     def notes(self) -> dict[str, Any]:
         """How many stories it rated."""
-        unread = sum(math.isnan(one.rating) for one in self.by_id.values())
+        unread = sum(row["rating"] is None for row in self.by_id.values())
         return {"stories": len(self.by_id), "without_rating": unread}
-
-
-def recorded_judges(ratings: Path) -> list[str]:
-    """Names of the recorded judges of a file of ratings, in its order."""
-    rows = read_table(ratings, RATINGS).select(["rater", "rater_kind"]).to_pylist()
-    return list(dict.fromkeys(row["rater"] for row in rows if row["rater_kind"] == KIND))
 
 
 def recorded_specs(ratings: Path) -> list[RaterSpec]:
     """A config's entry for every recorded judge of a file of ratings, under its own name."""
-    return [
-        RaterSpec(name, KIND, {"path": str(ratings), "judge": name})
-        for name in recorded_judges(ratings)
-    ]
+    judges = dict.fromkeys(row["rater"] for row in _recorded(ratings))
+    return [RaterSpec(name, KIND, {"path": str(ratings), "judge": name}) for name in judges]
 
 
-def _or_none(rating: float | None) -> float | None:
-    return None if rating is None or math.isnan(rating) else rating
+def _recorded(ratings: Path) -> list[dict[str, Any]]:
+    return [row for row in read_table(ratings, RATINGS).to_pylist() if row["rater_kind"] == KIND]

@@ -1,12 +1,13 @@
 """`inspect eval litbench/preference -T pairs=FILE --model NAME`: judges as a task of inspect-ai.
 
-For users of inspect-ai: its own retries, logs and viewer around our templates and verdict parser.
-The kind `judge` of eval/benchmark.py also stores every answer and limits the cost.
+inspect-ai's own retries, logs and viewer around our templates and verdict parser. The kind `judge`
+of eval/benchmark.py also stores every answer and limits the cost.
 """
 
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, accuracy, scorer, stderr
@@ -42,23 +43,21 @@ def preference(
         pairs: a pairs table.
         template: a template family or file.
         answer: the answer form, for a family; explanation when null.
-        split: only pairs of this split; null for all.
+        split: only pairs of this split.
     """
     table = read_table(Path(pairs), PAIRS)
-    rows = table.to_pylist()
+    if split is not None:
+        table = table.filter(pc.field("split") == split)
     loaded = load_template(template, answer)  # type: ignore[arg-type]
     samples = []
-    for row, pair, is_first in zip(rows, *blind(table), strict=True):
-        if split in (None, row["split"]):
-            for number, stories in enumerate(
-                [(pair.first, pair.second), (pair.second, pair.first)]
-            ):
-                samples.append(
-                    Sample(
-                        id=f"{row['pair_id']}-{number + 1}",
-                        input=loaded.render(pair.prompt, *stories),
-                        target="A" if is_first == (number == 0) else "B",
-                        metadata={"prompt_id": row["prompt_id"]},
-                    )
+    for row, pair, is_first in zip(table.to_pylist(), *blind(table), strict=True):
+        for swapped, stories in enumerate([(pair.first, pair.second), (pair.second, pair.first)]):
+            samples.append(
+                Sample(
+                    id=f"{row['pair_id']}-{swapped + 1}",
+                    input=loaded.render(pair.prompt, *stories),
+                    target="B" if is_first == swapped else "A",
+                    metadata={"prompt_id": row["prompt_id"]},
                 )
+            )
     return Task(dataset=MemoryDataset(samples), solver=generate(), scorer=verdict(loaded.answer))

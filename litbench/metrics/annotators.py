@@ -2,17 +2,11 @@
 
 A judge that agrees with people on 60 % of the pairs may be poor, or as good as any one annotator.
 So each annotator is left out in turn; the mean of the others is the label, and the annotator and
-every rater are compared with it on the same pairs.
-
-The pairs are all pairs within a prompt, and ties and least gaps are those of the others' means.
-Pairs selected by the mean of all annotators would flatter the one: three annotators who rate at
-random, 1 to 5, each agree with the mean of the other two on 78 % of the pairs that are a whole
-point apart (tests/test_annotators.py).
+every rater are compared with it on all pairs within a prompt. Pairs selected by the mean of all
+annotators would flatter the one (docs/statistics.md).
 """
 
-import itertools
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,13 +25,7 @@ ONE_ANNOTATOR = "one annotator"
 
 @dataclass(frozen=True)
 class RaterAgreement:
-    """A rater against the labels that one annotator is compared with.
-
-    Attributes:
-        rater: name.
-        agreement: over the comparisons of one annotator, each with its leave-one-out label.
-        comparison: with one annotator, comparison by comparison.
-    """
+    """A rater against the labels that one annotator is compared with, comparison by comparison."""
 
     rater: str
     agreement: Interval
@@ -81,17 +69,10 @@ class AnnotatorAgreement:
 
 
 def krippendorff_alpha(ratings: Sequence[Sequence[float]]) -> float:
-    """Agreement of ratings beyond chance: 1 - observed / expected squared difference.
+    """Agreement of each story's ratings beyond chance: 1 - observed / expected squared difference.
 
-    Krippendorff (2011, Computing Krippendorff's alpha-reliability) with the interval metric, for
-    any number of ratings per story.
-
-    Args:
-        ratings: the ratings of each story; a story with fewer than two says nothing.
-
-    Returns:
-        1 for full agreement, 0 for none beyond chance, less where ratings of one story differ more
-        than those of any two; NaN where no story has two ratings, or all are equal.
+    Krippendorff (2011, Computing Krippendorff's alpha-reliability) with the interval metric. NaN
+    where no story has two ratings, or all ratings are equal.
     """
     units = [np.asarray(unit, dtype=float) for unit in ratings if len(unit) > 1]
     if not units:
@@ -134,20 +115,19 @@ def annotator_agreement(
         np.array([[ratings[name].get(story, math.nan) for name in names] for story in stories])
         for stories in (first, second)
     )
-    own = _sign(one - other)
-    gap = np.stack(
-        [_mean_of_others(one, k) - _mean_of_others(other, k) for k in range(len(names))], axis=1
-    )
+    own, gap = _sign(one - other), _mean_of_others(one) - _mean_of_others(other)
     possible = np.isfinite(own) & np.isfinite(gap)
     far = np.where(possible, np.abs(gap), 0.0) >= max(min_gap - _ROUNDING, 2 * _ROUNDING)
     valid = possible & far
     if not valid.any():
         return None
     label = _sign(gap)
-    credit = _same(own, label)
+    # 1 for the same preference, 0 for the opposite one, 1/2 for a tie.
+    credit = (1 + own * label) / 2
     prompts = np.broadcast_to(clusters[:, None], valid.shape)[valid]
     values = {
-        name: _same(2 * towards[:, None] - 1, label)[valid] for name, towards in credits.items()
+        name: ((1 + (2 * towards[:, None] - 1) * label) / 2)[valid]
+        for name, towards in credits.items()
     }
     comparisons = compare_all({ONE_ANNOTATOR: credit[valid], **values}, ONE_ANNOTATOR, prompts)
     raters = [
@@ -159,10 +139,8 @@ def annotator_agreement(
         for k, name in enumerate(names)
         if not slots and (use := valid[:, k]).any()
     }
-    by_story: dict[str, list[float]] = defaultdict(list)
-    for of_annotator in ratings.values():
-        for story, rating in of_annotator.items():
-            by_story[story].append(rating)
+    rated = dict.fromkeys(story for of in ratings.values() for story in of)
+    by_story = [[of[story] for of in ratings.values() if story in of] for story in rated]
     return AnnotatorAgreement(
         annotators=len(names),
         slots=slots,
@@ -171,7 +149,7 @@ def annotator_agreement(
         one_annotator=jackknife_interval(credit[valid], prompts),
         left_out=int((possible & ~valid).sum()),
         two_annotators=_two_annotators(own, clusters),
-        alpha=krippendorff_alpha(list(by_story.values())),
+        alpha=krippendorff_alpha(by_story),
         by_annotator=by_annotator,
         raters=sorted(raters, key=lambda row: (-row.agreement.mean, row.rater)),
     )
@@ -183,31 +161,23 @@ def _sign(difference: np.ndarray) -> np.ndarray:
     return signs
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Credit of two preferences from -1 to 1: 1 the same, 0 opposite, 1/2 where either is 0."""
-    credit: np.ndarray = (1 + one * other) / 2
-    return credit
-
-
-def _mean_of_others(ratings: np.ndarray, annotator: int) -> np.ndarray:
-    """Mean of everyone else's rating, NaN where nobody else rated; shape (n,)."""
-    others = np.delete(ratings, annotator, axis=1)
-    known = np.isfinite(others)
-    count = known.sum(1)
-    total = np.where(known, others, 0.0).sum(1)
+def _mean_of_others(ratings: np.ndarray) -> np.ndarray:
+    """Mean of everyone else's rating, NaN where nobody else rated; shape of `ratings`."""
+    known = np.isfinite(ratings)
+    count = known.sum(1, keepdims=True) - known
+    values = np.where(known, ratings, 0.0)
+    total = values.sum(1, keepdims=True) - values
     mean: np.ndarray = np.where(count > 0, total / np.maximum(count, 1), math.nan)
     return mean
 
 
 def _two_annotators(own: np.ndarray, clusters: np.ndarray) -> Interval:
     """How often two annotators prefer the same story; per pair the mean over all twos."""
-    total, count = np.zeros(len(own)), np.zeros(len(own))
-    for one, other in itertools.combinations(range(own.shape[1]), 2):
-        credit = _same(own[:, one], own[:, other])
-        count += np.isfinite(credit)
-        total += np.nan_to_num(credit)
-    known = count > 0
-    return jackknife_interval(total[known] / count[known], clusters[known])
+    several = np.isfinite(own).sum(1) > 1
+    signs, count = np.nan_to_num(own[several]), np.isfinite(own[several]).sum(1)
+    # The products of all twos add up to half of this.
+    products = signs.sum(1) ** 2 - np.square(signs).sum(1)
+    return jackknife_interval((1 + products / (count * (count - 1))) / 2, clusters[several])
 
 
 def annotators_json(found: AnnotatorAgreement) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Comparisons of raters: paired on the same pairs, against a reference named beforehand."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,14 +43,7 @@ class Comparison:
 
 
 def difference_interval(estimate: ClusteredMean) -> tuple[Interval, float]:
-    """The t interval of a difference, within -1 and 1, and its two-sided p value.
-
-    Args:
-        estimate: a difference of shares.
-
-    Returns:
-        NaN bounds and p where the estimate has no standard error.
-    """
+    """The t interval of a difference, within -1 and 1, and its p value; NaN without an error."""
     from scipy import stats  # noqa: PLC0415
 
     mean, error = estimate.mean, estimate.error
@@ -66,18 +60,12 @@ def difference_interval(estimate: ClusteredMean) -> tuple[Interval, float]:
 def paired_difference(
     credit: np.ndarray, reference: np.ndarray, clusters: Sequence[Any] | np.ndarray
 ) -> tuple[Interval, float]:
-    """Mean paired difference with a cluster-jackknife t interval and its p value.
-
-    The p value is the interval's: one minus the highest level at which it leaves out zero.
+    """Mean paired difference with a cluster-jackknife t interval and its two-sided p value.
 
     Args:
         credit: per-pair credit of the rater, 0 to 1; shape (n,).
         reference: per-pair credit of the reference; shape (n,).
         clusters: prompt of each pair; shape (n,).
-
-    Returns:
-        The interval, within -1 and 1, and the two-sided p value; NaN bounds and p with fewer
-        than two prompts.
     """
     return difference_interval(clustered_mean(credit - reference, clusters))
 
@@ -108,7 +96,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_all(
-    credits: dict[str, np.ndarray], reference: str, clusters: Sequence[Any] | np.ndarray
+    credits: Mapping[str, np.ndarray], reference: str, clusters: Sequence[Any] | np.ndarray
 ) -> list[Comparison]:
     """Compare every rater with the reference, Holm-corrected together.
 
@@ -117,12 +105,26 @@ def compare_all(
         reference: a key of `credits`.
         clusters: prompt of each pair; shape (n,).
     """
-    names = [name for name in credits if name != reference]
-    results = [paired_difference(credits[n], credits[reference], clusters) for n in names]
+    return _compare(credits, [(name, reference) for name in credits if name != reference], clusters)
+
+
+def compare_pairs(
+    credits: Mapping[str, np.ndarray], clusters: Sequence[Any] | np.ndarray
+) -> list[Comparison]:
+    """Compare every rater with every later one, Holm-corrected together; see `compare_all`."""
+    return _compare(credits, list(itertools.combinations(credits, 2)), clusters)
+
+
+def _compare(
+    credits: Mapping[str, np.ndarray],
+    pairs: Sequence[tuple[str, str]],
+    clusters: Sequence[Any] | np.ndarray,
+) -> list[Comparison]:
+    results = [paired_difference(credits[one], credits[other], clusters) for one, other in pairs]
     adjusted = holm([p for _, p in results])
     return [
-        Comparison(name, reference, interval, p, p_holm)
-        for name, (interval, p), p_holm in zip(names, results, adjusted, strict=True)
+        Comparison(one, other, interval, p, p_holm)
+        for (one, other), (interval, p), p_holm in zip(pairs, results, adjusted, strict=True)
     ]
 
 
@@ -136,9 +138,9 @@ class Change:
         reference: name of the evaluation it is compared with.
         before: agreement in the reference.
         after: agreement in the evaluation.
-        difference: `after` minus `before`, paired, with its interval.
+        difference: `after` minus `before`, paired.
         p_value: two-sided, of no difference.
-        p_holm: the same after Holm's correction for all changes computed together.
+        p_holm: after Holm's correction for all changes computed together.
     """
 
     rater: str
@@ -163,22 +165,17 @@ def compare_evaluations(
     """
     reference, *others = credits
     found = [
-        (rater, other, *paired_difference(credits[other][rater], before, clusters))
+        (rater, other, paired_difference(credits[other][rater], before, clusters))
         for rater, before in credits[reference].items()
         for other in others
         if rater in credits[other]
     ]
-    adjusted = holm([p_value for *_, p_value in found])
-    return [
-        Change(
-            rater,
-            other,
-            reference,
-            jackknife_interval(credits[reference][rater], clusters),
-            jackknife_interval(credits[other][rater], clusters),
-            difference,
-            p_value,
-            p_holm,
+    changes = []
+    for (rater, other, result), p_holm in zip(
+        found, holm([p for _, _, (_, p) in found]), strict=True
+    ):
+        before, after = (
+            jackknife_interval(credits[name][rater], clusters) for name in (reference, other)
         )
-        for (rater, other, difference, p_value), p_holm in zip(found, adjusted, strict=True)
-    ]
+        changes.append(Change(rater, other, reference, before, after, *result, p_holm))
+    return changes

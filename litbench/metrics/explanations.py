@@ -5,9 +5,8 @@ tie 1/2. For every rater and every feature of the text (`litbench.metrics.explan
 is the rate of the feature, the agreement with it and without it, and the difference (paper, 5.2,
 A.6 and Figure 8).
 
-A difference is no effect. Nobody assigned the features: a judge speaks of the plot where there is
-a plot to speak of, and pairs whose plots differ may be the easy ones. What it tells is which
-explanations to trust more, not what to ask a judge to write about.
+A difference is no effect: nobody assigned the features, and a judge may speak of the plot where the
+plots differ and the choice is easy.
 """
 
 import math
@@ -70,9 +69,6 @@ def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanati
     Args:
         sources: verdicts by the schema VERDICTS, and the pairs they are about by the schema PAIRS;
             verdicts on other pairs are left out. Raters of one name are one rater.
-
-    Raises:
-        DataError: no verdict on these pairs has an explanation.
     """
     rows: list[dict[str, Any]] = []
     clusters: list[str] = []
@@ -108,27 +104,18 @@ def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanati
 
 
 def stratified_difference(
-    credit: np.ndarray,
-    present: np.ndarray,
-    strata: Sequence[Any] | np.ndarray,
-    clusters: Sequence[Any] | np.ndarray,
+    credit: np.ndarray, present: np.ndarray, strata: np.ndarray, clusters: np.ndarray
 ) -> ClusteredMean:
     """Agreement with a feature minus agreement without it, within strata.
 
-    The differences of the strata are averaged with weights n1 n0 / (n1 + n0) (Cochran, 1954; the
-    weights of Mantel and Haenszel for a difference of shares), so that a stratum in which the
-    feature is always or never there has no say, and a rater that is better than the others and
-    has the feature more often makes no difference by that. The standard error is the
-    delete-one-prompt jackknife (CV3, see `litbench.metrics.intervals.clustered_mean`): everything,
-    weights included, is computed anew without each prompt in turn.
+    The differences of the strata are averaged with weights n1 n0 / (n1 + n0) (Cochran, 1954), so
+    that a rater that is better than the others and has the feature more often makes no difference
+    by that. The standard error is the delete-one-prompt jackknife (CV3) of all of it. Degrees of
+    freedom go by the effective number of prompts of the rarer side.
 
-    Degrees of freedom go by the effective number of prompts of the rarer side, since a mean over
-    five verdicts is as uncertain as their five prompts allow, whatever stands on the other side.
-
-    Where all verdicts of a side are right, or all wrong, their variance of zero says nothing. In
-    its place stands that of the side's prompts with one right and one wrong added (Agresti and
-    Caffo, 2000); without it, 95 % intervals of a feature in 3 % of the verdicts of a rater that is
-    then right nine times in ten covered 74 %.
+    Where all verdicts of a side are right, or all wrong, their variance is taken from the side's
+    prompts with one right and one wrong added (Agresti and Caffo, 2000); docs/statistics.md has
+    the coverage with it and without it.
 
     Args:
         credit: 0 to 1 per verdict; shape (n,).
@@ -140,47 +127,39 @@ def stratified_difference(
         The difference; NaN where no stratum has both kinds of verdicts, and an error of NaN where
         that happens once one prompt is left out.
     """
-    _, stratum = np.unique(np.asarray(strata), return_inverse=True)
-    _, cluster = np.unique(np.asarray(clusters), return_inverse=True)
+    _, stratum = np.unique(strata, return_inverse=True)
+    _, cluster = np.unique(clusters, return_inverse=True)
     shape = (int(cluster.max()) + 1, int(stratum.max()) + 1)
-    cell = cluster * shape[1] + stratum
-
-    def total(weights: np.ndarray) -> np.ndarray:
-        sums: np.ndarray = np.bincount(cell, weights=weights, minlength=shape[0] * shape[1])
-        return sums.reshape(shape)
-
     has = np.asarray(present, dtype=float)
-    counts = (total(has), total(1 - has), total(has * credit), total((1 - has) * credit))
+    # Per prompt and stratum: verdicts with the feature and without it, and their credit.
+    counts = np.zeros((4, *shape))
+    for total, weights in zip(
+        counts, (has, 1 - has, has * credit, (1 - has) * credit), strict=True
+    ):
+        np.add.at(total, (cluster, stratum), weights)
 
     def difference(n1: np.ndarray, n0: np.ndarray, s1: np.ndarray, s0: np.ndarray) -> np.ndarray:
-        both = (n1 > 0) & (n0 > 0)
-        one, none = np.where(both, n1, 1.0), np.where(both, n0, 1.0)
-        weight = np.where(both, one * none / (one + none), 0.0)
-        within = np.where(both, s1 / one - s0 / none, 0.0)
-        known = weight.sum(axis=-1)
-        mean: np.ndarray = np.divide(
-            (weight * within).sum(axis=-1), known, out=np.full_like(known, np.nan), where=known > 0
-        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            within = np.where((n1 > 0) & (n0 > 0), s1 / n1 - s0 / n0, 0.0)
+            weight = np.nan_to_num(n1 * n0 / (n1 + n0))
+            mean: np.ndarray = (weight * within).sum(axis=-1) / weight.sum(axis=-1)
         return mean
 
-    sums = [part.sum(axis=0) for part in counts]
-    mean = float(difference(*(part[None] for part in sums))[0])
+    sums = counts.sum(axis=1)
+    mean = float(difference(*sums))
     varied = (sums[0] > 0) & (sums[1] > 0)
-    sizes = [part[:, varied].sum(axis=1) for part in counts[:2]]
+    sizes = counts[:2, :, varied].sum(axis=2)
     effective = min(effective_clusters(size) for size in sizes)
-    n = int(sum(size.sum() for size in sizes))
-    count = int(np.count_nonzero(sizes[0] + sizes[1]))
+    n, count = int(sizes.sum()), int(np.count_nonzero(sizes.sum(axis=0)))
     if math.isnan(mean) or count < 2:
         return ClusteredMean(mean, math.nan, n, count, effective)
-    without = difference(*(whole - part for whole, part in zip(sums, counts, strict=True)))
     # Prompts outside all strata that vary change nothing and are not counted.
+    without = difference(*(sums[:, None] - counts))
     variance = (count - 1) / count * float(np.sum((without - mean) ** 2))
     for size, right in zip(sizes, sums[2:], strict=True):
-        share = float(right[varied].sum() / size.sum())
-        if share in (0.0, 1.0):
-            worth = effective_clusters(size)
-            share = 1 / (worth + 2)
-            variance += share * (1 - share) / (worth + 2)
+        if float(right[varied].sum() / size.sum()) in (0.0, 1.0):
+            worth = effective_clusters(size) + 2
+            variance += 1 / worth * (1 - 1 / worth) / worth
     # What rounding leaves of a variance of zero.
     error = 0.0 if variance <= 1e-24 else math.sqrt(variance)
     return ClusteredMean(mean, error, n, count, effective)
@@ -221,15 +200,7 @@ class FeatureDifference:
 
 @dataclass(frozen=True)
 class RaterFacts:
-    """A rater's explanations as a whole.
-
-    Attributes:
-        rater: name.
-        agreement: agreement of the verdicts with an explanation.
-        words: mean length of an explanation, in words.
-        not_judged: verdicts that are no judgement, left out.
-        unexplained: judgements without an explanation, left out.
-    """
+    """A rater's explanations as a whole; `words` is the mean length of an explanation."""
 
     rater: str
     agreement: Interval
@@ -240,13 +211,7 @@ class RaterFacts:
 
 @dataclass(frozen=True)
 class ExplanationStudy:
-    """The figures.
-
-    Attributes:
-        raters: in the order of the verdicts.
-        overall: every feature of FEATURES over all raters.
-        by_rater: the same for each rater.
-    """
+    """Raters in the order of the verdicts, and every feature over all raters and for each."""
 
     raters: list[RaterFacts]
     overall: list[FeatureDifference]
@@ -256,10 +221,6 @@ class ExplanationStudy:
 def _differences(of: str, found: Explanations, rows: np.ndarray) -> list[FeatureDifference]:
     """All features; `p_holm` is the p value as it is."""
     credit, clusters, raters = found.credit[rows], found.clusters[rows], found.raters[rows]
-
-    def agreement(some: np.ndarray) -> Interval | None:
-        return jackknife_interval(credit[some], clusters[some]) if some.any() else None
-
     differences = []
     for (name, words), present in zip(FEATURES.items(), found.present[rows].T, strict=True):
         difference, p_value = None, math.nan
@@ -267,17 +228,13 @@ def _differences(of: str, found: Explanations, rows: np.ndarray) -> list[Feature
             estimate = stratified_difference(credit, present, raters, clusters)
             if math.isfinite(estimate.error):
                 difference, p_value = difference_interval(estimate)
+        rate = jackknife_interval(present.astype(float), clusters)
+        having, lacking = (
+            jackknife_interval(credit[some], clusters[some]) if some.any() else None
+            for some in (present, ~present)
+        )
         differences.append(
-            FeatureDifference(
-                of=of,
-                feature=name,
-                group=words.group,
-                rate=jackknife_interval(present.astype(float), clusters),
-                agreement_present=agreement(present),
-                agreement_absent=agreement(~present),
-                difference=difference,
-                p_holm=p_value,
-            )
+            FeatureDifference(of, name, words.group, rate, having, lacking, difference, p_value)
         )
     return differences
 
@@ -290,25 +247,16 @@ def _corrected(differences: Sequence[FeatureDifference]) -> list[FeatureDifferen
 def explanation_study(found: Explanations) -> ExplanationStudy:
     """Compute the rate of every feature and the difference in agreement that goes with it."""
     # Numbers are sorted and compared many times faster than names.
-    coded = replace(
-        found,
-        raters=np.unique(found.raters, return_inverse=True)[1],
-        clusters=np.unique(found.clusters, return_inverse=True)[1],
-    )
+    codes = [np.unique(of, return_inverse=True)[1] for of in (found.raters, found.clusters)]
+    coded = replace(found, raters=codes[0], clusters=codes[1])
     texts = pa.array([row["explanation"] for row in found.rows], pa.large_string())
     n_words = count_words(texts).to_numpy(zero_copy_only=False)
     raters, separate = [], []
     for name in dict.fromkeys(found.raters.tolist()):
         own = np.flatnonzero(found.raters == name)
-        raters.append(
-            RaterFacts(
-                rater=name,
-                agreement=jackknife_interval(found.credit[own], found.clusters[own]),
-                words=float(np.mean(n_words[own])),
-                not_judged=found.not_judged[name],
-                unexplained=found.unexplained[name],
-            )
-        )
+        agreement = jackknife_interval(found.credit[own], found.clusters[own])
+        left_out = found.not_judged[name], found.unexplained[name]
+        raters.append(RaterFacts(name, agreement, float(np.mean(n_words[own])), *left_out))
         separate += _differences(name, coded, own)
     by_rater: dict[str, list[FeatureDifference]] = {}
     for one in _corrected(separate):
@@ -328,18 +276,18 @@ def explanation_rows(study: ExplanationStudy) -> list[dict[str, Any]]:
 
 def explanations_text(study: ExplanationStudy) -> str:
     """The differences over all raters for a terminal, the largest first."""
-    first = study.overall[0].rate
     rows = [["feature", "rate", "agreement with", "without", "difference", "p (Holm)"]]
     for one in sorted(
         study.overall, key=lambda one: -abs(one.difference.mean) if one.difference else 1.0
     ):
-        shares = (one.agreement_present, one.agreement_absent)
         told = ["cannot be told", ""]
         if one.difference is not None:
             d = one.difference
             told = [f"{d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}]", f"{one.p_holm:.3f}"]
+        shares = (one.agreement_present, one.agreement_absent)
         agreements = ["-" if value is None else f"{value.mean:.3f}" for value in shares]
         rows.append([one.feature, f"{one.rate.mean:.3f}", *agreements, *told])
+    first = study.overall[0].rate
     return (
         f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "
         f"{len(study.raters)} raters; differences are within raters, 95 % intervals by prompt\n"

@@ -1,8 +1,8 @@
 """Confidence intervals for means over pairs, clustered by prompt.
 
 Pairs of one prompt share stories, so they are not independent: a prompt is the unit that is
-drawn. `jackknife_interval` is what LitBench reports; `benchmarks/intervals.py` measures the
-coverage of the methods here at the cluster sizes of real sets, and is why (docs/statistics.md).
+drawn. `jackknife_interval` is what LitBench reports; `benchmarks/intervals.py` measures its
+coverage beside other methods (docs/statistics.md).
 """
 
 import math
@@ -81,13 +81,6 @@ def effective_clusters(sizes: np.ndarray) -> float:
     return total**2 / float(np.sum(np.square(sizes, dtype=float))) if total else 0.0
 
 
-def _cluster_sums(
-    values: np.ndarray, clusters: Sequence[Any] | np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    _, place = np.unique(np.asarray(clusters), return_inverse=True)
-    return np.bincount(place, weights=values), np.bincount(place).astype(float)
-
-
 def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> ClusteredMean:
     """Mean over pairs with its cluster-jackknife standard error.
 
@@ -102,7 +95,8 @@ def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> 
     n = len(values)
     if n == 0:
         return ClusteredMean(math.nan, math.nan, 0, 0, 0.0)
-    sums, sizes = _cluster_sums(values, clusters)
+    _, place = np.unique(np.asarray(clusters), return_inverse=True)
+    sums, sizes = np.bincount(place, weights=values), np.bincount(place).astype(float)
     count, effective = len(sizes), effective_clusters(sizes)
     mean = float(sums.sum() / n)
     if count < 2:
@@ -162,67 +156,6 @@ def jackknife_interval(
     half = stats.t.ppf((1 + level) / 2, estimate.freedom) * estimate.error / (mean * (1 - mean))
     low, high = special.expit(special.logit(mean) + np.array([-half, half]))
     return estimate.interval(float(low), float(high))
-
-
-def bootstrap_interval(
-    values: np.ndarray,
-    clusters: Sequence[Any] | np.ndarray,
-    draws: int = 1_000,
-    seed: int = 0,
-    level: float = LEVEL,
-) -> Interval:
-    """Percentile bootstrap over prompts: what many papers report; kept for comparison.
-
-    Args:
-        values: one number per pair; shape (n,).
-        clusters: the prompt of each pair; shape (n,).
-        draws: resamples.
-        seed: seeds them.
-        level: confidence level.
-    """
-    sums, sizes = _cluster_sums(values, clusters)
-    picks = np.random.default_rng(seed).integers(len(sums), size=(draws, len(sums)))
-    means = sums[picks].sum(1) / sizes[picks].sum(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    mean = float(sums.sum() / sizes.sum())
-    effective = effective_clusters(sizes)
-    return Interval(mean, float(low), float(high), len(values), len(sums), effective)
-
-
-def wild_bootstrap_interval(
-    values: np.ndarray,
-    clusters: Sequence[Any] | np.ndarray,
-    draws: int = 999,
-    seed: int = 0,
-    level: float = LEVEL,
-) -> Interval:
-    """Wild cluster bootstrap-t with Rademacher weights (Cameron, Gelbach and Miller, 2008).
-
-    Residual sums of whole prompts change sign together; the quantiles of the resulting t
-    statistics replace those of Student's distribution. Kept for comparison.
-
-    Args:
-        values: one number per pair; shape (n,).
-        clusters: the prompt of each pair, two prompts or more; shape (n,).
-        draws: resamples.
-        seed: seeds them.
-        level: confidence level.
-    """
-    sums, sizes = _cluster_sums(values, clusters)
-    n, count = float(sizes.sum()), len(sizes)
-    mean = float(sums.sum() / n)
-    residual = sums - mean * sizes
-    scale = math.sqrt(count / (count - 1)) / n
-    error = scale * math.sqrt(float(np.sum(residual**2)))
-    signs = np.random.default_rng(seed).integers(0, 2, size=(draws, count)) * 2.0 - 1.0
-    shift = signs @ residual / n
-    # sum((sign * residual - shift * size)^2), multiplied out
-    squares = np.sum(residual**2) - 2 * shift * (signs @ (residual * sizes))
-    squares += shift**2 * np.sum(sizes**2)
-    spread = scale * np.sqrt(np.maximum(squares, 0.0))
-    reach = float(np.quantile(np.abs(shift) / np.maximum(spread, 1e-12), level)) * error
-    effective = effective_clusters(sizes)
-    return Interval(mean, mean - reach, mean + reach, len(values), count, effective)
 
 
 def mean_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> Interval:

@@ -5,15 +5,16 @@ Pure functions of numbers: units on pairs (positive where the first side has mor
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from litbench.metrics.comparisons import benjamini_hochberg, holm, paired_difference
+from litbench.metrics.comparisons import benjamini_hochberg, compare_all
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
-from litbench.text import clean_name, digest
+from litbench.text import aligned, clean_name, digest
 
 # Groups of prompts that the jackknife of coefficients leaves out in turn, at most.
 _MOST_GROUPS = 100
@@ -24,16 +25,7 @@ _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+
 
 @dataclass(frozen=True)
 class Agreement:
-    """One linear model on pairs of prompts that it was not fitted on.
-
-    Attributes:
-        name: what it is fitted on.
-        agreement: share of pairs whose chosen side it names; an even margin counts 1/2.
-        chosen_longer: the same where the chosen story is the longer; None without such pairs.
-        chosen_shorter: and the shorter.
-        over_longer: agreement minus that of the longer story, paired; None for itself.
-        p_holm: of no such difference, after Holm's correction for all models; NaN for itself.
-    """
+    """One linear model on pairs of held-out prompts, and its lead over the longer one."""
 
     name: str
     agreement: Interval
@@ -45,12 +37,9 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How well a description foretells its unit on pairs it was not made from.
+    """How often a description's reader names the side with more of the unit, on other pairs.
 
-    Attributes:
-        agreement: share of the pairs on which the unit is active whose side with more of it the
-            reader of the description names; neither side is 1/2, and so is chance.
-        unread: answers that could not be read; left out.
+    Naming neither side is 1/2, and so is chance; `unread` answers are left out.
     """
 
     agreement: Interval
@@ -59,13 +48,10 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Surface:
-    """What can be counted on both sides of the pairs that a unit is active on.
+    """What can be counted on the pairs that a unit is active on.
 
-    Attributes:
-        correlations: surface feature -> correlation of the unit with its difference, the greatest
-            by size first.
-        more: words that more often stand only on the side with more of the unit.
-        less: words of the other side.
+    `correlations` are with differences of surface features; `more` are words that stand more often
+    only on the side with more of the unit, `less` those of the other side.
     """
 
     correlations: dict[str, float]
@@ -75,13 +61,12 @@ class Surface:
 
 @dataclass(frozen=True)
 class UnitRow:
-    """One unit of the table: of the one autoencoder that was fitted on all pairs.
+    """One unit of the autoencoder that was fitted on all pairs.
 
     Attributes:
         unit: its place.
         coefficient: log-odds of being preferred per root mean square of the unit, all units
-            together in one model. The interval takes the units and the strength of the penalty as
-            given: it does not say what another training of the autoencoder would find.
+            together in one model. The interval takes the units and the penalty as given.
         p_bh: of a coefficient of 0, adjusted for all units (Benjamini and Hochberg).
         prevalence: share of pairs on which it is active.
         preferred: among these, how often the side with more of it is the chosen one.
@@ -107,26 +92,17 @@ class UnitRow:
     @property
     def label(self) -> str:
         """The description, or what is counted, on one line."""
-        if self.description is not None:
-            return clean_name(self.description)
-        return surface_label(self.surface)
+        told = self.description
+        return surface_label(self.surface) if told is None else clean_name(told)
 
 
 @dataclass(frozen=True)
 class PreferenceStudy:
     """Everything the page shows in numbers.
 
-    Attributes:
-        pairs: that agreement is measured on.
-        prompts: of them.
-        held_out: how they were held out, in words.
-        agreements: the units first.
-        units: by size of the coefficient, active ones only; not those of `agreements`, which come
-            from an autoencoder for each fit and have other places and meanings in each.
-        silent_units: units that are active on no pair.
-        unexplained: share of the squared difference that the units do not give back, on pairs held
-            out; mean over the fits.
-        described_by: the model that was asked for descriptions; None without one.
+    `units` are the active ones of one autoencoder, by size of the coefficient; those of
+    `agreements` are others, since each fold has its own. `unexplained` is the share of the squared
+    held-out differences that the units do not give back.
     """
 
     pairs: int
@@ -141,35 +117,32 @@ class PreferenceStudy:
 
 def credits_of(margins: np.ndarray, first_chosen: np.ndarray) -> np.ndarray:
     """1 where a margin names the chosen side, 1/2 where it is even, else 0; shape (n,)."""
-    toward = np.where(first_chosen, margins, -margins)
-    return np.where(toward > 0, 1.0, np.where(toward < 0, 0.0, 0.5))
+    credits: np.ndarray = (1 + np.sign(np.where(first_chosen, margins, -margins))) / 2
+    return credits
 
 
 def agreement_rows(
-    credits: Mapping[str, np.ndarray], longer: str, prompts: Sequence[str], words: np.ndarray
+    credits: Mapping[str, np.ndarray], longer: str, clusters: np.ndarray, words: np.ndarray
 ) -> list[Agreement]:
     """Agreement of several models on the same pairs.
 
     Args:
         credits: of each model, 0 to 1 (a mean over repeats); shape (n,) each.
         longer: the key of the longer story's.
-        prompts: of each pair; shape (n,).
+        clusters: prompt of each pair; shape (n,).
         words: words of the chosen story minus those of the other; shape (n,).
     """
-    clusters = np.asarray(prompts)
-    tests: list[tuple[Interval | None, float]] = [
-        (None, math.nan) if name == longer else paired_difference(credit, credits[longer], clusters)
-        for name, credit in credits.items()
-    ]
-    adjusted = holm([p for _, p in tests])
+    against = {one.rater: one for one in compare_all(credits, longer, clusters)}
     rows = []
-    for (name, credit), (over, _), p_holm in zip(credits.items(), tests, adjusted, strict=True):
-        parts = [
+    for name, credit in credits.items():
+        longer_ones, shorter_ones = (
             jackknife_interval(credit[keep], clusters[keep]) if keep.any() else None
             for keep in (words > 0, words < 0)
-        ]
+        )
+        found = against.get(name)
+        over, p_holm = (found.difference, found.p_holm) if found else (None, math.nan)
         whole = jackknife_interval(credit, clusters)
-        rows.append(Agreement(name, whole, parts[0], parts[1], over, p_holm))
+        rows.append(Agreement(name, whole, longer_ones, shorter_ones, over, p_holm))
     return rows
 
 
@@ -194,88 +167,62 @@ def coefficient_intervals(
     distinct, place, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
     effective, rows = effective_clusters(sizes), len(place)
     whole = fit(np.arange(rows))
-
-    def interval(mean: float, half: float) -> Interval:
-        return Interval(mean, mean - half, mean + half, rows, len(distinct), effective)
-
     groups = min(len(distinct), _MOST_GROUPS)
-    if groups < 2:
-        return [interval(float(w), math.nan) for w in whole], [math.nan] * len(whole)
-    order = sorted(range(len(distinct)), key=lambda k: digest("jackknife", distinct[k]))
-    group_of = np.empty(len(distinct), dtype=int)
-    group_of[order] = np.arange(len(distinct)) % groups
-    without = np.array([fit(np.flatnonzero(group_of[place] != g)) for g in range(groups)])
-    error = np.sqrt((groups - 1) / groups * np.square(without - whole).sum(0))
     freedom = max(min(groups, effective) - 1, 1.0)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom))
-    intervals, p_values = [], []
-    for w, e in zip(whole.tolist(), error.tolist(), strict=True):
-        intervals.append(interval(w, reach * e))
-        # A unit that is active in no pair has no coefficient to speak of.
-        p_values.append(float(2 * stats.t.sf(abs(w) / e, freedom)) if e > 1e-12 else math.nan)
+    error = np.full(len(whole), math.nan)
+    if groups > 1:
+        order = sorted(range(len(distinct)), key=lambda k: digest("jackknife", distinct[k]))
+        group_of = np.empty(len(distinct), dtype=int)
+        group_of[order] = np.arange(len(distinct)) % groups
+        without = np.array([fit(np.flatnonzero(group_of[place] != g)) for g in range(groups)])
+        error = np.sqrt((groups - 1) / groups * np.square(without - whole).sum(0))
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
+    intervals = [
+        Interval(w, w - half, w + half, rows, len(distinct), effective)
+        for w, half in zip(whole.tolist(), reach.tolist(), strict=True)
+    ]
+    # A unit that is active in no pair has no coefficient to speak of.
+    known = np.where(error > 1e-12, error, math.nan)
+    p_values: list[float] = (2 * stats.t.sf(np.abs(whole) / known, freedom)).tolist()
     return intervals, p_values
 
 
 def unit_rows(
     units: np.ndarray,
     first_chosen: np.ndarray,
-    prompts: Sequence[str],
+    clusters: np.ndarray,
     coefficients: Sequence[Interval],
     p_values: Sequence[float],
     described: Mapping[int, tuple[str | None, Fidelity | None]],
     surfaces: Mapping[int, Surface],
 ) -> list[UnitRow]:
-    """The table of units, by size of the coefficient; without units that are never active.
-
-    Args:
-        units: signed; shape (n, units).
-        first_chosen: bool, shape (n,).
-        prompts: of each pair; shape (n,).
-        coefficients: of each unit.
-        p_values: of each unit.
-        described: of some units, their description and its fidelity.
-        surfaces: of each active unit.
-    """
-    clusters, adjusted = np.asarray(prompts), benjamini_hochberg(p_values)
+    """The table of units, by size of the coefficient; without units that are never active."""
+    adjusted = benjamini_hochberg(p_values)
     rows = []
-    for unit in range(units.shape[1]):
+    for unit, surface in surfaces.items():
         active = units[:, unit] != 0
-        if not active.any():
-            continue
         preferred = credits_of(units[active, unit], first_chosen[active])
-        description, fidelity = described.get(unit, (None, None))
         rows.append(
             UnitRow(
                 unit, coefficients[unit], adjusted[unit], float(active.mean()),
-                jackknife_interval(preferred, clusters[active]), description, fidelity,
-                surfaces[unit],
+                jackknife_interval(preferred, clusters[active]),
+                *described.get(unit, (None, None)), surface,
             )
         )  # fmt: skip
     return sorted(rows, key=lambda row: -abs(row.coefficient.mean))
 
 
 def fidelity_of(
-    answers: Sequence[int | None], values: np.ndarray, prompts: Sequence[str]
+    answers: Sequence[int | None], values: np.ndarray, clusters: np.ndarray
 ) -> Fidelity | None:
-    """Compare what a reader of a description says with its unit.
-
-    Args:
-        answers: 1 where the first side has more, -1 where the second, 0 for neither, None where
-            the answer could not be read; shape (n,).
-        values: of the unit; shape (n,).
-        prompts: of each pair; shape (n,).
-
-    Returns:
-        None where no answer about an active pair was read.
-    """
-    read = np.array([answer is not None for answer in answers], dtype=bool)
-    said = np.array([answer or 0 for answer in answers], dtype=float)
-    active = read & (values != 0)
+    """Compare what a reader of a description says with its unit."""
+    said = np.array([math.nan if answer is None else answer for answer in answers])
+    active = ~np.isnan(said) & (values != 0)
     if not active.any():
         return None
     credit = (1 + said[active] * np.sign(values[active])) / 2
-    agreement = jackknife_interval(credit, np.asarray(prompts)[active])
-    return Fidelity(agreement, int((~read).sum()))
+    agreement = jackknife_interval(credit, np.asarray(clusters)[active])
+    return Fidelity(agreement, int(np.isnan(said).sum()))
 
 
 def distinct_words(text: str) -> frozenset[str]:
@@ -293,34 +240,25 @@ def surface_of(
     words: Sequence[tuple[frozenset[str], frozenset[str]]],
     shown: int = 6,
 ) -> Surface:
-    """What can be counted about one unit.
-
-    Args:
-        values: of the unit; shape (n,).
-        differences: of surface features, first side minus second; shape (n, len(names)).
-        names: of the features.
-        words: the different words of both sides of each pair; shape (n,).
-        shown: how many features and words are kept.
-    """
-    active = np.flatnonzero(values).tolist()
-    correlations = {}
-    for column, name in enumerate(names):
-        one = differences[:, column]
-        if np.ptp(one) > 1e-12 and np.ptp(values) > 0:
-            correlations[name] = round(float(np.corrcoef(values, one)[0, 1]), 3)
+    """What can be counted about one unit."""
+    correlations = {
+        name: round(float(np.corrcoef(values, column)[0, 1]), 3)
+        for name, column in zip(names, differences.T, strict=True)
+        if np.ptp(column) > 1e-12 and np.ptp(values) > 0
+    }
     strongest = sorted(correlations, key=lambda name: (-abs(correlations[name]), name))[:shown]
-    only: dict[str, list[int]] = {}
+    active = np.flatnonzero(values).tolist()
+    only: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for row in active:
         more, less = words[row] if values[row] > 0 else words[row][::-1]
-        for side, own in enumerate((more - less, less - more)):
-            for word in own:
-                only.setdefault(word, [0, 0])[side] += 1
+        only[0].update(more - less)
+        only[1].update(less - more)
     # A sign test's z; words that stand in few of the pairs say little.
     least = max(3, len(active) // 20)
     z = {
-        word: (more - less) / math.sqrt(more + less)
-        for word, (more, less) in only.items()
-        if more + less >= least
+        word: (only[0][word] - only[1][word]) / math.sqrt(count)
+        for word, count in (only[0] + only[1]).items()
+        if count >= least
     }
     ranked = sorted(z, key=lambda word: (-z[word], word))
     return Surface(
@@ -340,16 +278,12 @@ def surface_label(surface: Surface) -> str:
 
 def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
     """The units as rows of a table."""
+    kept = ("unit", "label", "coefficient", "p_bh", "prevalence", "preferred")
     return [
-        {
-            "unit": row.unit,
-            "label": row.label,
-            "coefficient": row.coefficient,
-            "p_bh": row.p_bh,
-            "prevalence": row.prevalence,
+        {name: getattr(row, name) for name in kept}
+        | {
             "pairs": row.preferred.n,
-            "preferred": row.preferred,
-            "fidelity": None if row.fidelity is None else row.fidelity.agreement,
+            "fidelity": row.fidelity and row.fidelity.agreement,
             "surface": surface_label(row.surface),
         }
         for row in study.units
@@ -358,31 +292,24 @@ def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
 
 def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     """The study for a terminal."""
-    width = max(len(row.name) for row in study.agreements)
-    lines = [
-        f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}"
-    ]
-    lines += [f"  {row.name:<{width}}  {row.agreement}" for row in study.agreements]
-    named = "named by counts" if study.described_by is None else "described by a model"
     significant = sum(row.is_significant for row in study.units)
-    lines += [
-        "",
-        f"units of one autoencoder, fitted on all pairs, {named}: "
-        f"{len(study.units)} active, {study.silent_units} silent, {significant} significant (*); "
-        f"{study.unexplained:.0%} of the held-out differences not explained",
-        "coefficient                prevalence  preferred  fidelity  unit",
-    ]
+    named = "named by counts" if study.described_by is None else "described by a model"
+    table = [["coefficient", "prevalence", "preferred", "fidelity", "unit"]]
     for unit in study.units[:shown]:
         c, told = unit.coefficient, unit.fidelity
         mark = "*" if unit.is_significant else ""
-        cells = [
-            f"{c.mean:+.3f} [{c.low:+.3f}, {c.high:+.3f}]{mark}".ljust(25),
-            f"{unit.prevalence:.3f}".rjust(11),
-            f"{unit.preferred.mean:.3f}".rjust(9),
-            ("–" if told is None else f"{told.agreement.mean:.3f}").rjust(8),
-            f"{unit.unit}: {unit.label}",
-        ]
-        lines.append("  ".join(cells))
+        fidelity = "–" if told is None else f"{told.agreement.mean:.3f}"
+        shares = [f"{unit.prevalence:.3f}", f"{unit.preferred.mean:.3f}", fidelity]
+        interval = f"{c.mean:+.3f} [{c.low:+.3f}, {c.high:+.3f}]{mark}"
+        table.append([interval, *shares, f"{unit.unit}: {unit.label}"])
+    lines = [
+        f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}",
+        aligned([[f"  {row.name}", str(row.agreement)] for row in study.agreements]),
+        f"units of one autoencoder, fitted on all pairs, {named}: {len(study.units)} active, "
+        f"{study.silent_units} silent, {significant} significant (*); {study.unexplained:.0%} of "
+        "the held-out differences not explained",
+        aligned(table).rstrip("\n"),
+    ]
     if len(study.units) > shown:
         lines.append(f"and {len(study.units) - shown} more in units.csv")
     return "\n".join(lines)

@@ -1,9 +1,9 @@
 """Attention over sequences laid end to end, so that nothing is padded.
 
-A batch is one row of tokens; positions restart where a sequence does, and `cu_seq_lens_q` says
-where. On a GPU in 16 bits torch's own variable-length attention does the work; elsewhere each
-sequence is attended to by itself, which costs no more than its own length squared. Models reach it
-through transformers' attention interface under the name `ATTENTION`.
+A batch is one row of tokens; positions restart with every sequence, and `cu_seq_lens_q` holds the
+starts. On a GPU in 16 bits torch's variable-length kernel attends, in 32 bits padded rows do; on a
+CPU one call per sequence costs least. Models find it in transformers' attention interface as
+`ATTENTION`.
 """
 
 from itertools import pairwise
@@ -56,7 +56,7 @@ def _mixes_otherwise(decoder: Any) -> bool:
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """The boundaries say it all."""
+    """`cu_seq_lens_q` replaces the mask."""
 
 
 def packed_attention(
@@ -115,19 +115,24 @@ def packed_attention(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
-        # Rotary positions and norms of weights in fp32 give queries and keys in fp32 beside values
-        # in 16 bits; the kernel takes one type, and autocast does not reach it.
+        # Rotary positions and norms in fp32 give queries and keys in fp32 beside values in 16 bits,
+        # and autocast does not reach the kernel.
         low = torch.get_autocast_dtype(kind)
         query, key, value = (part.to(low) for part in (query, key, value))
     query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
     if _has_kernel(query, dropout):
-        out = _kernel(
-            query, key, value, cu_seq_lens_q, max_length_q, scaling, causal, sliding_window
-        )
+        from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415
+
+        assert max_length_q is not None
+        back = -1 if sliding_window is None or sliding_window > max_length_q else sliding_window - 1
+        out = varlen_attn(
+            query.contiguous(), key.contiguous(), value.contiguous(), cu_seq_lens_q, cu_seq_lens_q,
+            max_length_q, max_length_q, scale=scaling, window_size=(back, 0 if causal else -1),
+            enable_gqa=key.shape[1] != query.shape[1],
+        )  # fmt: skip
     else:
-        out = _one_by_one(
-            query, key, value, cu_seq_lens_q, dropout, scaling, causal, sliding_window
-        )
+        compute = _padded if query.is_cuda else _one_by_one
+        out = compute(query, key, value, cu_seq_lens_q, causal, sliding_window, dropout, scaling)
     return out[None], None
 
 
@@ -143,44 +148,17 @@ def _has_kernel(query: Any, dropout: float) -> bool:
     )
 
 
-def _kernel(
-    query: Any,
-    key: Any,
-    value: Any,
-    starts: Any,
-    longest: int | None,
-    scaling: float | None,
-    causal: bool,
-    window: int | None,
-) -> Any:
-    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415
-
-    assert longest is not None
-    back = -1 if window is None or window > longest else window - 1
-    return varlen_attn(
-        query.contiguous(),
-        key.contiguous(),
-        value.contiguous(),
-        starts,
-        starts,
-        longest,
-        longest,
-        scale=scaling,
-        window_size=(back, 0 if causal else -1),
-        enable_gqa=key.shape[1] != query.shape[1],
-    )
-
-
 def _one_by_one(
     query: Any,
     key: Any,
     value: Any,
     starts: Any,
-    dropout: float,
-    scaling: float | None,
     causal: bool,
     window: int | None,
+    dropout: float,
+    scaling: float | None,
 ) -> Any:
+    """Attention of each sequence by itself: no padding, but as many calls as sequences."""
     import torch  # noqa: PLC0415
     from torch.nn.functional import scaled_dot_product_attention  # noqa: PLC0415
 
@@ -192,18 +170,49 @@ def _one_by_one(
         q, k, v = (part[start:end].transpose(0, 1)[None] for part in (query, key, value))
         mask = None
         if window is not None and end - start > window:
-            place = torch.arange(end - start, device=query.device)
-            apart = place[:, None] - place[None, :]
-            mask = (apart < window) & (apart >= 0 if causal else apart > -window)
-        pieces.append(
-            scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=mask,
-                dropout_p=dropout,
-                scale=scaling,
-                is_causal=causal and mask is None,
-            )[0].transpose(0, 1)
+            mask = _mask(end - start, causal, window, query.device)
+        found = scaled_dot_product_attention(
+            q, k, v, mask, dropout, is_causal=causal and mask is None, scale=scaling
         )
+        pieces.append(found[0].transpose(0, 1))
     return torch.cat(pieces)
+
+
+def _padded(
+    query: Any,
+    key: Any,
+    value: Any,
+    starts: Any,
+    causal: bool,
+    window: int | None,
+    dropout: float,
+    scaling: float | None,
+) -> Any:
+    """Attention of all sequences in one call, on rows padded to the longest."""
+    import torch  # noqa: PLC0415
+    from torch.nn.functional import scaled_dot_product_attention  # noqa: PLC0415
+    from torch.nn.utils.rnn import pad_sequence  # noqa: PLC0415
+
+    lengths = starts.diff()
+    q, k, v = (
+        pad_sequence(part.split(lengths.tolist()), batch_first=True).transpose(1, 2)
+        for part in (query, key, value)
+    )
+    longest = q.shape[2]
+    real = torch.arange(longest, device=query.device) < lengths[:, None]
+    mask = _mask(longest, causal, window, query.device) & real[:, None, None, :]
+    # A padded query would see no key at all, and its gradient would not be finite.
+    mask = mask | ~real[:, None, :, None]
+    grouped = key.shape[1] != query.shape[1]
+    found = scaled_dot_product_attention(q, k, v, mask, dropout, scale=scaling, enable_gqa=grouped)
+    return found.transpose(1, 2)[real]
+
+
+def _mask(length: int, causal: bool, window: int | None, device: Any) -> Any:
+    """Which token (row) sees which (column) within one sequence."""
+    import torch  # noqa: PLC0415
+
+    index = torch.arange(length, device=device)
+    apart = index[:, None] - index[None, :]
+    reach = length if window is None else window
+    return (apart < reach) & (apart >= 0 if causal else apart > -reach)

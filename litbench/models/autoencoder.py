@@ -1,13 +1,9 @@
 """A sparse autoencoder of differences: few signed units say how two stories of a pair differ.
 
 Matryoshka batch-top-k (Bussmann et al., 2024 and 2025) in the form that preferences need (Movva et
-al., 2025; LitBench paper, 3.4.1 and A.1). The input is embedding minus embedding, so
-swapping the sides of a pair negates it, and the same units must describe it with their signs
-turned. Hence there are no biases and no rectifier: `units(-x) == -units(x)` to the last bit, the
-top k are those of greatest size, and swapping the sides of a pair can change no fit.
-
-In training, the batch decides which units are active. Afterwards a threshold does: the one that
-lets as many units through, per training example, as in training.
+al., 2025; LitBench paper, 3.4.1 and A.1). Swapping the sides of a pair negates its difference, so
+there are no biases and no rectifier: `units(-x) == -units(x)` to the last bit. In training the
+batch decides which units are active; afterwards a threshold lets as many through per example.
 """
 
 import math
@@ -21,7 +17,6 @@ from litbench.artifact import write_atomically, write_json
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 
-_WEIGHTS, _OPTIONS = "autoencoder.safetensors", "autoencoder.json"
 # A unit without an example for so many steps is dead: up to 8 of them then reconstruct what the
 # others leave, with this weight in the loss (Gao et al., 2024).
 _DEAD_AFTER, _REVIVED, _REVIVAL_WEIGHT = 256, 8, 1 / 32
@@ -36,11 +31,9 @@ class AutoencoderOptions:
     Attributes:
         units: how many there are (the paper's M).
         active: how many of them an example has, on average over a batch (K).
-        prefixes: the first so many units must do without the others, for each of these numbers;
-            the last is `units`.
+        prefixes: the first so many units must do without the others; the last is `units`.
         learning_rate: of Adam.
-        batch_size: examples in a step, at most: halved until an epoch has 32 steps, down to 8,
-            since on small sets a hundred epochs of one step each would teach nothing.
+        batch_size: at most: halved until an epoch has 32 steps, down to 8.
         epochs: at most; training stops after 10 of them without a better validation loss, and
             the best one is kept.
     """
@@ -53,11 +46,7 @@ class AutoencoderOptions:
     epochs: int = 100
 
     def check(self) -> None:
-        """Refuse what cannot be trained.
-
-        Raises:
-            ConfigError: a number is out of range, or the prefixes do not end in `units`.
-        """
+        """Refuse what cannot be trained."""
         for name in ("units", "active", "batch_size", "epochs", "learning_rate"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"autoencoder: {name} is {getattr(self, name)}: give more than 0")
@@ -85,8 +74,7 @@ class Autoencoder:
         encoder: float32, shape (units, dimensions).
         decoder: directions of length 1, float32, shape (units, dimensions).
         level: a unit is active on an example where its size is at least this.
-        scale: what examples are divided by: the root of the mean squared length of those trained
-            on.
+        scale: examples are divided by it: the root of the mean squared length in training.
         options: it was trained with.
         notes: epochs, steps, losses, units that are dead, examples.
     """
@@ -99,14 +87,7 @@ class Autoencoder:
     notes: dict[str, Any]
 
     def units(self, differences: np.ndarray) -> np.ndarray:
-        """What the units say of some examples.
-
-        Args:
-            differences: shape (n, dimensions).
-
-        Returns:
-            Signed and sparse; float64, shape (n, units).
-        """
+        """Signed, sparse units of some examples; float64, shape (n, units)."""
         before = (differences / self.scale) @ self.encoder.T.astype(np.float64)
         return np.where(np.abs(before) >= self.level, before, 0.0)
 
@@ -121,13 +102,10 @@ class Autoencoder:
         from safetensors.numpy import save_file  # noqa: PLC0415
 
         weights = {"encoder": self.encoder, "decoder": self.decoder}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / _WEIGHTS, lambda path: save_file(weights, path))
-        content = {
-            "level": self.level, "scale": self.scale, "options": as_plain(self.options),
-            "notes": self.notes,
-        }  # fmt: skip
-        write_json(content, folder / _OPTIONS)
+        path = folder / "autoencoder.safetensors"
+        write_atomically(path, lambda path: save_file(weights, path))
+        content = {"level": self.level, "scale": self.scale, "options": as_plain(self.options)}
+        write_json({**content, "notes": self.notes}, folder / "autoencoder.json")
 
 
 def fit_autoencoder(
@@ -142,12 +120,6 @@ def fit_autoencoder(
         validation: differences that decide when to stop; shape (v, dimensions).
         options: see AutoencoderOptions.
         seed: of the first directions and the order of the examples.
-
-    Raises:
-        ConfigError: see `AutoencoderOptions.check`.
-        DataError: there is nothing to train on or to stop by, or all examples are zero.
-        ModelError: the training diverged.
-        MissingExtraError: torch is not installed.
     """
     options.check()
     try:
@@ -165,7 +137,6 @@ def fit_autoencoder(
         torch.from_numpy((part / scale).astype(np.float32)).to(device)
         for part in (train, validation)
     )
-    batch_size = options.batch_for(len(examples))
     # On the CPU on any machine, so that a GPU starts from the same numbers.
     random = torch.Generator().manual_seed(seed)
     start = torch.randn(options.units, examples.shape[1], generator=random)
@@ -173,17 +144,38 @@ def fit_autoencoder(
     encoder, decoder = start.clone().requires_grad_(), start.clone().requires_grad_()
     optimizer = torch.optim.Adam([encoder, decoder], lr=options.learning_rate)
     silent = torch.zeros(options.units, dtype=torch.long, device=device)
+
+    def largest(before: Any, count: int) -> Any:
+        kept = torch.zeros(before.numel(), dtype=torch.bool, device=device)
+        kept[before.abs().flatten().topk(count).indices] = True
+        return torch.where(kept.view_as(before), before, 0.0)
+
+    def share_lost(batch: Any, units: Any) -> Any:
+        """Share of the squared length that is not reconstructed, mean over the prefixes."""
+        rests = [batch - units[:, :end] @ decoder[:end] for end in options.prefixes]
+        return torch.stack([rest.square().sum() for rest in rests]).div(batch.square().sum()).mean()
+
+    def revival(batch: Any, units: Any, before: Any) -> Any:
+        """Share of the residual that dead units do not reconstruct, weighted."""
+        dead = torch.nonzero(silent > _DEAD_AFTER).flatten()
+        if not len(dead):
+            return 0.0
+        left = (batch - units @ decoder).detach()
+        of_dead = before[:, dead]
+        used = of_dead.abs().topk(min(_REVIVED, len(dead)), dim=1).indices
+        some = torch.zeros_like(of_dead).scatter(1, used, of_dead.gather(1, used))
+        rest = (left - some @ decoder[dead]).square().sum()
+        return _REVIVAL_WEIGHT * rest / left.square().sum().clamp_min(1e-12)
+
     best, best_loss, best_epoch, epoch, steps = (encoder, decoder), math.inf, 0, 0, 0
     for epoch in range(1, options.epochs + 1):
-        for rows in torch.randperm(len(examples), generator=random).split(batch_size):
+        order = torch.randperm(len(examples), generator=random)
+        for rows in order.split(options.batch_for(len(examples))):
             batch = examples[rows]
             before = batch @ encoder.T
-            units = _largest(before, options.active * len(batch))
+            units = largest(before, options.active * len(batch))
             silent = torch.where((units != 0).any(0), 0, silent + 1)
-            dead = torch.nonzero(silent > _DEAD_AFTER).flatten()
-            loss = _loss(batch, units, decoder, options) + _revival(
-                batch, units, before, decoder, dead
-            )
+            loss = share_lost(batch, units) + revival(batch, units, before)
             optimizer.zero_grad()
             loss.backward()
             with torch.no_grad():
@@ -195,8 +187,9 @@ def fit_autoencoder(
                 decoder /= decoder.norm(dim=1, keepdim=True)
             steps += 1
         with torch.no_grad():
-            units = _largest(held @ encoder.T, options.active * len(held))
-            held_loss = float(_loss(held, units, decoder, options))
+            held_loss = float(
+                share_lost(held, largest(held @ encoder.T, options.active * len(held)))
+            )
         if held_loss < best_loss:
             best = encoder.detach().clone(), decoder.detach().clone()
             best_loss, best_epoch = held_loss, epoch
@@ -213,7 +206,7 @@ def fit_autoencoder(
     level = float(np.partition(sizes, sizes.size - through, axis=None)[sizes.size - through])
     notes = {
         "examples": len(train),
-        "batch_size": batch_size,
+        "batch_size": options.batch_for(len(examples)),
         "epochs": epoch,
         "best_epoch": best_epoch,
         "steps": steps,
@@ -221,38 +214,3 @@ def fit_autoencoder(
         "dead_units": int((sizes < level).all(0).sum()),
     }
     return Autoencoder(weights[0], weights[1], level, scale, options, notes)
-
-
-def _largest(before: Any, count: int) -> Any:
-    """Keep the largest `count` of a batch by size; the others are 0."""
-    import torch  # noqa: PLC0415
-
-    kept = torch.zeros(before.numel(), dtype=torch.bool, device=before.device)
-    kept[before.abs().flatten().topk(count).indices] = True
-    return torch.where(kept.view_as(before), before, 0.0)
-
-
-def _loss(examples: Any, units: Any, decoder: Any, options: AutoencoderOptions) -> Any:
-    """Share of the squared length that is not reconstructed, mean over the prefixes."""
-    import torch  # noqa: PLC0415
-
-    total = examples.square().sum()
-    shares = [
-        (examples - units[:, :end] @ decoder[:end]).square().sum() / total
-        for end in options.prefixes
-    ]
-    return torch.stack(shares).mean()
-
-
-def _revival(examples: Any, units: Any, before: Any, decoder: Any, dead: Any) -> Any:
-    """Share of the residual that dead units do not reconstruct, weighted (Gao et al., 2024)."""
-    import torch  # noqa: PLC0415
-
-    if not len(dead):
-        return 0.0
-    left = (examples - units @ decoder).detach()
-    of_dead = before[:, dead]
-    used = of_dead.abs().topk(min(_REVIVED, len(dead)), dim=1).indices
-    some = torch.zeros_like(of_dead).scatter(1, used, of_dead.gather(1, used))
-    rest = (left - some @ decoder[dead]).square().sum()
-    return _REVIVAL_WEIGHT * rest / left.square().sum().clamp_min(1e-12)

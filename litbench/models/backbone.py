@@ -1,20 +1,16 @@
 """The transformers model inside a rater: loading it, its head, and one way to run it.
 
-Training and scoring call the same forward pass on the same batches, so what was trained is what
-scores. Decoders that can do it run on sequences laid end to end (`litbench.models.attention`);
-the others on rows padded on the right. Either way the rows to read are named by their place and
-never found by looking for a pad token. The reward head computes in fp32, whatever the weights.
+Training and scoring call the same forward pass. Decoders run on sequences laid end to end
+(`litbench.models.attention`) where their attention allows it, all other models on rows padded on
+the right; the tokens to read are given by index. The head computes in fp32, whatever the weights.
 """
 
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
 from typing import Any, Literal
-
-import numpy as np
 
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.locations import locate
@@ -22,32 +18,15 @@ from litbench.models.attention import ATTENTION, can_pack, register
 
 Head = Literal["reward", "language"]
 Pooling = Literal["first", "last"]
-# Lengths of a GPU's kernel are rounded up, so that few shapes occur.
+# GPU kernels are compiled by length; rounding it up leaves few of them.
 _LENGTH_STEP = 256
 # What transformers calls the head of a sequence-classification model.
-_HEADS = ("score", "classifier")
-
-
-@dataclass(frozen=True)
-class Lora:
-    """Low-rank adapters in place of all weights (Hu et al., 2021); peft's own words.
-
-    Attributes:
-        r: rank.
-        alpha: scale of the update, alpha / r.
-        dropout: on the adapters' input.
-        target_modules: which layers; peft's `all-linear` leaves out only the head.
-    """
-
-    r: int = 16
-    alpha: int = 32
-    dropout: float = 0.0
-    target_modules: str | list[str] = "all-linear"
+HEADS = ("score", "classifier")
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' own bars and reports to itself: a new head is what we ask for."""
+    """Silence transformers' progress bars and its report on a new head."""
     from transformers.utils import logging  # noqa: PLC0415
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -62,14 +41,16 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _head_in_fp32(model_class: Any, heads: Sequence[str]) -> Iterator[None]:
+def _head_in_fp32(model_class: Any) -> Iterator[None]:
     """Let `from_pretrained` leave the head's weights in fp32 when the others are in 16 bits."""
-    before = model_class._keep_in_fp32_modules_strict
-    model_class._keep_in_fp32_modules_strict = {*(before or ()), *heads}
+    before = getattr(model_class, "_keep_in_fp32_modules_strict", None)
+    if model_class is not None:
+        model_class._keep_in_fp32_modules_strict = {*(before or ()), *HEADS}
     try:
         yield
     finally:
-        model_class._keep_in_fp32_modules_strict = before
+        if model_class is not None:
+            model_class._keep_in_fp32_modules_strict = before
 
 
 def load_backbone(
@@ -83,10 +64,11 @@ def load_backbone(
     attention: str | None = None,
     num_labels: int | None = 1,
 ) -> Any:
-    """Load a model with its tokenizer; safetensors only.
+    """Load a model with its tokenizer, from safetensors or one GGUF file.
 
     Args:
-        name: `package:NAME/folder`, a folder, or `owner/name[@revision]` on the Hub.
+        name: `package:NAME/folder`, a folder, `owner/name[@revision]` on the Hub, or a `.gguf`
+            file, whose weights are dequantised to `dtype`.
         head: `reward` for sequence classification, `language` for a causal language model.
         trained_head: whether a reward head must be there, or may be new and random.
         trust_remote_code: run code from the model's repository.
@@ -115,36 +97,29 @@ def load_backbone(
     except ImportError as error:
         raise MissingExtraError("torch and transformers", "models") from error
     place, revision = locate(name)
+    common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    if place.endswith(".gguf"):
+        place, common["gguf_file"] = os.path.split(place)
     auto = AutoModelForSequenceClassification if head == "reward" else AutoModelForCausalLM
     labels = {} if head == "language" or num_labels is None else {"num_labels": num_labels}
-    common = {"revision": revision, "trust_remote_code": trust_remote_code}
-    arguments: dict[str, Any] = {
-        "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
-        "use_safetensors": True,
-    }
-    if quantize:
-        arguments["quantization_config"] = _four_bits()
-        if torch.cuda.is_available():
-            # Each process of a machine has its own GPU; transformers would take the first for all.
-            arguments["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
+    quantization = _four_bits() if quantize else {}
     try:
         with quiet():
             config = AutoConfig.from_pretrained(place, **common, **labels)
             tokenizer = AutoTokenizer.from_pretrained(place, **common)
             known = auto._model_mapping
-            keeps = (
-                _head_in_fp32(known[type(config)], _HEADS)
-                if head == "reward" and type(config) in known
-                else contextlib.nullcontext()
-            )
-            with keeps:
+            kept = known[type(config)] if head == "reward" and type(config) in known else None
+            with _head_in_fp32(kept):
                 model, found = auto.from_pretrained(
-                    place,
-                    config=config,
-                    output_loading_info=True,
-                    **common,
-                    **arguments,
-                )
+                    place, config=config, output_loading_info=True, use_safetensors=True,
+                    dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+                    **common, **quantization,
+                )  # fmt: skip
+            if "gguf_file" in common:
+                # transformers takes the dequantised model for a quantised one and would not save it.
+                weights = model.state_dict()
+                model = type(model)(model.config).to(model.dtype)
+                model.load_state_dict(weights)
     except Exception as error:  # the loaders raise dozens of types
         raise ModelError(
             f"cannot load the model '{name}' ({type(error).__name__}: {error}): check the name, "
@@ -157,7 +132,6 @@ def load_backbone(
             f"the model '{name}' lacks trained weights for {missing}: its answers would be random; "
             "train it with train/bradley_terry.py first"
         )
-    use_pad_token(model, tokenizer)
     for part in _towers(model).values():
         part.requires_grad_(requires_grad=False)
     if head == "reward":
@@ -181,15 +155,12 @@ def _towers(model: Any) -> dict[str, Any]:
     """
     if model.config.get_text_config() is model.config:
         return {}
-    body, decoder = model.base_model, model.get_decoder()
-    return {
-        f"{model.base_model_prefix}.{name}": part
-        for name, part in body.named_children()
-        if part is not decoder
-    }
+    parts = model.base_model.named_children()
+    prefix, decoder = model.base_model_prefix, model.get_decoder()
+    return {f"{prefix}.{name}": part for name, part in parts if part is not decoder}
 
 
-def _four_bits() -> Any:
+def _four_bits() -> dict[str, Any]:
     import torch  # noqa: PLC0415
     from transformers import BitsAndBytesConfig  # noqa: PLC0415
 
@@ -197,14 +168,20 @@ def _four_bits() -> Any:
         import bitsandbytes  # noqa: F401, PLC0415
     except ImportError as error:
         raise MissingExtraError("bitsandbytes", "qlora") from error
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-        # A quantised head would round the very number that is asked for.
-        llm_int8_skip_modules=[*_HEADS, "lm_head"],
-    )
+    arguments: dict[str, Any] = {
+        "quantization_config": BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+            # A quantised head would round the very number that is asked for.
+            llm_int8_skip_modules=[*HEADS, "lm_head"],
+        )
+    }
+    if torch.cuda.is_available():
+        # Each process of a machine has its own GPU; transformers would take the first for all.
+        arguments["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
+    return arguments
 
 
 def set_attention(model: Any, attention: str | None = None) -> None:
@@ -218,10 +195,10 @@ def set_attention(model: Any, attention: str | None = None) -> None:
         ConfigError: the model or the machine does not have that attention.
     """
     if attention is None:
-        if can_pack(model):
-            register()
-            model.set_attn_implementation(ATTENTION)
-        return
+        if not can_pack(model):
+            return
+        register()
+        attention = ATTENTION
     try:
         model.set_attn_implementation(attention)
     except (ValueError, ImportError) as error:
@@ -238,34 +215,6 @@ def is_packed(model: Any) -> bool:
     )
 
 
-def use_pad_token(model: Any, tokenizer: Any) -> None:
-    """Give model and tokenizer a pad token that is not EOS, and padding on the right.
-
-    Our own batches have no use for it. A saved model does: transformers reads the reward at the
-    last token that is not the pad token, and would skip the EOS that ends every story.
-    """
-    config = model.config.get_text_config()
-    eos = tokenizer.eos_token_id
-    if tokenizer.pad_token_id is None or tokenizer.pad_token_id == eos:
-        added = tokenizer.get_added_vocab()
-        # Tokens made for padding first, then any that no text can hold, then any other.
-        candidates = [
-            *sorted((token for token in added if "pad" in token.lower()), key=str),
-            *(t for t in (tokenizer.unk_token, tokenizer.bos_token) if t is not None),
-            *sorted((token for token in added if "reserved" in token.lower()), key=str),
-            *sorted(added, key=lambda token: added[token]),
-            *(tokenizer.convert_ids_to_tokens(place) for place in range(2)),
-        ]
-        chosen = next(
-            token for token in candidates if tokenizer.convert_tokens_to_ids(token) != eos
-        )
-        tokenizer.pad_token = chosen
-    tokenizer.padding_side = "right"
-    for one in (model.config, config, getattr(model, "generation_config", None)):
-        if one is not None:
-            one.pad_token_id = tokenizer.pad_token_id
-
-
 def head_layers(model: Any) -> list[Any]:
     """The linear layers of a sequence-classification model's head; RoBERTa's has two.
 
@@ -277,7 +226,7 @@ def head_layers(model: Any) -> list[Any]:
     layers = [
         module
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and name.split(".")[0] in _HEADS
+        if isinstance(module, torch.nn.Linear) and name.split(".")[0] in HEADS
     ]
     if not layers or layers[-1].out_features != model.config.num_labels:
         raise ModelError(
@@ -301,12 +250,12 @@ def _run_in_fp32(layer: Any) -> None:
 
 
 def _read_rewards(self: Any, *, read: Any = None, **inputs: Any) -> Any:
-    """Forward pass of a decoder with a reward head: only the rows to read reach the head.
+    """Forward pass of a decoder with a reward head: only the tokens to read reach the head.
 
     Args:
         self: the model.
-        read: (sequences,) places of the last real tokens in the flattened batch; transformers'
-            own forward pass runs when None.
+        read: (sequences,) indices of the last tokens in the flattened batch; transformers' own
+            forward pass runs when None.
         inputs: of the backbone; what peft adds on the way is left out when it is None.
 
     Returns:
@@ -320,48 +269,54 @@ def _read_rewards(self: Any, *, read: Any = None, **inputs: Any) -> Any:
     return self.score(hidden.flatten(0, 1)[read])
 
 
-def collate(sequences: Sequence[np.ndarray], *, packed: bool, pooling: Pooling) -> dict[str, Any]:
+def collate(
+    sequences: Sequence[Any],
+    *,
+    packed: bool,
+    pooling: Pooling,
+    token_types: Sequence[Any] | None = None,
+) -> dict[str, Any]:
     """Make the tensors of one forward pass.
 
     Args:
         sequences: token ids.
         packed: whether to lay them end to end.
         pooling: where the answer is read: `first` or `last` token.
+        token_types: of padded sequences, where they are not all 0.
 
     Returns:
-        Arguments of the model; `read` (sequences,) int64 is the place of the token to read in the
+        Arguments of the model; `read` (sequences,) int64 is the index of the token to read in the
         flattened batch.
     """
     import torch  # noqa: PLC0415
+    from torch.nn.utils.rnn import pad_sequence  # noqa: PLC0415
 
-    lengths = np.array([len(ids) for ids in sequences])
-    ends = np.cumsum(lengths)
+    rows = [torch.as_tensor(ids, dtype=torch.int64) for ids in sequences]
+    lengths = torch.tensor([len(row) for row in rows])
+    ends = lengths.cumsum(0)
     if packed:
-        positions = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
-        starts = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
+        starts = torch.nn.functional.pad(ends, (1, 0)).int()
         longest = -(-int(lengths.max()) // _LENGTH_STEP) * _LENGTH_STEP
-        flat = np.concatenate(sequences).astype(np.int64)
         return {
-            "input_ids": torch.from_numpy(flat)[None],
-            "position_ids": torch.from_numpy(positions)[None],
+            "input_ids": torch.cat(rows)[None],
+            "position_ids": torch.cat([torch.arange(len(row)) for row in rows])[None],
             "cu_seq_lens_q": starts,
             "cu_seq_lens_k": starts,
             "max_length_q": longest,
             "max_length_k": longest,
-            "read": torch.from_numpy(ends - 1),
+            "read": ends - 1,
         }
-    width = int(lengths.max())
-    ids = np.zeros((len(sequences), width), dtype=np.int64)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = sequence
-    mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
-    places = np.arange(len(sequences)) * width
-    read = places if pooling == "first" else places + lengths - 1
-    return {
-        "input_ids": torch.from_numpy(ids),
-        "attention_mask": torch.from_numpy(mask),
-        "read": torch.from_numpy(read),
+    ids = pad_sequence(rows, batch_first=True)
+    first = torch.arange(len(rows)) * ids.shape[1]
+    batch = {
+        "input_ids": ids,
+        "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long(),
+        "read": first if pooling == "first" else first + lengths - 1,
     }
+    if token_types is not None:
+        types = [torch.as_tensor(row, dtype=torch.int64) for row in token_types]
+        batch["token_type_ids"] = pad_sequence(types, batch_first=True)
+    return batch
 
 
 def on_device(model: Any, device: str | None) -> Any:
@@ -370,9 +325,7 @@ def on_device(model: Any, device: str | None) -> Any:
     Raises:
         ConfigError: this machine has no such device, or no room on it.
     """
-    import torch  # noqa: PLC0415
-
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = device or default_device()
     try:
         return model.to(where)
     except (RuntimeError, AssertionError) as error:
@@ -383,15 +336,19 @@ def on_device(model: Any, device: str | None) -> Any:
         ) from error
 
 
+def default_device() -> str:
+    """A GPU where there is one."""
+    import torch  # noqa: PLC0415
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def to_device(batch: Mapping[str, Any], device: Any) -> dict[str, Any]:
-    """Copy a batch's tensors, also those in mappings inside it, without waiting for them."""
-    moved: dict[str, Any] = {}
-    for name, value in batch.items():
-        if isinstance(value, Mapping):
-            moved[name] = to_device(value, device)
-        else:
-            moved[name] = value.to(device, non_blocking=True) if hasattr(value, "to") else value
-    return moved
+    """Copy a batch's tensors without waiting for them."""
+    return {
+        name: value.to(device, non_blocking=True) if hasattr(value, "to") else value
+        for name, value in batch.items()
+    }
 
 
 def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
@@ -400,7 +357,7 @@ def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
     Args:
         model: of `load_backbone`, or what a launcher wrapped around it.
         batch: tensors on the model's device.
-        pooling: of the layout.
+        pooling: `first` for encoders, `last` for decoders.
 
     Returns:
         (sequences, labels) float32.
@@ -412,15 +369,15 @@ def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
 
 
 def answer_logits(model: Any, batch: Mapping[str, Any], read: Any) -> Any:
-    """Run a language model and compute logits at some places only.
+    """Run a language model and compute logits at some tokens only.
 
     Args:
         model: of `load_backbone(head="language")`, or what a launcher wrapped around it.
         batch: tensors on the model's device; packed.
-        read: (places,) int64, in the packed row.
+        read: (tokens,) int64, indices in the packed row.
 
     Returns:
-        (places, vocabulary) float32.
+        (tokens, vocabulary) float32.
     """
     inputs = {name: value for name, value in batch.items() if name != "read"}
     return model(**inputs, logits_to_keep=read, use_cache=False).logits[0].float()
@@ -436,17 +393,16 @@ def load_with_adapter(
     trust_remote_code: bool = False,
     attention: str | None = None,
 ) -> Any:
-    """Load a base model and fold a trained adapter into its weights.
+    """Load a base model and merge a trained adapter into its weights.
 
     Args:
         folder: of peft's adapter; its tokenizer is taken where there is one.
         base: name of the model that the adapter was trained on.
         head: kind of model.
-        quantized: whether the adapter was trained on four-bit weights: those are then what it is
-            folded into, so that the model answers as it did in training. This is done on the CPU
-            in bfloat16, since a GPU that holds the four-bit weights may not hold whole ones.
-        dtype: type of the weights that come out; float32 when None, and bfloat16 where
-            `quantized`.
+        quantized: whether the adapter was trained on four-bit weights: it is then merged into
+            those, so that the model answers as it did in training; on the CPU in bfloat16, since a
+            GPU that holds the four-bit weights may not hold whole ones.
+        dtype: type of the merged weights; float32 when None, and bfloat16 where `quantized`.
         trust_remote_code: run code from the base model's repository.
         attention: as for `load_backbone`.
 
@@ -460,12 +416,18 @@ def load_with_adapter(
     try:
         import torch  # noqa: PLC0415
         from peft import PeftModel  # noqa: PLC0415
+        from safetensors import safe_open  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("peft", "train") from error
     from transformers import AutoTokenizer  # noqa: PLC0415
 
+    weights = Path(folder) / "adapter_model.safetensors"
+    if not weights.exists():
+        raise ModelError(f"{weights} is not there: an adapter must be saved as safetensors")
+    with safe_open(weights, "np") as file:
+        names = {part for name in file.keys() for part in name.split(".")}  # noqa: SIM118
     model, tokenizer = load_backbone(
-        base, head, trained_head=not _brings_head(Path(folder)),
+        base, head, trained_head=names.isdisjoint(HEADS),
         # As in training: weights that were rounded before are other weights in four bits.
         dtype="float32" if quantized else dtype or "float32",
         quantize=quantized, trust_remote_code=trust_remote_code, attention=attention,
@@ -481,6 +443,8 @@ def load_with_adapter(
                 tokenizer = AutoTokenizer.from_pretrained(
                     str(folder), trust_remote_code=trust_remote_code
                 )
+                # transformers reads the reward at the last token that is not the pad token.
+                merged.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     except Exception as error:  # peft and safetensors raise many types
         raise ModelError(
             f"the adapter in {folder} does not fit {base} ({type(error).__name__}: {error}): both "
@@ -488,59 +452,18 @@ def load_with_adapter(
         ) from error
     if quantized and dtype is not None:
         _cast_body(merged, getattr(torch, dtype))
-    use_pad_token(merged, tokenizer)
     return merged, tokenizer
 
 
 def _cast_body(model: Any, dtype: Any) -> None:
     """Change the type of a model's weights, but not of a reward head's."""
     for name, weight in model.named_parameters():
-        if name.split(".")[0] not in _HEADS:
+        if name.split(".")[0] not in HEADS:
             weight.data = weight.data.to(dtype)
     model.config.dtype = dtype
 
 
-def _brings_head(adapter: Path) -> bool:
-    """Whether peft saved a trained reward head beside the adapters."""
-    from safetensors import safe_open  # noqa: PLC0415
-
-    file = adapter / "adapter_model.safetensors"
-    if not file.exists():
-        raise ModelError(f"{file} is not there: an adapter must be saved as safetensors")
-    with safe_open(file, "np") as weights:
-        return any(part in _HEADS for name in weights.keys() for part in name.split("."))  # noqa: SIM118
-
-
-def add_lora(model: Any, lora: Lora, head: Head) -> Any:
-    """Freeze a model and add adapters; a reward head is trained in full beside them.
-
-    Returns:
-        peft's PeftModel.
-    """
-    from peft import LoraConfig, TaskType, get_peft_model, prepare_model_for_kbit_training  # noqa: PLC0415
-
-    if getattr(model, "is_loaded_in_4bit", False):
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    heads = [name for name in _HEADS if hasattr(model, name)]
+def no_towers(model: Any) -> str | None:
+    """Peft's pattern of the parts that no text reaches; None where there are none."""
     towers = "|".join(_towers(model))
-    return get_peft_model(
-        model,
-        LoraConfig(
-            task_type=TaskType.SEQ_CLS if head == "reward" else TaskType.CAUSAL_LM,
-            r=lora.r,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=lora.target_modules,
-            exclude_modules=rf"({towers})\..*" if towers else None,
-            modules_to_save=heads if head == "reward" else None,
-        ),
-    )
-
-
-def no_dropout(model: Any) -> None:
-    """Switch every dropout off: rewards of a pair are compared, so both must meet one network."""
-    import torch  # noqa: PLC0415
-
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    return rf"({towers})\..*" if towers else None

@@ -19,12 +19,13 @@ from litbench.artifact import Artifact, write_json
 from litbench.errors import DataError
 from litbench.markdown import as_text, escape, make_rows, without_folders
 from litbench.metrics.leaderboard import leaderboard, leaderboard_json
-from litbench.models.training import SET_ASIDE
 from litbench.raters import LengthRater, Rater, judge_pairs
 
 # A name on the Hub; anything else is a folder or a package, which no card can point to.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 _CURVE_ROWS = 20
+# Pairs that training did not use, with the reason.
+REJECTED = "rejected.jsonl"
 
 _ABOUT = {
     "reward": "A Bradley-Terry reward model: one number for a prompt and a story, higher for the "
@@ -155,9 +156,9 @@ def write_trained_model(
         (folder / "README.md").write_text(model_card(run), encoding="utf-8")
 
     artifact.write_folder("model", write)
-    fresh = checkpoints / SET_ASIDE
-    rejected_rows = fresh if fresh.exists() else artifact.folder / SET_ASIDE
-    artifact.write(SET_ASIDE, lambda path: shutil.copyfile(rejected_rows, path))
+    fresh = checkpoints / REJECTED
+    rejected_rows = fresh if fresh.exists() else artifact.folder / REJECTED
+    artifact.write(REJECTED, lambda path: shutil.copyfile(rejected_rows, path))
     if run["evaluation"] is not None:
         artifact.counts["evaluation"] = run["evaluation"]
     artifact.finish()
@@ -226,13 +227,13 @@ def model_card(run: Mapping[str, Any]) -> str:
 
 
 def _base_model(run: Mapping[str, Any]) -> str | None:
-    name = str(run["training"]["options"]["backbone"]).partition("@")[0]
+    name = str(run["training"]["options"]["model_name_or_path"]).partition("@")[0]
     return name if _HUB_NAME.fullmatch(name) else None
 
 
 def _title(run: Mapping[str, Any]) -> str:
     about = {"reward": "Reward model", "generative": "Generative reward model"}[run["kind"]]
-    return f"{about} on {escape(as_text(run['training']['options']['backbone']))}"
+    return f"{about} on {escape(as_text(run['training']['options']['model_name_or_path']))}"
 
 
 def _front_matter(run: Mapping[str, Any]) -> str:
@@ -312,8 +313,8 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     figures = [
         (name.replace("_", " "), as_text(training[name]))
         for name in (
-            "device", "processes", "steps", "kept_step", "seconds", "tokens_per_second", "padding",
-            "mfu", "peak_memory_gib", "parameters", "parameters_trained",
+            "device", "bf16", "processes", "steps", "kept_step", "seconds", "tokens_per_second",
+            "parameters", "parameters_trained",
         )
     ]  # fmt: skip
     curve = training["curve"]
@@ -321,28 +322,33 @@ def _describe_training(run: Mapping[str, Any]) -> list[str]:
     shown = [*curve[every - 1 :: every]]
     if curve and (not shown or shown[-1] is not curve[-1]):
         shown.append(curve[-1])
-    points = [(p["step"], f"{p['loss']:.4f}", f"{p['agreement']:.3f}") for p in shown]
+    points = [(p["step"], f"{p['loss']:.4f}", _accuracy(p)) for p in shown]
     lines = [
         "## Training",
         "",
         *make_rows(("option", "value"), options),
         *make_rows(("figure", "value"), figures),
-        *make_rows(("step", "loss", "agreement with the step's own pairs"), points),
+        *make_rows(("step", "loss", "accuracy on the step's own pairs"), points),
     ]
     if training["validation"]:
         validated = [
-            (p["step"], f"{p['epoch']:g}", f"{p['loss']:.4f}", f"{p['agreement']:.3f}")
+            (p["step"], f"{p['epoch']:g}", f"{p['loss']:.4f}", _accuracy(p))
             for p in training["validation"]
         ]
-        heading = ("step", "epoch", "validation loss", "validation agreement")
+        heading = ("step", "epoch", "validation loss", "validation accuracy")
         lines += [
             f"The {training['validation_counts']['pairs']:,} validation pairs are of training "
-            "prompts that were kept back; they chose the checkpoint, so their agreement is too "
-            "good by that choice.",
+            "prompts that were held back; their loss chose the checkpoint, so it is too good by "
+            "that choice.",
             "",
             *make_rows(heading, validated),
         ]
     return lines
+
+
+def _accuracy(point: Mapping[str, float]) -> str:
+    """Share of pairs, or of an answer's tokens, that the model has right."""
+    return f"{point.get('accuracy', point.get('mean_token_accuracy', 0.0)):.3f}"
 
 
 def _describe_agreement(run: Mapping[str, Any]) -> list[str]:
@@ -372,7 +378,7 @@ def _describe_agreement(run: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_limits(run: Mapping[str, Any]) -> list[str]:
-    base = escape(as_text(run["training"]["options"]["backbone"]))
+    base = escape(as_text(run["training"]["options"]["model_name_or_path"]))
     rewards = [
         "- Rewards are comparable within a prompt only: training leaves a free offset per prompt."
     ]

@@ -3,9 +3,8 @@
 `openai-api/SERVICE/MODEL` names a service as it does for judges: its address and key are in
 `SERVICE_BASE_URL` and `SERVICE_API_KEY`. The `openai` client retries failed calls.
 
-Services do not say how they divide a text, so a window of `max_tokens` has that many times two
-bytes: English has about four bytes a token, Chinese more than two. Windows are embedded and stored,
-and a story is their mean, weighted by length.
+A window of `max_tokens` has that many times two bytes, since services do not say how they divide a
+text. Windows are embedded and stored, and a story is their mean, weighted by length.
 """
 
 import os
@@ -46,12 +45,6 @@ def embed_by_service(texts: Sequence[str], options: EmbeddingOptions, folder: Pa
         texts: shape (n,).
         options: see EmbeddingOptions.
         folder: where embeddings are stored; may serve several models and sets.
-
-    Raises:
-        ConfigError: the address or the key is missing.
-        ModelError: the service does not answer, or not with the embeddings of these texts.
-        DataError: an embedding cannot be stored or read.
-        MissingExtraError: openai is not installed and something must be requested.
     """
     windows_of = {text: _windows(text, options.max_tokens or _MAX_TOKENS) for text in texts}
     read = 1 if options.long_stories == "cut" else None
@@ -71,9 +64,7 @@ def embed_by_service(texts: Sequence[str], options: EmbeddingOptions, folder: Pa
     for text, windows in read_of.items():
         lengths = [max(len(window.encode()), 1) for window in windows]
         found[text] = np.average([vector_of[w] for w in windows], axis=0, weights=lengths)
-    vectors = np.array([found[text] for text in texts])
-    if options.normalise:
-        vectors = normalised(vectors)
+    vectors = normalised(np.array([found[text] for text in texts]))
     cut = [w for text, some in read_of.items() for w in windows_of[text][len(some) :]]
     notes = {
         "texts": len(read_of),

@@ -35,64 +35,33 @@ _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # minutes.
 _SENTENCE_END = re.compile(r"(?<![.!?…。！？])[.!?…。！？]++[\"'”’)\]]*+\s+|\n+|[。！？]")
 _QUOTED = re.compile(r"[\"“][^\"“”]{1,400}[\"”]")
+
+
+def _words(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
 _PRONOUNS = {
-    "rate_i": {"i", "i'm", "i'd", "i've", "i'll", "me", "my", "mine", "myself"},
-    "rate_you": {"you", "your", "yours", "you're", "you'd", "you've", "you'll"},
-    "rate_third_person": {
-        "he", "she", "him", "her", "his", "hers", "they", "them", "their", "it", "its",
-    },
-}  # fmt: skip
-_FUNCTION_WORDS = frozenset(
-    (
-        *("the", "a", "an", "and", "but", "or", "of", "to", "in", "on", "at", "by", "for", "with"),
-        *("from", "as", "that", "which", "who", "is", "was", "were", "be", "been", "had", "have"),
-        *("has", "not", "no", "so", "if", "then", "than", "there", "this", "these", "those"),
-    )
+    "rate_i": _words("i i'm i'd i've i'll me my mine myself"),
+    "rate_you": _words("you your yours you're you'd you've you'll"),
+    "rate_third_person": _words("he she him her his hers they them their it its"),
+}
+_FUNCTION_WORDS = _words(
+    "the a an and but or of to in on at by for with from as that which who is was were be been had "
+    "have has not no so if then than there this these those"
 )
 
 FEATURES = (
-    "log_words",
-    "log_paragraphs",
-    "words_per_paragraph",
-    "sentence_length",
-    "sentence_length_sd",
-    "word_length",
-    "word_length_sd",
-    "type_token_ratio",
-    "function_words",
-    "rate_i",
-    "rate_you",
-    "rate_third_person",
-    "lower_case_i",
-    "quoted_share",
-    "commas",
-    "exclamations",
-    "questions",
-    "ellipses",
-    "dashes",
-    "semicolons",
-    "asterisks",
-    "digits",
-    "capitals",
-    "all_caps_words",
-    "ends_in_quote",
-    "last_sentence_length",
-    "prompt_overlap",
-)
+    "log_words", "log_paragraphs", "words_per_paragraph", "sentence_length", "sentence_length_sd",
+    "word_length", "word_length_sd", "type_token_ratio", "function_words", "rate_i", "rate_you",
+    "rate_third_person", "lower_case_i", "quoted_share", "commas", "exclamations", "questions",
+    "ellipses", "dashes", "semicolons", "asterisks", "digits", "capitals", "all_caps_words",
+    "ends_in_quote", "last_sentence_length", "prompt_overlap",
+)  # fmt: skip
 
 
 def surface_features(prompt: str, story: str) -> list[float]:
-    """Compute the surface features of one story.
-
-    Rates are per word, so that length speaks through `log_words` alone.
-
-    Args:
-        prompt: the prompt's text, for the share of its words that the story repeats.
-        story: the story's text.
-
-    Returns:
-        One number per name in `FEATURES`, in that order; all finite, for any text.
-    """
+    """One finite number per name in `FEATURES`; rates are per word."""
     return _features(prompt, story, count_words_of(story))
 
 
@@ -187,7 +156,7 @@ class FeatureModel(ScoreRater):
         coefficients: per standardised feature; positive means readers preferred more of it.
         c: the inverse regularisation strength that was chosen.
         prompts: `prompt_key` of the training prompts.
-        store: where features lie ready; None where they are computed. It is no part of the model.
+        store: holds features that are known; no part of the model.
     """
 
     name: str
@@ -241,11 +210,7 @@ class FeatureModel(ScoreRater):
 
     @classmethod
     def load(cls, folder: Path, name: str = "features") -> "FeatureModel":
-        """Read a model back; every score is the same to the last bit.
-
-        Raises:
-            ModelError: no such model, or one with features this version does not compute.
-        """
+        """Read a model back; every score is the same to the last bit."""
         path = folder / "features.json"
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -288,16 +253,12 @@ _STORED = pa.schema([("key", pa.binary(16)), ("features", pa.list_(pa.float64(),
 
 
 class FeatureStore:
-    """Surface features of stories on disk, by content: each distinct story is computed once.
+    """Surface features of stories in a folder, by content: each distinct story is computed once.
 
-    Several processes may share a folder. A file appears when it is whole, so a killed process
-    loses what it was computing and no more. Values are mapped from disk; a story takes about 180
-    bytes of memory. Where many stories are missing every core computes a part of them, in processes
+    Several processes may share a folder, and a killed one loses what it was computing. Values are
+    mapped from disk. Where many stories are missing every core computes a part of them in a process
     of its own: a script must call this below `if __name__ == "__main__":`. Other versions and
-    libraries have another subfolder; old ones may be deleted at any time.
-
-    Args:
-        folder: where the files lie; made when the first one is written.
+    libraries have another subfolder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -308,11 +269,6 @@ class FeatureStore:
         self._values: list[np.ndarray] = []
         # Of each story the file and the row.
         self._places: dict[bytes, tuple[int, int]] = {}
-
-    @classmethod
-    def at(cls, folder: Path) -> "FeatureStore":
-        """The store of a folder, one for all models of this process."""
-        return _store_at(folder.resolve())
 
     def matrix(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """What `feature_matrix` returns, to the last bit."""
@@ -325,15 +281,8 @@ class FeatureStore:
             found = _on_all_cores([prompts[row] for row in rows], [stories[row] for row in rows])
             self._write(list(missing), found)
             self._read_files()
-        matrix = np.zeros((len(keys), len(FEATURES)))
-        rows_of: dict[int, list[tuple[int, int]]] = {}
-        for row, key in enumerate(keys):
-            file, place = self._places[key]
-            rows_of.setdefault(file, []).append((row, place))
-        for file, pairs in rows_of.items():
-            into, places = np.array(pairs).T
-            matrix[into] = self._values[file][places]
-        return matrix
+        rows_at = [self._values[file][row] for file, row in (self._places[key] for key in keys)]
+        return np.array(rows_at).reshape(len(keys), len(FEATURES))
 
     def _write(self, keys: Sequence[bytes], values: np.ndarray) -> None:
         table = pa.table(
@@ -372,7 +321,8 @@ def _map_table(path: Path) -> pa.Table:
 
 
 @functools.cache
-def _store_at(folder: Path) -> FeatureStore:
+def store_at(folder: Path) -> FeatureStore:
+    """The store of a folder, one for all models of this process."""
     return FeatureStore(folder)
 
 
@@ -423,11 +373,6 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
         pairs: table by the schema PAIRS.
         options: see FeatureOptions.
         name: the rater's name.
-
-    Raises:
-        DataError: fewer than two pairs, or weights that `litbench.records.pair_weights` refuses.
-        ConfigError: an unknown feature is to be dropped, or all are; no strength, or one that is
-            not positive.
     """
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
@@ -443,7 +388,7 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     blinded, chosen_first = blind(pairs)
     texts = sorted({(p.prompt, s) for p in blinded for s in (p.first, p.second)})
     index = {text: row for row, text in enumerate(texts)}
-    store = None if options.store is None else FeatureStore.at(options.store)
+    store = None if options.store is None else store_at(options.store.resolve())
     features = _matrix([p for p, _ in texts], [s for _, s in texts], store)[:, places]
     mean, scale = features.mean(0), features.std(0)
     scale[scale < 1e-12] = 1.0

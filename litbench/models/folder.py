@@ -1,8 +1,8 @@
 """The folder of a trained transformers rater, and what stands in its `litbench.json`.
 
-Weights as safetensors, config and tokenizer as transformers writes them, so that other tools load
-the folder too. Beside them `litbench.json` holds what scoring needs: the kind of rater, the joined
-form of its input, hashes of the training prompts, and, for an adapter kept apart, its base model.
+Weights as safetensors, config, tokenizer and chat template as transformers writes them: all that a
+reward needs. Beside them `litbench.json` holds the kind of rater, hashes of the training prompts, a
+record of the training, and the question of a generative rater.
 """
 
 import json
@@ -17,10 +17,17 @@ from litbench.errors import ModelError
 from litbench.hub import fetch_model
 from litbench.locations import locate, resolve
 from litbench.markdown import without_folders
-from litbench.models.backbone import Head, load_backbone, load_with_adapter, quiet
+from litbench.models.backbone import (
+    Head,
+    default_device,
+    load_backbone,
+    load_with_adapter,
+    on_device,
+    quiet,
+)
 
 _FILE = "litbench.json"
-_FORMAT = 2
+_FORMAT = 3
 _ADAPTER_FILE = "adapter_config.json"
 
 
@@ -46,18 +53,20 @@ class Loaded:
     Attributes:
         model: of transformers.
         tokenizer: its tokenizer.
-        form: the joined form as plain values; None where LitBench did not write the folder.
         prompts: `prompt_key` of the training prompts.
         training: record of the training.
         adapter: set when the folder holds an adapter only.
+        question: arguments of `Question.make`, for a trained generative rater.
+        is_ours: whether LitBench wrote the folder.
     """
 
     model: Any
     tokenizer: Any
-    form: dict[str, Any] | None = None
     prompts: frozenset[str] = frozenset()
     training: dict[str, Any] = field(default_factory=dict)
     adapter: Adapter | None = None
+    question: dict[str, Any] | None = None
+    is_ours: bool = False
 
 
 def load_folder(
@@ -65,24 +74,25 @@ def load_folder(
     head: Head,
     kind: str,
     *,
+    device: str | None = None,
     dtype: str | None = None,
     trust_remote_code: bool = False,
     num_labels: int | None = 1,
 ) -> Loaded:
-    """Load a rater's model.
+    """Load a rater's model onto a device.
 
     Args:
-        name: a folder that `save_folder` wrote, another model's folder or peft adapter, or a name
-            on the Hub.
+        name: a folder that `save_folder` wrote, another model's folder or peft adapter, a GGUF
+            file, or a name on the Hub.
         head: kind of transformers model.
         kind: kind of rater it must be.
-        dtype: weights' type; when None, what a model that LitBench trained was judged in after
-            training (float32; bfloat16 for one trained on four-bit weights), and float32 for
-            others.
+        device: such as cuda or cpu; a GPU where there is one when None.
+        dtype: weights' type; bfloat16 on a GPU and float32 elsewhere when None.
         trust_remote_code: run code from the model's repository.
         num_labels: outputs of a reward head; None for as many as it has.
 
     Raises:
+        ConfigError: there is no such device.
         DataError: a name on the Hub that cannot be fetched.
         ModelError: it cannot be loaded, is another kind of rater, or its litbench.json is broken.
         MissingExtraError: a library is not installed.
@@ -92,6 +102,8 @@ def load_folder(
         # A verifier on the Hub has its litbench.json there, and an adapter its own files.
         place = fetch_model(name, with_code=trust_remote_code)
     content = _read(place / _FILE, kind)
+    common: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    adapter = None
     if (place / _ADAPTER_FILE).exists():
         about = content.get("adapter") or {}
         try:
@@ -104,27 +116,24 @@ def load_folder(
                 f"{place / _ADAPTER_FILE} does not name its base model ({error}): save it again"
             ) from error
         adapter = Adapter(base, bool(about.get("quantized")), place)
+        common["dtype"] = common["dtype"] or _default_dtype(device)
         model, tokenizer = load_with_adapter(
-            place, base, head, quantized=adapter.quantized, dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
-    else:
-        adapter = None
-        model, tokenizer = load_backbone(
-            str(place),
-            head,
-            dtype=dtype or ("auto" if content else "float32"),
-            trust_remote_code=trust_remote_code,
-            num_labels=num_labels,
+            place, base, head, quantized=adapter.quantized, **common
         )
+    else:
+        common["dtype"] = common["dtype"] or _default_dtype(device)
+        model, tokenizer = load_backbone(str(place), head, num_labels=num_labels, **common)
     return Loaded(
-        model,
-        tokenizer,
-        content.get("form"),
-        frozenset(content.get("training_prompts", ())),
-        content.get("training", {}),
-        adapter,
-    )
+        on_device(model, device), tokenizer, frozenset(content.get("training_prompts", ())),
+        content.get("training", {}), adapter, content.get("question"), bool(content),
+    )  # fmt: skip
+
+
+def _default_dtype(device: str | None) -> str:
+    try:
+        return "float32" if (device or default_device()).startswith("cpu") else "bfloat16"
+    except ImportError:
+        return "float32"
 
 
 def prompts_of(name: str) -> frozenset[str]:
@@ -169,11 +178,8 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}, not {_FORMAT}")
         found = content["kind"]
-        missing = {"form", "training_prompts"} - content.keys()
-        if missing:
-            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
         if not isinstance(content["training_prompts"], list):
-            raise ValueError("training_prompts is no list")
+            raise TypeError("training_prompts is no list")
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is broken ({error}): train the model again") from error
     if kind is not None and found != kind:
@@ -181,36 +187,28 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
     return content
 
 
-def save_folder(
-    folder: Path,
-    kind: str,
-    loaded: Loaded,
-    form: Mapping[str, Any],
-) -> None:
+def save_folder(folder: Path, kind: str, loaded: Loaded) -> None:
     """Write weights, config, tokenizer and `litbench.json`.
 
     Args:
         folder: where to; it exists.
         kind: of rater.
         loaded: what to write; with `adapter`, peft's files instead of all weights.
-        form: the joined form as plain values.
     """
+    adapter: Mapping[str, Any] | None = None
     if loaded.adapter is None:
         with quiet():
             loaded.model.save_pretrained(folder)
     else:
+        adapter = {"base": loaded.adapter.base, "quantized": loaded.adapter.quantized}
         for path in loaded.adapter.folder.glob("adapter_*"):
             shutil.copy(path, folder / path.name)
     loaded.tokenizer.save_pretrained(folder)
-    adapter = loaded.adapter and {
-        "base": loaded.adapter.base,
-        "quantized": loaded.adapter.quantized,
-    }
     content = {
         "format": _FORMAT,
         "kind": kind,
-        "form": dict(form),
         "adapter": adapter,
+        "question": loaded.question,
         "training_prompts": sorted(loaded.prompts),
         # Only a record: nothing is loaded from the folders it would name.
         "training": without_folders(loaded.training),

@@ -19,17 +19,9 @@ import numpy as np
 from litbench.config import build
 from litbench.errors import ConfigError, ModelError
 from litbench.models.attention import can_pack
-from litbench.models.backbone import (
-    answer_logits,
-    collate,
-    is_packed,
-    on_device,
-    set_attention,
-    to_device,
-)
+from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
-from litbench.models.throughput import Shape
 from litbench.raters import BlindPair, Judgement, Preference
 from litbench.templates import (
     AnswerForm,
@@ -58,10 +50,11 @@ _PREFERENCE_OF: dict[Verdict, Preference] = {
     "unparsed": "unparsed",
     "refused": "refused",
 }
+_SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
 
 
 def require_packing(model: Any, name: str) -> None:
-    """Check that a language model can run on sequences laid end to end.
+    """Check that a language model runs on sequences laid end to end.
 
     Raises:
         ConfigError: it could, under another attention.
@@ -174,68 +167,66 @@ class GenerativeModel:
         """Load a model folder, or any causal language model as a zero-shot judge.
 
         Args:
-            path: a folder written by `save`, another model's folder or adapter, or a name on the
-                Hub.
+            path: a folder written by `save`, another model's folder, adapter or GGUF file, or a
+                name on the Hub.
             name: the rater's name.
             device: such as cuda or cpu; a GPU where there is one when not given.
-            dtype: float32, bfloat16 or float16; when not given, what LitBench's own model was
-                judged in after training, and float32 for others.
+            dtype: float32, bfloat16 or float16; when not given, bfloat16 on a GPU and float32
+                elsewhere.
             batch_tokens: most tokens of one forward pass; 4,096 on a CPU and 32,768 elsewhere when
                 not given.
-            template: the question, by a template's name or path, for a model without a stored one;
-                when not given `verdict_label`, or the family `minimal` where `answer` is given.
+            template: the question, by a template's name or path; when not given `verdict_label`,
+                or the family `minimal` where `answer` is given.
             answer: the form of the answer that a family of templates is to ask for.
-            max_length: most tokens of question and answer, for a model without a stored question;
-                4,096 when not given.
-            max_answer_tokens: room for the answer, for such a model; by the form of the answer when
-                not given.
+            max_length: most tokens of question and answer; 4,096 when not given.
+            max_answer_tokens: room for the answer; by the form of the answer when not given.
             least_label_mass: below it a verdict is `unparsed`.
             trust_remote_code: run code from the model's repository.
 
         Raises:
             ConfigError: there is no such template, it asks for another form of answer, or the model
-                has a question of its own and another one is asked for.
+                was trained on a question and another one is asked for.
             DataError: a name on the Hub that cannot be fetched.
             ModelError: it cannot be loaded, or cannot be read as a generative rater.
             MissingExtraError: torch or transformers is not installed.
         """
         loaded = load_folder(
-            str(path), "language", cls.kind, dtype=dtype, trust_remote_code=trust_remote_code
-        )
-        require_packing(loaded.model, str(path))
-        if loaded.form is None:
+            str(path), "language", cls.kind, device=device, dtype=dtype,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        model, tokenizer = loaded.model, loaded.tokenizer
+        require_packing(model, str(path))
+        if loaded.question is None:
             question = make_question(
-                loaded.tokenizer,
-                loaded.model,
+                tokenizer, model,
                 load_template(template or ("minimal" if answer else "verdict_label"), answer),
-                max_length or _DEFAULT_MAX_LENGTH,
-                max_answer_tokens=max_answer_tokens,
-            )
+                max_length or _DEFAULT_MAX_LENGTH, max_answer_tokens=max_answer_tokens,
+            )  # fmt: skip
         else:
-            question = Question.from_stored(loaded.form, f"{path}: litbench.json")
-            own = {"template": template, "max_length": max_length}
-            own["max_answer_tokens"] = max_answer_tokens
+            own = {"template": template, "answer": answer, "max_length": max_length}
             given = [key for key, value in own.items() if value is not None]
-            if answer not in (None, question.answer):
-                given.append("answer")
-            if given:
+            if given or max_answer_tokens is not None:
                 raise ConfigError(
-                    f"rater {name}: {path} was trained on one question, whose answer form is "
-                    f"{question.answer}, and keeps it; it cannot be asked by {' and '.join(given)} "
-                    "of the config: leave that out, or take a model without litbench.json"
+                    f"rater {name}: {path} was trained on one question and keeps it: leave out "
+                    + ", ".join([*given, *(["max_answer_tokens"] if max_answer_tokens else [])])
                 )
+            try:
+                question = Question.make(tokenizer, model, **loaded.question)
+            except TypeError as error:
+                raise ModelError(f"{path}: litbench.json holds no question ({error})") from error
         return cls(
-            on_device(loaded.model, device), loaded.tokenizer, question, name=name,
-            prompts=loaded.prompts, batch_tokens=batch_tokens, least_label_mass=least_label_mass,
-            training=loaded.training, adapter=loaded.adapter,
+            model, tokenizer, question, name=name, prompts=loaded.prompts,
+            batch_tokens=batch_tokens, least_label_mass=least_label_mass, training=loaded.training,
+            adapter=loaded.adapter,
         )  # fmt: skip
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
         loaded = Loaded(
-            self.model, self.tokenizer, None, self.prompts, self.training_record, self.adapter
-        )
-        save_folder(folder, self.kind, loaded, asdict(self.question))
+            self.model, self.tokenizer, self.prompts, self.training_record, self.adapter,
+            self.question.stored(),
+        )  # fmt: skip
+        save_folder(folder, self.kind, loaded)
 
     def training_prompts(self) -> frozenset[str]:
         """`prompt_key` of the training prompts; empty when the model folder does not tell."""
@@ -244,7 +235,7 @@ class GenerativeModel:
     def notes(self) -> dict[str, Any]:
         """Weights, pairs cut so far, and how it was trained."""
         found: dict[str, Any] = {
-            "parameters": Shape.of(self.model).parameters,
+            "parameters": self.model.num_parameters(),
             "pairs_cut": self.pairs_cut,
         }
         if self.training_record:
@@ -262,38 +253,26 @@ class GenerativeModel:
         straight = self.question.ask(self.tokenizer, prompts, first, second)
         swapped = self.question.ask(self.tokenizer, prompts, second, first)
         self.pairs_cut += sum(straight.cut)
-        questions = [np.array(ids) for ids in (*straight.ids, *swapped.ids)]
+        questions = [*straight.ids, *swapped.ids]
         read = self._weigh if self.question.answer == "label" else self._write
         answers = read(questions)
-        judged = []
-        for place in range(len(pairs)):
-            both = []
-            orders: list[tuple[Literal["first", "second"], int]] = [
-                ("first", place),
-                ("second", place + len(pairs)),
-            ]
-            for shown, at in orders:
-                answer = answers[at]
-                p_a = answer.p_a
-                p_first = p_a if p_a is None or shown == "first" else 1 - p_a
-                prefers = answer.prefers
-                if shown == "second" and prefers in ("first", "second"):
-                    prefers = "second" if prefers == "first" else "first"
-                both.append(
-                    Judgement(
-                        prefers,
-                        p_first,
-                        first_shown=shown,
-                        explanation=answer.explanation,
-                        input_tokens=len(questions[at]),
-                        output_tokens=answer.output_tokens,
-                        label_mass=answer.mass,
-                    )
+        judgements = []
+        for place, answer in enumerate(answers):
+            p_first, prefers = answer.p_a, answer.prefers
+            shown: Literal["first", "second"] = "first" if place < len(pairs) else "second"
+            if shown == "second":
+                p_first = None if p_first is None else 1 - p_first
+                prefers = _SWAPPED.get(prefers, prefers)
+            judgements.append(
+                Judgement(
+                    prefers, p_first, first_shown=shown, explanation=answer.explanation,
+                    input_tokens=len(questions[place]), output_tokens=answer.output_tokens,
+                    label_mass=answer.mass,
                 )
-            judged.append(both)
-        return judged
+            )  # fmt: skip
+        return list(zip(judgements[: len(pairs)], judgements[len(pairs) :], strict=True))
 
-    def _batches(self, questions: Sequence[np.ndarray], room: int | None) -> list[list[int]]:
+    def _batches(self, questions: Sequence[list[int]], room: int | None) -> list[list[int]]:
         """Rows of questions by falling length, at most `batch_tokens` in each batch.
 
         With `room` for an answer all rows of a batch are as long as its first, and that room.
@@ -320,7 +299,7 @@ class GenerativeModel:
         about = f"judge {self.name}"
         return tqdm(total=total, desc=about, unit=" readings", leave=False, disable=None)
 
-    def _weigh(self, questions: Sequence[np.ndarray]) -> list[_Read]:
+    def _weigh(self, questions: Sequence[list[int]]) -> list[_Read]:
         """Label probabilities of every question; the likelier label is the verdict."""
         import torch  # noqa: PLC0415
 
@@ -349,7 +328,7 @@ class GenerativeModel:
             prefers = "first" if p_a > 0.5 else "second"
         return _Read(prefers, p_a, mass, output_tokens=1)
 
-    def _write(self, questions: Sequence[np.ndarray]) -> list[_Read]:
+    def _write(self, questions: Sequence[list[int]]) -> list[_Read]:
         """Answers, written greedily and then read."""
         import torch  # noqa: PLC0415
         from transformers import GenerationConfig  # noqa: PLC0415
@@ -357,11 +336,13 @@ class GenerativeModel:
         device = next(self.model.parameters()).device
         room = self.question.max_answer_tokens
         ends = self._ends()
+        # Masked, so that any token will do.
+        pad = self.tokenizer.pad_token_id or 0
         greedy = GenerationConfig(
             do_sample=False,
             max_new_tokens=room,
             eos_token_id=ends,
-            pad_token_id=self.tokenizer.pad_token_id,
+            pad_token_id=pad,
         )
         found: list[_Read | None] = [None] * len(questions)
         # Generation works on rows with padding; the packed attention is put back in any case.
@@ -374,7 +355,7 @@ class GenerativeModel:
             with torch.inference_mode(), self._bar(len(questions)) as bar:
                 for rows in self._batches(questions, room):
                     width = max(len(questions[row]) for row in rows)
-                    ids = torch.full((len(rows), width), self.tokenizer.pad_token_id)
+                    ids = torch.full((len(rows), width), pad)
                     mask = torch.zeros_like(ids)
                     for place, row in enumerate(rows):
                         ids[place, width - len(questions[row]) :] = torch.tensor(questions[row])

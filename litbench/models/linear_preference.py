@@ -41,20 +41,7 @@ def fit_linear_preference(
     strengths: Sequence[float],
     weights: np.ndarray | None = None,
 ) -> LinearPreference:
-    """Fit the model; the strength of the penalty is chosen by `choose_strength`.
-
-    Args:
-        differences: first side minus second side; shape (n, columns).
-        first_chosen: bool, shape (n,).
-        prompts: of each row; shape (n,).
-        strengths: inverse strengths of the penalty to choose from; they hold for columns of root
-            mean square 1.
-        weights: of the rows; 1 for each when None.
-
-    Raises:
-        DataError: fewer than two rows.
-        ConfigError: no strength, or one that is not positive.
-    """
+    """Fit the model; see `choose_strength`; strengths are for columns of size 1."""
     if len(differences) < 2:
         raise DataError(f"{len(differences)} pairs are too few for a linear model: give two")
     scale = np.sqrt(np.square(differences, dtype=np.float64).mean(0))
@@ -82,9 +69,6 @@ def choose_strength(
         strengths: to choose from.
         weights: of the rows; 1 for each when None.
         folds: how many at most; the first strength is taken where there cannot be two.
-
-    Raises:
-        ConfigError: no strength, or one that is not positive.
     """
     from sklearn.metrics import log_loss  # noqa: PLC0415
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415
@@ -114,15 +98,8 @@ def logistic(
 ) -> np.ndarray:
     """Minimise sum(weight * log(1 + exp(-toward chosen . w))) + |w|^2 / (2 c).
 
-    Args:
-        differences: first side minus second side; shape (n, columns).
-        first_chosen: bool, shape (n,).
-        c: inverse strength of the penalty.
-        weights: of the rows; 1 for each when None.
-
-    Returns:
-        The coefficients; float64, shape (columns,). The last digits depend on how many threads add
-        up the rows.
+    Arguments are those of `choose_strength`. Returns the coefficients; float64, shape (columns,).
+    The last digits depend on how many threads add up the rows.
     """
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 

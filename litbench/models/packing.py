@@ -1,114 +1,73 @@
-"""Which pairs make a step, and how a step is cut into forward passes.
+"""Micro-batches of an optimiser step, and the batch of a Bradley-Terry step.
 
-The pairs of an optimiser step follow from the seed and the number of pairs alone, so a run goes on
-in the same order after a kill, on any number of processes. A step is then cut into forward passes
-of at most `batch_tokens` tokens; a pair's sequences stay together, every process gets as many
-passes as the others (collectives would wait for ever otherwise), and the loss is summed over pairs
-and divided by the weights of the whole step, so that gradients do not depend on the cutting.
+An optimiser step takes `per_device_train_batch_size` x `gradient_accumulation_steps` x processes
+pairs. transformers' `BatchRebalanceSampler` cuts them into as many micro-batches as that product
+says, of about equal cost and not of equal size; losses are summed and divided by the weights of the
+whole step, so gradients do not depend on the cutting.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from transformers.trainer_pt_utils import BatchRebalanceSampler
+
+from litbench.models.backbone import Pooling, collate
 
 
-@dataclass(frozen=True)
-class Step:
-    """One optimiser step of one process.
+class StepSampler(BatchRebalanceSampler):  # type: ignore[misc]
+    """Batch sampler whose steps follow from seed, epoch and number of pairs alone.
 
-    Attributes:
-        passes: rows of the pairs of each forward pass; never empty.
-        is_filler: for each pass, whether it is there only to keep step with other processes; its
-            loss does not count.
-    """
-
-    passes: list[np.ndarray]
-    is_filler: list[bool]
-
-
-def steps_of_epoch(n_pairs: int, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Deal shuffled pairs to the steps of one epoch.
+    Unlike the parent's, all steps of an epoch have the same size up to one pair, and the epoch is
+    asked for, since a resumed data loader does not set it.
 
     Args:
-        n_pairs: how many there are.
-        batch_size: most pairs of a step, over all processes.
-        seed: of the order.
-        epoch: counts from 0; another order each time.
-
-    Returns:
-        Row numbers, int64, one array per step; steps differ in size by one at most, so that no
-        step stands on a few left-over pairs.
+        lengths: tokens of each pair.
+        epoch: returns the current epoch.
+        packed: whether sequences are laid end to end, so that none pays for the longest.
+        arguments: of the parent.
     """
-    order = np.random.default_rng([seed, epoch]).permutation(n_pairs)
-    return np.array_split(order, max(1, -(-n_pairs // batch_size)))
+
+    def __init__(
+        self, lengths: Sequence[int], epoch: Callable[[], int], *, packed: bool, **arguments: int
+    ) -> None:
+        super().__init__(list(lengths), **arguments)
+        self.current_epoch, self.packed = epoch, packed
+        pairs, groups = len(self.lengths), self.dp_size * self.grad_accum
+        # Every micro-batch needs a pair.
+        self.num_global_batches = min(-(-pairs // self.effective_batch_size), pairs // groups)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield this process's micro-batches, step by step."""
+        source = np.random.default_rng([self.seed, self.current_epoch()])
+        order = source.permutation(len(self.lengths))
+        for step in np.array_split(order, self.num_global_batches):
+            yield from self._yield_global_batch(step.tolist())
+
+    def _group_cost(self, group: list[tuple[int, int]]) -> float:
+        if not self.packed:
+            return float(super()._group_cost(group))
+        return float(sum(self._cost(1, length) for _, length in group))
 
 
-def cut_step(
-    rows: np.ndarray,
-    lengths: np.ndarray,
-    batch_tokens: int,
-    processes: int,
-    *,
-    padded: bool,
-) -> list[Step]:
-    """Cut one step into forward passes for every process.
+@dataclass
+class PairCollator:
+    """Lays the chosen stories of a micro-batch, then the rejected ones, end to end.
 
-    Args:
-        rows: (n,) the step's pairs.
-        lengths: (pairs, sequences of a pair) in tokens, of the whole data.
-        batch_tokens: most tokens of a pass, padding included; a longer pair gets a pass of its own.
-        processes: how many share the step.
-        padded: whether the sequences of a pass are padded to the longest.
-
-    Returns:
-        One Step per process, all with the same number of passes.
+    Encoders get padded rows in place of one long row.
     """
-    total = lengths[rows].sum(axis=1)
-    if padded:
-        bins = _grouped(lengths[rows].max(axis=1), lengths.shape[1], batch_tokens, processes)
-    else:
-        bins = _balanced(total, batch_tokens, processes)
-    # Passes of like cost happen at the same time: no process waits long for another.
-    bins.sort(key=lambda places: -total[places].sum())
-    spare = int(np.argmin(total))
-    steps = []
-    for process in range(processes):
-        mine = bins[process::processes]
-        fillers = -(-len(bins) // processes) - len(mine)
-        passes = [rows[places] for places in mine] + [rows[[spare]]] * fillers
-        steps.append(Step(passes, [False] * len(mine) + [True] * fillers))
-    return steps
 
+    packed: bool
+    pooling: Pooling
 
-def _balanced(total: np.ndarray, budget: int, processes: int) -> list[np.ndarray]:
-    """The fewest bins, a multiple of `processes`, filled evenly: largest pair to emptiest bin."""
-    order = np.argsort(-total, kind="stable")
-    count = max(1, -(-int(total.sum()) // (budget * processes))) * processes
-    while True:
-        count = min(count, len(total))
-        loads = np.zeros(count, dtype=np.int64)
-        bins: list[list[int]] = [[] for _ in range(count)]
-        for place in order:
-            emptiest = int(np.argmin(loads))
-            bins[emptiest].append(int(place))
-            loads[emptiest] += total[place]
-        over = [load > budget and len(places) > 1 for load, places in zip(loads, bins, strict=True)]
-        if not any(over) or count == len(total):
-            return [np.array(places) for places in bins]
-        count += processes
-
-
-def _grouped(longest: np.ndarray, sequences: int, budget: int, processes: int) -> list[np.ndarray]:
-    """Bins of pairs of like length, none wider than the budget when padded."""
-    order = np.argsort(-longest, kind="stable")
-    bins: list[list[int]] = []
-    # With several processes no bin may hold all, or the others would compute fillers.
-    most = -(-len(order) // processes)
-    for place in order:
-        if bins:
-            # The first of a bin is its longest, and all are padded to it.
-            padded = (len(bins[-1]) + 1) * sequences * longest[bins[-1][0]]
-        if not bins or padded > budget or len(bins[-1]) == most:
-            bins.append([])
-        bins[-1].append(int(place))
-    return [np.array(places) for places in bins]
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Make the tensors of `litbench.models.backbone.collate`, and `weight` and `margin`."""
+        sides = ("chosen_ids", "rejected_ids")
+        sequences = [np.asarray(example[side]) for side in sides for example in examples]
+        numbers = {
+            name: torch.tensor([example[name] for example in examples], dtype=torch.float32)
+            for name in ("weight", "margin")
+        }
+        return {**numbers, **collate(sequences, packed=self.packed, pooling=self.pooling)}

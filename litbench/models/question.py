@@ -5,8 +5,7 @@
 The fixed parts come from a template (`litbench.templates`) inside the model's chat template where
 it has one. They are tokenised apart from the texts and never cut: what does not fit is taken from
 the prompt beyond `max_prompt_tokens`, then from the end of the longer story until both are of one
-length, then from both. Decided once when a model is made, stored in its folder, and used by
-training and judging alike.
+length, then from both. The model's folder keeps the template's parts and the lengths.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,31 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from litbench.config import build
 from litbench.errors import ModelError
-from litbench.models.layout import bos_of, chat_pieces, longest_of, tokenize
+from litbench.models.input_format import Encoded, longest_of
 from litbench.templates import AnswerForm, without_delimiters
 
 LABELS = ("A", "B")
 # What stands before the label of an answer in words.
 VERDICT = "Preferred:"
+# Stand-ins for texts in a chat template; no template has them, and none trims them.
 _SLOTS = ("⟦the-prompt⟧", "⟦story-one⟧", "⟦story-two⟧")
 _ANSWER = "⟦the-answer⟧"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Token ids of some questions, and which lost tokens of prompt or stories to fit."""
-
-    ids: list[list[int]]
-    cut: list[bool]
-
-
-@dataclass(frozen=True)
 class Question:
-    """The joined form of a question.
+    """A template fitted to a model.
 
     Attributes:
+        parts: the template's four fixed texts, around prompt, story A and story B.
         before: token ids before the prompt.
         to_a: between prompt and the first story.
         to_b: between the stories.
@@ -54,6 +46,7 @@ class Question:
         max_answer_tokens: room kept for the answer.
     """
 
+    parts: tuple[str, ...]
     before: tuple[int, ...]
     to_a: tuple[int, ...]
     to_b: tuple[int, ...]
@@ -83,9 +76,9 @@ class Question:
             tokenizer: a fast tokenizer of transformers; with a chat template the question is the
                 user's message, without one the text as it is.
             model: its language model.
-            parts: the template's four fixed texts, around prompt, story A and story B.
+            parts: the template's four fixed texts.
             answer: the form of the answer.
-            max_length: most tokens; lowered to what the model has positions for.
+            max_length: lowered to what the model has positions for.
             max_prompt_tokens: most tokens of the prompt.
             max_answer_tokens: room kept for the answer and its end.
 
@@ -94,22 +87,22 @@ class Question:
                 room for stories.
         """
         max_length = longest_of(model, max_length)
-        whole = "".join(text for pair in zip(parts, (*_SLOTS, ""), strict=True) for text in pair)
-        question = {"role": "user", "content": whole}
+        slots = (*_SLOTS, "")
+        whole = "".join(text for pair in zip(parts, slots, strict=True) for text in pair)
         if tokenizer.chat_template:
-            before, to_a, to_b, after = chat_pieces(tokenizer, [question], _SLOTS, asks=True)
+            question = {"role": "user", "content": whole}
+            before, to_a, to_b, after = _chat_pieces(tokenizer, [question], _SLOTS, asks=True)
             answered = [question, {"role": "assistant", "content": _ANSWER}]
-            closing = chat_pieces(tokenizer, answered, [_ANSWER])[-1]
+            closing = _chat_pieces(tokenizer, answered, [_ANSWER])[-1]
             # Only the end of turn itself: the newline that templates put after it is never
             # generated, and a model trained on it would learn to go on.
             added = tokenizer.added_tokens_decoder
             special = [one for one in closing if one in added and added[one].special]
             end = tuple(special[:1]) or closing[:1]
         else:
-            pieces = [
-                tuple(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in parts
-            ]
-            before, to_a, to_b, after = (*bos_of(tokenizer), *pieces[0]), *pieces[1:]
+            before, to_a, to_b, after = (tuple(ids) for ids in tokenize(tokenizer, parts))
+            if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
+                before = (tokenizer.bos_token_id, *before)
             end = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
         if not end:
             raise ModelError(
@@ -117,8 +110,8 @@ class Question:
                 "the tokenizer's eos_token"
             )
         made = cls(
-            before, to_a, to_b, after, end, _label_ids(tokenizer, after, answer), answer,
-            max_length, max_prompt_tokens, max_answer_tokens,
+            tuple(parts), before, to_a, to_b, after, end, _label_ids(tokenizer, after, answer),
+            answer, max_length, max_prompt_tokens, max_answer_tokens,
         )  # fmt: skip
         if made.room < 2 * 16:
             raise ModelError(
@@ -127,18 +120,10 @@ class Question:
             )
         return made
 
-    @classmethod
-    def from_stored(cls, form: Mapping[str, Any], where: str) -> "Question":
-        """Read what a model folder keeps.
-
-        Raises:
-            ConfigError: it does not hold a question.
-        """
-        values = dict(form)
-        if "explains" in values:
-            # Folders written when there were two forms.
-            values["answer"] = "explanation" if values.pop("explains") else "label"
-        return build(cls, values, where)
+    def stored(self) -> dict[str, Any]:
+        """What a folder keeps: arguments of `make`."""
+        names = ("parts", "answer", "max_length", "max_prompt_tokens", "max_answer_tokens")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def explains(self) -> bool:
@@ -153,7 +138,7 @@ class Question:
 
     def ask(
         self, tokenizer: Any, prompts: Sequence[str], first: Sequence[str], second: Sequence[str]
-    ) -> Asked:
+    ) -> Encoded:
         """Tokenise and join, up to where the answer starts.
 
         Lines of texts that could pass for a template's markers go in without their equals signs.
@@ -174,10 +159,9 @@ class Question:
             keep_a, keep_b = share(len(ids_of[a]), len(ids_of[b]), room)
             stories = [*ids_of[a][:keep_a], *self.to_b, *ids_of[b][:keep_b]]
             ids.append([*self.before, *head, *self.to_a, *stories, *self.after])
-            cut.append(
-                (len(head), keep_a, keep_b) != (len(ids_of[prompt]), len(ids_of[a]), len(ids_of[b]))
-            )
-        return Asked(ids, cut)
+            whole = (len(ids_of[prompt]), len(ids_of[a]), len(ids_of[b]))
+            cut.append((len(head), keep_a, keep_b) != whole)
+        return Encoded(ids, cut)
 
     def read_label(self, logits: Any) -> tuple[np.ndarray, np.ndarray]:
         """Read label probabilities off the logits where the answer starts.
@@ -204,9 +188,37 @@ def share(first: int, second: int, room: int) -> tuple[int, int]:
     half = room // 2
     if first <= half:
         return first, room - first
-    if second <= half:
-        return room - second, second
-    return room - half, half
+    return room - min(second, half), min(second, half)
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of plain texts: one that spells out "</s>" does not place that token."""
+    # verbose=False: how many texts were too long is counted as `cut`.
+    encoded = tokenizer(
+        list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False
+    )
+    return list(encoded["input_ids"])
+
+
+def _chat_pieces(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, str]],
+    slots: Sequence[str],
+    *,
+    asks: bool = False,
+) -> list[tuple[int, ...]]:
+    """Token ids that a chat template puts before, between and after the slots."""
+    rest = tokenizer.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=asks, enable_thinking=False
+    )
+    pieces: list[str] = []
+    for slot in slots:
+        before, found, rest = rest.partition(slot)
+        if not found:
+            raise ModelError("the chat template leaves out or changes the text of a message")
+        pieces.append(before)
+    encode = tokenizer([*pieces, rest], add_special_tokens=False)["input_ids"]
+    return [tuple(ids) for ids in encode]
 
 
 def _label_ids(
@@ -216,9 +228,6 @@ def _label_ids(
 
     A tokenizer may melt a label with the space before it, so " A" and "A" are two tokens, and
     which of them a model writes depends on how the text before ends.
-
-    Raises:
-        ModelError: no single token spells a label.
     """
     tail = VERDICT
     if answer == "label":

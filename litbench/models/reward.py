@@ -1,11 +1,11 @@
 """Reward models: one number for a prompt and a story.
 
-    model = RewardModel.load("runs/verifier")
+    model = RewardModel.load("runs/verifier/model")
     rewards = model.score(["[WP] A door."], ["It opened."])
 
-The same prompt and story get the same reward whatever the batch, the tokenizer's padding side or
-its pad token (tested to 1e-5 in fp32). Rewards are comparable within a prompt only: Bradley-Terry
-leaves a free offset per prompt.
+The same prompt and story get the same reward whatever the batch (1e-5 in fp32), and from every
+program that reads the folder; see `litbench.models.input_format`. Rewards are comparable within a
+prompt only: Bradley-Terry leaves a free offset per prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,9 @@ import numpy as np
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.models.backbone import collate, is_packed, on_device, rewards_of, to_device
+from litbench.models.backbone import Pooling, collate, is_packed, rewards_of, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
-from litbench.models.layout import Form, Layout
-from litbench.models.throughput import Shape
+from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of
 from litbench.raters import ScoreRater
 
 _DEFAULT_MAX_LENGTH = 2_048
@@ -31,14 +30,14 @@ class RewardModel(ScoreRater):
 
     Attributes:
         name: the rater's name.
-        layout: how prompt and story are joined.
         model: the transformers model, in evaluation mode.
-        tokenizer: its tokenizer.
+        tokenizer: its tokenizer, with the input format.
+        form: how other people's models read prompt and story; `chat` for every model trained here.
         batch_tokens: most tokens, padding included, of one forward pass.
         prompts: `prompt_key` of the training prompts.
-        stories_cut: how many of the stories scored so far did not fit and were cut.
+        stories_cut: how many of the stories scored so far were truncated.
         shows_progress: whether `score` shows a bar on a terminal.
-        layout_inferred: whether the folder held no layout, so that one had to be inferred.
+        is_foreign: whether LitBench did not write the folder.
         training_record: options, counts and loss curve, where LitBench trained it.
         label: which of the head's outputs is the reward.
         reversed: whether a lower output means a better story.
@@ -52,9 +51,9 @@ class RewardModel(ScoreRater):
         self,
         model: Any,
         tokenizer: Any,
-        layout: Layout,
         *,
         name: str = "reward",
+        form: Form = "chat",
         prompts: frozenset[str] = frozenset(),
         batch_tokens: int | None = None,
         training: Mapping[str, Any] | None = None,
@@ -66,7 +65,7 @@ class RewardModel(ScoreRater):
             raise ConfigError(f"batch_tokens is {batch_tokens}: give at least 1")
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self.layout = layout
+        self.form = form
         self.name = name
         self.prompts = prompts
         on_cpu = next(model.parameters()).device.type == "cpu"
@@ -74,7 +73,7 @@ class RewardModel(ScoreRater):
         self.batch_tokens = batch_tokens or (2_048 if on_cpu else 16_384)
         self.stories_cut = 0
         self.shows_progress = True
-        self.layout_inferred = False
+        self.is_foreign = False
         self.training_record = dict(training or {})
         self.label = label
         self.reversed = reverse
@@ -99,81 +98,87 @@ class RewardModel(ScoreRater):
 
         Args:
             path: a folder written by `save`, another model's folder or adapter, or a name on the
-                Hub. A model that LitBench did not train has no stored layout; one is inferred, and
-                `notes` says so.
+                Hub.
             name: the rater's name.
             device: such as cuda or cpu; a GPU where there is one when not given.
-            dtype: float32, bfloat16 or float16; when not given, what LitBench's own model was
-                judged in after training, and float32 for others. The head is computed in float32
-                in any case.
+            dtype: float32, bfloat16 or float16; when not given, bfloat16 on a GPU and float32
+                elsewhere. The head is computed in float32 in any case.
             batch_tokens: most tokens, padding included, of one forward pass; 2,048 on a CPU and
                 16,384 elsewhere when not given.
-            max_length: most tokens of a sequence, for a model without stored layout.
-            form: how such a model reads prompt and story: `chat`, its own chat template, `plain`,
-                or `story`, without the prompt; when not given, chat where the tokenizer has a
-                template.
+            max_length: most tokens of a sequence, for a model that LitBench did not train.
+            form: how such a model reads prompt and story: `chat`, its own chat template, `pair`,
+                two texts, `text`, one text, or `story`, without the prompt; when not given, chat
+                where the tokenizer has a template, else pair for an encoder and text for a decoder.
             label: which output is the reward, for a model with several.
             reverse: a lower output means a better story.
             trust_remote_code: run code from the model's repository.
 
         Raises:
-            ConfigError: the model has several outputs and none is named, or too few.
+            ConfigError: the model has several outputs and none is named, or too few; or `form` or
+                `max_length` for a model trained here.
             DataError: a name on the Hub that cannot be fetched.
             ModelError: it cannot be loaded.
             MissingExtraError: torch or transformers is not installed.
         """
         loaded = load_folder(
-            str(path), "reward", cls.kind, dtype=dtype, trust_remote_code=trust_remote_code,
-            num_labels=None,
+            str(path), "reward", cls.kind, device=device, dtype=dtype,
+            trust_remote_code=trust_remote_code, num_labels=None,
         )  # fmt: skip
-        labels = loaded.model.config.num_labels
+        model, tokenizer = loaded.model, loaded.tokenizer
+        labels = model.config.num_labels
         if label is None and labels > 1:
             raise ConfigError(
-                f"{path} has {labels} outputs ({loaded.model.config.id2label}): say which is the "
-                "reward, as label: 0"
+                f"{path} has {labels} outputs ({model.config.id2label}): say which is the reward, "
+                "as label: 0"
             )
         if label is not None and not 0 <= label < labels:
             raise ConfigError(f"{path} has {labels} outputs, and label is {label}: count from 0")
-        if loaded.form is None:
-            form = form or ("chat" if loaded.tokenizer.chat_template else "plain")
-            layout = Layout.infer(
-                loaded.tokenizer, loaded.model, max_length or _DEFAULT_MAX_LENGTH, form=form
+        if loaded.is_ours and (form or max_length):
+            raise ConfigError(
+                f"{path} was trained by LitBench and keeps its input format: leave out form and "
+                "max_length"
             )
-        else:
-            layout = build(Layout, loaded.form, f"{path}: litbench.json")
+        if not loaded.is_ours:
+            tokenizer.model_max_length = longest_of(model, max_length or _DEFAULT_MAX_LENGTH)
+            pad = model.config.get_text_config().pad_token_id
+            if pad is not None:
+                # What transformers goes by, and trl's trainers with it.
+                tokenizer.pad_token_id = pad
+            default: Form = "pair" if is_encoder(model) else "text"
+            form = form or ("chat" if tokenizer.chat_template else default)
         made = cls(
-            on_device(loaded.model, device), loaded.tokenizer, layout, name=name,
-            prompts=loaded.prompts, batch_tokens=batch_tokens, training=loaded.training,
-            label=label or 0, reverse=reverse, adapter=loaded.adapter,
+            model, tokenizer, name=name, form=form or "chat", prompts=loaded.prompts,
+            batch_tokens=batch_tokens, training=loaded.training, label=label or 0, reverse=reverse,
+            adapter=loaded.adapter,
         )  # fmt: skip
-        made.layout_inferred = loaded.form is None
+        made.is_foreign = not loaded.is_ours
         return made
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
         loaded = Loaded(
-            self.model, self.tokenizer, None, self.prompts, self.training_record, self.adapter
+            self.model, self.tokenizer, self.prompts, self.training_record, self.adapter
         )
-        save_folder(folder, self.kind, loaded, asdict(self.layout))
+        save_folder(folder, self.kind, loaded)
 
     def training_prompts(self) -> frozenset[str]:
         """`prompt_key` of the training prompts; empty when the model folder does not tell."""
         return self.prompts
 
     def notes(self) -> dict[str, Any]:
-        """Weights, stories cut so far, and whether the layout had to be inferred."""
+        """Number of weights, stories cut so far, and the form where LitBench chose it."""
         found: dict[str, Any] = {
-            "parameters": Shape.of(self.model).parameters,
+            "parameters": self.model.num_parameters(),
             "stories_cut": self.stories_cut,
         }
-        if self.layout_inferred:
-            found["layout"] = "inferred: the folder holds no litbench.json"
+        if self.is_foreign:
+            found["form"] = self.form
         if self.training_record:
             found["training"] = self.training_record
         return found
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Score stories; longer ones than the layout holds lose their end and are counted.
+        """Score stories; those beyond `model_max_length` lose their end and are counted.
 
         Args:
             prompts: shape (n,).
@@ -185,11 +190,13 @@ class RewardModel(ScoreRater):
         import torch  # noqa: PLC0415
         from tqdm import tqdm  # noqa: PLC0415
 
-        encoded = self.layout.encode(self.tokenizer, prompts, stories)
+        encoded = encode_stories(self.tokenizer, prompts, stories, self.form)
         self.stories_cut += sum(encoded.cut)
         order = sorted(range(len(stories)), key=lambda row: len(encoded.ids[row]), reverse=True)
         device = next(self.model.parameters()).device
         packed = is_packed(self.model)
+        pooling: Pooling = "first" if is_encoder(self.model) else "last"
+        types = encoded.token_types
         pieces = []
         with (
             torch.inference_mode(),
@@ -203,9 +210,11 @@ class RewardModel(ScoreRater):
                 # In the order of falling length the first of a batch is its longest.
                 longest = len(encoded.ids[order[start]])
                 rows = order[start : start + max(1, self.batch_tokens // longest)]
-                ids = [np.array(encoded.ids[row]) for row in rows]
-                batch = collate(ids, packed=packed, pooling=self.layout.pooling)
-                rewards = rewards_of(self.model, to_device(batch, device), self.layout.pooling)
+                batch = collate(
+                    [encoded.ids[row] for row in rows], packed=packed, pooling=pooling,
+                    token_types=None if types is None else [types[row] for row in rows],
+                )  # fmt: skip
+                rewards = rewards_of(self.model, to_device(batch, device), pooling)
                 # Rewards stay on the device until the end: no waiting for it in between.
                 pieces.append(rewards[:, self.label])
                 start += len(rows)

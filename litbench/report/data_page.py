@@ -1,45 +1,150 @@
 """data_report.html: what a pairs file holds and how it came to hold that, on one page.
 
-Numbers come from litbench.report.pair_profile and the manifest of the program that wrote the
-pairs; what a source does not have is left out with a line that says so.
+Everything is counted from the columns of the pairs without their stories, and taken from the
+manifest of the program that wrote them. What a source does not have is left out, with a line that
+says so.
 """
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 
-from litbench.artifact import without_runtime_keys
 from litbench.errors import DataError
+from litbench.metrics.intervals import Interval, effective_clusters, jackknife_interval
+from litbench.records import prompt_keys
 from litbench.report import figures
-from litbench.report.document import Figure, most_per_unit, render
-from litbench.report.pair_profile import SIDES, Lengths, Profile, SplitProfile
+from litbench.report.document import Figure, most_per_unit, page_links, render
 
+SIDES = ("chosen", "rejected")
 # The buckets of the paper, for pairs that were not pruned here.
 _BUCKETS = 100
-_DRAWN_SPLITS = 4
-_EXAMPLES_PER_STEP = 5
-_LONGEST_EXAMPLE = 600
-# 1900 and 2100 as days since 1970: a time beyond is a fault of the source and drawn at the edge.
-_CALENDAR = (-25_567, 47_482)
+_DRAWN_SPLITS, _EXAMPLES_PER_STEP, _LONGEST_EXAMPLE = 4, 5, 600
 # Shown in their own sections.
 _SHOWN_ELSEWHERE = ("funnel", "lengths", "stories", "leakage", "digest", "notes")
 
 
-def read_examples(path: Path) -> dict[str, list[dict[str, str]]]:
-    """Read the examples a program left: at most five of each step, with `name`, `text`, `about`.
+@dataclass(frozen=True)
+class Lengths:
+    """How length and choice go together in some pairs.
+
+    Attributes:
+        difference: words of chosen minus words of rejected; shape (pairs,).
+        longer_wins: agreement of the rater "the longer story wins", clustered by prompt.
+    """
+
+    difference: np.ndarray
+    longer_wins: Interval
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Pairs whose chosen story is the longer, equally long, or the shorter."""
+        signs = np.sign(self.difference)
+        return {
+            name: int((signs == sign).sum())
+            for name, sign in (("longer", 1), ("equal", 0), ("shorter", -1))
+        }
+
+    def buckets(self, widest: int, buckets: int) -> np.ndarray:
+        """Pairs per bucket of the mirrored histogram that symmetry is made in.
+
+        Args:
+            widest: the largest absolute difference before pruning, as the buckets reach so far.
+            buckets: an even number.
+
+        Returns:
+            Counts from the most negative differences to the most positive; shape (buckets,).
+            Pairs of equal length are in no bucket.
+        """
+        half = buckets // 2
+        values = self.difference[self.difference != 0]
+        place = np.minimum(np.abs(values) * half // widest, half - 1)
+        return np.bincount(np.where(values > 0, half + place, half - 1 - place), minlength=buckets)
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split.
+
+    Attributes:
+        name: of the split; "all" for all pairs.
+        lengths: of its pairs.
+        pairs_per_prompt: by normalised text.
+        stories: per side the `words`, `score` and `day` of posting (days since 1970) of its
+            distinct stories, sorted, where known.
+        words: of distinct stories, whichever side.
+        gap: lead of the chosen score in per cent of it, rounded down, from -100 to 100, sorted.
+    """
+
+    name: str
+    lengths: Lengths
+    pairs_per_prompt: np.ndarray
+    stories: dict[str, dict[str, np.ndarray]]
+    words: np.ndarray
+    gap: np.ndarray
+
+
+def _column(table: pa.Table, name: str) -> np.ndarray:
+    values: np.ndarray = table[name].to_numpy()
+    return values
+
+
+def _split(name: str, table: pa.Table) -> Split:
+    _, prompt = np.unique(np.array(prompt_keys(table), dtype=object), return_inverse=True)
+    difference = _column(table, "chosen_n_words") - _column(table, "rejected_n_words")
+    longer_wins = jackknife_interval((np.sign(difference) + 1) / 2, prompt)
+    stories: dict[str, dict[str, np.ndarray]] = {}
+    words: dict[str, int] = {}
+    for side in SIDES:
+        ids = np.array(table[f"{side}_story_id"].to_pylist(), dtype=object)
+        _, first = np.unique(ids, return_index=True)
+        own = table.take(pa.array(first))
+        words |= dict(zip(ids[first], _column(own, f"{side}_n_words").tolist(), strict=True))
+        known = {
+            "words": _column(own, f"{side}_n_words"),
+            "score": own[f"{side}_score"].drop_null().to_numpy(),
+            "day": own[f"{side}_created_utc"].drop_null().to_numpy() // 86_400,
+        }
+        stories[side] = {key: np.sort(values) for key, values in known.items()}
+    chosen, rejected = (
+        table[f"{side}_score"].to_numpy(zero_copy_only=False).astype(float) for side in SIDES
+    )
+    voted = (chosen > 0) & np.isfinite(rejected)
+    gap = np.floor(100 * (chosen[voted] - rejected[voted]) / chosen[voted])
+    return Split(
+        name, Lengths(difference, longer_wins), np.sort(np.bincount(prompt)), stories,
+        np.sort(np.array(list(words.values()))), np.sort(np.clip(gap, -100, 100)).astype(int),
+    )  # fmt: skip
+
+
+def read_splits(pairs: Path) -> tuple[list[Split], list[str]]:
+    """Count what a pairs file holds, without reading a story.
 
     Args:
-        path: examples.jsonl, see litbench.curation.funnel.Examples.
+        pairs: Parquet by the schema PAIRS.
 
-    Raises:
-        DataError: a row is no JSON object with these texts and `step`.
+    Returns:
+        All pairs as a first "split" `all`, then the splits, the largest first; and who preferred.
     """
+    columns = ["split", "prompt", "label_source"]
+    columns += [f"{side}_{key}" for side in SIDES for key in ("story_id", "n_words", "score")]
+    columns += [f"{side}_created_utc" for side in SIDES]
+    table = pa_dataset.dataset(str(pairs), format="parquet").to_table(columns)
+    names = np.array(table["split"].to_pylist(), dtype=object)
+    found = [_split(name, table.filter(pa.array(names == name))) for name in sorted(set(names))]
+    found.sort(key=lambda split: -len(split.lengths.difference))
+    sources = sorted(set(table["label_source"].to_pylist()))
+    return [_split("all", table), *found], sources
+
+
+def read_examples(path: Path) -> dict[str, list[dict[str, str]]]:
+    """Read the examples a program left: at most five of each step, with `name`, `text`, `about`."""
     found: dict[str, list[dict[str, str]]] = {}
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
@@ -47,10 +152,7 @@ def read_examples(path: Path) -> dict[str, list[dict[str, str]]]:
                 row = json.loads(line)
                 step, *texts = (str(row[key]) for key in ("step", "name", "text", "about"))
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise DataError(
-                    f"{path}: row {number} is no example ({type(error).__name__}: {error}): make "
-                    "the pairs again"
-                ) from error
+                raise DataError(f"{path}: row {number} is no example: {error}") from error
             kept = found.setdefault(step, [])
             if len(kept) < _EXAMPLES_PER_STEP:
                 name, text, about = (value[:_LONGEST_EXAMPLE] for value in texts)
@@ -59,10 +161,7 @@ def read_examples(path: Path) -> dict[str, list[dict[str, str]]]:
 
 
 def flatten(counts: Mapping[str, Any], skip: Sequence[str] = ()) -> list[tuple[str, Any]]:
-    """Counts of a manifest as rows of a table: (what, how many); lists are left out.
-
-    Inner keys, such as reasons, stay as the program wrote them; times are written as dates.
-    """
+    """Counts of a manifest as rows of a table: (what, how many); lists are left out."""
     rows: list[tuple[str, Any]] = []
 
     def add(label: str, key: str, value: Any) -> None:
@@ -80,180 +179,122 @@ def flatten(counts: Mapping[str, Any], skip: Sequence[str] = ()) -> list[tuple[s
     return rows
 
 
-def _length_rows(profile: Profile) -> list[dict[str, Any]]:
-    """Rows of the table about length and choice, before and after length symmetry."""
-    names: list[str | None] = [split.name for split in profile.splits]
-    if len(names) > 1:
-        names.append(None)
-    rows = []
-    for name in names:
-        for stage, lengths in (
-            ("before", profile.before.get(name)),
-            ("after" if profile.before else "", profile.after[name]),
-        ):
-            if lengths is None:
-                continue
-            shown = lengths.longer_wins
-            # Pruning has fixed the mean, so an interval would say nothing.
-            fixed = stage == "after" and lengths.longer == lengths.shorter
-            if fixed:
-                shown = replace(shown, low=math.nan, high=math.nan)
-            rows.append(
-                {
-                    "split": name or "all",
-                    "stage": stage,
-                    "lengths": lengths,
-                    "pairs": len(lengths.difference),
-                    "shown": shown,
-                    "fixed": fixed,
-                }
-            )
-    return rows
-
-
 def _month(day: int) -> str:
     return str(np.datetime64(int(day), "D").astype("datetime64[M]"))
 
 
-def _quantile(values: np.ndarray, share: float) -> int:
-    return int(np.quantile(values, share, method="inverted_cdf"))
-
-
 def _three(values: np.ndarray) -> str:
     """Least, median and most; values are sorted."""
-    return f"{values[0]:,} / {_quantile(values, 0.5):,} / {values[-1]:,}" if len(values) else "–"
+    return (
+        f"{values[0]:,} / {values[(len(values) - 1) // 2]:,} / {values[-1]:,}"
+        if len(values)
+        else "–"
+    )
 
 
-def _glance(split: SplitProfile) -> dict[str, str]:
+def _glance(split: Split) -> dict[str, str]:
     """A column of the table of splits."""
-    days = np.sort(np.concatenate([split.sides[side]["day"] for side in SIDES]))
+    days = np.sort(np.concatenate([split.stories[side]["day"] for side in SIDES]))
     words, sizes = split.words, split.pairs_per_prompt
+    low, middle, high = np.quantile(words, [0.05, 0.5, 0.95], method="inverted_cdf")
     return {
-        "pairs": f"{split.pairs:,}",
-        "prompts": f"{len(sizes):,} ({split.effective_prompts:,.0f} effective)",
+        "pairs": f"{len(split.lengths.difference):,}",
+        "prompts": f"{len(sizes):,} ({effective_clusters(sizes):,.0f} effective)",
         "pairs per prompt, least / median / most": _three(sizes),
         "stories": f"{len(words):,}",
         "mean words": f"{words.mean():,.0f}",
-        "words, median and middle 90 %": (
-            f"{_quantile(words, 0.5):,} ({_quantile(words, 0.05):,} to {_quantile(words, 0.95):,})"
-        ),
+        "words, median and middle 90 %": f"{middle:,} ({low:,} to {high:,})",
         "posted": f"{_month(days[0])} to {_month(days[-1])}" if len(days) else "–",
         **{
-            f"score of {side}, least / median / most": _three(split.sides[side]["score"])
+            f"score of {side}, least / median / most": _three(split.stories[side]["score"])
             for side in SIDES
         },
         "lead in % of chosen score, least / median / most": _three(split.gap),
     }
 
 
-def _length_figure(split: str, after: Lengths, before: Lengths | None, buckets: int) -> Figure:
-    wider = before or after
-    counts = wider.buckets(wider.widest, buckets)
+def _length_figure(after: Split, before: Split | None, buckets: int) -> Figure:
+    wider = (before or after).lengths
+    widest = max(int(np.abs(wider.difference).max()), 1)
+    counts = wider.buckets(widest, buckets)
     # The few longest stories would press all the others into the middle.
     reach = np.cumsum((counts + counts[::-1])[buckets // 2 :])
     shown = int(np.searchsorted(reach, 0.995 * reach[-1])) + 1
     caption = (
-        f"Buckets of {2 * wider.widest / buckets:,.1f} words; "
-        f"{reach[-1] - reach[shown - 1]:,} pairs lie further out."
-    )
-    alt = f"Histogram of length differences: {split}. {caption} " + " ".join(
-        f"{stage}: {of.longer:,} pairs with the longer story chosen, {of.shorter:,} with the "
-        "shorter."
-        for stage, of in (("Before symmetry", before), ("In the file", after))
-        if of is not None
+        f"Buckets of {2 * widest / buckets:,.1f} words; {reach[-1] - reach[shown - 1]:,} pairs lie "
+        "further out."
     )
     drawn = figures.length_buckets(
-        None if before is None else counts, after.buckets(wider.widest, buckets), wider.widest,
-        shown,
-    )  # fmt: skip
-    return Figure(f"Length differences: {split}", caption, drawn, alt=alt)
+        None if before is None else counts, after.lengths.buckets(widest, buckets), widest, shown
+    )
+    return Figure(f"Length differences: {after.name}", caption, drawn)
 
 
-def _timeline(chosen: np.ndarray, rejected: np.ndarray) -> figures.Drawing:
-    years = [1970 + np.clip(days, *_CALENDAR) / 365.2425 for days in (chosen, rejected)]
-    edges = np.histogram_bin_edges(np.concatenate(years), bins=48)
-    of_chosen, of_rejected = (np.histogram(side, edges)[0] for side in years)
-    return figures.timeline(of_chosen, of_rejected, edges)
-
-
-def _distributions(splits: Sequence[SplitProfile]) -> list[Figure]:
+def _distributions(splits: Sequence[Split]) -> list[Figure]:
     """Words, dates and votes: the same quantity of all splits in a row."""
-
-    def on_log_axis(label: str) -> Callable[[np.ndarray, np.ndarray], figures.Drawing]:
-        return lambda chosen, rejected: figures.distribution(
-            np.maximum(chosen, 1), np.maximum(rejected, 1), label, log=True
-        )
-
     found = []
-    for title, quantity, draw in (
-        ("Words", "words", on_log_axis("length, words")),
-        ("Dates", "day", _timeline),
-        ("Votes", "score", on_log_axis("score, net upvotes")),
+    for title, quantity, label in (
+        ("Words", "words", "length, words"),
+        ("Dates", "day", ""),
+        ("Votes", "score", "score, net upvotes"),
     ):
         for split in splits:
-            sides = [split.sides[side][quantity] for side in SIDES]
+            sides = [split.stories[side][quantity] for side in SIDES]
             if not all(len(values) for values in sides):
                 continue
-            written = _month if quantity == "day" else "{:,}".format
-            alt = f"Histogram of {title.lower()}: {split.name}. " + "; ".join(
-                f"{side}: {len(values):,} stories from {written(values[0])} to "
-                f"{written(values[-1])}, median {written(_quantile(values, 0.5))}"
-                for side, values in zip(SIDES, sides, strict=True)
-            )
-            caption = "Each story once per side."
+            caption = f"{len(sides[0]):,} chosen and {len(sides[1]):,} rejected stories."
             if quantity == "score" and min(values[0] for values in sides) < 1:
                 caption += " Scores below 1 are drawn at 1."
-            found.append(Figure(f"{title}: {split.name}", caption, draw(*sides), alt=alt))
+            if quantity == "day":
+                drawn = figures.timeline(*sides)
+            else:
+                chosen, rejected = (np.maximum(values, 1) for values in sides)
+                drawn = figures.distribution(chosen, rejected, label)
+            found.append(Figure(f"{title}: {split.name}", caption, drawn))
     return found
-
-
-def _lead(profile: Profile) -> str:
-    after, before = profile.after[None], profile.before.get(None)
-    first = (before or after).longer_wins
-    text = (
-        f"{len(after.difference):,} pairs of {profile.stories:,} stories under "
-        f"{after.longer_wins.clusters:,} prompts. "
-        f"{'Before length symmetry the' if before else 'The'} longer story wins in "
-        f"{first.mean:.1%} of the pairs"
-    )
-    if math.isfinite(first.low):
-        text += f" (95 % interval {first.low:.1%} to {first.high:.1%})"
-    return text + (f", after it in {after.longer_wins.mean:.1%}." if before else ".")
 
 
 def render_data_report(
     *,
     title: str,
-    profile: Profile,
+    pairs: Path,
+    before: Path | None,
     manifest: Mapping[str, Any] | None,
     examples: Mapping[str, Sequence[Mapping[str, str]]] | None,
     notes: Sequence[str] = (),
+    page: Path | None = None,
 ) -> str:
     """Render the page; the same arguments give the same bytes.
 
     Args:
         title: heading of the page.
-        profile: from `read_profile`.
+        pairs: Parquet by the schema PAIRS.
+        before: the same before length symmetry, where known.
         manifest: of the program that wrote the pairs, where it left one.
         examples: what its steps removed, from `read_examples`; None leaves all examples out.
         notes: lines about what could not be shown.
-
-    Raises:
-        MissingExtraError: jinja2 or matplotlib is not installed.
+        page: where the page will be, for links to others.
     """
-    shown = {} if manifest is None else without_runtime_keys(manifest)
+    (whole, *splits), sources = read_splits(pairs)
+    wider = {split.name: split for split in read_splits(before)[0]} if before else {}
+    shown = manifest or {}
     counts = shown.get("counts", {})
-    funnel = counts.get("funnel", [])
+    funnel, stories = counts.get("funnel", []), counts.get("stories", {})
     finished = shown.get("finished_utc")
     buckets = shown.get("config", {}).get("symmetry_buckets") or _BUCKETS
-    drawn = profile.splits[:_DRAWN_SPLITS]
-    columns = [_glance(split) for split in profile.splits]
-    stories = counts.get("stories", {})
+    columns = [_glance(split) for split in splits]
+    rows = []
+    for split in [*splits, *([whole] if len(splits) > 1 else [])]:
+        earlier = wider.get(split.name)
+        rows += [(split.name, "before", earlier.lengths)] if earlier else []
+        rows.append((split.name, "after" if wider else "", split.lengths))
     return render(
         "data_page.html",
         title=title,
-        label_sources=profile.label_sources,
-        lead=_lead(profile),
+        links=page_links(page) if page else [],
+        label_sources=sources,
+        whole=whole,
+        wider=wider.get("all"),
         made=shown.get("program"),
         finished=f"{datetime.fromisoformat(finished):%d %B %Y, %H:%M %Z}" if finished else None,
         digest=counts.get("digest"),
@@ -262,18 +303,15 @@ def render_data_report(
         most=most_per_unit(funnel),
         made_from=flatten(stories if isinstance(stories, Mapping) else {"stories": stories}),
         counted=flatten(counts, skip=_SHOWN_ELSEWHERE),
-        splits=[split.name for split in profile.splits],
+        splits=[split.name for split in splits],
         glance=[(name, [column[name] for column in columns]) for name in columns[0]],
-        length_rows=_length_rows(profile),
+        length_rows=rows,
         buckets=buckets,
-        has_before=bool(profile.before),
         length_figures=[
-            _length_figure(
-                split.name, profile.after[split.name], profile.before.get(split.name), buckets
-            )
-            for split in drawn
+            _length_figure(split, wider.get(split.name), buckets)
+            for split in splits[:_DRAWN_SPLITS]
         ],
-        distributions=_distributions(drawn),
+        distributions=_distributions(splits[:_DRAWN_SPLITS]),
         leakage=counts.get("leakage", {}).get("shared", []),
         examples=examples,
         manifests={} if manifest is None else {"pairs": json.dumps(shown, indent=2)},

@@ -1,16 +1,20 @@
-"""What the pages share: the frame, the pictures, how numbers are written.
+"""The renderer of all pages: the frame, pictures, and how numbers are written.
 
 A page is a template that extends `frame.html` and takes its macros from `pieces.html`. It holds
-no script and asks for nothing from the network; a content security policy in it says so to the
-browser. Whatever a template is given is untrusted and escaped, but for the drawn pictures.
+no script and requests nothing from the network; a content security policy in it says so to the
+browser. Whatever a template is given is untrusted and escaped, except for the drawn pictures.
 """
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
+from numbers import Integral
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from litbench.artifact import Artifact
 from litbench.errors import MissingExtraError
@@ -26,11 +30,22 @@ LABELS = {
     "model": "labels of a model, not of people",
     "planted": "planted labels: simulated, so no claim about people can be made from this page",
 }
+# The pages of all programs by file name, in the order in which links to them stand.
+PAGES = {
+    "data_report.html": "Data report",
+    "report.html": "Report",
+    "explanations.html": "Explanations",
+    "preferences.html": "Preferences",
+    "probes.html": "Probes",
+    "ablation.html": "Ablation",
+    "best_of_n.html": "Best of n",
+    "study.html": "Simulation study",
+}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with what it says; a tall one stands beside two others.
+    """A picture with its text.
 
     Attributes:
         title: heading.
@@ -47,24 +62,27 @@ class Figure:
     alt: str = ""
 
 
-def write_panels(artifact: Artifact, name: str, panels: Mapping[str, Figure]) -> None:
-    """Write the plots of a page as files of their own, `name`_PANEL.svg and `name`_PANEL.png."""
-    for key, panel in panels.items():
-        for file, write in panel.drawing.files(f"{name}_{key}").items():
-            artifact.write(file, write)
+def page_links(page: Path) -> list[tuple[str, str]]:
+    """Name and relative address of other pages that lie in folders beside a page's folder."""
+    out = page.resolve().parent
+    found = []
+    for file, name in PAGES.items():
+        for path in sorted(out.parent.glob(f"*/{file}")):
+            if file != page.name:
+                address = quote(os.path.relpath(path, out).replace(os.sep, "/"))
+                found.append((f"{name} ({path.parent.name})", address))
+    return found
 
 
 def short_name(name: str) -> str:
-    """A name that fits beside a picture: `clean_name`, with at most 40 letters."""
+    """`clean_name`, with at most 40 letters, to fit beside a picture."""
     name = clean_name(name)
     return name if len(name) <= 40 else f"{name[:39]}…"
 
 
-def write_seconds(value: float) -> str:
-    """A number of seconds to three digits, or to the second; a dash where nobody measured."""
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+def shorten(text: str, most: int) -> str:
+    """A text with at most `most` letters, and a mark where it was cut."""
+    return text if len(text) <= most else f"{text[:most]} […{len(text) - most:,} more letters]"
 
 
 def most_per_unit(funnel: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -72,17 +90,13 @@ def most_per_unit(funnel: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {step["unit"]: max(step["kept"], 1) for step in reversed(funnel)}
 
 
-def _place(value: float) -> float:
-    """Where a share stands on the drawn scale, in per cent."""
-    return 100 * min(max(value, 0.0), 1.0)
+def _formatted(form: str, scale: float = 1) -> Any:
+    """A filter that writes a number, and a dash where it is missing or not finite."""
 
+    def write(value: float | None) -> str:
+        return "–" if value is None or not math.isfinite(value) else form.format(scale * value)
 
-def _share(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.3f}"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f} %"
+    return write
 
 
 def _interval(value: Interval | None) -> str:
@@ -90,20 +104,37 @@ def _interval(value: Interval | None) -> str:
         return "–"
     if not math.isfinite(value.low):
         return f"{value.mean:.3f} (one prompt: no interval)"
-    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+    return str(value)
+
+
+def signed(value: Interval | float | None) -> str:
+    """A difference with its sign, and its interval where it has one."""
+    if isinstance(value, Interval):
+        bounds = f" [{value.low:+.3f}, {value.high:+.3f}]" if math.isfinite(value.low) else ""
+        return signed(value.mean) + bounds
+    # Without the sign of a zero.
+    return "–" if value is None or not math.isfinite(value) else f"{round(value, 3) + 0.0:+.3f}"
 
 
 def _p_value(value: float) -> str:
     if not math.isfinite(value):
         return "–"
+    if value >= 0.05:
+        return "not significant"
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _seconds(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def _number(value: Any) -> str:
     """A count with its thousands apart, another number to three digits, anything else as it is."""
     if isinstance(value, float):
         return f"{value:,.3f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, Integral) else str(value)
 
 
 def render(template: str, **values: Any) -> str:
@@ -111,11 +142,8 @@ def render(template: str, **values: Any) -> str:
 
     Args:
         template: its file name.
-        values: what it shows; `title`, `label_sources` and `manifests` (name -> text) for the
-            frame.
-
-    Raises:
-        MissingExtraError: jinja2 is not installed.
+        values: what it shows. The frame needs `title`, `label_sources` and `manifests` (name ->
+            text), and takes `links` from `page_links`.
     """
     try:
         import jinja2  # noqa: PLC0415
@@ -136,8 +164,10 @@ def render(template: str, **values: Any) -> str:
     )
     environment.filters.update(
         dollars=write_dollars, interval=_interval, name=clean_name, number=_number,
-        p_value=_p_value, percent=_percent, picture=picture, place=_place, seconds=write_seconds,
-        share=_share,
+        p_value=_p_value, percent=_formatted("{:.1f} %", 100), picture=picture,
+        place=lambda value: 100 * min(max(value, 0.0), 1.0), seconds=_seconds,
+        share=_formatted("{:.3f}"), signed=signed, shorten=shorten,
+        words=lambda name: name.replace("_", " "),
     )  # fmt: skip
     style = resources.files("litbench.report").joinpath("style.css").read_text(encoding="utf-8")
     sources = values["label_sources"]
@@ -150,3 +180,25 @@ def render(template: str, **values: Any) -> str:
     page = environment.get_template(template).render(values)
     # JSON can name half a character, which UTF-8 cannot write.
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def write_page(
+    artifact: Artifact, name: str, panels: Mapping[str, Figure | None], **values: Any
+) -> None:
+    """Render NAME.html from NAME_page.html and write it with its plots.
+
+    Args:
+        artifact: takes the files.
+        name: of the page.
+        panels: plots by file name, each written as SVG and PNG.
+        values: what the template shows, besides the panels.
+    """
+    drawn = {key: panel for key, panel in panels.items() if panel is not None}
+    for key, panel in drawn.items():
+        for file, write in panel.drawing.files(key).items():
+            artifact.write(file, write)
+    page = render(
+        f"{name}_page.html", panels=list(drawn.values()), manifests={name: artifact.made_of()},
+        links=page_links(artifact.folder / f"{name}.html"), **values,
+    )  # fmt: skip
+    artifact.write(f"{name}.html", lambda path: path.write_text(page, encoding="utf-8"))

@@ -1,82 +1,68 @@
-"""Plots, as SVG that follows the page's theme, and as PNG in its light colours.
+"""Plots, as SVG and PNG files and as pictures that follow the theme of a page.
 
-matplotlib draws with placeholder colours, which are then replaced by CSS variables: one picture
-serves light and dark. Text stays text, so that it can be read, searched and scaled.
+Everything is drawn in the light colours of style.css with figures.mplstyle. On a page these colours
+become CSS variables, so that one picture serves light and dark. Text stays text.
 """
 
+import functools
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from litbench.errors import MissingExtraError
-from litbench.metrics.calibration import Calibration
 from litbench.metrics.intervals import Interval
 
-# Placeholders: colours that nothing else has, each to become a variable of the page.
-INK, FAINT = "#010101", "#020202"
-SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
-# One for each round of the colours.
+_FOLDER = resources.files("litbench.report")
+# The first block of the style sheet is the light theme.
+_LIGHT_THEME = _FOLDER.joinpath("style.css").read_text(encoding="utf-8").split("}")[0]
+COLORS: dict[str, str] = dict(re.findall(r"--([\w-]+):\s*(#\w+)", _LIGHT_THEME))
+INK, FAINT = COLORS["ink"], COLORS["line"]
+SERIES = tuple(COLORS[f"series-{place}"] for place in range(1, 7))
 MARKERS = "osD^v"
-_VARIABLES = {
-    INK: "var(--ink)",
-    FAINT: "var(--line)",
-    **{color: f"var(--series-{place})" for place, color in enumerate(SERIES, 1)},
-}
 WIDTH, HEIGHT = 4.4, 2.7
 _DOTS_PER_INCH = 200
-_STYLE = {
-    "svg.fonttype": "none",
-    # A rater may be called "$x$".
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "text.color": INK,
-    "grid.color": FAINT,
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
+# 1900 and 2100 as days since 1970; times outside are errors of the source, drawn at the edge.
+_CALENDAR = (-25_567, 47_482)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A plot that a page shows and a paper takes.
+    """A plot.
 
     Attributes:
-        svg: for the page, whose variables are its colours.
-        figure: what matplotlib drew.
+        source: SVG as a file of its own.
+        figure: of matplotlib.
     """
 
-    svg: str
+    source: str
     figure: Any
 
+    @property
+    def svg(self) -> str:
+        """The picture for a page, whose variables are its colours."""
+        svg = _in_styles(self.source[self.source.index("<svg") :], _themed)
+        # Width and height come from the page; the view box keeps the proportions.
+        svg = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
+        return re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1role="img"', svg, count=1)
+
     def files(self, name: str) -> dict[str, Callable[[Path], object]]:
-        """What writes the plot, by the names of its two files: NAME.svg and NAME.png."""
-        return {f"{name}.svg": self.write_svg, f"{name}.png": self.write_png}
+        """Functions that write NAME.svg and NAME.png, by file name."""
+        return {
+            f"{name}.svg": lambda path: path.write_text(self.source, encoding="utf-8"),
+            f"{name}.png": self._write_png,
+        }
 
-    def write_svg(self, path: Path) -> None:
-        """Write it as a file of its own, see `standalone`."""
-        path.write_text(standalone(self.svg), encoding="utf-8")
-
-    def write_png(self, path: Path) -> None:
-        """Write it as pixels in the page's light colours; the same plot gives the same bytes."""
+    def _write_png(self, path: Path) -> None:
         import matplotlib as mpl  # noqa: PLC0415
 
-        with mpl.rc_context(_STYLE):
-            _in_light(self.figure)
-            # Without the version of the library in it.
+        with mpl.rc_context(fname=_style()):
+            # Without the version of matplotlib, so that the bytes stay the same.
             self.figure.savefig(
                 path, format="png", dpi=_DOTS_PER_INCH, facecolor="white",
                 metadata={"Software": None},
@@ -86,70 +72,36 @@ class Drawing:
 def drawing(
     name: str, draw: Callable[[Any], None], height: float = HEIGHT, width: float = WIDTH
 ) -> Drawing:
-    """Run `draw(axes)` on a fresh figure; every plot of every page is drawn here.
+    """Run `draw(axes)` on a fresh figure; every plot is drawn here.
 
     Args:
-        name: two plots of a page have two names.
+        name: unique on its page.
         draw: takes the axes; it may remove them and divide `axes.figure` itself.
         height: in inches.
         width: in inches.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     try:
         import matplotlib as mpl  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("matplotlib", "report") from error
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with mpl.rc_context({"svg.hashsalt": name}, fname=_style()):
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = in_styles(svg, _themed)
-    # Width and height come from the page; the view box keeps the proportions.
-    svg = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
-    svg = re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1role="img"', svg, count=1)
-    return Drawing(re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL), figure)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
+    return Drawing(_in_styles(svg, _with_plain_font), figure)
 
 
-def _in_light(figure: Any) -> None:
-    """Give every placeholder colour of a drawn figure its colour of the light theme."""
-    from matplotlib.colors import to_hex, to_rgb, to_rgba_array  # noqa: PLC0415
-
-    light = light_colors()
-    colors = {color: light[name[len("var(--") : -1]] for color, name in _VARIABLES.items()}
-    for artist in figure.findobj():
-        for key in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
-            get, put = getattr(artist, f"get_{key}", None), getattr(artist, f"set_{key}", None)
-            if get is None or put is None:
-                continue
-            given = get()
-            if isinstance(given, str) and given in ("auto", "none"):
-                continue
-            found = to_rgba_array(given)
-            known = [colors.get(to_hex(row[:3])) for row in found]
-            if not any(known):
-                continue
-            for row, color in zip(found, known, strict=True):
-                if color is not None:
-                    row[:3] = to_rgb(color)
-            put(found if np.ndim(given) == 2 else found[0])
+@functools.cache
+def _style() -> Path:
+    with resources.as_file(_FOLDER.joinpath("figures.mplstyle")) as path:
+        return path
 
 
-def in_styles(svg: str, change: Callable[[str], str]) -> str:
-    """A picture with every style attribute changed.
-
-    Names stand in pictures as text, and one of them may read like a style.
-
-    Args:
-        svg: as matplotlib writes it.
-        change: takes and gives what stands between the quotation marks.
-    """
-    # Text holds no "<", and tags of matplotlib no ">" but their last.
+def _in_styles(svg: str, change: Callable[[str], str]) -> str:
+    """Change every style attribute; a name that reads like a style stands in text and is kept."""
     return re.sub(
         r'<[^>]*? style="[^>]*>',
         lambda tag: re.sub(r'(?<= style=")[^"]*', lambda style: change(style[0]), tag[0]),
@@ -157,164 +109,134 @@ def in_styles(svg: str, change: Callable[[str], str]) -> str:
     )
 
 
+def _with_plain_font(style: str) -> str:
+    family = r"font-size: \1; font-family: Helvetica, Arial, sans-serif"
+    return re.sub(r"font: ([\d.]+px) [^;]*", family, style)
+
+
 def _themed(style: str) -> str:
-    for color, variable in _VARIABLES.items():
-        style = style.replace(color, variable)
-    return re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1; font-family: inherit", style)
+    for name, color in COLORS.items():
+        style = style.replace(color, f"var(--{name})")
+    return re.sub(r"font-family: [^;]*", "font-family: inherit", style)
 
 
-def light_colors() -> dict[str, str]:
-    """The colours of the light theme, by the name of their CSS variable."""
-    style = resources.files("litbench.report").joinpath("style.css").read_text(encoding="utf-8")
-    # The first block of the style sheet holds the light theme.
-    return dict(re.findall(r"--([\w-]+):\s*(#\w+)", style[: style.index("}")]))
+# Axes and legends -----------------------------------------------------------------------------
 
 
-def standalone(svg: str) -> str:
-    """A plot of a page as a file of its own: the page's light colours and a font by name."""
-    colors = light_colors()
-
-    def light(style: str) -> str:
-        style = re.sub(r"var\(--([\w-]+)\)", lambda match: colors[match[1]], style)
-        return re.sub(r"font-family: [^;]*", "font-family: Helvetica, Arial, sans-serif", style)
-
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{in_styles(svg, light)}'
-
-
-def bounds(intervals: Sequence[Interval]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means, lower and upper ends of intervals; float64, shape (n,) each, NaN where not told."""
+def bounds(intervals: Sequence[Interval]) -> np.ndarray:
+    """Means, lower and upper bounds; float64, shape (3, n); the mean where there is no bound."""
     mean, low, high = (
         np.array([getattr(one, end) for one in intervals], dtype=float)
         for end in ("mean", "low", "high")
     )
-    return mean, low, high
+    return np.vstack([mean, *(np.where(np.isnan(end), mean, end) for end in (low, high))])
 
 
-def distribution(
-    chosen: np.ndarray, rejected: np.ndarray, label: str, *, log: bool = False
-) -> Drawing:
-    """Histogram of one quantity for chosen and rejected stories (paper, Figure 3).
+def short_count(value: float) -> str:
+    """A count short enough for an axis: 631, 6.31k, 18k, 1M."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _whole_counts(axes: Any, label: str) -> None:
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.set_ylabel(label)
+
+
+def _log_axis(axes: Any, values: Sequence[float], tick: Callable[[float], str]) -> None:
+    """A logarithmic x axis with a tick at each of some values where there is room."""
+    from matplotlib.ticker import NullLocator  # noqa: PLC0415
+
+    places = sorted(set(values))
+    axes.set_xscale("log")
+    left, right = np.log(places[0]), np.log(places[-1])
+    margin = 0.06 * (right - left) or 0.7
+    axes.set_xlim(np.exp(left - margin), np.exp(right + margin))
+    ticks: list[float] = []
+    for at in places:
+        if not ticks or np.log(at / ticks[-1]) >= 0.15 * (right - left):
+            ticks.append(at)
+    axes.set_xticks(ticks, [tick(at) for at in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    # The letters of a row, each name with its mark and the space around it.
+    return max(1, min(3, len(names), 62 // (max(map(len, names), default=0) + 8)))
+
+
+def _legend_height(names: Sequence[str]) -> float:
+    return 0.17 * -(-len(names) // _legend_columns(names))
+
+
+def _legend(axes: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
+    """Put a legend above the plot; by hand, as matplotlib hides names with a leading _."""
+    columns = _legend_columns(names)
+    axes.figure.legend(handles, names, loc="outside upper left", ncols=columns)
+
+
+# Histograms -----------------------------------------------------------------------------------
+
+
+def _sides(axes: Any, chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> None:
+    axes.hist(chosen, edges, histtype="stepfilled", color=SERIES[0], alpha=0.45, label="chosen")
+    axes.hist(rejected, edges, histtype="step", color=SERIES[1], linewidth=1.4, label="rejected")
+    _whole_counts(axes, "stories")
+    # The legend has a strip of its own: any bar can be the highest.
+    axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
+    axes.legend(loc="upper right", ncols=2)
+
+
+def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str) -> Drawing:
+    """Histogram of a quantity on a logarithmic axis (paper, Figure 3).
 
     Args:
-        chosen: one number per chosen story; shape (n,).
-        rejected: one number per rejected story; shape (m,).
+        chosen: one number per chosen story, at least 1; shape (n,).
+        rejected: one per rejected story; shape (m,).
         label: the quantity with its unit.
-        log: whether its axis is logarithmic, where all values are positive.
     """
 
     def draw(axes: Any) -> None:
-        from matplotlib.ticker import LogLocator  # noqa: PLC0415
-
         both = np.concatenate([chosen, rejected]).astype(float)
         low, high = both.min(), max(both.max(), both.min() + 1)
-        edges = (
-            np.geomspace(max(low, 1), high, 31) if log and low > 0 else np.linspace(low, high, 31)
-        )
-        axes.hist(chosen, edges, histtype="stepfilled", color=SERIES[0], alpha=0.45, label="chosen")
-        axes.hist(
-            rejected, edges, histtype="step", color=SERIES[1], linewidth=1.4, label="rejected"
-        )
-        if log and low > 0:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-            axes.xaxis.set_minor_formatter(lambda *_: "")
+        _sides(axes, chosen, rejected, np.geomspace(low, high, 31))
+        decades = np.power(10.0, np.arange(np.floor(np.log10(low)), np.log10(high) + 1))
+        ticks = [m * decade for decade in decades for m in (1, 2, 5) if low <= m * decade <= high]
+        if len(ticks) > 6:
+            ticks = [decade for decade in decades if low <= decade <= high]
+        _log_axis(axes, [low, high], short_count)
+        ticks = ticks[:: -(-len(ticks) // 6) or 1] or [low]
+        axes.set_xticks(ticks, [short_count(at) for at in ticks])
         axes.set_xlabel(label)
-        axes.set_ylabel("stories")
-        axes.legend()
 
     return drawing(f"distribution {label}", draw)
 
 
-def _lines_with_intervals(
-    name: str,
-    lines: Sequence[tuple[str, np.ndarray, Sequence[Interval]]],
-    finish: Callable[[Any], object],
-) -> Drawing:
-    """A line for each of the first six raters, with its intervals; `finish` sets the axes."""
-    names = [rater for rater, *_ in lines[: len(SERIES)]]
-
-    def draw(axes: Any) -> None:
-        handles = []
-        for color, (_, x, intervals) in zip(SERIES, lines, strict=False):
-            mean, low, high = bounds(intervals)
-            spread = np.nan_to_num(np.abs(np.vstack([mean - low, high - mean])))
-            handles.append(
-                axes.errorbar(
-                    x, mean, spread, fmt="o-", color=color, markersize=3.5, linewidth=1.1,
-                    elinewidth=0.8,
-                )
-            )  # fmt: skip
-        finish(axes)
-        axes.set_ylabel("agreement")
-        legend(axes, handles, names)
-
-    return drawing(name, draw, 2.7 + legend_height(names))
-
-
-def by_length_gap(raters: Sequence[tuple[str, list[tuple[float, float, Interval]]]]) -> Drawing:
-    """Agreement by length gap, a line per rater with its intervals; the first six raters."""
-    shown = raters[: len(SERIES)]
-    ranges = sorted({(low, high) for _, rows in shown for low, high, _ in rows})
-    lines = []
-    for place, (name, rows) in enumerate(shown):
-        x = np.array([ranges.index((low, high)) for low, high, _ in rows], dtype=float)
-        x += (place - (len(shown) - 1) / 2) * 0.09
-        lines.append((name, x, [interval for *_, interval in rows]))
-
-    def finish(axes: Any) -> None:
-        axes.axhline(0.5, color=INK, linewidth=0.7, linestyle=":")
-        labels = [
-            f"{low:.0f}+" if np.isinf(high) else f"{low:.0f}-{high - 1:.0f}" for low, high in ranges
-        ]
-        axes.set_xticks(range(len(ranges)), labels)
-        axes.set(ylim=(0, 1.02), xlabel="difference in length, words")
-
-    return _lines_with_intervals("gap", lines, finish)
-
-
-def reliability(raters: Sequence[tuple[str, Calibration]]) -> Drawing:
-    """Reliability curve: agreement against confidence, with intervals; the first six raters."""
-    lines = [
-        (
-            name,
-            np.array([confidence for confidence, _ in found.bins]),
-            [one for _, one in found.bins],
-        )
-        for name, found in raters
-    ]
-
-    def finish(axes: Any) -> None:
-        axes.plot([0.5, 1], [0.5, 1], color=INK, linewidth=0.7, linestyle=":")
-        axes.set(xlim=(0.49, 1.01), ylim=(0.2, 1.02), xlabel="confidence, max(p, 1 - p)")
-
-    return _lines_with_intervals("reliability", lines, finish)
-
-
-def coefficients(
-    rows: Sequence[tuple[str, float, float, float]],
-    label: str = "coefficient, log-odds per standard deviation",
-) -> Drawing:
-    """Coefficients, largest first.
+def timeline(chosen: np.ndarray, rejected: np.ndarray) -> Drawing:
+    """When stories were posted (paper, Figure 3), on an axis of calendar dates.
 
     Args:
-        rows: name, mean, least and most, over models or of an interval.
-        label: the quantity with its unit.
+        chosen: days since 1970 of the chosen stories; shape (n,).
+        rejected: of the rejected ones; shape (m,).
     """
 
     def draw(axes: Any) -> None:
-        place = np.arange(len(rows))[::-1]
-        mean = np.array([row[1] for row in rows])
-        spread = np.vstack([mean - [row[2] for row in rows], [row[3] for row in rows] - mean])
-        colors = [SERIES[0] if value > 0 else SERIES[1] for value in mean]
-        axes.barh(place, mean, color=colors, height=0.66, alpha=0.8)
-        axes.errorbar(mean, place, xerr=np.abs(spread), fmt="none", ecolor=INK, elinewidth=0.8)
-        axes.set_yticks(place, [row[0].replace("_", " ") for row in rows])
-        axes.tick_params(axis="y", length=0)
-        axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set_xlabel(label)
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415
 
-    return drawing("coefficients", draw, 0.9 + 0.27 * len(rows))
+        first, second = (np.clip(days, *_CALENDAR).astype(float) for days in (chosen, rejected))
+        both = np.concatenate([first, second])
+        _sides(axes, first, second, np.linspace(both.min(), both.max() + 1, 49))
+        axes.xaxis_date()
+        locator = AutoDateLocator(minticks=3, maxticks=8)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        axes.set_xlabel("date of posting")
+
+    return drawing("timeline", draw)
 
 
 def length_buckets(
@@ -330,100 +252,37 @@ def length_buckets(
     """
 
     def draw(axes: Any) -> None:
+        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
         half = len(after) // 2
         inner = slice(half - (shown or half), half + (shown or half))
         edges = np.linspace(-widest, widest, 2 * half + 1)[inner.start : inner.stop + 1]
         if before is not None:
             axes.stairs(before[inner], edges, fill=True, color=SERIES[1], alpha=0.55,
                         label="before")  # fmt: skip
-        label = None if before is None else "after"
-        axes.stairs(after[inner], edges, fill=True, color=SERIES[0], alpha=0.85, label=label)
+        axes.stairs(after[inner], edges, fill=True, color=SERIES[0], alpha=0.85, label="after")
         axes.axvline(0, color=INK, linewidth=0.8)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel("words of chosen minus words of rejected")
-        axes.set_ylabel("pairs")
+        _whole_counts(axes, "pairs")
         if before is not None:
             axes.legend()
 
     return drawing("length buckets", draw)
 
 
-def timeline(chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarray) -> Drawing:
-    """When stories were posted, counted in steps of the calendar (paper, Figure 3).
-
-    Args:
-        chosen: chosen stories per step; shape (k,).
-        rejected: rejected stories per step; shape (k,).
-        edges: the steps' beginnings and the last one's end, in years; shape (k + 1,).
-    """
-
-    def draw(axes: Any) -> None:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
-
-        axes.stairs(chosen, edges, fill=True, color=SERIES[0], alpha=0.45, label="chosen")
-        axes.stairs(rejected, edges, color=SERIES[1], linewidth=1.4, label="rejected")
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-        axes.set_xlabel("year of posting")
-        axes.set_ylabel("stories")
-        # Any month can be the highest: the legend has a strip of its own.
-        axes.set_ylim(0, 1.2 * max(chosen.max(), rejected.max()))
-        axes.legend(loc="upper right", ncols=2)
-
-    return drawing("timeline", draw)
-
-
-def scale_sizes(axes: Any, values: Sequence[float], tick: Callable[[float], str]) -> None:
-    """Make the x axis logarithmic, with a tick at each value where there is room."""
-    from matplotlib.ticker import NullLocator  # noqa: PLC0415
-
-    places = sorted(set(values))
-    axes.set_xscale("log")
-    left, right = np.log(places[0]), np.log(places[-1])
-    margin = 0.06 * (right - left) or 0.7
-    axes.set_xlim(np.exp(left - margin), np.exp(right + margin))
-    ticks: list[float] = []
-    for at in places:
-        if not ticks or np.log(at / ticks[-1]) >= 0.11 * (right - left):
-            ticks.append(at)
-    axes.set_xticks(ticks, [tick(at) for at in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _legend_columns(names: Sequence[str], line: float) -> int:
-    # The letters of a row, each name with its line and the space around it.
-    return max(1, min(3, len(names), 62 // (max(map(len, names)) + round(3.5 + 2 * line))))
-
-
-def legend_height(names: Sequence[str], line: float = 2.4) -> float:
-    """Height of a legend above a plot, in inches; see `legend`."""
-    return 0.17 * -(-len(names) // _legend_columns(names, line))
-
-
-def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], line: float = 2.4) -> None:
-    """Put a legend above the plot, in as many columns as the names leave room for.
-
-    Args:
-        axes: of the plot.
-        handles: lines and marks.
-        names: of each; by hand, as matplotlib takes a label that begins with _ for none.
-        line: how long a line is drawn, in letters.
-    """
-    axes.figure.legend(
-        handles, names, loc="outside upper left", ncols=_legend_columns(names, line),
-        columnspacing=1.2, handlelength=line,
-    )  # fmt: skip
+# Lines and dots -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of `scaling`.
+    """A line of `curves`.
 
     Attributes:
         name: in the legend; lines of one name share their colour.
-        points: by what grows: its value, the quantity with its interval (drawn as a band), that of
-            each seed (drawn as dots).
+        points: x, the quantity with its interval, and that of each seed (drawn as dots).
         last: a point that is reached by a dotted line and drawn as an open mark.
-        is_banded: whether the intervals are drawn.
+        spread: how the intervals are drawn.
         labels: written beside the points.
         published: further points, as hollow marks.
     """
@@ -431,53 +290,57 @@ class Line:
     name: str
     points: Sequence[tuple[float, Interval, Sequence[float]]]
     last: tuple[float, Interval] | None = None
-    is_banded: bool = True
+    spread: Literal["band", "bars", "none"] = "band"
     labels: Sequence[str] = ()
     published: Sequence[tuple[float, float]] = ()
 
 
-def scaling(
+def curves(
     lines: Sequence[Line],
-    references: Sequence[tuple[str, float]],
     label: str,
-    tick: Callable[[float], str],
+    *,
     y_label: str = "agreement",
-    level: float = 0.5,
+    level: float | None = 0.5,
+    tick: Callable[[float], str] | None = None,
+    names_of_x: Sequence[str] = (),
+    references: Sequence[tuple[str, float]] = (),
     mark: str = "published",
 ) -> Drawing:
-    """A quantity, such as agreement, against another one that grows, on a logarithmic scale.
-
-    The paper's Figures 5 and 6.
+    """A quantity against another one (paper, Figures 5 and 6).
 
     Args:
         lines: each with at least one point.
-        references: name and agreement of raters without a value on the axis; horizontal lines.
-        label: what grows, with its unit.
-        tick: writes a value of it.
+        label: the quantity on the x axis, with its unit.
         y_label: the other quantity.
-        level: what chance gives; a line.
+        level: what chance gives, a horizontal line; None draws the diagonal.
+        tick: writes a value of x; with it the axis is logarithmic.
+        names_of_x: names of x = 0, 1, 2, ...
+        references: name and value of raters without a place on the x axis; horizontal lines.
         mark: says what hollow marks are.
     """
 
     def draw(axes: Any) -> None:
-        axes.axhline(level, color=FAINT, linewidth=1.2, zorder=0.6)
+        if level is None:
+            axes.plot([0.5, 1], [0.5, 1], color=INK, linewidth=0.7, linestyle=":")
+        else:
+            axes.axhline(level, color=INK, linewidth=0.7, linestyle=":", zorder=0.6)
         handles: dict[str, Any] = {}
         for line in lines:
             index = names.index(line.name)
             color, marker = SERIES[index % 6], MARKERS[index // 6 % 5]
             x = np.array([at for at, *_ in line.points], dtype=float)
             mean, low, high = bounds([interval for _, interval, _ in line.points])
-            if line.is_banded and len(line.points) > 1:
+            if line.spread == "band" and len(x) > 1:
                 # Bands of many lines cover each other.
                 alpha = 0.16 if len(lines) < 4 else 0.09
                 axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
-            elif line.is_banded:
-                axes.vlines(x, low, high, color=color, alpha=0.4, linewidth=3)
+            elif line.spread != "none":
+                axes.vlines(x, low, high, color=color, alpha=0.5, linewidth=1.6)
             seeds = [(at, value) for at, _, values in line.points for value in values]
             if seeds:
                 axes.scatter(*zip(*seeds, strict=True), s=9, color=color, alpha=0.5, linewidth=0)
             (handles[line.name],) = axes.plot(
-                x, mean, marker=marker, color=color, markersize=4.5, linewidth=1.5
+                x, mean, marker=marker, color=color, markersize=4, linewidth=1.3
             )
             for text, at, value in zip(line.labels, x, mean, strict=False):
                 axes.annotate(text, (at, value), (4, 3), textcoords="offset points", fontsize=6.5)
@@ -488,140 +351,95 @@ def scaling(
                 )  # fmt: skip
             if line.last is not None:
                 at, interval = line.last
-                axes.plot([x[-1], at], [mean[-1], interval.mean], color=color, linewidth=0.9,
-                          linestyle=":")  # fmt: skip
+                axes.plot([x[-1], at], [mean[-1], interval.mean], ":", color=color, linewidth=0.9)
                 axes.plot([at], [interval.mean], marker=marker, color=color, markersize=6,
                           markerfacecolor="none", linewidth=0)  # fmt: skip
-        # Lines that can be told apart, for raters without a place on the axis.
         styles = ((0, (6, 2)), (0, (1, 1.6)), (0, (6, 2, 1, 2)), (0, (3, 1.5)))
         for index, (name, value) in enumerate(references):
             handles[name] = axes.axhline(
                 value, color=INK, linewidth=0.9, linestyle=styles[index % 4], alpha=0.75
             )
-        values = [at for line in lines for at, *_ in line.points]
-        scale_sizes(axes, values + [line.last[0] for line in lines if line.last], tick)
+        if tick is not None:
+            values = [at for line in lines for at, *_ in line.points]
+            _log_axis(axes, values + [line.last[0] for line in lines if line.last], tick)
+        elif names_of_x:
+            axes.set_xticks(range(len(names_of_x)), names_of_x)
         axes.grid(axis="y")
         axes.set_xlabel(label)
         axes.set_ylabel(y_label)
-        legend(axes, [handles[name] for name in names], names)
+        _legend(axes, [handles[name] for name in names], names)
 
     names = [line.name for line in lines] + [name for name, _ in references]
     names += [mark for line in lines if line.published]
     names = list(dict.fromkeys(names))
-    return drawing(f"scaling {label} {y_label}", draw, 2.7 + legend_height(names))
+    return drawing(f"curves {label} {y_label}", draw, HEIGHT + _legend_height(names))
 
 
-def explanation_effects(
-    rows: Sequence[tuple[str, Interval, Sequence[Interval | None]]],
-    groups: Sequence[str],
-    published: Mapping[str, float],
+def dots(
+    rows: Sequence[tuple[str, Sequence[Sequence[Interval]]]],
+    names: Sequence[str],
+    label: str,
+    *,
+    levels: Sequence[float] = (0.5,),
+    limits: tuple[float, float] | None = None,
+    hollow: Mapping[str, float] | None = None,
+    mark: str = "published",
 ) -> Drawing:
-    """Difference in agreement with a feature of the explanation (paper, Figure 8).
+    """Means with their intervals, a row for each thing and a colour for each series.
 
     Args:
-        rows: the feature, from the top; the difference over all raters; that of each group, or
-            None where it cannot be told.
-        groups: names of raters or families, each with a colour and a mark; none are drawn for one
-            group, which is all raters.
-        published: feature -> a difference published by others, drawn as a hollow mark.
+        rows: from the top, the name and the intervals of each series: the last is drawn large,
+            with its interval, and those before it are small. A row without series is a heading.
+        names: of the series.
+        label: the quantity.
+        levels: vertical lines.
+        limits: of the axis; from the data when not given.
+        hollow: row -> a value from elsewhere, drawn as a hollow mark.
+        mark: says what hollow marks are.
     """
+    marked = {name: value for name, value in (hollow or {}).items() if name in dict(rows)}
 
     def draw(axes: Any) -> None:
-        top = len(rows) - 1
-        axes.axvline(0, color=INK, linewidth=0.8, zorder=0.7)
+        places = np.arange(len(rows), dtype=float)
+        for level in levels:
+            axes.axvline(level, color=INK, linewidth=0.7, linestyle=":", zorder=0.6)
+        step = 0.72 / len(names)
         handles: list[Any] = []
-
-        def points(at: np.ndarray, intervals: Sequence[Interval | None], **style: Any) -> None:
-            known = [k for k, interval in enumerate(intervals) if interval is not None]
-            mean, low, high = bounds([interval for interval in intervals if interval is not None])
-            spread = np.nan_to_num(np.vstack([mean - low, high - mean]))
-            handles.append(axes.errorbar(mean, at[known], xerr=spread, **style))
-
-        places = top - np.arange(len(rows), dtype=float)
-        axes.hlines(places[:-1] - 0.5, -1, 1, color=FAINT, linewidth=0.4)
-        # All raters at the top of the row, the groups below, so that no mark hides another.
-        step = 0.64 / max(len(groups), 1)
-        highest = 0.32 if groups else 0.0
-        points(
-            places + highest, [overall for _, overall, _ in rows], fmt="o", color=INK,
-            markersize=4, elinewidth=1.6, zorder=3,
-        )  # fmt: skip
-        for place, _ in enumerate(groups):
-            points(
-                places + highest - step * (place + 1), [own[place] for *_, own in rows],
-                fmt=MARKERS[place // 6 % 5], color=SERIES[place % 6], markersize=2.6,
-                elinewidth=0.8,
-            )  # fmt: skip
+        for number in range(len(names)):
+            color, marker = SERIES[number % 6], MARKERS[number // 6 % 5]
+            handles += axes.plot([], [], marker=marker, color=color, markersize=4, linewidth=1)
+            for place, (_, cells) in zip(places, rows, strict=True):
+                if not cells or not cells[number]:
+                    continue
+                at = place - 0.36 + step * (number + 0.5)
+                mean, low, high = bounds(cells[number])
+                axes.hlines(at, low[-1], high[-1], color=color, alpha=0.4, linewidth=2.4)
+                axes.plot(mean, np.full_like(mean, at), color=color, linewidth=0.7)
+                axes.plot(mean[:-1], np.full_like(mean[:-1], at), marker=marker, color=color,
+                          markersize=1.9, linestyle="none")  # fmt: skip
+                axes.plot(mean[-1], at, marker=marker, color=color, markersize=4, zorder=3)
         if marked:
+            order = [name for name, _ in rows]
             handles += axes.plot(
-                [published[rows[place][0]] for place in marked],
-                [places[place] + highest for place in marked],
-                "D", markerfacecolor="none", markeredgecolor=INK, markersize=5,
+                list(marked.values()), [places[order.index(name)] for name in marked], "D",
+                markerfacecolor="none", markeredgecolor=INK, markersize=5.5,
             )  # fmt: skip
-        axes.set_yticks(places, [feature.replace("_", " ") for feature, *_ in rows])
-        axes.set_ylim(-0.7, top + 0.7)
+        axes.set_yticks(places, [name for name, _ in rows])
+        for text, (_, cells) in zip(axes.get_yticklabels(), rows, strict=True):
+            if not cells:
+                text.set_fontweight("bold")
         axes.tick_params(axis="y", length=0)
-        known = [one for _, overall, own in rows for one in (overall, *own) if one is not None]
-        means = [abs(one.mean) for one in known] + [published[rows[place][0]] for place in marked]
-        ends = [abs(bound) for one in known for bound in (one.low, one.high)]
-        # A range of a few verdicts may run out of the picture, so that the others can be read.
-        widest = 1.08 * max(0.1, *means, min(0.4, max(ends)))
-        axes.set_xlim(-widest, widest)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        if limits is not None:
+            axes.set_xlim(*limits)
         axes.grid(axis="x")
-        axes.set_xlabel("agreement with it minus agreement without it")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.2f}" if value else "0")
-        legend(axes, handles, names, line=1.6)
+        axes.set_xlabel(label)
+        if shown:
+            _legend(axes, handles[-len(shown) :], shown)
 
-    marked = [place for place, (feature, *_) in enumerate(rows) if feature in published]
-    names = ["all raters", *groups, *(["published for other judges"] if marked else [])]
-    row_height = 0.17 + 0.045 * len(groups)
-    height = 0.7 + row_height * len(rows) + legend_height(names, line=1.6)
-    return drawing("explanation effects", draw, height)
-
-
-def grouped(
-    groups: Sequence[tuple[str, Sequence[tuple[str, Interval, float | None]]]], mark: str
-) -> Drawing:
-    """Agreement by rater, in groups (paper, Figure 4).
-
-    Args:
-        groups: name and members: name, agreement with its interval, and a number from elsewhere
-            (drawn as a hollow mark) or None.
-        mark: says what the hollow marks are.
-    """
-
-    def draw(axes: Any) -> None:
-        ticks: list[tuple[int, str]] = []
-        hollow = []
-        place = 0
-        for number, (group, members) in enumerate(groups):
-            axes.text(0.005, place, group, transform=axes.get_yaxis_transform(), fontsize=8,
-                      va="center", color=SERIES[number % len(SERIES)])  # fmt: skip
-            place += 1
-            for name, interval, elsewhere in members:
-                color = SERIES[number % len(SERIES)]
-                low, high = np.nan_to_num([interval.low, interval.high], nan=interval.mean)
-                axes.hlines(place, low, high, color=color, alpha=0.45, linewidth=3)
-                axes.plot(interval.mean, place, marker="o", color=color, markersize=4.5)
-                if elsewhere is not None:
-                    hollow = axes.plot(elsewhere, place, marker="D", color=INK, markersize=5.5,
-                                       markerfacecolor="none", linestyle="none")  # fmt: skip
-                ticks.append((place, name))
-                place += 1
-        axes.axvline(0.5, color=INK, linewidth=0.7, linestyle=":")
-        axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(place - 0.4, -0.6)
-        left, right = axes.get_xlim()
-        # Room for the names of the groups.
-        axes.set_xlim(max(0.0, min(left, 0.45) - 0.12 * (right - left)), min(1.01, right))
-        axes.grid(axis="x")
-        axes.set_xlabel("agreement")
-        if hollow:
-            axes.figure.legend(hollow, [mark], loc="outside upper left")
-
-    rows = sum(1 + len(members) for _, members in groups)
-    return drawing("grouped", draw, 0.9 + 0.2 * rows)
+    shown = [*(names if len(names) > 1 else []), *([mark] if marked else [])]
+    height = 0.7 + (0.17 + 0.06 * len(names)) * len(rows) + _legend_height(shown or [""])
+    return drawing(f"dots {label} {rows[0][0]}", draw, height)
 
 
 def policy_curves(
@@ -639,70 +457,19 @@ def policy_curves(
     def draw(axes: Any) -> None:
         figure = axes.figure
         axes.remove()
-        for place, own in enumerate(figure.subplots(len(panels), 1, sharex=True, squeeze=False)):
-            label, training, held_out, people = panels[place]
+        plots = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for own, (label, training, held_out, people) in zip(plots, panels, strict=True):
             if training:
-                own[0].plot(*zip(*training, strict=True), color=SERIES[1], linewidth=0.8,
-                            alpha=0.7, label="in training")  # fmt: skip
-            own[0].plot(*zip(*held_out, strict=True), "o-", color=SERIES[0], markersize=3.5,
-                        linewidth=1.3, label="held-out prompts")  # fmt: skip
+                own.plot(*zip(*training, strict=True), color=SERIES[1], linewidth=0.8, alpha=0.7,
+                         label="in training")  # fmt: skip
+            own.plot(*zip(*held_out, strict=True), "o-", color=SERIES[0], markersize=3.5,
+                     linewidth=1.3, label="held-out prompts")  # fmt: skip
             if people is not None:
-                own[0].axhline(people, color=INK, linewidth=0.8, linestyle=":",
-                               label="people")  # fmt: skip
-            own[0].set_ylabel(label)
-            own[0].grid(axis="y")
-        own[0].set_xlabel("step")
+                own.axhline(people, color=INK, linewidth=0.8, linestyle=":", label="people")
+            own.set_ylabel(label)
+            own.grid(axis="y")
+        plots[-1].set_xlabel("step")
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper center", ncols=3)
 
     return drawing("policy curves", draw, 0.7 + 1.4 * len(panels))
-
-
-def probe_rates(
-    rows: Sequence[tuple[str, Sequence[Sequence[Interval | None]]]],
-    raters: Sequence[str],
-    right: float,
-) -> Drawing:
-    """How often each rater prefers a changed story, by probe.
-
-    Args:
-        rows: the probe, from the top, and for each rater its rates by rising strength, None where
-            it judged nothing.
-        raters: their names.
-        right: the rate of a rater that is not fooled; the axis marks it with a line.
-    """
-
-    def draw(axes: Any) -> None:
-        top = len(rows) - 1
-        places = top - np.arange(len(rows), dtype=float)
-        axes.axvline(0.5, color=INK, linewidth=0.7, linestyle=":", zorder=0.7)
-        axes.axvline(right, color=INK, linewidth=0.8, zorder=0.6)
-        axes.hlines(places[:-1] - 0.5, -0.03, 1.03, color=FAINT, linewidth=0.4)
-        step = 0.72 / len(raters)
-        handles: list[Any] = []
-        for number in range(len(raters)):
-            color, marker = SERIES[number % len(SERIES)], MARKERS[number // len(SERIES) % 5]
-            at = places + 0.36 - step * (number + 0.5)
-            (handle,) = axes.plot([], [], marker=marker, color=color, markersize=4, linewidth=1)
-            handles.append(handle)
-            for height, (_, rates) in zip(at, rows, strict=True):
-                known = [rate for rate in rates[number] if rate is not None]
-                if not known:
-                    continue
-                means = [rate.mean for rate in known]
-                low, high = np.nan_to_num([known[-1].low, known[-1].high], nan=means[-1])
-                axes.hlines(height, low, high, color=color, alpha=0.35, linewidth=2.4)
-                axes.plot(means, [height] * len(means), color=color, linewidth=0.7)
-                axes.plot(means[:-1], [height] * (len(means) - 1), marker=marker, color=color,
-                          markersize=1.9, linestyle="none")  # fmt: skip
-                axes.plot(means[-1], height, marker=marker, color=color, markersize=4, zorder=3)
-        axes.set_yticks(places, [name for name, _ in rows])
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(-0.6, top + 0.6)
-        axes.set_xlim(-0.03, 1.03)
-        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "¼", "½", "¾", "1"])
-        axes.set_xlabel("prefers the changed story")
-        legend(axes, handles, raters, line=1.6)
-
-    height = 0.7 + (0.16 + 0.07 * len(raters)) * len(rows) + legend_height(raters, line=1.6)
-    return drawing(f"probe rates {right}", draw, height)

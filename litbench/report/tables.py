@@ -1,12 +1,11 @@
 """Table 3 and Figures 4 and 5 of the paper from any leaderboard, as LaTeX, CSV and plots.
 
-What a rater is called was chosen by whoever wrote the config or uploaded the model, so each format
-escapes names in its own way. What the paper states (`published.yaml`) stands in columns and marks
-of its own, beside a measured rater only where the caller says which one it is.
+Names of raters come from configs and uploads, so each format escapes them. What the paper states
+(`published.yaml`) stands in columns and marks of its own.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -20,99 +19,42 @@ from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow
 from litbench.metrics.printing import write_dollars
 from litbench.report import figures
-from litbench.report.document import Figure, short_name
+from litbench.report.document import Figure, short_name, signed
 from litbench.text import clean_name
 
-GROUPS = (
-    "zero-shot judges", "Bradley-Terry", "GenRM", "GenRM-CoT", "panels", "baselines", "others",
-)  # fmt: skip
 _GROUP_OF_KIND = {
     "judge": "zero-shot judges",
     "recorded": "zero-shot judges",
     "reward": "Bradley-Terry",
     "panel": "panels",
-    "longer": "baselines",
-    "shorter": "baselines",
-    "random": "baselines",
-    "talk": "baselines",
-    "features": "baselines",
+    **dict.fromkeys(("longer", "shorter", "random", "talk", "features"), "baselines"),
 }
+GROUPS = (
+    "zero-shot judges", "Bradley-Terry", "GenRM", "GenRM-CoT", "panels", "baselines", "others",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PublishedRow:
-    """A number of the paper.
+def load_published() -> dict[str, Any]:
+    """What the paper states, see published.yaml; `rows` by name."""
+    file = resources.files("litbench.report").joinpath("published.yaml")
+    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return {**content, "rows": {row["name"]: row for row in content["rows"]}}
 
-    Attributes:
-        name: as the paper has it, or where it has none as `published.yaml` calls it.
-        group: one of `GROUPS`.
-        stated: share of pairs, 0 to 1, with the digits that the paper has.
-        where: table or section that states it.
-        explanation: mean length of an explanation, in the unit of `Published.explanation_unit`.
-        parameters: weights of the model.
-        is_named_here: whether the name is ours, so that a rater of that name says nothing.
+
+def match_published(raters: Sequence[str], named: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The published row of each measured rater that has one.
+
+    Args:
+        raters: names of measured raters; one that is called as the paper calls it is matched.
+        named: rater -> name of a published row. Nothing is guessed.
     """
-
-    name: str
-    group: str
-    stated: str
-    where: str
-    explanation: float | None = None
-    parameters: float | None = None
-    is_named_here: bool = False
-
-
-@dataclass(frozen=True)
-class Published:
-    """What the paper states about its test set.
-
-    Attributes:
-        source: the paper, as a column heading names it.
-        test_pairs: number of pairs in its test set.
-        explanation_unit: what the paper says about the unit of explanation lengths.
-        rows: by name.
-    """
-
-    source: str
-    test_pairs: int
-    explanation_unit: str
-    rows: Mapping[str, PublishedRow]
-
-    @classmethod
-    def load(cls) -> "Published":
-        """Read the file that comes with the package."""
-        file = resources.files("litbench.report").joinpath("published.yaml")
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        rows = {row["name"]: PublishedRow(**row) for row in content.pop("rows")}
-        return cls(**content, rows=rows)
-
-    def match(self, raters: Sequence[str], named: Mapping[str, str]) -> dict[str, PublishedRow]:
-        """Find the published row of each measured rater that has one.
-
-        Args:
-            raters: names of measured raters.
-            named: rater -> name of a published row; a rater that is called exactly as the paper
-                calls a row needs no entry. Nothing is guessed.
-
-        Raises:
-            ConfigError: an entry names no published row.
-        """
-        for rater, name in named.items():
-            if name not in self.rows:
-                known = nearest(name, list(self.rows))
-                raise ConfigError(f"published.{rater}: '{name}' is no published row: {known}")
-        own = {name for name, row in self.rows.items() if not row.is_named_here}
-        exact = {rater: rater for rater in raters if rater in own}
-        return {rater: self.rows[name] for rater, name in {**exact, **named}.items()}
-
-    @property
-    def note(self) -> str:
-        """What a reader must know about the column of published numbers."""
-        return (
-            f"The column “published” is what {self.source} states for its own test set of "
-            f"{self.test_pairs:,} pairs, without intervals. It was not measured here, and is "
-            "comparable only where the pairs are the same."
-        )
+    rows = load_published()["rows"]
+    for rater, name in named.items():
+        if name not in rows:
+            known = nearest(name, list(rows))
+            raise ConfigError(f"published.{rater}: '{name}' is no published row: {known}")
+    own = [name for name in raters if name in rows and not rows[name].get("is_named_here")]
+    return {rater: rows[name] for rater, name in {**{name: name for name in own}, **named}.items()}
 
 
 @dataclass(frozen=True)
@@ -122,10 +64,10 @@ class Entry:
     Attributes:
         name: unique among the entries.
         row: its figures.
-        group: see `group_of`.
+        group: one of `GROUPS`.
         parameters: weights of its model; None where unknown.
         family: entries of one family are joined by a line in Figure 5.
-        published: what the paper states about the same model.
+        published: the paper's row of the same model.
     """
 
     name: str
@@ -133,78 +75,56 @@ class Entry:
     group: str
     parameters: float | None = None
     family: str | None = None
-    published: PublishedRow | None = None
+    published: Mapping[str, Any] | None = None
 
 
 def group_of(row: LeaderboardRow, *, is_trained: bool) -> str:
-    """The group of a rater by its kind, one of `GROUPS`.
-
-    Args:
-        row: its figures.
-        is_trained: whether its model folder records a training; a generative model without one is
-            prompted like any other judge.
-    """
-    if row.kind == "generative":
-        if not is_trained:
-            return "zero-shot judges"
+    """The group of a rater; a generative model without a recorded training is a prompted judge."""
+    if row.kind == "generative" and is_trained:
         return "GenRM" if row.explanation_words is None else "GenRM-CoT"
-    return _GROUP_OF_KIND.get(row.kind, "others")
-
-
-def by_group(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """The entries of each group, in the order of `GROUPS`."""
-    found: dict[str, list[Entry]] = {group: [] for group in GROUPS}
-    for entry in entries:
-        found[entry.group].append(entry)
-    return {group: of for group, of in found.items() if of}
-
-
-# Tables ---------------------------------------------------------------------------------------
+    return _GROUP_OF_KIND.get(
+        row.kind, "zero-shot judges" if row.kind == "generative" else "others"
+    )
 
 
 def table_3(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Every rater with agreement, both orders, explanations and cost (paper, Table 3).
-
-    The rows have what Figures 4 and 5 draw, too: group, family and parameters.
-    """
-    return [
-        {
-            "rater": entry.name,
-            "group": entry.group,
-            "kind": row.kind,
-            "family": entry.family,
-            "parameters": entry.parameters,
-            "pairs": row.agreement.n,
-            "prompts": row.agreement.clusters,
-            "agreement": row.agreement,
-            "difference": row.comparison and row.comparison.difference,
-            "p_holm": row.comparison and row.comparison.p_holm,
-            "compared": _compared(row),
-            "flip_rate": row.flip_rate,
-            "first_wins": row.position_lean,
-            "coverage": row.coverage,
-            "explanation_words": row.explanation_words,
-            "cost_per_1000_pairs": row.cost_per_1000_pairs,
-            "published_agreement": stated and stated.stated,
-            "published_where": stated and stated.where,
-            "published_explanation": stated and stated.explanation,
-        }
-        for entry in entries
-        for row, stated in [(entry.row, entry.published)]
-    ]
-
-
-def _compared(row: LeaderboardRow) -> str | None:
-    if row.comparison is None:
-        return None
-    found = "" if row.comparison.is_clear else ", not significant"
-    return f"{row.comparison.difference.mean:+.3f} from {row.comparison.reference}{found}"
+    """The rows of Table 3, with what Figures 4 and 5 draw."""
+    rows = []
+    for entry in entries:
+        row, stated = entry.row, entry.published or {}
+        compared = row.comparison
+        rows.append(
+            {
+                "rater": entry.name,
+                "group": entry.group,
+                "kind": row.kind,
+                "family": entry.family,
+                "parameters": entry.parameters,
+                "pairs": row.agreement.n,
+                "prompts": row.agreement.clusters,
+                "agreement": row.agreement,
+                "difference": compared and compared.difference,
+                "p_holm": compared and compared.p_holm,
+                "compared": compared
+                and f"{signed(compared.difference.mean)} from {compared.reference}"
+                + ("" if compared.is_clear else ", not significant"),
+                "flip_rate": row.flip_rate,
+                "first_wins": row.position_lean,
+                "coverage": row.coverage,
+                "explanation_words": row.explanation_words,
+                "cost_per_1000_pairs": row.cost_per_1000_pairs,
+                "published_agreement": stated.get("stated"),
+                "published_where": stated.get("where"),
+                "published_explanation": stated.get("explanation"),
+            }
+        )
+    return rows
 
 
 def _written(value: Any, form: str) -> str:
-    if isinstance(value, Interval) and math.isfinite(value.low):
-        return str(value)
     if isinstance(value, Interval):
+        if math.isfinite(value.low):
+            return str(value)
         value = value.mean
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
@@ -218,7 +138,7 @@ _LATEX = {
     "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"{\char34}",
     "`": r"{\char96}", "'": r"{'}", "-": "{-}",
-    # Behind the end of a row they would be read as its options.
+    # After the end of a row they would be read as its options.
     "[": "{[}", "]": "{]}", "*": "{*}",
     "–": "--", "“": "``", "”": "''", "…": r"\dots{}",
 }  # fmt: skip
@@ -252,7 +172,6 @@ def latex_table(
     ]
     lines = [
         r"% \usepackage{booktabs,graphicx}",
-        "",
         r"\begin{table}",
         r"\centering",
         f"\\caption{{{latex_escape(caption)}}}",
@@ -270,8 +189,9 @@ def latex_table(
     return "\n".join(lines) + "\n"
 
 
-def table_3_latex(rows: Sequence[Mapping[str, Any]], published: Published) -> str:
+def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows of `table_3` as LaTeX."""
+    published = load_published()
     columns = {
         "rater": ("rater", ""),
         "agreement": ("agreement [95 %]", ".3f"),
@@ -281,10 +201,10 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]], published: Published) -> st
         "coverage": ("coverage", ".3f"),
         "explanation_words": ("words of an explanation", ",.1f"),
         "cost_per_1000_pairs": ("$ per 1,000 pairs", "dollars"),
-        "published_agreement": (f"published ({published.source})", ""),
+        "published_agreement": (f"published ({published['source']})", ""),
         "published_where": ("stated in", ""),
         "published_explanation": (
-            f"published length of an explanation ({published.explanation_unit})",
+            f"published length of an explanation ({published['explanation_unit']})",
             ",.1f",
         ),
     }
@@ -294,69 +214,58 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]], published: Published) -> st
         "Differences are paired, with Holm's correction."
     )
     if any(row["published_agreement"] for row in rows):
-        caption = f"{caption} {published.note}"
+        caption += (
+            f" The column “published” is what {published['source']} states for its own test set of "
+            f"{published['test_pairs']:,} pairs, without intervals. It was not measured here, and "
+            "is comparable only where the pairs are the same."
+        )
     return latex_table("table3", caption, columns, rows)
 
 
-# Plots ----------------------------------------------------------------------------------------
+def _mark() -> str:
+    return f"published ({load_published()['source']}), not measured here"
 
 
-def _mark(published: Published) -> str:
-    return f"published ({published.source}), not measured here"
-
-
-def _elsewhere(entry: Entry) -> float | None:
-    return None if entry.published is None else float(entry.published.stated)
-
-
-def draw_figure_4(entries: Sequence[Entry], published: Published) -> Figure:
-    """Draw agreement by kind of rater.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    groups = [
-        (group, [(short_name(e.name), e.row.agreement, _elsewhere(e)) for e in members])
-        for group, members in by_group(entries).items()
-    ]
+def draw_figure_4(entries: Sequence[Entry]) -> Figure:
+    """Agreement by kind of rater."""
+    rows: list[tuple[str, list[list[Interval]]]] = []
+    for group in GROUPS:
+        members = [entry for entry in entries if entry.group == group]
+        rows += [(group, [])] if members else []
+        rows += [(short_name(entry.name), [[entry.row.agreement]]) for entry in members]
+    hollow = {
+        short_name(one.name): float(one.published["stated"]) for one in entries if one.published
+    }
+    drawn = figures.dots(rows, ["agreement"], "agreement", hollow=hollow, mark=_mark())
     caption = "Agreement with its 95 % interval, by prompt. Dotted: chance."
-    return Figure("Agreement by kind of rater", caption, figures.grouped(groups, _mark(published)))
+    return Figure("Agreement by kind of rater", caption, drawn)
 
 
-def draw_figure_5(entries: Sequence[Entry], published: Published) -> Figure | None:
-    """Draw agreement by model size; None where no size is known.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+def draw_figure_5(entries: Sequence[Entry]) -> Figure | None:
+    """Agreement by model size; None where no size is known."""
     known = [entry for entry in entries if entry.parameters is not None]
-    lines: dict[tuple[str, str], list[Entry]] = {}
+    families: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(known, key=lambda entry: entry.parameters or 0):
         # A rater without a family is a line of its own.
-        lines.setdefault((entry.group, entry.family or f"\0{entry.name}"), []).append(entry)
-    if not lines:
+        families.setdefault((entry.group, entry.family or f"\0{entry.name}"), []).append(entry)
+    if not families:
         return None
-    drawn = figures.scaling(
-        [
-            figures.Line(
-                group,
-                [(float(e.parameters or 0), e.row.agreement, []) for e in members],
-                labels=[short_name(e.name) for e in members],
-                published=[
-                    (float(e.parameters or 0), value)
-                    for e in members
-                    if (value := _elsewhere(e)) is not None
-                ],
-            )
-            for (group, _), members in lines.items()
-        ],
-        [],
-        "parameters",
-        write_size,
-        mark=_mark(published),
-    )
+    lines = [
+        figures.Line(
+            group,
+            [(entry.parameters or 0, entry.row.agreement, []) for entry in members],
+            labels=[short_name(entry.name) for entry in members],
+            published=[
+                (entry.parameters or 0, float(entry.published["stated"]))
+                for entry in members
+                if entry.published
+            ],
+        )
+        for (group, _), members in families.items()
+    ]
+    drawn = figures.curves(lines, "parameters", tick=write_size, mark=_mark())
     caption = (
         "Agreement with its 95 % interval, by prompt, for raters whose size is known. A line joins "
-        "raters of one family. Grey: chance."
+        "raters of one family. Dotted: chance."
     )
     return Figure("Agreement by model size", caption, drawn)

@@ -3,31 +3,28 @@
     template = load_template("writerly", "json_explanation")
     question = template.render(prompt, story_a, story_b)
 
-A template is a YAML file, of one of two kinds. A family has one key, `criteria`: who the judge is
+A template is a YAML file of one of two kinds. A family has one key, `criteria`: who the judge is
 and what to go by. It stands in a frame that all families share (`frame.yaml`), and may ask for an
-answer in any form (`AnswerForm`). A fixed template has its whole `text`, which holds `{prompt}`,
-`{story_a}` and `{story_b}` once each and in this order, and `answer`, the form that the text asks
-for. The fixed text before the stories comes first and the form of the answer last, so that
-questions about one prompt begin alike and a provider's prompt cache can keep that beginning.
+answer in any form (`AnswerForm`). A fixed template has its whole `text`, with `{prompt}`,
+`{story_a}` and `{story_b}` once each and in this order, and `answer`, the form that it asks for.
 
-The packaged templates fence each text with lines such as `===== STORY A ENDS =====`. The texts of
-authors may hold such lines too, so those of their lines that begin with five or more equals signs
-go in with hyphens in their place (`without_delimiters`); nothing else of a text changes, and a
-placeholder inside one stays text. Templates of yours are guarded when their markers begin likewise.
+The packaged templates fence each text with lines such as `===== STORY A ENDS =====`. Lines of a
+text that begin with five or more equals signs get hyphens instead (`without_delimiters`).
 """
 
 from litbench.templates.delimiters import without_delimiters
-from litbench.templates.forms import AnswerForm, Label
 from litbench.templates.parser import (
+    AnswerForm,
+    Label,
     Reading,
     Verdict,
     has_verdict_line,
     read_answer,
     split_verdict,
 )
-from litbench.templates.positions import assign_positions
 from litbench.templates.template import (
     Template,
+    assign_positions,
     family_names,
     load_template,
     packaged_names,

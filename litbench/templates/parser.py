@@ -8,8 +8,8 @@ a key, or a last line that is a letter alone. Anything else is `unparsed`; nothi
 Stories may hold verdict lines to steer their judge, and a judge may quote them. Fenced and indented
 code, block quotations, table rows, HTML elements and text in quotation marks are therefore never
 read as a verdict, and neither is a line that the judge introduces with a colon or continues in the
-middle of a sentence. Where it is unclear what is quoted, more counts as quoted. Every step takes
-linear time, as answers are written under the influence of the stories.
+middle of a sentence. In doubt a text counts as quoted. Every step takes linear time, as answers are
+written under the influence of the stories.
 """
 
 import json
@@ -19,10 +19,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
-from litbench.templates.forms import AnswerForm, Label
-
+# label: one letter and nothing else. verdict: the one line "Preferred: A". explanation: reasons,
+# then that line as the last one. json_verdict: {"preferred": "A"}. json_explanation: an object with
+# "explanation" first and "preferred" behind it, so that reasons come before the verdict here too.
+AnswerForm = Literal["label", "verdict", "explanation", "json_verdict", "json_explanation"]
+Label = Literal["A", "B"]
 Verdict = Literal["A", "B", "tie", "unparsed", "refused"]
 
 
@@ -41,8 +44,7 @@ class Reading:
     explanation: str
 
 
-@dataclass(frozen=True)
-class _Stated:
+class _Stated(NamedTuple):
     """A line or an object and its verdict; `unparsed`: it cannot be read; None: there is none."""
 
     start: int
@@ -57,10 +59,6 @@ def read_answer(text: str, form: AnswerForm) -> Reading:
     A judge that answers in another form than the one asked for is understood. The form decides two
     things: in the form `label` a letter alone on the first line counts, and in the JSON forms a
     fence tagged `json` holds the answer and not a quotation.
-
-    Args:
-        text: the answer as it came.
-        form: the form that was asked for.
     """
     said = _after_reasoning(text)
     if said is None:
@@ -75,11 +73,11 @@ def read_answer(text: str, form: AnswerForm) -> Reading:
     objects = list(_objects(said, quoted))
     hidden = bytearray(quoted)
     for one in objects:
-        hidden[one.start : one.end] = b"\1" * (one.end - one.start)
+        _mark(hidden, one.start, one.end)
     prose = _blanked(said, hidden)
     if not is_one_line:
-        for start, end in _between_marks(prose):
-            quoted[start:end] = b"\1" * (end - start)
+        for span in _between_marks(prose):
+            _mark(quoted, *span)
     prose = _blanked(prose, quoted)
     stated = [one for one in objects if not quoted[one.start] and one.verdict is not None]
     stated = [*stated, *_stated_lines(prose, form)]
@@ -124,7 +122,6 @@ _VERDICT_LINE = re.compile(
 )
 _NAMED = re.compile(r"[\s*_`\"'(\[]*(?:story\s+)?(?P<label>[AB])[\s*_`\"')\].]*", re.I)
 
-
 # Words of verdicts, matched after `_bare` has removed the markup.
 _NOUN = (
     r"(?:story|response|option|text|answer|candidate|geschichte|histoire|historia|storia|故事|作品)"
@@ -165,14 +162,12 @@ _GOES_ON = re.compile(r"[ \t]*+(?:\r\n?|\n)?[ \t]*+(?:[a-zà-ÿ]{2}|[,;’”)])
 _OWN_LEAD = re.compile(
     r"\b(?:my|final|overall|therefore|conclusion|verdict|preferred|preference|answer|json)\b", re.I
 )
-
 _WORD = re.compile(r"[^\W_]|[Ⓐ-ⓩ]")
-_TAGS = re.compile(r"<(?:[/|]?[a-z][^<>]{0,80}|!--[^<>]*+)>|~~[^~\n]{1,80}~~", re.I)
-_COMMANDS = re.compile(r"\\[a-z]*+", re.I)
+# Markup, LaTeX commands, and what opens an aside after a name.
+_TAGS = re.compile(r"<(?:[/|]?[a-z][^<>]{0,80}|!--[^<>]*+)>|~~[^~\n]{1,80}~~|\\[a-z]*+", re.I)
 _ASIDE = re.compile(r"(?<=\b[AB])\s*+[(\[\"“]++", re.I)
 _SYMBOLS = re.compile(r"[^\w\s.,:;!?=|/'&+%–—-]|_|(?<!\w)'|'(?!\w)")
 _LIST_MARK = re.compile(r"\A[-+•]\s+")
-_HALF = re.compile("[\ud800-\udfff]")
 _FENCE_LEFT = re.compile(r"[`~]{3,}\w*+\s*+\Z")
 
 
@@ -188,26 +183,23 @@ def _folded(text: str) -> str:
 
 def _bare(text: str) -> str:
     """The words of a line without Markdown, HTML, LaTeX, brackets and quotation marks."""
-    kept = _COMMANDS.sub(" ", _TAGS.sub(" ", _LIST_MARK.sub("", _folded(text).strip())))
+    kept = _TAGS.sub(" ", _LIST_MARK.sub("", _folded(text).strip()))
     words = _SYMBOLS.sub(" ", _ASIDE.sub(", ", kept))
     return " ".join(words.split()).strip(" .,;!-–—")
 
 
 def _value(words: str, *, alone: bool = False) -> Verdict | None:
     """The verdict that some words begin with, or are; None where they name no story and no tie."""
-    for expression in (_VALUE, _TIE):
-        found = expression.fullmatch(words)
-        if found:
-            if alone and found["reason"]:
-                return None
-            if _AMBIGUOUS.search(found["reason"]) or _TAKEN_BACK.search(found["reason"]):
-                return None
-            return cast(Verdict, found["label"].upper()) if expression is _VALUE else "tie"
-    return None
+    found = _VALUE.fullmatch(words) or _TIE.fullmatch(words)
+    if not found or (alone and found["reason"]):
+        return None
+    if _AMBIGUOUS.search(found["reason"]) or _TAKEN_BACK.search(found["reason"]):
+        return None
+    return cast(Verdict, found["label"].upper()) if found.re is _VALUE else "tie"
 
 
 def _binding(stated: Sequence[_Stated], prose: str) -> _Stated | None:
-    """The verdict that binds: the last one, where no doubt is left."""
+    """The last verdict, where no doubt is left."""
     if not stated or stated[-1].verdict == "unparsed":
         return None
     *earlier, last = stated
@@ -230,11 +222,10 @@ def _stated_lines(prose: str, form: AnswerForm) -> Iterator[_Stated]:
     for at, (start, end) in enumerate(own):
         line = _bare(prose[start:end])
         keyed = _KEYED.match(line)
-        is_last = at == len(own) - 1
         verdict: Verdict | None = None
         if keyed:
             verdict = _value(line[keyed.end() :].lstrip(" :"))
-        elif is_last or (at == 0 and form == "label"):
+        elif at == len(own) - 1 or (at == 0 and form == "label"):
             verdict = _value(line, alone=True)
         if verdict or (keyed and not keyed["sign"].startswith(" is")):
             yield _Stated(start, end, verdict or "unparsed")
@@ -248,7 +239,8 @@ def _is_part_of_a_sentence(stated: _Stated, said: str, prose: str) -> bool:
     return introduced or bool(_GOES_ON.match(said, stated.end))
 
 
-# Hidden reasoning.
+# Hidden reasoning -----------------------------------------------------------------------------
+
 _TAG = r"(?:think|thinking|thought)[>\]]"
 _OPENED = re.compile(rf"\s*+[<\[]{_TAG}", re.I)
 _CLOSED = re.compile(rf"[<\[]/{_TAG}", re.I)
@@ -284,29 +276,28 @@ def _after_reasoning(text: str) -> str | None:
     return text[start:]
 
 
-# Quotations. A mask marks with 1 every character that is quoted.
+# Quotations: a mask marks with 1 every character that is quoted. --------------------------------
+
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<info>.*)", re.S)
 _OUTER_FENCE = re.compile(r"(?P<marks>`{3,}+|~{3,}+)[^\r\n]*+(?P<inside>.*)[\r\n](?P=marks)", re.S)
 _QUOTED_LINE = re.compile(r" {0,3}[>|]| {4}|\t")
 _TYPOGRAPHIC = [
-    *(("“", "”"), ("„", "“"), ("„", "”"), ("‘", "’"), ("«", "»"), ("»", "«"), ("‹", "›")),
-    *(("「", "」"), ("『", "』"), ("《", "》")),
-]
-_MARKS = [
-    *((re.compile(opens), re.compile(closes)) for opens, closes in [*_TYPOGRAPHIC, ("``", "''")]),
-    *((re.compile(mark), re.compile(mark)) for mark in ('"', "`")),
-    (re.compile(r"(?<!\w)'(?=\S|$)", re.M), re.compile(r"'(?!\w)")),
-    (re.compile("<!--"), re.compile("-->")),
+    tuple(marks) for marks in ("“”", "„“", "„”", "‘’", "«»", "»«", "‹›", "「」", "『』", "《》")
 ]
 # Elements that may hold the judge's verdict; all others quote.
 _OWN = r"(?:p|div|span|b|i|u|em|strong|html|body|answer|verdict|final|response|result|output|br|hr)"
-_MARKS.append(
-    (
-        re.compile(rf"[<\[](?!{_OWN}\b)[a-z][^<>\[\]\r\n]{{0,80}}[>\]]", re.I),
-        re.compile(rf"[<\[]/(?!{_OWN}\b)[a-z][\w-]{{0,30}}[>\]]", re.I),
-    )
-)
+_MARKS = [
+    (re.compile(opens, re.I | re.M), re.compile(closes, re.I))
+    for opens, closes in [
+        *_TYPOGRAPHIC,
+        *(("``", "''"), ('"', '"'), ("`", "`"), (r"(?<!\w)'(?=\S|$)", r"'(?!\w)"), ("<!--", "-->")),
+        (
+            rf"[<\[](?!{_OWN}\b)[a-z][^<>\[\]\r\n]{{0,80}}[>\]]",
+            rf"[<\[]/(?!{_OWN}\b)[a-z][\w-]{{0,30}}[>\]]",
+        ),
+    ]
+]
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
@@ -329,18 +320,13 @@ def _without_outer_fence(text: str) -> str:
 def _quoted_blocks(text: str, skip_json: bool) -> tuple[bytearray, bool]:
     """Mask of fenced and indented code, block quotations and table rows.
 
-    Args:
-        text: the answer.
-        skip_json: of a fence tagged `json` only the two marker lines are masked.
-
-    Returns:
-        The mask, and whether the last fence is not closed.
+    With `skip_json` only the two marker lines of a fence tagged `json` are masked. The second
+    value says whether the last fence is not closed.
     """
     quoted = bytearray(len(text))
     marks, is_json = "", False
     for start, end in _lines(text):
-        line = text[start:end]
-        found = _FENCE.match(line)
+        found = _FENCE.match(text[start:end])
         opens = closes = False
         if found and not marks:
             opens = "`" not in found["info"] or found["marks"][0] == "~"
@@ -350,8 +336,9 @@ def _quoted_blocks(text: str, skip_json: bool) -> tuple[bytearray, bool]:
         if found and opens:
             marks = found["marks"]
             is_json = skip_json and found["info"].strip().casefold() == "json"
-        if opens or closes or (not is_json if marks else _QUOTED_LINE.match(line)):
-            quoted[start:end] = b"\1" * (end - start)
+        inside = not is_json if marks else _QUOTED_LINE.match(text[start:end])
+        if opens or closes or inside:
+            _mark(quoted, start, end)
         if closes:
             marks = ""
     return quoted, bool(marks)
@@ -369,6 +356,10 @@ def _between_marks(text: str) -> Iterator[tuple[int, int]]:
             yield first.start(), ends[-1]
 
 
+def _mark(mask: bytearray, start: int, end: int) -> None:
+    mask[start:end] = b"\1" * (end - start)
+
+
 def _blanked(text: str, mask: bytearray) -> str:
     """The text with a blank for every masked character but line breaks."""
     return "".join(
@@ -376,7 +367,8 @@ def _blanked(text: str, mask: bytearray) -> str:
     )
 
 
-# Objects.
+# Objects --------------------------------------------------------------------------------------
+
 _QUOTE = "[\"'“”]"
 _OPENS = re.compile(
     rf"(?:\A|(?<=[\r\n]))[ \t]*+(?P<start>\{{\s*+{_QUOTE}?\w[\w ]{{0,40}}{_QUOTE}?\s*+:)"
@@ -389,7 +381,6 @@ _LOOSE_LAST = re.compile(
     rf"(?:{_QUOTE}(?P<value>[\w ]{{1,80}}+){_QUOTE}|(?P<bare>[\w ]{{1,80}}+))\s*+,?\s*+\}}?\s*+\Z",
     re.I,
 )
-_DECODER = json.JSONDecoder(strict=False)
 
 
 def _objects(text: str, quoted: bytearray) -> Iterator[_Stated]:
@@ -397,27 +388,24 @@ def _objects(text: str, quoted: bytearray) -> Iterator[_Stated]:
 
     From the first one on that is no JSON, the rest of the answer is taken for that object.
     """
+    decoder = json.JSONDecoder(strict=False)
     found = _OPENS.search(text)
     while found:
         start = found.start("start")
         end = found.end()
         if not quoted[start]:
             try:
-                value, end = _DECODER.raw_decode(text, start)
+                value, end = decoder.raw_decode(text, start)
             except (ValueError, RecursionError):
                 end = text.rfind("}", start) + 1 or len(text)
                 yield _Stated(start, end, _loose_verdict(text[start:end]))
                 return
             values = [given for key, given in value.items() if _OBJECT_KEY.fullmatch(_bare(key))]
             asked = value.get("preferred", values[-1] if values else None)
-            told = [value[key] for key in _EXPLANATION_KEYS if key in value]
+            told = next((value[key] or "" for key in _EXPLANATION_KEYS if key in value), None)
             verdict = _value(_bare(asked)) if isinstance(asked, str) else None
-            yield _Stated(
-                start,
-                end,
-                verdict or "unparsed" if values else None,
-                (told[0] if isinstance(told[0], str) else "") if told else None,
-            )
+            explanation = told if told is None or isinstance(told, str) else ""
+            yield _Stated(start, end, verdict or "unparsed" if values else None, explanation)
         found = _OPENS.search(text, end)
 
 
@@ -431,4 +419,4 @@ def _loose_verdict(text: str) -> Verdict:
 
 def _storable(text: str) -> str:
     """No blanks around, and no half of a surrogate pair, which an escape of JSON may hold."""
-    return _HALF.sub("\ufffd", text).strip()
+    return re.sub("[\ud800-\udfff]", "\ufffd", text).strip()

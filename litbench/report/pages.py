@@ -1,0 +1,736 @@
+"""The pages of all programs but the data report: plots and examples; templates say the rest."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from litbench.artifact import Artifact
+from litbench.metrics.ablation import TRUTH, AblationStudy, Arm
+from litbench.metrics.agreement import PairFacts, PairScores, pair_scores
+from litbench.metrics.best_of_n import Choice
+from litbench.metrics.comparisons import Change, compare_pairs
+from litbench.metrics.csv_table import write_csv
+from litbench.metrics.explanation_text import FEATURES, excerpt
+from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
+from litbench.metrics.intervals import Interval
+from litbench.metrics.leaderboard import LeaderboardRow
+from litbench.metrics.pairing_rules import Summary
+from litbench.metrics.power import detectable, measure
+from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
+from litbench.metrics.printing import significance_note, strata_note
+from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
+from litbench.probes import PROBES
+from litbench.records import OUTCOMES
+from litbench.report import figures
+from litbench.report.document import (
+    Figure,
+    most_per_unit,
+    page_links,
+    render,
+    short_name,
+    shorten,
+    signed,
+    write_page,
+)
+from litbench.report.figures import Line
+from litbench.report.tables import latex_table
+from litbench.text import aligned, clean_name, digest
+
+# Of a story on a page; the rest is cut off with a mark.
+_MOST_LETTERS = 12_000
+
+# The report -----------------------------------------------------------------------------------
+
+_BASELINES = ("longer", "shorter", "random")
+_MOST_RATERS, _EXAMPLES, _SHOWN_COEFFICIENTS = 8, 4, 16
+
+
+def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dict[str, Any]]:
+    """The most confident of some rows, one per prompt; without probabilities drawn by a hash."""
+    p = np.nan_to_num(scores.p_chosen, nan=0.5)
+    ids = pairs["pair_id"].to_pylist()
+    order = sorted(rows.tolist(), key=lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])))
+    prompts = pairs["prompt_id"].to_pylist()
+    first_of = {prompts[row]: row for row in reversed(order)}
+    picked = [row for row in order if first_of[prompts[row]] == row][:_EXAMPLES]
+    found = pairs.take(pa.array(picked, pa.int64())).to_pylist()
+    confidence = [max(p[row], 1 - p[row]) if p[row] != 0.5 else None for row in picked]
+    return [
+        {
+            **one,
+            "confidence": sure,
+            "chosen": shorten(one["chosen"], _MOST_LETTERS),
+            "rejected": shorten(one["rejected"], _MOST_LETTERS),
+        }
+        for one, sure in zip(found, confidence, strict=True)
+    ]
+
+
+def _misses(pairs: pa.Table, shown: Sequence[PairScores]) -> list[dict[str, Any]]:
+    """Of every rater how many pairs it gets wrong, and how many of them it alone; examples."""
+    found = []
+    for scores in shown:
+        wrong = scores.credit < 0.5
+        others = [one.credit > 0.5 for one in shown if one is not scores]
+        alone = wrong & np.logical_and.reduce(others) if others else wrong
+        counts = {"n": int(wrong.sum()), "alone": int(alone.sum())}
+        examples = _examples(pairs, scores, np.flatnonzero(wrong))
+        found.append({"rater": scores.rater, **counts, "examples": examples})
+    return found
+
+
+def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
+    found = []
+    for rater, parts in records.items():
+        models = [
+            part["notes"]["coefficients"] for part in parts if "coefficients" in part["notes"]
+        ]
+        if not models:
+            continue
+        rows = []
+        for name in models[0]:
+            values = [model[name] for model in models]
+            mean = float(np.mean(values))
+            rows.append((name, [[Interval(mean, min(values), max(values), 1, 1, 1.0)]]))
+        rows.sort(key=lambda row: -abs(row[1][0][0].mean))
+        caption = (
+            "Coefficients in log-odds per standard deviation. Right: readers preferred more of it. "
+            f"The {_SHOWN_COEFFICIENTS} largest of {len(rows)}"
+        )
+        if len(models) > 1:
+            caption += f"; mean and range over {len(models)} models"
+        drawn = figures.dots(
+            [(name.replace("_", " "), cells) for name, cells in rows[:_SHOWN_COEFFICIENTS]],
+            [rater], "log-odds per standard deviation", levels=[0],
+        )  # fmt: skip
+        found.append(
+            Figure(f"Coefficients of {clean_name(rater)}", f"{caption}.", drawn, tall=True)
+        )
+    return found
+
+
+def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], str]:
+    """The plots by length gap and of calibration, and why one of them is missing."""
+    found, missing = [], ""
+    gaps = [row for row in rows if row.kind not in _BASELINES and row.by_gap][:6]
+    ranges = sorted({(low, high) for row in gaps for low, high, _ in row.by_gap})
+    if len(ranges) > 1:
+        lines = []
+        for place, row in enumerate(gaps):
+            shift = (place - (len(gaps) - 1) / 2) * 0.09
+            points = [(ranges.index((low, high)) + shift, at, ()) for low, high, at in row.by_gap]
+            lines.append(Line(short_name(row.rater), points, spread="bars"))
+        names = [f"{a:.0f}+" if math.isinf(b) else f"{a:.0f}–{b - 1:.0f}" for a, b in ranges]
+        drawn = figures.curves(lines, "difference in length, words", names_of_x=names)
+        caption = (
+            "Pairs by how much longer one story is; ranges with fewer than 10 pairs are left out. "
+            "Dotted: chance."
+        )
+        found.append(Figure("Agreement by length gap", caption, drawn))
+    elif gaps:
+        missing = (
+            "No plot by length gap: only one range of differences in length has 10 pairs or more."
+        )
+    calibrated = [row for row in rows if row.calibration is not None][:6]
+    lines = [
+        Line(
+            short_name(row.rater),
+            [(sure, interval, []) for sure, interval in row.calibration.bins],
+            spread="bars",
+        )
+        for row in calibrated
+        if row.calibration is not None
+    ]
+    if lines:
+        drawn = figures.curves(lines, "confidence, max(p, 1 - p)", level=None)
+        caption = "Dotted: perfect calibration. Bins of equal size."
+        found.append(Figure("Reliability", caption, drawn))
+    return found, missing
+
+
+def render_report(
+    *,
+    title: str,
+    rows: Sequence[LeaderboardRow],
+    verdicts: pa.Table,
+    pairs: pa.Table,
+    before_symmetry: pa.Table | None,
+    reference: str,
+    evaluation_manifest: Mapping[str, Any],
+    pairs_manifest: Mapping[str, Any] | None,
+    humans: Mapping[str, Any] | None = None,
+    changes: Sequence[Change] = (),
+    page: Path | None = None,
+) -> str:
+    """Render report.html."""
+    clusters = np.asarray(PairFacts.of(pairs).clusters)
+    of_rater = {scores.rater: scores for scores in pair_scores(verdicts, pairs)}
+    credits = {row.rater: of_rater[row.rater].credit for row in rows}
+    first = list(credits)[:_MOST_RATERS]
+    against = {
+        (one.rater, one.reference): one
+        for one in compare_pairs({name: credits[name] for name in first}, clusters)
+    }
+    # Nothing can be told of raters that are never right, nor from a single prompt.
+    known = {name: credit for name, credit in credits.items() if credit.any()}
+    enough = reference in known and len(set(clusters.tolist())) > 1
+    cases = measure(known, reference, clusters) if enough else {}
+    reading = [row.rater for row in rows if row.kind not in _BASELINES][:_MOST_RATERS]
+    examples_of = next((row.rater for row in rows if row.calibration is not None), None)
+    hits = []
+    if examples_of is not None:
+        scores = of_rater[examples_of]
+        right = (scores.credit > 0.5) & (scores.p_chosen > 0.5)
+        hits = _examples(pairs, scores, np.flatnonzero(right))
+    evaluation_counts = dict(evaluation_manifest["counts"])
+    records = evaluation_counts.pop("raters", {})
+    evaluation = {**evaluation_manifest, "counts": evaluation_counts}
+    manifests = {"evaluation": json.dumps(evaluation, indent=2)}
+    if pairs_manifest is not None:
+        manifests["pairs"] = json.dumps(pairs_manifest, indent=2)
+    counts = (pairs_manifest or {}).get("counts", {})
+    plots, missing = _agreement_figures(rows)
+    # A tall picture comes second, so that the others stack beside it.
+    plots[1:1] = _coefficients(records)
+    judges = [row for row in rows if row.is_judge]
+    return render(
+        "page.html",
+        title=title,
+        links=page_links(page) if page else [],
+        # Baselines that read nothing are no headline: symmetry can fix the longer story at 1/2.
+        best=next((row for row in rows if row.kind not in _BASELINES and not row.trained_on), None),
+        label_sources=sorted(set(pairs["label_source"].to_pylist())),
+        rows=rows,
+        reference=reference,
+        detectable={
+            row.rater: detectable(cases[key])
+            for row in rows
+            if (key := f"{row.rater} - {reference}") in cases
+        },
+        first=first,
+        against=against,
+        judges=judges,
+        humans=humans,
+        changes=changes,
+        notes=[strata_note(rows[0]), significance_note(rows)],
+        other_outcomes=[name for name in OUTCOMES[2:] if any(row.outcomes[name] for row in judges)],
+        before=before_symmetry,
+        pairs=pairs,
+        funnel=counts.get("funnel", []),
+        read=counts.get("stories", {}),
+        lengths=counts.get("lengths", {}),
+        plots=plots,
+        missing=missing,
+        examples_of=examples_of,
+        hits=hits,
+        misses=_misses(pairs, [of_rater[name] for name in reading]),
+        manifests=manifests,
+        most=most_per_unit(counts.get("funnel", [])),
+    )
+
+
+# Ablations ------------------------------------------------------------------------------------
+
+
+def draw_ablation(study: AblationStudy) -> dict[str, Figure]:
+    """Agreement by amount of pairs on every test set (paper, Figure 6).
+
+    With several variants each trained rater has a plot per test set, whose lines are the variants;
+    with one variant the lines are the raters.
+
+    Returns:
+        By a name that a file can have, headline tests first.
+    """
+    tests = list(dict.fromkeys([*study.headline, *(test.name for test in study.tests)]))
+    trained = [arm for arm in study.arms if arm.variant is not None]
+    several = len({arm.variant for arm in trained}) > 1
+    panels: dict[str, Figure] = {}
+    for rater in study.trained_raters if several else [""]:
+        arms: dict[str, list[Arm]] = {}
+        for arm in trained:
+            if arm.rater == (rater or arm.rater):
+                arms.setdefault(str(arm.variant) if several else arm.rater, []).append(arm)
+        for test in tests:
+            # More than three bands hide each other.
+            lines = [
+                _line(study, name, own, test, len(arms) <= 3 or name == study.reference)
+                for name, own in arms.items()
+            ]
+            references = [
+                (short_name(arm.name), study.cell(arm.name, test).agreement.mean)
+                for arm in study.ready
+                if arm.family is None
+            ]
+            drawn = figures.curves(
+                lines, "training pairs", tick=figures.short_count, references=references
+            )
+            on = "random pairs by true quality" if test == TRUTH else f"tests of {short_name(test)}"
+            caption = (
+                "Line: mean over seeds. Band: 95 % interval, by test prompt; with many lines only "
+                f"that of {short_name(study.reference)}. Dots: seeds. Open mark: all pairs."
+            )
+            title = f"{short_name(rater) if rater else 'Agreement by training pairs'}, {on}"
+            name = f"ablation_{rater or 'pairs'}_{test}"
+            readable = re.sub(r"[^-\w]+", "-", name, flags=re.ASCII)[:80]
+            same = readable == name
+            key = name if same else f"{readable}-{digest(rater, test)[:8]}"
+            panels[key] = Figure(title, caption, drawn)
+    return panels
+
+
+def _line(study: AblationStudy, name: str, arms: Sequence[Arm], test: str, banded: bool) -> Line:
+    points, last = [], None
+    for arm in sorted(arms, key=lambda arm: arm.pairs_used or 0):
+        cell, used = study.cell(arm.name, test), float(arm.pairs_used or 0)
+        if arm.equal:
+            points.append((used, cell.agreement, cell.seeds))
+        if arm.natural:
+            last = used, cell.agreement
+    return Line(short_name(name), points, last, "band" if banded else "none")
+
+
+def write_ablation(
+    artifact: Artifact,
+    study: AblationStudy,
+    *,
+    title: str,
+    label_sources: Sequence[str],
+    variants: Mapping[str, Mapping[str, Any]],
+    training_pairs: Mapping[str, int],
+    funnels: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> None:
+    """Write ablation.html and its plots."""
+    arms = study.matrices()[0][2]
+    # The reference, not the best of several variants, which is the best in part by luck.
+    arm = next(arm for arm in arms if arm.variant == study.reference)
+    test = study.headline[0]
+    write_page(
+        artifact, "ablation", draw_ablation(study),
+        title=title,
+        label_sources=label_sources,
+        study=study,
+        arm=arm,
+        cell=study.cell(arm.name, test),
+        others=[
+            one.comparison
+            for one in study.contrasts
+            if (one.axis, one.test, one.comparison.reference) == ("variant", test, arm.name)
+            and one.comparison.rater in [other.name for other in arms]
+        ],
+        has_truth=TRUTH in study.headline,
+        matrices=study.matrices(),
+        variants={
+            name: ", ".join(f"{key}: {value}" for key, value in keys.items()) or "the shared rules"
+            for name, keys in variants.items()
+        },
+        training_pairs=training_pairs,
+        funnels={name: (steps, most_per_unit(steps)) for name, steps in funnels.items() if steps},
+    )  # fmt: skip
+
+
+# Best of n ------------------------------------------------------------------------------------
+
+
+def write_best_of_n(
+    artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None
+) -> None:
+    """Write best_of_n.html and its plots; counts are those of the artifact."""
+    band = "Band: its 95 % interval, by prompt."
+    kinds = {
+        "gain": (
+            rater, 0.0, "gain in reward", "Gain for the rater that chooses",
+            f"Reward of the best of n over the mean of its prompt's stories; only rises. {band}",
+        ),
+        "second_gain": (
+            second, 0.0, "gain in its reward", "Gain for the second rater",
+            f"The same stories by its rewards. Where it stops rising, n is too large. {band}",
+        ),
+        "beats_random": (
+            second, 0.5, "share preferred", "The best of n against a random story",
+            f"How often the second rater prefers it to another story of the prompt. {band}",
+        ),
+        "words": (
+            rater, 1.0, "length, 1 = as the others", "Length",
+            f"Words of the best of n over the mean of the prompt's stories. {band}",
+        ),
+    }  # fmt: skip
+    panels = {}
+    for key, (name, level, y_label, title, caption) in kinds.items():
+        known = [(one.n, getattr(one, key), ()) for one in choices if getattr(one, key) is not None]
+        if name is not None and known:
+            drawn = figures.curves(
+                [Line(short_name(name), known)], "n, stories chosen from",
+                y_label=y_label, level=level, tick="{:,.0f}".format,
+            )  # fmt: skip
+            panels[f"best_of_n_{key}"] = Figure(title, caption, drawn)
+    trained_on = artifact.counts["trained_on"]
+    write_page(
+        artifact, "best_of_n", panels,
+        title="LitBench: best of n",
+        label_sources=[],
+        choices=choices,
+        rater=rater,
+        second=second,
+        counts=artifact.counts,
+        seen=[
+            (name, trained_on[key])
+            for key, name in (("rater", rater), ("second", second))
+            if trained_on.get(key)
+        ],
+    )  # fmt: skip
+
+
+# Probes ---------------------------------------------------------------------------------------
+
+_AROUND, _MOST_SHOWN = 160, 900
+
+
+def _probe_examples(pairs: pa.Table) -> list[dict[str, Any]]:
+    """A piece of one story of every probe and of its changed copy, drawn by a hash."""
+    rows = pairs.select(["probe", "strength", "chosen", "rejected", "pair_id"]).to_pylist()
+    found = []
+    for probe in dict.fromkeys(row["probe"] for row in rows):
+        strengths = sorted({row["strength"] for row in rows if row["probe"] == probe})
+        middle = strengths[len(strengths) // 2]
+        of_probe = (row for row in rows if (row["probe"], row["strength"]) == (probe, middle))
+        one = min(of_probe, key=lambda row: digest("example", row["pair_id"]))
+        texts = one["chosen"], one["rejected"]
+        letters = enumerate(zip(*texts, strict=False))
+        first = next((at for at, (a, b) in letters if a != b), min(map(len, texts)))
+        start = max(0, first - _AROUND)
+        pieces = [("…" if start else "") + shorten(text[start:], _MOST_SHOWN) for text in texts]
+        found.append({**one, "original": pieces[0], "changed": pieces[1]})
+    return found
+
+
+def draw_probes(results: Sequence[ProbeResult]) -> dict[str, Figure]:
+    """The plots, `probes_EFFECT`; none for an effect without probes."""
+    raters, panels = by_rater(results), {}
+    caption = (
+        "Share of pairs in which the changed story is preferred; a tie is one half. Large mark: "
+        "the greatest strength, with its 95 % interval by prompt; small: lower ones."
+    )
+    for effect, right in (("breaking", 0.0), ("preserving", 0.5)):
+        rows = []
+        for probe in dict.fromkeys(one.probe for one in results if one.effect == effect):
+            rates = [
+                [one.prefers_changed for one in of if one.probe == probe and one.prefers_changed]
+                for of in raters.values()
+            ]
+            rows.append((probe.replace("_", " "), rates))
+        if rows:
+            drawn = figures.dots(
+                rows, [short_name(name) for name in raters], "prefers the changed story",
+                levels=[right, 0.5], limits=(-0.03, 1.03),
+            )  # fmt: skip
+            panels[f"probes_{effect}"] = Figure(f"Label-{effect} changes", caption, drawn)
+    return panels
+
+
+def write_probes(
+    artifact: Artifact,
+    results: Sequence[ProbeResult],
+    pairs: pa.Table,
+    trained_on: Mapping[str, int],
+) -> None:
+    """Write probes.html and its plots."""
+    raters = by_rater(results)
+    # A row for every probe and strength, with the results of all raters.
+    rows = list(zip(*raters.values(), strict=True))
+    effects = dict.fromkeys(row[0].effect for row in rows)
+    write_page(
+        artifact, "probes", draw_probes(results),
+        title="LitBench: probes",
+        # No reader compared these stories; the page itself says so.
+        label_sources=[],
+        lead=fooled_text(results),
+        n_stories=len(set(pairs["chosen_story_id"].to_pylist())),
+        raters=list(raters),
+        tables={effect: [row for row in rows if row[0].effect == effect] for effect in effects},
+        about={name: probe.about for name, probe in PROBES.items()},
+        seen=sorted(name for name, prompts in trained_on.items() if prompts),
+        examples=_probe_examples(pairs),
+    )  # fmt: skip
+
+
+# Explanations ---------------------------------------------------------------------------------
+
+_GROUPS = {"subject": "What it talks of", "manner": "How it talks"}
+
+
+def examples_of(feature: str, found: Explanations, count: int = 3) -> list[dict[str, str]]:
+    """A few explanations with a feature, of different prompts, drawn by a hash."""
+
+    def drawn(row: int) -> str:
+        of = found.rows[row]
+        # Without the outcome: nobody picked them.
+        return digest(feature, of["rater"], of["pair_id"], of["order"])
+
+    rows = np.flatnonzero(found.present[:, list(FEATURES).index(feature)]).tolist()
+    first_of = {found.clusters[row]: row for row in sorted(rows, key=drawn, reverse=True)}
+    picked = [found.rows[row] for row in sorted(first_of.values(), key=drawn)[:count]]
+    return [{**row, "text": excerpt(feature, row["explanation"])} for row in picked]
+
+
+def draw_effects(study: ExplanationStudy) -> Figure | None:
+    """The differences over all raters, largest first (paper, Figure 8); None without any."""
+    by_name = study.by_rater if len(study.by_rater) > 1 else {}
+    rows = []
+    for place, one in enumerate(study.overall):
+        if one.difference is not None:
+            each = [one.difference, *(of[place].difference for of in by_name.values())]
+            rows.append((one.feature.replace("_", " "), [[d] if d else [] for d in each]))
+    if not rows:
+        return None
+    rows.sort(key=lambda row: -row[1][0][0].mean)
+    known = [interval for _, cells in rows for cell in cells for interval in cell]
+    # A range of a few verdicts may run out of the picture, so that the others can be read.
+    ends = max(abs(bound) for one in known for bound in (one.low, one.high))
+    widest = 1.08 * max(0.16, *(abs(one.mean) for one in known), min(0.4, ends))
+    drawn = figures.dots(
+        rows, ["all raters", *map(short_name, by_name)],
+        "agreement with it minus agreement without it", levels=[0], limits=(-widest, widest),
+        hollow={"plot": PUBLISHED_PLOT_GAIN}, mark="published for other judges",
+    )  # fmt: skip
+    caption = (
+        "Agreement of the verdicts whose explanation has the feature minus that of the others, "
+        "with 95 % intervals clustered by prompt; over all raters it is taken within each rater. "
+        f"The hollow mark is the +{PUBLISHED_PLOT_GAIN:.1%} that LitBench's authors published "
+        "for talk of plot (section 5.2), of other judges on other pairs and without an interval."
+    )
+    return Figure("Features of explanations and agreement", caption, drawn)
+
+
+def figure_8_latex(study: ExplanationStudy) -> str:
+    """The values that Figure 8 draws: features of explanations over all raters."""
+    columns = {
+        "feature": ("feature", ""),
+        "group": ("group", ""),
+        "rate": ("rate [95 %]", ".3f"),
+        "difference": ("difference [95 %]", ".3f"),
+        "p_holm": ("p (Holm)", ".3f"),
+        "published": ("published (LitBench, 5.2)", ".3f"),
+    }
+    rows = [
+        vars(one) | {"published": PUBLISHED_PLOT_GAIN if one.feature == "plot" else None}
+        for one in study.overall
+    ]
+    caption = (
+        "Figure 8: agreement of verdicts whose explanation has the feature minus that of the "
+        "others, within raters, over all raters. The published difference is of other judges on "
+        "other pairs, without an interval."
+    )
+    return latex_table("figure8", caption, columns, rows)
+
+
+def write_explanations(
+    artifact: Artifact,
+    study: ExplanationStudy,
+    found: Explanations,
+    *,
+    title: str,
+    label_sources: Sequence[str],
+) -> None:
+    """Write explanations.html and Figure 8."""
+    latex = figure_8_latex(study)
+    artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
+    known = [one for one in study.overall if one.difference is not None]
+    write_page(
+        artifact, "explanations", {"figure8": draw_effects(study)},
+        title=title,
+        label_sources=label_sources,
+        study=study,
+        known=known,
+        significant=sorted(
+            (one for one in known if one.is_clear and one.difference),
+            key=lambda one: -abs(one.difference.mean if one.difference else 0),
+        ),
+        groups=[
+            (name, [one for one in study.overall if one.group == group])
+            for group, name in _GROUPS.items()
+        ],
+        by_rater=study.by_rater if len(study.by_rater) > 1 else {},
+        about={name: words.about for name, words in FEATURES.items()},
+        examples={name: examples_of(name, found) for name in FEATURES},
+    )  # fmt: skip
+
+
+# Preferences ----------------------------------------------------------------------------------
+
+_SHOWN_UNITS, _MOST_LABEL = 20, 34
+# The last character that the plots' font can be trusted to have: it has no Chinese.
+_LAST_DRAWN = 0x2E7F
+
+
+def pairs_to_read(
+    values: np.ndarray,
+    prompts: Sequence[str],
+    sides: Sequence[tuple[str, str]],
+    first_chosen: np.ndarray,
+    unit: int,
+    count: int = 3,
+) -> list[dict[str, Any]]:
+    """The pairs on which a unit is strongest, and as many others drawn by a hash."""
+    active = np.flatnonzero(values).tolist()
+    strongest = sorted(active, key=lambda row: (-abs(values[row]), row))[:count]
+    others = sorted(set(active) - set(strongest), key=lambda row: digest("to read", unit, row))
+    shown = []
+    for how, rows in (("strongest", strongest), ("at random", others[:count])):
+        for row in rows:
+            more, less = sides[row] if values[row] > 0 else sides[row][::-1]
+            shown.append(
+                {
+                    "how": how,
+                    "size": abs(float(values[row])),
+                    "prompt": prompts[row],
+                    "more": shorten(more, _MOST_LETTERS),
+                    "less": shorten(less, _MOST_LETTERS),
+                    "more_chosen": bool(first_chosen[row]) == bool(values[row] > 0),
+                }
+            )
+    return shown
+
+
+def draw_units(units: Sequence[UnitRow]) -> Figure | None:
+    """The coefficients with their intervals; None without active units."""
+    rows = []
+    for row in sorted(units[:_SHOWN_UNITS], key=lambda row: -row.coefficient.mean):
+        text = f"{row.unit}: {row.label}"
+        if any(ord(letter) > _LAST_DRAWN for letter in text):
+            text = f"unit {row.unit}"
+        text = text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 1]}…"
+        rows.append((text, [[row.coefficient]]))
+    if not rows:
+        return None
+    caption = (
+        "Log-odds of being preferred for a root mean square of each unit, with 95 % intervals by "
+        "prompt that take the units as given. A unit's sign is its own: more of what is named "
+        "raises or lowers the odds."
+    )
+    drawn = figures.dots(rows, ["coefficient"], "log-odds", levels=[0])
+    return Figure("Coefficients of the units", caption, drawn)
+
+
+def write_preferences(
+    artifact: Artifact,
+    study: PreferenceStudy,
+    *,
+    title: str,
+    examples: Mapping[int, Sequence[Mapping[str, Any]]],
+    notes: Mapping[str, Any],
+    label_sources: Sequence[str],
+) -> None:
+    """Write preferences.html and its plot."""
+    write_page(
+        artifact, "preferences", {"coefficients": draw_units(study.units)},
+        title=title,
+        label_sources=sorted(set(label_sources)),
+        study=study,
+        significant=[row for row in study.units if row.is_significant],
+        examples=examples,
+        counted={row.unit: surface_label(row.surface) for row in study.units},
+        notes=notes,
+    )  # fmt: skip
+
+
+# Simulation studies ---------------------------------------------------------------------------
+
+_PLOTTED = (
+    ("agreement", "equal", "agreement, equal n"),
+    ("agreement", "all", "agreement, all pairs"),
+    ("prefers_longer", "equal", "prefers the longer, equal n"),
+)
+# The figures of one world, by variant, amount and measure.
+World = Mapping[tuple[str, str, str], Summary]
+
+
+def group_worlds(summaries: Sequence[Summary]) -> dict[str, dict[str, World]]:
+    """The figures by sweep (`worlds` for single worlds), then by the label of the world."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in summaries:
+        group, label = one.world, f"{one.world} {one.value}"
+        if one.value is None:
+            group, label = "worlds", one.world
+        of = found.setdefault(group, {}).setdefault(label.removesuffix(".0"), {})
+        of[one.variant, one.amount, one.measure] = one
+    return found
+
+
+def table_rows(of: World, reference: str) -> list[list[str]]:
+    """The table of one world: a heading, then a row for every variant."""
+    rows = [[
+        "variant", "agreement, equal n", f"minus {reference}", "prefers the longer",
+        f"minus {reference}", "pairs are right", "chosen is longer", "pairs",
+        "agreement, all pairs", f"minus {reference}",
+    ]]  # fmt: skip
+    for name in dict.fromkeys(variant for variant, _, _ in of):
+        longer, alone = of[name, "equal", "prefers_longer"], of[name, "all", "agreement"]
+        equal, size = of[name, "equal", "agreement"], of[name, "all", "pairs"].interval.mean
+        right, chosen = (of[name, "all", key].interval for key in ("right", "chosen_longer"))
+        rows.append([
+            name, str(equal.interval), signed(equal.difference), str(longer.interval),
+            signed(longer.difference), f"{right.mean:.3f}", f"{chosen.mean:.3f}", f"{size:,.0f}",
+            str(alone.interval), signed(alone.difference),
+        ])  # fmt: skip
+    return rows
+
+
+def study_text(summaries: Sequence[Summary], reference: str) -> str:
+    """The figures for a terminal."""
+    text = "Agreement is with true quality on random pairs; means and 95 % intervals over seeds.\n"
+    for worlds in group_worlds(summaries).values():
+        for label, of in worlds.items():
+            equal = of[reference, "equal", "pairs"].interval.mean
+            longer = of[reference, "equal", "random_longer"].interval
+            text += f"\n{label}: equal n is {equal:,.0f} pairs; the better story is the longer in "
+            text += f"{longer}\n{aligned(table_rows(of, reference))}"
+    return text
+
+
+def draw_group(group: str, worlds: Mapping[str, World]) -> dict[str, Figure]:
+    """A plot of each measure, with a row for each world and a colour for each variant."""
+    variants = dict.fromkeys(variant for of in worlds.values() for variant, _, _ in of)
+    names = sorted(variants, key=lambda name: name == TRUTH)
+    caption = "Means and 95 % intervals over seeds; truth: trained on pairs labelled by quality."
+    panels = {}
+    for measured, amount, title in _PLOTTED:
+        rows = [
+            (
+                label.removeprefix(f"{group} ").replace("_", " "),
+                [[of[name, amount, measured].interval] for name in names],
+            )
+            for label, of in worlds.items()
+        ]
+        drawn = figures.dots(rows, [name.replace("_", " ") for name in names], title)
+        figure = Figure(f"{group.replace('_', ' ')}: {title}", caption, drawn)
+        panels[f"study_{group}_{measured}_{amount}"] = figure
+    return panels
+
+
+def write_study(
+    artifact: Artifact, summaries: Sequence[Summary], title: str, reference: str
+) -> None:
+    """Write study.csv, study.txt, study.html and its plots."""
+    text, groups = study_text(summaries, reference), group_worlds(summaries)
+    drawn = {group: draw_group(group, worlds) for group, worlds in groups.items()}
+    rows = [vars(one) for one in summaries]
+    artifact.write("study.csv", lambda path: write_csv(rows, path))
+    artifact.write("study.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    write_page(
+        artifact, "study", {key: one for of in drawn.values() for key, one in of.items()},
+        title=title,
+        # The page itself says that everything is simulated.
+        label_sources=[],
+        n_seeds=summaries[0].interval.n,
+        tables={
+            group: {label: table_rows(of, reference) for label, of in worlds.items()}
+            for group, worlds in groups.items()
+        },
+        drawn={group: list(of.values()) for group, of in drawn.items()},
+    )  # fmt: skip
