@@ -197,21 +197,21 @@ def run_all(
     worlds: Mapping[Place, World], rules: Mapping[str, PairRules], config: Config
 ) -> list[dict[str, Any]]:
     """Run the worlds whose rows are not kept yet; returns the rows of all."""
-    rows, parts = [], set()
+    rows, kept, folder = [], set(), config.out / "parts"
     jobs = [(place, seed) for place in worlds for seed in config.seeds]
     for (name, value), seed in tqdm(jobs, desc="worlds", unit="", leave=False, disable=None):
         world = replace(worlds[name, value], seed=seed)
-        key = fingerprint(VERSION, world, rules, config.learner, config.subsamples)
-        part = config.out / "parts" / f"{key[:24]}.json"
-        parts.add(part)
+        key = fingerprint(VERSION, world, rules, config.learner, config.subsamples)[:24]
+        kept.add(key)
         where = f"{name}, seed {seed}" if value is None else f"{name} {value:g}, seed {seed}"
-        own = read_json_part(part)
+        own = read_json_part(folder / f"{key}.json")
         if own is None:
             own = run_world(world, rules, config, where)
-            write_json_part(own, part)
+            write_json_part(own, folder / f"{key}.json")
         rows += [{"world": name, "value": value, "seed": seed, **row} for row in own]
-    for path in set((config.out / "parts").glob("*.json")) - parts:
-        path.unlink()
+    for path in folder.iterdir():
+        if path.name.partition(".")[0] not in kept:
+            path.unlink()
     return rows
 
 

@@ -82,7 +82,7 @@ def test_what_does_not_fit_goes_to_disk(tmp_path: Path) -> None:
         # Two copies of a million names of 32 letters do not fit into 80 MB.
         doubled = engine.keep(table.union(table))
         spilled = sum(file.stat().st_size for file in engine.work.glob("duckdb_temp*"))
-        assert spilled > 1_000_000
+        assert spilled > 100_000
         last = None
         rows = 0
         for batch in engine.batches(doubled.order_by("name")):

@@ -147,42 +147,6 @@ def test_of_several_copies_the_earliest_stays(story_table):
     assert kept_of_copies(stories) == {"early", "other"}
 
 
-nullable = st.one_of(st.none(), st.integers(-3, 25))
-
-
-@settings(max_examples=10)
-@given(
-    rows=st.lists(
-        st.fixed_dictionaries(
-            {
-                "text": st.sampled_from(["[removed]", "", "I walked on.", "Welcome, all."]),
-                "author": st.sampled_from([None, "AutoModerator", "Talbot"]),
-                "score": nullable,
-                "created_utc": nullable,
-                "n_words": st.integers(0, 99),
-                "n_tokens": st.integers(1_990, 2_100),
-            }
-        ),
-        min_size=1,
-        max_size=20,
-    )
-)
-def test_the_rules_agree_with_the_same_rules_in_plain_python(story_table, rows):
-    def first_reason(row):
-        checks = [
-            ("drop_deleted", row["text"] in ("[removed]", "")),
-            ("drop_bots", row["author"] == "AutoModerator"),
-            ("has_score", row["score"] is None),
-            ("has_time", row["created_utc"] is None),
-            ("min_score", row["score"] is not None and row["score"] < 10),
-            ("max_tokens", row["n_tokens"] > 2_048),
-            ("min_words", row["n_words"] < 50),
-        ]
-        return next((name for name, removes in checks if removes), None)
-
-    assert removed_by(story_table(rows), **ON) == [first_reason(row) for row in rows]
-
-
 def test_the_funnel_refuses_a_step_that_loses_rows():
     funnel = Funnel()
     funnel.add("read", "rows read", "stories", 10, 0)

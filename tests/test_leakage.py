@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litbench.curation.leakage import KINDS, by_split, leakage_report
+from litbench.curation.leakage import leakage_report
 from litbench.errors import DataError
 
 
@@ -48,19 +48,6 @@ def rows_of(report, kind):
 def shared(report):
     """How many are shared by kind, of two splits."""
     return {one["kind"]: one["shared"] for one in report.counts["shared"]}
-
-
-def test_splits_that_share_nothing_are_clean(report):
-    made = report(train=[row("a", "b", "p"), row("c", "d", "q")], test=[row("e", "f", "r")])
-    assert made.found.num_rows == 0
-    assert shared(made) == dict.fromkeys(KINDS, 0)
-    made.check(["prompts", "stories", "near_duplicates"])
-    assert made.counts["splits"]["train"] == {
-        "pairs": 2,
-        "prompts": 2,
-        "stories": 4,
-        "authors": 0,
-    }
 
 
 def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
@@ -123,24 +110,6 @@ def test_authors_are_shared_where_they_are_known(report):
         made.check(["authors"])
 
 
-def test_every_two_splits_are_compared(report):
-    made = report(
-        train=[row("a", "b", "p")],
-        test=[row("c", "d", "q"), row("e", "f", "r")],
-        validation=[row("a", "c", "q"), row("g", "h", "r")],
-    )
-    found = {(one["kind"], one["split_a"], one["split_b"], one["id_a"], one["id_b"])
-             for one in made.found.to_pylist()}  # fmt: skip
-    assert found == {
-        ("prompts", "test", "validation", "q", "q"),
-        ("prompts", "test", "validation", "r", "r"),
-        ("stories", "train", "validation", "a", "a"),
-        ("stories", "test", "validation", "c", "c"),
-        ("near_duplicates", "train", "validation", "a", "a"),
-        ("near_duplicates", "test", "validation", "c", "c"),
-    }
-
-
 split_rows = st.lists(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from("uvwxyz"), st.sampled_from("pqr")),
     min_size=1,
@@ -175,14 +144,6 @@ def test_what_is_shared_is_what_sets_share(pair_table, train, test):
     again = leakage_report(shuffled)
     assert again.found.equals(made.found)
     assert again.counts == made.counts
-
-
-def test_one_table_is_divided_by_its_column(pair_table):
-    names = ["validation", "train", "test", "train"]
-    pairs = pair_table([row(f"a{k}", f"b{k}", split=name) for k, name in enumerate(names)])
-    divided = by_split(pairs)
-    assert list(divided) == ["train", "test", "validation"]
-    assert [table.num_rows for table in divided.values()] == [2, 1, 1]
 
 
 def test_one_split_has_nothing_to_leak_to(pair_table):

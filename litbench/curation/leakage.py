@@ -90,7 +90,7 @@ def leakage_report(
     threshold: float = 0.8,
     seed: int = 0,
 ) -> LeakageReport:
-    """Compare splits two by two.
+    """Compare two or more splits two by two.
 
     Prompts are the same by `litbench.text.prompt_key`, authors by their hash (an unknown one is
     shared with nobody), stories by story_id or by text without case and spacing (the key of
@@ -103,15 +103,11 @@ def leakage_report(
         near_duplicates: look for them, which takes the longest by far.
         threshold: see `litbench.curation.near_duplicates`.
         seed: of the hashes.
-
-    Raises:
-        DataError: fewer than two splits, or an empty one.
     """
     if len(pairs) < 2 or not all(table.num_rows for table in pairs.values()):
-        sizes = ", ".join(f"{name} with {len(table):,} pairs" for name, table in pairs.items())
         raise DataError(
-            f"leakage is between two splits that hold pairs; here are {sizes}: give two files, or "
-            "pairs whose column split has two values"
+            f"leakage is between two splits that hold pairs, and here is {', '.join(pairs)}: give "
+            "two files, or pairs whose column split has two values"
         )
     things = {name: _things(table) for name, table in pairs.items()}
     indexes = {}

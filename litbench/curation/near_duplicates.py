@@ -8,7 +8,6 @@ passes a check that uses it. An index takes about 1.5 kB of memory per story.
 """
 
 import importlib.util
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -102,13 +101,12 @@ class NearDuplicateIndex:
     def _similarity(self, signature: Any, row: int) -> float:
         return float(signature.jaccard(self._signatures[row]))
 
-    def groups(self) -> dict[str, str]:
+    def groups(self) -> pa.Table:
         """Connected components of near-duplicates.
 
         Returns:
-            The smallest story_id of the group of each story that has a near-duplicate. No two
-            stories of different groups are near-duplicates; two stories of one group may only be
-            linked through others.
+            `story_id`, `group` (the smallest story_id of the group), by story_id. No two stories of
+            different groups are near-duplicates; two of one group may only be linked by others.
         """
         from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415
 
@@ -119,7 +117,9 @@ class NearDuplicateIndex:
                 if is_new and self._similarity(signature, other) >= self._threshold:
                     sets.merge(row, other)
         families = [[self.story_ids[row] for row in rows] for rows in sets.subsets()]
-        return {name: min(names) for names in families if len(names) > 1 for name in names}
+        groups = {name: min(names) for names in families if len(names) > 1 for name in names}
+        columns = [pa.array(column, pa.string()) for column in (groups.keys(), groups.values())]
+        return pa.table(columns, ["story_id", "group"]).sort_by("story_id")
 
     def closest(self, others: "NearDuplicateIndex") -> list[tuple[str, str, float]]:
         """For every story of `others` that has near-duplicates here, the most similar one.
@@ -135,20 +135,3 @@ class NearDuplicateIndex:
             if similar and -min(similar)[0] >= self._threshold:
                 found.append((min(similar)[1], name, -min(similar)[0]))
         return found
-
-
-def near_duplicate_groups(
-    batches: Iterable[pa.RecordBatch | pa.Table], *, threshold: float = 0.8, seed: int = 0
-) -> pa.Table:
-    """Group the stories of some batches, with columns `story_id` (unique) and `text`.
-
-    Returns:
-        `story_id`, `group` (the smallest story_id of the group), by story_id; see
-        `NearDuplicateIndex.groups`.
-    """
-    index = NearDuplicateIndex(threshold=threshold, seed=seed)
-    for batch in batches:
-        index.add(batch["story_id"], batch["text"])
-    groups = dict(sorted(index.groups().items()))
-    columns = [pa.array(column, pa.string()) for column in (groups.keys(), groups.values())]
-    return pa.table(columns, ["story_id", "group"])

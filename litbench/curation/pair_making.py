@@ -24,7 +24,7 @@ from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine
 from litbench.curation.filters import Rule
 from litbench.curation.funnel import Examples, Funnel
-from litbench.curation.near_duplicates import near_duplicate_groups
+from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.curation.rules import PairRules
 from litbench.errors import DataError
 from litbench.records import PAIRS, STORIES
@@ -51,9 +51,9 @@ class CuratedPairs:
 
     Args:
         engine: runs the steps.
-        stories: Ibis table by the schema STORIES, such as of `read_stories`.
+        stories: Ibis table by the schema STORIES.
         rules: what to apply; the caller has checked them.
-        examples: collects stories that steps removed; none are looked for when None.
+        examples: collects stories that steps removed.
         where: names the stories in messages.
 
     Attributes:
@@ -174,24 +174,19 @@ class CuratedPairs:
                 timed=stories.created_utc.count(),
             )
         )[0]
-        problem = None
-        if found["repeated"]:
-            problem = (
-                f"story_id: {found['repeated']:,} rows repeat an id: make the file with "
-                "make_stories.py, which rejects them"
-            )
-        elif rules.max_tokens is not None and found["uncounted"]:
-            problem = (
-                f"n_tokens is null in {found['uncounted']:,} rows, and max_tokens needs it: name a "
-                "tokenizer in make_stories.py, or set max_tokens to null"
-            )
-        elif rules.chosen_later and not found["timed"]:
-            problem = (
-                "created_utc is empty, and chosen_later needs it: map it in make_stories.py, or "
-                "set chosen_later to false"
-            )
-        if problem:
-            raise DataError(f"{self._where}: column {problem}")
+        problems = {
+            f"story_id: {found['repeated']:,} rows repeat an id: make the file with "
+            "make_stories.py, which rejects them": found["repeated"],
+            f"n_tokens is null in {found['uncounted']:,} rows, and max_tokens needs it: name a "
+            "tokenizer in make_stories.py, or set max_tokens to null": (
+                rules.max_tokens is not None and found["uncounted"]
+            ),
+            "created_utc is empty, and chosen_later needs it: map it in make_stories.py, or set "
+            "chosen_later to false": rules.chosen_later and not found["timed"],
+        }
+        for problem, is_there in problems.items():
+            if is_there:
+                raise DataError(f"{self._where}: column {problem}")
 
     def _clean(self) -> Any:
         """Filter single stories; returns the keys of those that are left."""
@@ -220,9 +215,11 @@ class CuratedPairs:
             return stories
         texts = self._stories.semi_join(stories, "story_id").select("story_id", "text")
         total = self._engine.count(stories)
-        batches = _with_progress(self._engine.batches(texts), "near-duplicates", total)
-        groups = near_duplicate_groups(batches, threshold=threshold, seed=self._rules.seed)
-        copies = stories.join(self._engine.put(groups), "story_id").rename(duplicate_key="group")
+        index = NearDuplicateIndex(threshold=threshold, seed=self._rules.seed)
+        for batch in _with_progress(self._engine.batches(texts), "near-duplicates", total):
+            index.add(batch["story_id"], batch["text"])
+        groups = self._engine.put(index.groups())
+        copies = stories.join(groups, "story_id").rename(duplicate_key="group")
         about = f"not nearly ({threshold:.0%}) the same as an earlier story"
         return self._drop_repeats("drop_near_duplicates", about, stories, copies)
 
@@ -236,12 +233,10 @@ class CuratedPairs:
     # Splits ------------------------------------------------------------------------------------
 
     def _name_prompts(self) -> Any:
-        """Every prompt_id with its text and what decides about its split.
+        """Every prompt_id with its text and its split.
 
-        Returns:
-            `prompt_id`, `prompt` (the smallest text of the id), `prompt_key` (the same for all
-            prompts that splits keep together; see `splits.group_prompts`) and `split`, by the
-            shares in `splits`.
+        `prompt` is the smallest text of the id, `prompt_key` the same for all prompts that splits
+        keep together (`splits.group_prompts`), and `split` is by the shares in `splits`.
         """
         distinct = self._stories.select("prompt_id", "prompt").distinct()
         given = [tuple(row.values()) for row in self._engine.rows(distinct)]
@@ -252,14 +247,19 @@ class CuratedPairs:
                 f"{different:,} prompt_ids stand for several prompts, whose stories are paired "
                 "with each other: check the column prompt_id"
             )
-        names = ("prompt_id", "prompt", "prompt_key", "split")
-        rows = []
-        for name, (prompt, group) in splits.group_prompts(given).items():
-            split = splits.split_of(group, self._rules.splits, self._rules.seed)
-            rows.append((name, prompt, prompt_key(group), split))
-        table = [dict(zip(names, row, strict=True)) for row in rows]
-        schema = pa.schema([(name, pa.string()) for name in names])
-        return self._engine.put(pa.Table.from_pylist(table, schema))
+        rows = [
+            {
+                "prompt_id": name,
+                "prompt": prompt,
+                "prompt_key": prompt_key(group),
+                "split": splits.split_of(group, self._rules.splits, self._rules.seed),
+            }
+            for name, (prompt, group) in splits.group_prompts(given).items()
+        ]
+        schema = pa.schema(
+            [(name, pa.string()) for name in ("prompt_id", "prompt", "prompt_key", "split")]
+        )
+        return self._engine.put(pa.Table.from_pylist(rows, schema))
 
     def _split(self, stories: Any) -> Any:
         """Give every story its split; returns the stories that have one."""

@@ -8,10 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import ibis
-import numpy as np
 import pyarrow as pa
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from litbench.errors import ConfigError
 from litbench.records import prompt_keys
@@ -21,10 +18,7 @@ from litbench.text import digest, prompt_key
 def split_of(prompt: str, fractions: Mapping[str, float], seed: int) -> str:
     """Assign a prompt to a split, by a hash of its normalised text and the seed.
 
-    Args:
-        prompt: the prompt's text.
-        fractions: name of each split and its share of prompts; the shares sum to 1.
-        seed: another seed, other splits.
+    `fractions` are the shares of prompts by the name of each split; they sum to 1.
     """
     place = int(digest("split", seed, prompt_key(prompt))[:13], 16) / 16**13
     total = 0.0
@@ -36,15 +30,12 @@ def split_of(prompt: str, fractions: Mapping[str, float], seed: int) -> str:
 
 
 def assign_folds(prompt_keys: Iterable[str], folds: int, seed: int) -> dict[str, int]:
-    """Deal prompts to folds in seeded order, so that folds hold equally many prompts.
+    """Assign prompts to folds in seeded order, so that folds hold equally many prompts.
 
     Args:
         prompt_keys: `litbench.text.prompt_key` of the prompts; repeats do not matter.
-        folds: number of folds.
+        folds: number of folds, from 2 to the number of prompts.
         seed: another seed, other folds.
-
-    Raises:
-        ConfigError: fewer than two folds, or more folds than prompts.
     """
     distinct = set(prompt_keys)
     if not 2 <= folds <= len(distinct):
@@ -74,33 +65,29 @@ def connected_prompts(pairs: pa.Table) -> list[str]:
 
 
 def _connected(columns: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
-    """Number the connected components of rows that share a value of one kind.
+    """The connected component of each row; columns have a kind and a value for each row.
 
-    Args:
-        columns: kind and values of each column, shape (n,).
-
-    Returns:
-        The component of each row; shape (n,).
+    Rows are connected that share a value of one kind.
     """
-    rows = len(columns[0][1])
-    nodes: dict[tuple[str, str], int] = {}
-    ends = [nodes.setdefault((kind, one), rows + len(nodes)) for kind, of in columns for one in of]
-    # A graph of rows on one side and of values on the other.
-    size = rows + len(nodes)
-    edges = (np.tile(np.arange(rows), len(columns)), np.array(ends, dtype=int))
-    graph = coo_array((np.ones(len(ends)), edges), shape=(size, size))
-    found: list[int] = connected_components(graph, directed=False)[1][:rows].tolist()
-    return found
+    parents = list(range(len(columns[0][1])))
+
+    def root(row: int) -> int:
+        while parents[row] != row:
+            parents[row] = row = parents[parents[row]]
+        return row
+
+    first: dict[tuple[str, str], int] = {}
+    for kind, values in columns:
+        for row, value in enumerate(values):
+            parents[root(row)] = root(first.setdefault((kind, value), row))
+    return [root(row) for row in range(len(parents))]
 
 
 def group_prompts(prompts: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
     """Group prompt_ids that share a normalised text, directly or through others.
 
-    Args:
-        prompts: the distinct pairs of a prompt_id and its text.
-
-    Returns:
-        For each prompt_id the smallest of its texts, and the smallest text of its group.
+    Takes pairs of a prompt_id and its text; returns for each prompt_id the smallest of its texts,
+    and the smallest text of its group.
     """
     ids, texts = [name for name, _ in prompts], [text for _, text in prompts]
     groups = _connected([("id", ids), ("prompt", list(map(prompt_key, texts)))])
