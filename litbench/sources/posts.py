@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from litbench.curation.bots import BOT_NAMES
+from litbench.curation.moderation import BOT_NAMES
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
-from litbench.curation.gone import GONE
+from litbench.curation.moderation import GONE
 from litbench.errors import ConfigError, LitBenchError, MissingExtraError
 from litbench.sources.posts import THING_ID, fullname
 
