@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,8 @@ def pairs_from(load_program, tmp_path):
         if folder is None:
             folder = tmp_path / f"run{next(runs)}"
             folder.mkdir()
-            write_table(stories, folder / file)
+            write = pyarrow.csv.write_csv if file.endswith("csv") else write_table
+            write(stories, folder / file)
         arguments = ["--config", str(CONFIGS / config)] if config else []
         paths = [f"--stories={folder / file}", f"--out={folder / 'out'}"]
         given = [f"--{key}={json.dumps(value)}" for key, value in options.items()]
