@@ -9,11 +9,11 @@ from litbench.errors import ConfigError, DataError
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.judges.panel import Panel
 from litbench.raters import (
-    Asks,
     BlindPair,
     Estimate,
     Judgement,
     LengthRater,
+    Rater,
     check_options,
     judge_pairs,
     load_rater,
@@ -27,7 +27,7 @@ PAIR = BlindPair("a prompt", "one", "two")
 
 
 @dataclass
-class Scripted:
+class Scripted(Rater):
     """Says the same of every pair."""
 
     says: list
@@ -111,7 +111,6 @@ def test_tokens_price_and_time_are_sums():
 def test_members_that_ask_share_a_folder_and_tell_their_estimates(tmp_path):
     one, other = (Paid([FIRST], name=name, shard=shard) for name, shard in (("a", 5), ("b", 3)))
     panel = Panel({"free": Scripted([FIRST]), "a": one, "b": other})
-    assert isinstance(panel, Asks)
     panel.work_in(tmp_path)
     assert one.folder == other.folder == tmp_path
     assert panel.shard == 3

@@ -17,7 +17,7 @@ from typing import Any
 from litbench import raters
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.raters import Asks, BlindPair, Estimate, Judgement, Preference, Rater
+from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 
 _VOTES = {"first": 1.0, "second": 0.0, "tie": 0.5}
 
@@ -44,7 +44,7 @@ class PanelOptions:
 
 
 @dataclass
-class Panel:
+class Panel(Rater):
     """Several raters, one verdict without order.
 
     A member has one vote: the mean over its orders of 1 for the first story, 0 for the second and
@@ -59,18 +59,17 @@ class Panel:
 
     def __post_init__(self) -> None:
         self.not_judged = dict.fromkeys(self.members, 0)
-        self._asks = [rater for rater in self.members.values() if isinstance(rater, Asks)]
-        shards = [getattr(rater, "shard", None) for rater in self.members.values()]
-        self.shard: int | None = min(filter(None, shards), default=None)
+        shards = [rater.shard for rater in self.members.values() if rater.shard is not None]
+        self.shard = min(shards, default=None)
 
     def work_in(self, folder: Path) -> None:
         """Let members keep answers in one folder, so that the same question is asked once."""
-        for rater in self._asks:
+        for rater in self.members.values():
             rater.work_in(folder)
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """What the members that send requests would take."""
-        return [estimate for rater in self._asks for estimate in rater.estimate(pairs)]
+        return [found for rater in self.members.values() for found in rater.estimate(pairs)]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Ask every member about every pair; one judgement each, without order."""
