@@ -404,7 +404,7 @@ def test_a_dry_run_estimates_calls_tokens_and_dollars_and_sends_nothing(
         """Those in the judge's row of the table."""
         bench.run(pairs, raters, out="dry", dry_run=True)
         shown = capsys.readouterr().out
-        assert "not known" in shown
+        assert "–" in shown, "of one no price is known"
         assert "dry run: no request is sent" in shown
         (line,) = (line for line in shown.splitlines() if line.startswith("judge ("))
         return re.split(r"  +", line)[1:]
