@@ -32,7 +32,7 @@ from litbench.artifact import Artifact, write_json
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import read_pairs
+from litbench.evaluation_pairs import read_pairs
 from litbench.judges.client import Budget, Traffic, ask
 from litbench.judges.interpreting import (
     InterpretingOptions,

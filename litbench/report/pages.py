@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.artifact import Artifact
-from litbench.metrics.ablation import TRUTH, AblationStudy, Arm, by_family, write_size
+from litbench.metrics.ablation import AblationStudy, Arm, by_family, write_size
 from litbench.metrics.agreement import PairFacts, PairScores, pair_scores
 from litbench.metrics.best_of_n import Choice
 from litbench.metrics.comparisons import Change, compare_pairs
@@ -20,7 +20,7 @@ from litbench.metrics.explanation_text import FEATURES, excerpt
 from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow
-from litbench.metrics.pairing_rules import Summary
+from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.metrics.power import detectable, measure
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import significance_note, strata_note
@@ -258,7 +258,7 @@ def draw_ablation(study: AblationStudy) -> dict[str, Figure]:
         ]
         label, tick = ("parameters", write_size) if by_size else ("pairs", figures.short_count)
         picture = figures.curves(lines, label, tick=tick, references=references)
-        on = "random pairs by true quality" if test == TRUTH else f"tests of {short_name(test)}"
+        on = f"tests of {short_name(test)}"
         caption = (
             f"Raters trained here on {study.most_equal:,} pairs of {short_name(study.reference)}; "
             "others as they are. Bars and bands: 95 % intervals, by test prompt."
@@ -301,7 +301,6 @@ def write_ablation(
             if (one.axis, one.test, one.comparison.reference) == ("variant", test, arm.name)
             and one.comparison.rater in [other.name for other in arms]
         ],
-        has_truth=TRUTH in study.headline,
         matrices=study.matrices(),
         funnels={name: (steps, most_per_unit(steps)) for name, steps in funnels.items() if steps},
         **values,
