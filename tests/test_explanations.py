@@ -16,12 +16,9 @@ import pytest
 from litbench.artifact import Artifact, source_digest
 from litbench.errors import DataError
 from litbench.metrics.comparisons import difference_interval
-from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_text import FEATURES, features_of
 from litbench.metrics.explanations import (
-    explanation_rows,
     explanation_study,
-    explanations_text,
     read_explanations,
     stratified_difference,
 )
@@ -324,18 +321,6 @@ def test_the_plot_shows_raters_by_any_name(judged, page_of):
     assert not {"\x1b", "\u202e"} & set(page)
 
 
-def test_csv_holds_every_difference_and_no_formula(talkative, tmp_path):
-    study = explanation_study(read_explanations([talkative]))
-    write_csv(explanation_rows(study), tmp_path / "e.csv")
-    with (tmp_path / "e.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(FEATURES) * 4
-    assert not any(value.startswith("=") for row in rows for value in row.values())
-    plot = next(row for row in rows if (row["of"], row["feature"]) == ("all raters", "plot"))
-    assert float(plot["difference"]) == pytest.approx(study.overall[PLOT].difference.mean, abs=1e-6)
-    assert "plot" in explanations_text(study)
-
-
 @pytest.fixture
 def evaluation(talkative, tmp_path):
     verdicts, pairs = talkative
@@ -364,6 +349,10 @@ def test_the_program_writes_its_files_and_says_unchanged(
         "explanations.csv", "explanations.txt", "explanations.html", "figure8.tex", "figure8.svg",
         "figure8.png", "manifest.json",
     }  # fmt: skip
+    with (config.out / "explanations.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(FEATURES) * 4
+    assert not any(value.startswith("=") for row in rows for value in row.values())
     first = capsys.readouterr().out
     assert "3 raters" in first
     module.main(config)

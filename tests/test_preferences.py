@@ -159,14 +159,6 @@ def test_true_labels_are_foretold_and_permuted_ones_are_not(fitted):
     assert abs(np.mean(shuffled) - 0.5) < 0.03
 
 
-def test_the_linear_model_is_at_its_minimum():
-    differences, _, labels = planted(3, 150)
-    rows = np.where(labels[:, None], differences, -differences)
-    found = logistic(differences, labels, 0.3)
-    gradient = -(rows / (1 + np.exp(rows @ found))[:, None]).sum(0) + found / 0.3
-    assert np.abs(gradient).max() < 1e-5
-
-
 def test_a_pair_of_weight_two_is_the_pair_twice():
     differences, _, labels = planted(4, 120)
     prompts = [str(k % 12) for k in range(120)]
