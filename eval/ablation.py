@@ -45,7 +45,8 @@ import pyarrow.parquet as pq
 from litbench.artifact import Artifact, fingerprint, write_atomically, write_json
 from litbench.config import as_plain, build, run_program
 from litbench.curation.engine import open_engine
-from litbench.curation.pair_making import PairRules, check_stories_file, make_keys, read_stories
+from litbench.curation.pair_making import CuratedPairs, read_stories
+from litbench.curation.rules import PairRules
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Job, VerdictParts, evaluate
 from litbench.metrics.ablation import (
@@ -67,7 +68,7 @@ from litbench.text import digest
 
 @dataclass(kw_only=True)
 class Config(PairRules):
-    """The rules that variants share, as in `litbench.curation.pair_making.PairRules`, and these.
+    """The rules that variants share, as in `litbench.curation.rules.PairRules`, and these.
 
     Attributes:
         out: folder to write.
@@ -173,7 +174,7 @@ def make_pairs(config: Config, what: PairRules | Path, path: Path) -> None:
     assert config.stories is not None, "read_variants() has seen to it"
     with open_engine("duckdb", path.parent, memory_limit=config.memory_limit) as engine:
         stories = read_stories(engine, config.stories)
-        made = make_keys(engine, stories, what, where=str(config.stories))
+        made = CuratedPairs(engine, stories, what, where=str(config.stories))
         made.check_not_empty()
         write_atomically(path, lambda part: made.write(made.after, part))
         write_json(made.funnel.plain(), funnel_path)
@@ -238,7 +239,6 @@ def main(config: Config) -> None:
         f"variants.{k}.pairs": path for k, path in variants.items() if isinstance(path, Path)
     }
     if config.stories is not None:
-        check_stories_file(config.stories)
         inputs["stories"] = config.stories
     artifact = Artifact(
         config.out,

@@ -398,7 +398,7 @@ def main(config: Config) -> None:
             for unit in active
         },
         notes=embedding.notes,
-        label_sources=table["label_source"].to_pylist(),
+        label_sources=sorted(set(table["label_source"].to_pylist())),
     )
     print(f"{text}page: {page_path}")
     if asked.get("errors"):

@@ -97,15 +97,6 @@ def test_what_a_member_could_not_judge_is_counted():
     assert panel.notes()["not_judged"] == {"0": 0, "1": 2, "2": 2}
 
 
-def test_the_probability_is_the_mean_over_members_or_null():
-    sure, unsure = Judgement("first", p_first=0.9), Judgement("second", p_first=0.4)
-    # Of a member that reads both orders, the mean over both.
-    assert verdict_of([sure], [unsure, sure]).p_first == pytest.approx((0.9 + 0.65) / 2)
-    assert verdict_of([sure], [FIRST]).p_first is None
-    assert verdict_of([sure], [unsure, FIRST]).p_first is None
-    assert verdict_of([sure], [FAILED]).p_first == 0.9
-
-
 def test_tokens_price_and_time_are_sums():
     priced = [
         replace(FIRST, cost_usd=0.5, input_tokens=10, output_tokens=1, seconds=2.0),

@@ -50,8 +50,7 @@ class Panel(Rater):
     A member has one vote: the mean over its orders of 1 for the first story, 0 for the second and
     1/2 for a tie or an order it could not judge. A member that could judge no order is left out
     of that pair and counted. Where nobody could judge, the outcome is the one that all members
-    have, or else `unparsed`. `p_first` is the mean over members, null where one that voted gives
-    none; tokens, cost and time are sums.
+    have, or else `unparsed`. Tokens, cost and time are sums.
     """
 
     members: Mapping[str, Rater]
@@ -78,13 +77,10 @@ class Panel(Rater):
         return [[self._verdict(said)] for said in zip(*answers, strict=True)]
 
     def _verdict(self, said: Sequence[Sequence[Judgement]]) -> Judgement:
-        votes: list[float] = []
-        probabilities: list[float | None] = []
+        votes = []
         for name, judgements in zip(self.members, said, strict=True):
             if any(one.prefers in _VOTES for one in judgements):
                 votes.append(fmean(_VOTES.get(one.prefers, 0.5) for one in judgements))
-                # One order alone has a position bias.
-                probabilities.append(_mean([one.p_first for one in judgements]))
             else:
                 self.not_judged[name] += 1
         everything = [one for judgements in said for one in judgements]
@@ -98,7 +94,7 @@ class Panel(Rater):
         # Rounded, since a mean of thirds may miss one half by the last bit.
         lead = round(fmean(votes) - 0.5, 9)
         prefers: Preference = "tie" if not lead else "first" if lead > 0 else "second"
-        return Judgement(prefers, _mean(probabilities), **bill)
+        return Judgement(prefers, **bill)
 
     def training_prompts(self) -> frozenset[str]:
         """`prompt_key` of every prompt that a member was trained on."""
@@ -108,12 +104,6 @@ class Panel(Rater):
         """How many pairs each member could not judge, and what the members say of themselves."""
         members = {name: rater.notes() for name, rater in self.members.items()}
         return {"not_judged": self.not_judged, "members": members}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean; None where a value is missing."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Panel:
