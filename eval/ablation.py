@@ -279,7 +279,7 @@ def main(config: Config) -> None:
     texts = [test[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")]
     judged = fingerprint(*texts)
 
-    # A training for every variant, amount and seed; small ones first, so that a fault shows early.
+    # A training for every variant, amount and seed.
     totals = {name: keys.num_rows for name, keys in train.items()}
     equal = {count_pairs(amount, min(totals.values())) for amount in config.pairs_used}
     arms = [(spec, arm) for spec, arm in raters if not spec.is_trained]
@@ -301,30 +301,25 @@ def main(config: Config) -> None:
         drawn = first_by_hash(keys, arm.pairs_used, "scaling", seed, by_prompt=True)
         return with_texts(paths[name], drawn)
 
-    jobs: list[tuple[int, Job]] = []
-    for spec, arm in arms:
-        if arm.variant is None:
-            jobs.append((0, Job(spec, arm.name, lambda: test, judged, work=test.num_rows)))
-            continue
-        used = arm.pairs_used or 0
-        jobs += [
-            (
-                used,
-                Job(
-                    spec,
-                    f"{arm.name}-seed{seed}",
-                    lambda: test,
-                    [judged, paths[arm.variant].stem, config.train_split, used],
-                    train=partial(training_pairs, arm, seed),
-                    seed=seed,
-                    fold=f"{seed}/0",
-                    name=arm.name,
-                    work=used + test.num_rows,
-                ),
-            )
-            for seed in config.seeds
-        ]
-    mine = [job for _, job in sorted(jobs, key=lambda item: item[0])][share]
+    jobs = [
+        Job(spec, arm.name, lambda: test, judged, work=test.num_rows)
+        if arm.variant is None
+        else Job(
+            spec,
+            f"{arm.name}-seed{seed}",
+            lambda: test,
+            [judged, paths[arm.variant].stem, config.train_split, arm.pairs_used],
+            train=partial(training_pairs, arm, seed),
+            seed=seed,
+            fold=f"{seed}/0",
+            name=arm.name,
+            work=(arm.pairs_used or 0) + test.num_rows,
+        )
+        for spec, arm in arms
+        for seed in (config.seeds if arm.variant else [0])
+    ]
+    # Small trainings first, so that a fault shows early.
+    mine = sorted(jobs, key=lambda job: job.work)[share]
 
     parts = VerdictParts(config.out / "parts")
     credits: dict[str, list[np.ndarray]] = defaultdict(list)

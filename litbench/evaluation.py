@@ -150,45 +150,47 @@ def evaluate(
         pairs that it was trained on) and, where it was trained here, `pairs_used`, `prompts_used`
         and `seed`.
     """
-    loaded: tuple[RaterSpec, Rater] | None = None
+    # The rater in use; a function of its own below, so that no other name keeps a model in memory.
+    loaded: list[tuple[RaterSpec, Rater]] = []
     digest_of = cache(partial(source_digest, is_model=True))
+
+    def judge(job: Job, scratch: Path) -> tuple[pa.Table, dict[str, Any]]:
+        pairs, when = job.pairs(), on_training_prompts
+        record: dict[str, Any] = {}
+        if job.train is None:
+            if not loaded or loaded[0][0] != job.spec:
+                loaded.clear()
+                loaded.append((job.spec, load_rater(job.spec)))
+                loaded[0][1].work_in(parts.folder.parent)
+            rater = loaded[0][1]
+        else:
+            train, when = job.train(), "refuse"
+            rater = job.spec.train(train, scratch, job.seed, job.name)
+            counts = {"pairs_used": len(train), "prompts_used": len(set(prompt_keys(train)))}
+            record = {**counts, "seed": job.seed}
+        record["trained_on"] = check_training_prompts(rater, pairs, when)
+        verdicts = judge_pairs(rater, pairs, job.fold)
+        return verdicts, {"notes": rater.notes(), **record}
+
     total = sum(job.work for job in jobs)
     with tqdm(total=total, desc="evaluation", unit=" pairs", unit_scale=True, disable=None) as bar:
         for job in jobs:
             bar.set_postfix_str(job.label)
-            spec = job.spec
-            files = {name: digest_of(path) for name, path in files_of([spec]).items()}
+            files = {name: digest_of(path) for name, path in files_of([job.spec]).items()}
+            versions = [LOOP_VERSION, kinds()[job.spec.kind].version]
             way = on_training_prompts if job.train is None else job.seed
-            versions = [LOOP_VERSION, kinds()[spec.kind].version]
-            depends_on = [versions, spec, job.name, job.fold, files, job.depends_on, way]
+            depends_on = [versions, job.spec, job.name, job.fold, files, job.depends_on, way]
             path = parts.path(job.label, depends_on)
             table = read_part(path, pq.read_table)
-            if table is not None and not (errors_again and errors_in(table)):
-                record = json.loads(table.schema.metadata[_RECORD])
-            else:
-                pairs, scratch = job.pairs(), parts.folder.parent / "scratch" / path.stem
-                if job.train is None:
-                    if loaded is None or loaded[0] != spec:
-                        # Free the last one's memory first.
-                        loaded = None
-                        loaded = spec, load_rater(spec)
-                        loaded[1].work_in(parts.folder.parent)
-                    rater, when, record = loaded[1], on_training_prompts, {}
-                else:
-                    train = job.train()
-                    # An interrupted run finds its checkpoints in the same folder.
-                    rater, when = spec.train(train, scratch, job.seed, job.name), "refuse"
-                    counts = {
-                        "pairs_used": len(train),
-                        "prompts_used": len(set(prompt_keys(train))),
-                    }
-                    record = {**counts, "seed": job.seed}
-                record["trained_on"] = check_training_prompts(rater, pairs, when)
-                table = judge_pairs(rater, pairs, job.fold)
-                record["notes"] = rater.notes()
+            if table is None or (errors_again and errors_in(table)):
+                # An interrupted run finds the checkpoints of its training in the same folder.
+                scratch = parts.folder.parent / "scratch" / path.stem
+                table, record = judge(job, scratch)
                 described = table.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
                 write_part(path, partial(write_table, described))
                 shutil.rmtree(scratch, ignore_errors=True)
+            else:
+                record = json.loads(table.schema.metadata[_RECORD])
             bar.update(job.work)
             yield Result(job, table.replace_schema_metadata(), record)
 

@@ -111,18 +111,11 @@ def select_templates(
 ) -> dict[str, RaterSpec]:
     """Judge validation pairs with every template, and keep the best of each judge.
 
-    Writes `verdicts.parquet`, `selection.json` and `manifest.json` into `folder`, and prints.
-
-    Args:
-        select: see Selection.
-        specs: the raters; those without a template to choose are left out.
-        judged_prompts: `prompt_key` of the prompts that the raters are to be judged on.
-        folder: to write.
-        program: path of the program.
-        dry_run: only estimate the cost, and take the first template.
+    Writes `verdicts.parquet`, `selection.json` and `manifest.json` into `folder`, and prints; a dry
+    run estimates the cost, and takes the first template.
 
     Returns:
-        Each judge's entry with its template.
+        The entry of each judge whose template was chosen.
     """
     candidates = list_candidates(select, specs)
     validation = read_validation(select, judged_prompts)

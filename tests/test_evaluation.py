@@ -1,6 +1,7 @@
 """What evaluations share: reading pairs, refusing leaks, keeping parts, writing the figures."""
 
 import json
+import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -152,14 +153,17 @@ class Plugin:
     """A kind of rater whose training can be interrupted."""
 
     loaded: ClassVar[list[str]] = []
+    alive: ClassVar[list[weakref.ref]] = []
     trained: ClassVar[list[list[str]]] = []
     interrupt = False
 
     @classmethod
     def load(cls, name, options, _where):
         cls.loaded.append(name)
+        assert all(ref() is None for ref in cls.alive), "two models in memory"
         rater = Trained(name, "plugin", options.get("sign", 1))
         rater.prompts = frozenset(Path(options["path"]).read_text().split())
+        cls.alive.append(weakref.ref(rater))
         return rater
 
     @classmethod
