@@ -158,13 +158,17 @@ def write_json(content: Any, path: Path) -> None:
 
 
 def write_json_part(content: Any, path: Path) -> None:
-    """Write a part of unfinished work as JSON; see `write_part`."""
-    write_part(path, lambda part: part.write_text(json.dumps(as_plain(content))))
+    """Write a part of unfinished work as JSON, with its digest inside."""
+    write_json({"sha256": fingerprint(content), "content": content}, path)
 
 
 def read_json_part(path: Path) -> Any:
     """Read what `write_json_part` wrote; None where it is missing or damaged."""
-    return read_part(path, lambda part: json.loads(part.read_text()))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found["content"] if found["sha256"] == fingerprint(found["content"]) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -231,6 +235,7 @@ class Artifact:
             del self._config[key]
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
+        self._paths = {name: Path(source) for name, source in inputs.items()}
         self.digests = {
             **{name: source_digest(source) for name, source in inputs.items()},
             **{name: source_digest(one, is_model=True) for name, one in (models or {}).items()},
@@ -270,11 +275,10 @@ class Artifact:
 
     def finish(self) -> None:
         """Write the manifest, last; DataError where an input has changed since the start."""
-        for item in self._inputs.values():
-            path = Path(item["path"])
+        for name, path in self._paths.items():
             files = [file for file in (path, *path.rglob("*")) if file.exists()]
             is_newer = any(file.stat().st_mtime > self._started - 2 for file in files)
-            if is_newer and source_digest(path) != item["sha256"]:
+            if is_newer and source_digest(path) != self.digests[name]:
                 raise DataError(f"{path} changed while it was read: run the same command again")
         # A killed run could not remove what it was writing.
         for leftover in self.folder.glob(".part-*"):

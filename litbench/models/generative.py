@@ -22,7 +22,7 @@ from litbench.models.attention import can_pack
 from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
-from litbench.raters import BlindPair, Judgement, Preference
+from litbench.raters import BlindPair, Judgement, Preference, Rater
 from litbench.templates import (
     AnswerForm,
     Template,
@@ -99,7 +99,7 @@ class _Read:
     output_tokens: int = 0
 
 
-class GenerativeModel:
+class GenerativeModel(Rater):
     """A language model as a rater.
 
     `question` joins prompt and stories and reads the answer; below `least_label_mass` a verdict is
