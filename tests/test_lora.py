@@ -5,14 +5,16 @@ import random
 import numpy as np
 import pytest
 
-from litbench.config import build
 from litbench.models.backbone import load_backbone, load_with_adapter
 from litbench.models.reward import RewardModel
-from litbench.models.reward_training import RewardTraining, train_reward_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 pytest.importorskip("bitsandbytes")
+pytest.importorskip("trl")
+
+from litbench.models.input_format import prepare_tokenizer  # noqa: E402
+from litbench.models.reward_training import RewardTraining, train_reward_model  # noqa: E402
 
 SAME = 1e-5
 # peft asks transformers by an old name.
@@ -52,10 +54,12 @@ def pairs(invented, pair_table):
 
 
 def train(backbone, pairs, folder, **changes):
-    options = {"max_length": 64, "batch_size": 16, "learning_rate": 1e-2, "epochs": 6}
-    options |= {"precision": "fp32", "lora": {"r": 8}, "quantize": True}
-    ready = build(RewardTraining, {"backbone": str(backbone), **options, **changes}, "test")
-    return train_reward_model(pairs, ready, folder)
+    options = {
+        "model_name_or_path": str(backbone), "max_length": 64, "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 4, "learning_rate": 1e-2, "num_train_epochs": 6,
+        "use_peft": True, "lora_r": 8, "load_in_4bit": True, "save_strategy": "no",
+    }  # fmt: skip
+    return train_reward_model(pairs, RewardTraining(**options, **changes), folder)
 
 
 def rewards_of(model, pairs):
@@ -75,7 +79,7 @@ def test_four_bit_weights_are_rounded_and_the_head_is_not(backbone):
 
 def test_what_was_trained_is_what_scores_merged_or_apart(backbone, pairs, tmp_path):
     merged = train(backbone, pairs, tmp_path / "one")
-    apart = train(backbone, pairs, tmp_path / "two", merge=False)
+    apart = train(backbone, pairs, tmp_path / "two", merge_adapter=False)
     # In fp32 an 8B model would not fit the GPU it was trained on.
     for model in (merged, apart):
         body = {weight.dtype for weight in model.model.model.parameters()}
@@ -107,16 +111,10 @@ def test_merging_keeps_the_answers_of_the_four_bit_model(backbone, pairs, tmp_pa
     four_bits = PeftModel.from_pretrained(model, str(folder)).eval()
     merged, _ = load_with_adapter(folder, str(backbone), "reward", quantized=True)
     wrong, _ = load_with_adapter(folder, str(backbone), "reward", quantized=False)
-    layout = RewardModel.load(backbone_with_head(merged, tokenizer, tmp_path)).layout
+    prepare_tokenizer(tokenizer, merged, 64)
     expected, right, other = (
-        rewards_of(RewardModel(one, tokenizer, layout), pairs) for one in (four_bits, merged, wrong)
+        rewards_of(RewardModel(one, tokenizer), pairs) for one in (four_bits, merged, wrong)
     )
     # Four-bit layers multiply in bfloat16.
     apart = np.abs(right - expected).max()
     assert apart < 0.25 * np.abs(other - expected).max()
-
-
-def backbone_with_head(model, tokenizer, folder):
-    model.save_pretrained(folder / "plain")
-    tokenizer.save_pretrained(folder / "plain")
-    return folder / "plain"

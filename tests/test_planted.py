@@ -16,7 +16,7 @@ from litbench.raters import judge_pairs
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+pytest.importorskip("trl")
 
 KEYS = ["salt", "copper", "moth", "river", "kettle", "orchard", "ladder", "winter"]
 OTHERS = [
@@ -100,8 +100,9 @@ def learn(tmp_path):
         getattr(transformers, f"LlamaFor{kind}")(config).save_pretrained(backbone)
         tokenizer.save_pretrained(backbone)
         ready = {
-            "backbone": str(backbone), "max_length": 80, "max_prompt_tokens": 16, "batch_size": 32,
-            "learning_rate": 2e-3, "precision": "fp32", "seed": seed, **options,
+            "model_name_or_path": str(backbone), "max_length": 80, "learning_rate": 2e-3,
+            "per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "seed": seed,
+            "save_strategy": "no", **options,
         }  # fmt: skip
         if objective == "reward":
             from litbench.models.reward_training import RewardTraining, train_reward_model  # noqa: PLC0415
@@ -114,7 +115,7 @@ def learn(tmp_path):
 
         template = tmp_path / "short.yaml"
         template.write_text(TEMPLATE)
-        ready["template"] = str(template)
+        ready |= {"template": str(template), "max_prompt_tokens": 16}
         return train_generative_model(pairs, GenerativeTraining(**ready), tmp_path / "run")
 
     return run
@@ -158,7 +159,7 @@ def test_no_word_tells_the_better_story(planted):
 @BOTH
 def test_a_planted_preference_is_learned_on_prompts_held_out(planted, learn, objective):
     train = planted(100, 0, 4)
-    model = learn(objective, train, epochs=EPOCHS[objective])
+    model = learn(objective, train, num_train_epochs=EPOCHS[objective])
     verdicts = judge_pairs(model, held_out(planted, train, 20, 4))
     assert worth_of(verdicts).mean() > 0.95
     assert verdicts["outcome"].to_pylist().count("unparsed") == 0
@@ -169,7 +170,7 @@ def test_a_planted_preference_is_learned_on_prompts_held_out(planted, learn, obj
 def test_a_planted_preference_of_more_keys_is_learned(planted, learn, objective):
     """Eight keys and 56 ordered couples of them: about 175 or 440 steps."""
     train = planted(50, 0, 8)
-    model = learn(objective, train, epochs=EPOCHS[objective])
+    model = learn(objective, train, num_train_epochs=EPOCHS[objective])
     test = held_out(planted, train, 8, 8)
     assert test.num_rows > 400
     assert worth_of(judge_pairs(model, test)).mean() > 0.95
@@ -184,7 +185,7 @@ def test_shuffled_labels_teach_nothing_about_the_preference(planted, learn, obje
     whole, so the eight keys of the prompts are the clusters of the interval, not the prompts.
     """
     train = planted(50, 0, 8, shuffled=True)
-    model = learn(objective, train, epochs=EPOCHS[objective])
+    model = learn(objective, train, num_train_epochs=EPOCHS[objective])
     test = held_out(planted, train, 8, 8)
     verdicts = judge_pairs(model, test)
     key_of = {row["pair_id"]: row["prompt"].split()[-1] for row in test.to_pylist()}

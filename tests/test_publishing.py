@@ -7,16 +7,24 @@ import pytest
 from fake_hub import TOKEN, FakeHub
 
 from litbench.errors import ConfigError, DataError
-from litbench.models import publishing
-from litbench.models.publishing import HubOptions, check_push, push_model
 from litbench.models.reward import RewardModel
 from litbench.records import prompt_keys
 from litbench.tables import write_table
 from litbench.text import prompt_key
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
-PUSH = HubOptions(push_to_hub=True, hub_model_id="me/verifier")
+pytest.importorskip("trl")
+
+from litbench.models import publishing
+from litbench.models.publishing import check_push, push_model
+from litbench.models.reward_training import RewardTraining
+
+
+def config(**keys):
+    return RewardTraining(**{"model_name_or_path": "owner/base", "use_cpu": True, **keys})
+
+
+PUSH = config(push_to_hub=True, hub_model_id="me/verifier")
 PROMPTS, STORIES = ["The gate", "The gate"], ["She carried salt.", "The river forgot."]
 
 
@@ -46,7 +54,7 @@ def pushed(monkeypatch):
 
 
 def test_nothing_is_pushed_unasked_and_privately_where_asked(folder, pushed):
-    push_model(folder, HubOptions(hub_model_id="me/verifier"))
+    push_model(folder, config(hub_model_id="me/verifier"))
     assert pushed == []
     push_model(folder, PUSH)
     names = sorted(path.name for path in folder.iterdir())
@@ -104,25 +112,27 @@ def test_folders_of_this_machine_are_not_published(folder, where, tmp_path, monk
     push_model(folder, PUSH)
 
 
+APART = {"use_peft": True, "merge_adapter": False}
+
+
 @pytest.mark.parametrize(
-    ("options", "base", "message"),
+    ("options", "message"),
     [
-        ({"hub_model_id": None}, None, "push_to_hub needs hub_model_id"),
-        ({"hub_model_id": "me/verifier@main"}, None, "give owner/name and no more"),
-        ({}, "/models/base", "which nobody else has"),
-        ({}, "./base", "which nobody else has"),
-        ({}, "~/base", "which nobody else has"),
-        ({}, "owner/base", "there is no token for the Hub"),
-        ({}, "package:one/base", "there is no token for the Hub"),
+        ({"hub_model_id": None}, "push_to_hub needs hub_model_id"),
+        ({"hub_model_id": "me/verifier@main"}, "give owner/name and no more"),
+        ({**APART, "model_name_or_path": "/"}, "which nobody else has"),
+        ({**APART, "model_name_or_path": "~"}, "which nobody else has"),
+        (APART, "there is no token for the Hub"),
+        ({}, "there is no token for the Hub"),
     ],
 )
-def test_what_would_stop_a_push_stops_the_training(options, base, message, monkeypatch):
+def test_what_would_stop_a_push_stops_the_training(options, message, monkeypatch):
     import huggingface_hub  # noqa: PLC0415
 
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     with pytest.raises(ConfigError, match=message):
-        check_push(HubOptions(**{"push_to_hub": True, "hub_model_id": "me/v", **options}), base)
-    check_push(HubOptions(), "/models/base")
+        check_push(config(**{"push_to_hub": True, "hub_model_id": "me/v", **options}))
+    check_push(config())
 
 
 SCORE = """
@@ -138,9 +148,8 @@ def test_a_trained_model_is_pushed_and_loads_by_its_name(tiny_model, pair_table,
     pairs = pair_table([{"prompt_id": f"p{place}"} for place in range(8)])
     write_table(pairs, tmp_path / "pairs.parquet")
     keys = {
-        "pairs": tmp_path / "pairs.parquet", "out": tmp_path / "run", "batch_size": 4,
-        "backbone": tiny_model("llama"), "max_length": 64, "precision": "fp32",
-        "max_prompt_tokens": 16,
+        "pairs": tmp_path / "pairs.parquet", "output_dir": tmp_path / "run", "max_length": 64,
+        "model_name_or_path": tiny_model("llama"), "per_device_train_batch_size": 2,
     }  # fmt: skip
     train = ["train/bradley_terry.py", *(f"--{key}={value}" for key, value in keys.items())]
     push = ["--push_to_hub", "true", "--hub_model_id", "me/verifier"]

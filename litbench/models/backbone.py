@@ -116,7 +116,7 @@ def load_backbone(
                     **common, **quantization,
                 )  # fmt: skip
             if "gguf_file" in common:
-                # transformers would take the model for a quantised one, and not save it.
+                # transformers takes dequantised weights for quantised ones, which it does not save.
                 weights = model.state_dict()
                 model = type(model)(model.config).to(model.dtype)
                 model.load_state_dict(weights)

@@ -57,6 +57,7 @@ class Loaded:
         training: record of the training.
         adapter: set when the folder holds an adapter only.
         question: arguments of `Question.make`, for a trained generative rater.
+        form: how another's model, saved again, reads prompt and story; None for `chat`.
         is_ours: whether LitBench wrote the folder.
     """
 
@@ -66,6 +67,7 @@ class Loaded:
     training: dict[str, Any] = field(default_factory=dict)
     adapter: Adapter | None = None
     question: dict[str, Any] | None = None
+    form: str | None = None
     is_ours: bool = False
 
 
@@ -125,7 +127,8 @@ def load_folder(
         model, tokenizer = load_backbone(str(place), head, num_labels=num_labels, **common)
     return Loaded(
         on_device(model, device), tokenizer, frozenset(content.get("training_prompts", ())),
-        content.get("training", {}), adapter, content.get("question"), bool(content),
+        content.get("training", {}), adapter, content.get("question"), content.get("form"),
+        bool(content),
     )  # fmt: skip
 
 
@@ -209,6 +212,7 @@ def save_folder(folder: Path, kind: str, loaded: Loaded) -> None:
         "kind": kind,
         "adapter": adapter,
         "question": loaded.question,
+        "form": loaded.form,
         "training_prompts": sorted(loaded.prompts),
         # Only a record: nothing is loaded from the folders it would name.
         "training": without_folders(loaded.training),

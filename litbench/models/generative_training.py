@@ -5,8 +5,8 @@ the end of the answer. Cross-entropy on the answer's tokens only. Which story st
 assigned by a seeded hash of the pair and exactly balanced, unless a rationale fixes it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from litbench.models.training import (
     option,
     read_options,
     train,
+    train_inside,
 )
 from litbench.templates import assign_positions, load_template, template_files
 
@@ -143,20 +144,8 @@ def train_generative_model(
         for part in hold_back(pairs, options.validation, options.seed)
     ]
     made = train(PackedSFTTrainer, model, tokenizer, options, parts, pairs, folder, "language")
-    return made and GenerativeModel(made.model, made.tokenizer, question, name=name, **made.about)
+    return GenerativeModel(question=question, **made, name=name) if made else None
 
 
-def options_of(values: Mapping[str, Any], where: str) -> GenerativeTraining:
-    """Options of training the kind `generative` inside another program."""
-    return read_options(GenerativeTraining, values, where)
-
-
-def train_rater(
-    name: str, options: Mapping[str, Any], pairs: pa.Table, folder: Path, seed: int, where: str
-) -> GenerativeModel:
-    """Train the kind `generative` inside cross-validation; the fold's seed joins the config's."""
-    ready = options_of({"seed": seed, **options}, where)
-    made = train_generative_model(pairs, ready, folder, name)
-    assert made is not None
-    ready.report({})
-    return made
+options_of = partial(read_options, GenerativeTraining)
+train_rater = partial(train_inside, train_generative_model, GenerativeTraining)

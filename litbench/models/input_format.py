@@ -27,7 +27,8 @@ _ENDS_ON_EOS = (
     "else conversation.rstrip().removesuffix({end}) + {end} }}}}"
 )
 # Templates of Llama 3.2 write today's date, and a reward would change overnight.
-_FIXED_DATE = "{%- macro strftime_now(format) %}26 Jul 2024{% endmacro %}"
+_DATE = "26 Jul 2024"
+_FIXED_DATE = "{%- macro strftime_now(format) %}" + _DATE + "{% endmacro %}"
 _PROBE = (["prompt"], ["story"])
 
 
@@ -181,7 +182,9 @@ def _render(tokenizer: Any, prompts: Sequence[str], stories: Sequence[str]) -> l
         for prompt, story in zip(prompts, stories, strict=True)
     ]
     try:
-        rendered: list[str] = tokenizer.apply_chat_template(conversations, tokenize=False)
+        rendered: list[str] = tokenizer.apply_chat_template(
+            conversations, tokenize=False, date_string=_DATE
+        )
     except (TemplateError, ValueError) as error:
         raise ModelError(
             f"the chat template cannot render a prompt and a story: {error}"
@@ -202,7 +205,7 @@ def longest_of(model: Any, max_length: int) -> int:
         return max_length
     # RoBERTa and its like count positions from the pad token's number + 1.
     embeddings = getattr(model.base_model, "embeddings", None)
-    padding = getattr(embeddings, "padding_idx", None) if is_encoder(model) else None
+    padding = getattr(embeddings, "padding_idx", None)
     return min(max_length, int(positions) - (0 if padding is None else padding + 1))
 
 

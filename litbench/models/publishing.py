@@ -65,7 +65,8 @@ def finish(
     """
     run = write_trained_model(artifact, model, pairs, held_out, checkpoints, artifact.fingerprint)
     rows = (run["evaluation"] or {"raters": []})["raters"]
-    agreement = next((row["agreement"] for row in rows if row["kind"] == run["kind"]), {})
+    found = (row["agreement"] for row in rows if row["kind"] == run["kind"])
+    agreement: dict[str, float | None] = next(found, {})
     told = {f"test_agreement_{name}": agreement.get(name) for name in ("mean", "low", "high")}
     config.report({name: value for name, value in told.items() if value is not None})
     print(f"{artifact.folder / 'model'}: {run_text(run)}")

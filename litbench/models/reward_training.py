@@ -4,8 +4,8 @@ Loss of a pair: -log sigmoid(reward of chosen - reward of rejected - margin). A 
 mean over its pairs, by their weights.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from litbench.models.training import (
     option,
     read_options,
     train,
+    train_inside,
 )
 from litbench.records import numbers_of_pairs, pair_weights
 
@@ -157,20 +158,8 @@ def train_reward_model(
         PackedRewardTrainer, model, tokenizer, options, parts, pairs, folder, "reward",
         pooling="first" if is_encoder(model) else "last", packed=is_packed(model),
     )  # fmt: skip
-    return made and RewardModel(made.model, made.tokenizer, name=name, **made.about)
+    return RewardModel(**made, name=name) if made else None
 
 
-def options_of(values: Mapping[str, Any], where: str) -> RewardTraining:
-    """Options of training the kind `reward` inside another program."""
-    return read_options(RewardTraining, values, where)
-
-
-def train_rater(
-    name: str, options: Mapping[str, Any], pairs: pa.Table, folder: Path, seed: int, where: str
-) -> RewardModel:
-    """Train the kind `reward` inside cross-validation; the fold's seed joins the config's."""
-    ready = options_of({"seed": seed, **options}, where)
-    made = train_reward_model(pairs, ready, folder, name)
-    assert made is not None
-    ready.report({})
-    return made
+options_of = partial(read_options, RewardTraining)
+train_rater = partial(train_inside, train_reward_model, RewardTraining)

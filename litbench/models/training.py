@@ -8,6 +8,7 @@ equal cost (`litbench.models.packing`), resuming without being told to, and the 
 import contextlib
 import copy
 import gc
+import importlib.util
 import json
 import math
 import os
@@ -71,6 +72,7 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     """Keys of both programs beside trl's, and defaults that differ: the paper's (A.9)."""
 
     learning_rate: float = 1e-5
+    num_train_epochs: float = 1.0
     warmup_steps: float = 0.1
     per_device_train_batch_size: int = 4
     gradient_accumulation_steps: int = 32
@@ -88,7 +90,7 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     )
     merge_adapter: bool = option(True, "Fold adapters into the weights that are saved.")
 
-    def __post_init__(self) -> None:
+    def __post_init__(self: Any) -> None:
         """Refuse keys that do not fit together, and a GPU that is not there."""
         if not self.model_name_or_path:
             raise ConfigError("key 'model_name_or_path' is missing: give it a value")
@@ -113,7 +115,7 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         if self.validation and self.eval_strategy == "no":
             self.eval_strategy = self.save_strategy = "epoch"
             self.load_best_model_at_end, self.save_total_limit = True, 2
-        super().__post_init__()
+        ModelConfig.__post_init__(self)
         super(ModelConfig, self).__post_init__()
 
     # Writes to the run's trackers once the trainer is gone, and closes them; set by `train`.
@@ -190,11 +192,6 @@ def read_options(
         for name in names:
             if name not in known:
                 raise ConfigError(f"{place}: unknown key '{name}': {nearest(name, sorted(known))}")
-    for action in parser._actions:
-        value = values.get(action.dest)
-        if action.choices and value is not None and value not in action.choices:
-            choices = ", ".join(map(str, action.choices))
-            raise ConfigError(f"{where}: key '{action.dest}' is {value!r}: one of {choices}")
     parser.set_defaults_with_config(**values)
     try:
         (made,) = parser.parse_args_into_dataclasses(list(arguments), look_for_args_file=False)
@@ -208,7 +205,8 @@ def run_trainer(main: Callable[[C], None], cls: type[C], about: str | None) -> N
     """Run a program's `main` on its command line, and end as `litbench.config.clear_exit` does."""
 
     def work() -> None:
-        arguments, values, where = sys.argv[1:], {}, "command line"
+        arguments, where = sys.argv[1:], "command line"
+        values: dict[str, Any] = {}
         while "--config" in arguments[:-1]:
             place = arguments.index("--config")
             where = arguments[place + 1]
@@ -280,6 +278,9 @@ def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Ta
 class PairTrainer:
     """What both trainers add to trl's; the first base of a class whose second is one of trl's."""
 
+    args: Any
+    state: Any
+    train_dataset: Any
     packed = True
 
     def _send_telemetry(self) -> None:
@@ -288,7 +289,7 @@ class PairTrainer:
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Nothing: `litbench.models.card` writes it."""
 
-    def _get_train_sampler(self: Any, _: Any = None) -> StepSampler:
+    def _get_train_sampler(self, _: Any = None) -> StepSampler:
         args, micro_batches = self.args, self.args.gradient_accumulation_steps
         sampler = StepSampler(
             self.train_dataset["length"],
@@ -326,15 +327,6 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
             )
 
 
-@dataclass
-class Trained:
-    """A trained model as it will be loaded from now on, and what its rater keeps of the run."""
-
-    model: Any
-    tokenizer: Any
-    about: dict[str, Any]
-
-
 def load_to_train(pairs: pa.Table, options: Any, head: Head) -> Any:
     """Load the model with its tokenizer; a reward head may be new."""
     if pairs.num_rows == 0:
@@ -357,7 +349,7 @@ def train(
     folder: Path,
     head: Head,
     **arguments: Any,
-) -> Trained | None:
+) -> dict[str, Any] | None:
     """Train a model on tokenised pairs.
 
     Args:
@@ -372,6 +364,8 @@ def train(
         arguments: further ones of the trainer.
 
     Returns:
+        What the rater is made of: the model as it will be loaded from now on, with adapters folded
+        in, in fp32 (in bfloat16 after training on four-bit weights), and what it keeps of the run.
         None on every process but the first.
 
     Raises:
@@ -447,34 +441,45 @@ def train(
     del trainer, model, arguments
     gc.collect()
     torch.cuda.empty_cache()
-    about = {
-        "prompts": training_prompts_of(pairs) | prompts_of(options.model_name()),
-        "training": found,
-        "adapter": None
-        if not options.use_peft or options.merge_adapter
-        else Adapter(options.model_name(), options.load_in_4bit, folder / "trained"),
+    base, adapter, attention = options.model_name(), None, options.attn_implementation
+    # FlashAttention refuses fp32.
+    how: dict[str, Any] = {
+        "trust_remote_code": options.trust_remote_code,
+        "attention": attention
+        if options.load_in_4bit or "flash" not in (attention or "")
+        else None,
     }
-    return Trained(*load_trained(folder / "trained", options, head), about)
-
-
-def load_trained(folder: Path, options: Any, head: Head) -> Any:
-    """Load what a run saved, as it will be loaded from now on; adapters are folded in.
-
-    Returns:
-        (model, tokenizer), on the device of the training; weights in fp32, and in bfloat16 after
-        training on four-bit weights.
-    """
-    attention = options.attn_implementation
-    if attention is not None and "flash" in attention and not options.load_in_4bit:
-        # It refuses fp32.
-        attention = None
-    how = {"trust_remote_code": options.trust_remote_code, "attention": attention}
     if options.use_peft:
-        base, how["quantized"] = options.model_name(), options.load_in_4bit
-        model, tokenizer = load_with_adapter(folder, base, head, **how)
+        how["quantized"] = options.load_in_4bit
+        model, tokenizer = load_with_adapter(folder / "trained", base, head, **how)
+        if not options.merge_adapter:
+            adapter = Adapter(base, options.load_in_4bit, folder / "trained")
     else:
-        model, tokenizer = load_backbone(str(folder), head, **how)
-    return model.to(options.device), tokenizer
+        model, tokenizer = load_backbone(str(folder / "trained"), head, **how)
+    return {
+        "model": model.to(options.device),
+        "tokenizer": tokenizer,
+        "prompts": training_prompts_of(pairs) | prompts_of(base),
+        "training": found,
+        "adapter": adapter,
+    }
+
+
+def train_inside(
+    train_model: Callable[..., Any],
+    cls: type[Any],
+    name: str,
+    options: Mapping[str, Any],
+    pairs: pa.Table,
+    folder: Path,
+    seed: int,
+    where: str,
+) -> Any:
+    """Train a rater inside cross-validation; the fold's seed joins the config's keys."""
+    ready = read_options(cls, {"seed": seed, **options}, where)
+    made = train_model(pairs, ready, folder, name)
+    ready.report({})
+    return made
 
 
 def _keep_sums_in_32_bits(trainer: Any) -> None:
@@ -488,13 +493,17 @@ def _keep_sums_in_32_bits(trainer: Any) -> None:
 
 def _prepare_trackers(args: Any) -> None:
     """Let wandb work offline where it has no key, and tensorboard write beside the checkpoints."""
-    os.environ.setdefault("WANDB_PROJECT", "litbench")
-    if "wandb" in args.report_to and "WANDB_MODE" not in os.environ:
-        with contextlib.suppress(ImportError):
-            import wandb  # noqa: PLC0415
+    for name in ("wandb", "tensorboard"):
+        if name in args.report_to and importlib.util.find_spec(name) is None:
+            raise MissingExtraError(name, "tracking")
+    if "wandb" in args.report_to and is_main_process():
+        import wandb  # noqa: PLC0415
 
-            if not wandb.api.api_key:
-                os.environ["WANDB_MODE"] = "offline"
+        mode: Any = os.environ.get("WANDB_MODE")
+        if mode is None and not wandb.login(prompt=False):
+            mode = "offline"
+        project, quietly = os.environ.get("WANDB_PROJECT", "litbench"), wandb.Settings(silent=True)
+        wandb.init(project=project, name=args.run_name, mode=mode, settings=quietly)
     if "tensorboard" in args.report_to:
         place = Path(args.output_dir).parent / "tensorboard"
         os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(place))
@@ -508,7 +517,6 @@ def _reporter(trainer: Any) -> Callable[[Mapping[str, float]], None]:
 
     def report(values: Mapping[str, float]) -> None:
         handler.on_log(args, state, control, dict(values))
-        handler.on_train_end(args, state, control)
         if "wandb" in args.report_to:
             # Else the next fold's training would go on in this run.
             import wandb  # noqa: PLC0415
