@@ -306,7 +306,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         added, cut = rows.scored()
         write_atomically(job.out, lambda path: _write_output(rows.path, added, path))
         job.rejected_rows.unlink(missing_ok=True)
-        if rejected.total:
+        if rejected.counts():
             write_atomically(job.rejected_rows, rejected.write)
         manifest = {
             "command": "litbench score",
