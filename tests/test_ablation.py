@@ -390,7 +390,7 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     ("changes", "message"),
     [
         ({"variants": {"full": {"min_scor": 3}}}, "variants: full: unknown key 'min_scor'"),
-        ({"variants": {"full": {"min_gap": 2.0}}}, "min_gap is 2.0"),
+        ({"variants": {"full": {"min_gap": 2.0}}}, "'min_gap' is 2.0"),
         ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "give {pairs: FILE} alone"),
         ({"variants": {}}, "name at least one variant"),
         ({"variants": {"truth": {}}, "reference": "truth"}, "names two test sets"),
