@@ -13,6 +13,7 @@ unfinished work go through `write_part` and `read_part`, which treats a damaged 
 """
 
 import contextlib
+import ctypes
 import hashlib
 import importlib.metadata
 import json
@@ -102,10 +103,12 @@ def write_atomically(
             handle = os.open(written, os.O_RDONLY)
             os.fsync(handle)
             os.close(handle)
-        if is_folder and path.exists():
-            # A folder cannot replace another. A kill between both renames leaves none.
+        if not (is_folder and path.exists()):
+            temporary.replace(path)
+        elif not _exchange(temporary, path):
+            # Where the system cannot exchange folders, a kill between both renames leaves none.
             path.rename(temporary.with_name(f"{temporary.name}-old"))
-        temporary.replace(path)
+            temporary.replace(path)
     except OSError as error:
         raise DataError(
             f"cannot write {path}: {error}; free space or choose another folder, and let only one "
@@ -114,6 +117,14 @@ def write_atomically(
     finally:
         for leftover in path.parent.glob(f"{temporary.name}*"):
             _remove(leftover)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders exchange their names in one step; False where the system cannot."""
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, swap = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    names = os.fsencode(one), os.fsencode(other)
+    return exchange is not None and exchange(here, names[0], here, names[1], swap) == 0
 
 
 def _remove(path: Path) -> None:
