@@ -119,7 +119,7 @@ def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):
     specs = [
         RaterSpec("surface", "features", {"path": "m"}),
         RaterSpec("fitted", "features", {"store": "s"}),
-        RaterSpec("trained", "generative", {"backbone": "b", "template": own}),
+        RaterSpec("trained", "generative", {"model_name_or_path": "b", "template": own}),
         RaterSpec("plain", "generative", {"path": "p", "template": "verdict_label"}),
         RaterSpec("none", "generative", {"path": "q", "template": None}),
         RaterSpec("judge", "judge", {"model": "openai/gpt", "template": "reddit_verbose"}),
@@ -127,7 +127,7 @@ def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):
     ]
     assert files_of(specs) == {
         "raters.surface.path": "m",
-        "raters.trained.backbone": "b",
+        "raters.trained.model_name_or_path": "b",
         "raters.trained.template": own,
         "raters.plain.path": "p",
         "raters.none.path": "q",

@@ -432,10 +432,10 @@ def test_a_reward_model_is_trained_inside_the_folds(crossvalidated, tiny_model):
     pytest.importorskip("transformers")
     tiny = {
         "kind": "reward",
-        "backbone": str(tiny_model("bert")),
+        "model_name_or_path": str(tiny_model("bert")),
         "max_length": 64,
-        "batch_size": 16,
-        "precision": "fp32",
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 4,
     }
     raters = {"longer": {"kind": "longer"}, "tiny": tiny}
     module, config = crossvalidated(raters=raters, repeats=1, folds=2)
