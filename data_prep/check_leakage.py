@@ -11,13 +11,15 @@ are written, so that it can stand in a build.
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from litbench.artifact import Artifact, read_manifest
 from litbench.config import run_program
 from litbench.curation.leakage import Kind, LeakageReport, by_split, leakage_report
-from litbench.curation.near_duplicates import check_threshold
+from litbench.curation.near_duplicates import check_rensa
 from litbench.errors import ConfigError
 from litbench.records import PAIRS
 from litbench.tables import read_table, write_table
@@ -44,13 +46,13 @@ class Config:
     must_be_clean: list[Kind] = field(
         default_factory=lambda: ["prompts", "stories", "near_duplicates"]
     )
-    threshold: float = 0.8
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.8
     seed: int = 0
 
 
 def check(config: Config) -> dict[str, Path]:
     """Check what the types cannot; returns the inputs by their key."""
-    check_threshold(config.threshold)
+    check_rensa()
     if config.pairs is not None and config.train is None and config.test is None:
         return {"pairs": config.pairs}
     if config.pairs is None and config.train is not None and config.test is not None:

@@ -96,8 +96,7 @@ def find_searches(config: Config) -> dict[str, dict[str, Any]]:
         times = ("", *get_args(TimeFilter)) if method in ("top", "controversial") else ("",)
         if method not in ORDERS or time not in times:
             raise ConfigError(
-                f"listings: {listing!r} is none: write one of {', '.join(ORDERS)}, for the first "
-                f"two with one of {', '.join(get_args(TimeFilter))}, as top/year"
+                f"listings: {listing!r} is none: write one of {', '.join(ORDERS)}, or as top/year"
             )
         times_given = {"time_filter": time} if time else {}
         found.append({"method": method, **times_given, "limit": config.listing_limit})
@@ -188,8 +187,6 @@ def collected_rows(
 
 def main(config: Config) -> None:
     """Request what is absent, put everything together, write."""
-    if min(config.limit, config.listing_limit) < 1:
-        raise ConfigError("limit and listing_limit must be at least 1: correct the config")
     salt = load_salt()
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"salt": salt_name(salt)}, version=2

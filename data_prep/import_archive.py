@@ -77,13 +77,8 @@ def identity(path: Path) -> str:
     return f"{path.name}, {stat.st_size} bytes, changed {stat.st_mtime_ns}"
 
 
-@dataclass
-class Part:
-    """What was taken out of one file: Parquet, JSONL, and what was counted."""
-
-    rows: Path
-    rejected: Path
-    counts: dict[str, Any]
+# Rows, rejected rows and counts of one file.
+Part = tuple[Path, Path, dict[str, Any]]
 
 
 def read_file(
@@ -102,7 +97,7 @@ def read_file(
     counts = read_part(counted, lambda file: json.loads(file.read_bytes()))
     if counts is not None and all(read_part(one, Path.exists) for one in (rows, rejected)):
         bar.update(path.stat().st_size)
-        return Part(rows, rejected, counts)
+        return rows, rejected, counts
     bar.set_description(path.name)
     rejected_rows, found = RejectedRows(), Counter[str]()
     problem = partial(rejected_rows.add, str(path))
@@ -120,7 +115,7 @@ def read_file(
     counts = {"file": str(path), **found, "rejected_rows": rejected_rows.counts()}
     # Last: only now is the part whole.
     write_part(counted, lambda file: file.write_text(json.dumps(counts), encoding="utf-8"))
-    return Part(rows, rejected, counts)
+    return rows, rejected, counts
 
 
 def add_steps(
@@ -132,9 +127,9 @@ def add_steps(
 ) -> Counter[str]:
     """Add the steps from the lines of all files to what is left of them; return the sums."""
     found: Counter[str] = Counter()
-    for part in parts:
-        found.update({key: n for key, n in part.counts.items() if isinstance(n, int)})
-        found["rejected"] += sum(part.counts["rejected_rows"].values())
+    for _, _, counts in parts:
+        found.update({key: n for key, n in counts.items() if isinstance(n, int)})
+        found["rejected"] += sum(counts["rejected_rows"].values())
     steps = {
         "subreddits": (f"in {', '.join(config.subreddits)}", "elsewhere"),
         "usable": ("can be read", "rejected"),
@@ -149,8 +144,8 @@ def add_steps(
 
 def batches_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
     """Rows of all parts, in the order of the files."""
-    for part in parts:
-        yield from pq.ParquetFile(part.rows).iter_batches(batch_size=2_048)
+    for rows, _, _ in parts:
+        yield from pq.ParquetFile(rows).iter_batches(batch_size=2_048)
 
 
 def main(config: Config) -> None:
@@ -185,10 +180,10 @@ def main(config: Config) -> None:
         found = add_steps(funnel, "posts", config, posts_parts, steps)
         if not found["prompts"]:
             raise DataError(
-                f"no prompt of {', '.join(config.subreddits)} is in {', '.join(config.submissions)}"
-                f" ({found['lines']:,} lines, {found['elsewhere']:,} of other subreddits, "
-                f"{found['not_prompts']:,} posts without the tag): give other files, spell "
-                "subreddits letter for letter, or set prompt_tags to null for every post"
+                f"no prompt of {', '.join(config.subreddits)} among {found['lines']:,} lines of "
+                f"submissions ({found['elsewhere']:,} of other subreddits, "
+                f"{found['not_prompts']:,} posts without a tag): spell subreddits letter for "
+                "letter, or set prompt_tags to null for every post"
             )
         read_comments = partial(
             read_stories,
@@ -221,8 +216,8 @@ def main(config: Config) -> None:
 
     def join(path: Path) -> None:
         with path.open("wb") as file:
-            for part in every:
-                file.write(part.rejected.read_bytes())
+            for _, rejected, _ in every:
+                file.write(rejected.read_bytes())
 
     artifact.write("rejected.jsonl", join)
     scores = {name: found[f"scores_{name}"] for name in ("not_settled", "hidden", "missing")}
@@ -230,19 +225,16 @@ def main(config: Config) -> None:
         "stories": stories,
         "funnel": funnel.plain(),
         "scores_null": scores,
-        "files": [part.counts for part in every],
+        "files": [counts for _, _, counts in every],
     }
     artifact.finish()
     shutil.rmtree(folder)
     print(f"{config.out / 'stories.parquet'}: {stories:,} stories")
-    print(
-        f"  scores left null: {scores['not_settled']:,} read before they settled, "
-        f"{scores['hidden']:,} hidden, {scores['missing']:,} missing"
-    )
-    rejected = Counter[str]()
-    for part in every:
-        rejected.update(part.counts["rejected_rows"])
-    for reason, number in rejected.most_common():
+    print("  scores left null: " + ", ".join(f"{n:,} {why}" for why, n in scores.items()))
+    rejected_rows = Counter[str]()
+    for _, _, counts in every:
+        rejected_rows.update(counts["rejected_rows"])
+    for reason, number in rejected_rows.most_common():
         print(f"  rejected: {number:,} lines, {reason} (see rejected.jsonl)")
 
 

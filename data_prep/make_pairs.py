@@ -25,8 +25,8 @@ from litbench.config import as_plain, build, run_program
 from litbench.curation.engine import EngineName, open_engine
 from litbench.curation.funnel import Examples
 from litbench.curation.leakage import Kind, by_split, leakage_report
-from litbench.curation.near_duplicates import check_threshold
-from litbench.curation.pair_making import check_stories_file, make_keys, read_stories
+from litbench.curation.near_duplicates import check_rensa
+from litbench.curation.pair_making import CuratedPairs, read_stories
 from litbench.curation.rules import PairRules
 from litbench.errors import ConfigError, DataError
 from litbench.tables import write_table
@@ -63,21 +63,18 @@ class Config(PairRules):
         """Check what the types cannot."""
         super().check()
         if "near_duplicates" in self.must_be_clean:
-            check_threshold(self.drop_near_duplicates or 0.8)
+            check_rensa()
         if self.must_be_clean and self.test_from is None and len(self.splits) < 2:
             raise ConfigError("must_be_clean needs two splits: give splits or test_from")
 
 
 def digest_of(path: Path) -> str:
-    """Digest of which pairs a file holds, which side is chosen and their splits.
-
-    Unlike the file's bytes it does not depend on the version of any library.
-    """
+    """Digest of the pairs, their chosen sides and splits, whatever library wrote the file."""
     hasher = hashlib.sha256()
     columns = ["pair_id", "chosen_story_id", "rejected_story_id", "split"]
     for batch in pq.ParquetFile(path).iter_batches(columns=columns):
-        for row in zip(*(batch[name].to_pylist() for name in columns), strict=True):
-            hasher.update(("\t".join(row) + "\n").encode())
+        for row in batch.to_pylist():
+            hasher.update(("\t".join(row[name] for name in columns) + "\n").encode())
     return hasher.hexdigest()
 
 
@@ -105,7 +102,6 @@ def check_leakage(config: Config, artifact: Artifact) -> None:
 def make_pairs(config: Config) -> None:
     """Check, run the steps, write the manifest."""
     config.check()
-    check_stories_file(config.stories)
     artifact = Artifact(
         config.out,
         program=__file__,
@@ -123,7 +119,8 @@ def make_pairs(config: Config) -> None:
     limit, spark = config.memory_limit, config.spark
     with open_engine(config.engine, config.out, memory_limit=limit, spark=spark) as engine:
         stories, examples = read_stories(engine, config.stories), Examples()
-        made = make_keys(engine, stories, config, examples=examples, where=str(config.stories))
+        where = str(config.stories)
+        made = CuratedPairs(engine, stories, config, examples=examples, where=where)
         made.check_not_empty()
         artifact.write(PAIRS, lambda path: made.write(made.after, path))
         if config.symmetry_buckets is not None:
@@ -153,28 +150,20 @@ def variants_of(config: Config) -> dict[str, Config]:
     variants = {}
     shared = {key: value for key, value in as_plain(config).items() if key != "variants"}
     for name, keys in (config.variants or {}).items():
-        if not re.fullmatch(r"[\w-][\w.-]*", name):
+        if not re.fullmatch(r"[\w-][\w.-]*", name) or {"stories", "out", "variants"} & set(keys):
             raise ConfigError(
-                f"variants: {name!r} names no folder in out: write letters, digits, -, _ and ."
+                f"variants: {name!r} must name a folder (letters, digits, -, _ and .), and have no "
+                "stories, out or variants of its own"
             )
-        for key in ("stories", "out", "variants"):
-            if key in keys:
-                raise ConfigError(f"variants: {name}: '{key}' is shared by all: set it outside")
         own = {**shared, "out": config.out / name, **keys}
         variants[name] = build(Config, own, f"variants: {name}")
         variants[name].check()
-    if not variants:
-        raise ConfigError("variants is empty: name at least one, such as full: {}, or leave it out")
     return variants
 
 
 def main(config: Config) -> None:
     """Make the pairs, or those of every variant."""
-    if config.variants is None:
-        make_pairs(config)
-        return
-    for name, variant in variants_of(config).items():
-        print(f"{name}:")
+    for variant in variants_of(config).values() if config.variants else [config]:
         make_pairs(variant)
 
 

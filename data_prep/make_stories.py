@@ -33,7 +33,7 @@ from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokeni
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
-from litbench.tables import RejectedRows, read_large_table, write_sorted_batches
+from litbench.tables import LargeTable, RejectedRows, write_sorted_batches
 from litbench.text import count_words
 
 # After so many rows the bar says how far the work is.
@@ -48,13 +48,10 @@ class Config:
         out: folder to write.
         input: `sample`, a file, a pattern for several such as "archive/*/stories.parquet", a
             folder saved by datasets, or owner/name[@revision][:split] on the Hub.
-        explode: columns that hold lists of one length, such as all comments of a post: each
-            element becomes a row of its own before `where` and `columns` see it. Posts whose
-            lists are empty are counted.
         columns: for each column of a stories table its origin: the name of a column of the input,
             or else an SQL expression (DuckDB) over the input's columns, such as
             "strftime(to_timestamp(created_utc), '%Y-%m')", "md5(concat_ws('|', title, body))" for
-            a set without ids, or "'a constant'".
+            a set without ids, or "'a constant'"; "unnest(comments)" makes a row of each element.
         where: SQL condition on one row by the input's own columns; rows that fail it are counted
             and left out.
         encoding: of a text file, such as cp1252.
@@ -67,7 +64,6 @@ class Config:
 
     out: Path
     input: str = "sample"
-    explode: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)
     where: str | None = None
     encoding: str = "utf-8"
@@ -116,7 +112,7 @@ def prepare(
 def main(config: Config) -> None:
     """Read, check, clean, count, write."""
     is_sample = config.input == "sample"
-    if is_sample and (config.columns or config.where is not None or config.explode):
+    if is_sample and (config.columns or config.where is not None):
         raise ConfigError("the sample takes no columns: and no where: name a file as input")
     files = [str(sample_path())] if is_sample else find_inputs(config.input)
     if any(Path(file).resolve() == (config.out / "stories.parquet").resolve() for file in files):
@@ -148,14 +144,13 @@ def main(config: Config) -> None:
                     f"cannot write into {config.out} ({error}): choose another folder"
                 ) from error
             source = "'" + config.source.replace("'", "''") + "'"
-            rows = read_large_table(
+            rows = LargeTable(
                 files,
                 STORIES,
                 Path(stack.enter_context(folder)),
                 columns={"source": source, **config.columns},
                 rejected_rows=rejected_rows,
                 where=config.where,
-                explode=config.explode,
                 encoding=config.encoding,
             )
             chunks, total, schema = rows.chunks(), rows.num_rows, rows.schema
@@ -178,7 +173,6 @@ def main(config: Config) -> None:
         "stories": total,
         "prompts": pc.count_distinct(written["prompt_id"]).as_py(),
         "not_selected": rejected_rows.not_selected,
-        "empty_lists": rejected_rows.empty_lists,
         "rejected_rows": rejected_rows.counts(),
         "cleaning": dict(cut),
     }

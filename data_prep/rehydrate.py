@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 from tqdm import tqdm
 
@@ -97,30 +96,28 @@ def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]
         where=config.where,
         numbered=True,
     )
-    given: list[dict[str, Any]] = []
-    chosen_of: dict[str, set[str]] = {}
+    given: dict[str, list[dict[str, Any]]] = {}
     for row in table.select([ROW, *(one.name for one in IDS.columns)]).to_pylist():
         names = {side: fullname("t1", row[f"{side}_comment_id"]) for side in SIDES}
         name = pair_id(*names.values())
-        chosen_of.setdefault(name, set()).add(names["chosen"])
-        given.append({**row, **names, "pair_id": name})
-    kept: dict[str, dict[str, Any]] = {}
-    for pair in given:
-        reason = None
-        if not all(re.fullmatch(f"t1_{THING_ID}", pair[side]) for side in SIDES):
-            reason = "not a comment's id"
-        elif pair["chosen"] == pair["rejected"]:
-            reason = "the same comment on both sides"
-        elif len(chosen_of[pair["pair_id"]]) == 2:
-            reason = "the pair stands there with the sides swapped, too"
-        elif pair["pair_id"] in kept:
-            reason = "the pair stands there already"
-        if reason is None:
-            kept[pair["pair_id"]] = pair
-        else:
+        given.setdefault(name, []).append({**row, **names, "pair_id": name})
+    kept = []
+    for same in given.values():
+        for number, pair in enumerate(same):
+            if not all(re.fullmatch(f"t1_{THING_ID}", pair[side]) for side in SIDES):
+                reason = "not a comment's id"
+            elif pair["chosen"] == pair["rejected"]:
+                reason = "the same comment on both sides"
+            elif len({one["chosen"] for one in same}) == 2:
+                reason = "the pair stands there with the sides swapped, too"
+            elif number:
+                reason = "the pair stands there already"
+            else:
+                kept.append(pair)
+                continue
             shown = [pair[side] for side in SIDES]
             rejected_rows.add(config.pairs, pair[ROW], "ids", reason, shown)
-    return list(kept.values())
+    return kept
 
 
 def comment_facts(thing: Mapping[str, Any] | None, read_utc: int, salt: str) -> dict[str, Any]:
@@ -220,37 +217,24 @@ def make_pairs(
 
 def changes(pairs: pa.Table, comments: Facts, n_published: int) -> dict[str, Any]:
     """What has become of the comments, and of the votes of the pairs, since publication."""
-    states = Counter(one["state"] for one in comments.values())
-    frame = pairs.to_pandas(types_mapper=pd.ArrowDtype)
-    sides = [
-        frame[[f"{side}_{name}" for name in ("story_id", "score", "published_score")]]
-        .set_axis(["story_id", "now", "before"], axis=1)
-        for side in SIDES
-    ]  # fmt: skip
-    stories = pd.concat(sides).drop_duplicates("story_id").dropna()
-    steps = (stories["now"] - stories["before"]).astype("float64")
-    ahead = (frame["chosen_score"] - frame["rejected_score"]).dropna()
+    rows = pairs.drop_columns([*SIDES, "prompt"]).to_pylist()
+    leads = [
+        row["chosen_score"] - row["rejected_score"]
+        for row in rows
+        if row["chosen_score"] is not None and row["rejected_score"] is not None
+    ]
     return {
         "comments": {
             "asked_for": len(comments),
-            **dict(sorted(states.items())),
+            **dict(sorted(Counter(one["state"] for one in comments.values()).items())),
             "edited": sum(one.get("edited_utc") is not None for one in comments.values()),
         },
-        "score_changes": {
-            "comments": len(steps),
-            "unchanged": int((steps == 0).sum()),
-            "quantiles": {
-                f"{share:.0%}": None if steps.empty else float(steps.quantile(share))
-                for share in (0.05, 0.25, 0.5, 0.75, 0.95)
-            },
-        },
         "order": {
-            "pairs_with_both_scores": len(ahead),
-            "changed": int((ahead < 0).sum()),
-            "tied": int((ahead == 0).sum()),
+            "pairs_with_both_scores": len(leads),
+            "changed": sum(lead < 0 for lead in leads),
+            "tied": leads.count(0),
         },
-        "chosen_later": int((frame["chosen_created_utc"] > frame["rejected_created_utc"]).sum()),
-        "coverage": {"published": n_published, "made": len(frame)},
+        "coverage": {"published": n_published, "made": len(rows)},
     }
 
 

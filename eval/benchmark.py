@@ -22,45 +22,37 @@ judges without sending requests.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact, source_digest, write_atomically, write_json
+from litbench.artifact import Artifact, write_json
 from litbench.config import build, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
-    EvaluationPairs,
     Job,
     Result,
     VerdictParts,
     evaluate,
     finish_evaluation,
-    input_files,
     print_errors,
     print_estimates,
     print_leaderboard,
-    read_pairs,
 )
+from litbench.evaluation_pairs import EvaluationPairs, input_files, read_pairs
 from litbench.judges.recorded import recorded_specs
 from litbench.markdown import without_folders
 from litbench.metrics.agreement import has_texts
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import check_reference
 from litbench.metrics.sets import over_sets, set_rows, sets_markdown
-from litbench.raters import check_options, files_of, parse_raters
+from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import prompt_keys
-from litbench.selection import (
-    Selection,
-    choose_templates,
-    list_candidates,
-    read_validation,
-    subsample,
-)
-from litbench.tables import write_table
+from litbench.selection import Selection, select_templates, subsample
 
 
 @dataclass
@@ -119,34 +111,14 @@ class Config:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evaluation:
-    """One set's evaluation: what its manifest has as config.
+    """One set's evaluation, ready to run."""
 
-    Attributes:
-        out: folder to write.
-        pairs: the set's pairs file, or a file in `out` where some pairs are left out.
-        raters: entries, of recorded judges too.
-    """
-
-    out: Path
-    pairs: Path
-    split: str | None
-    before_symmetry: Path | None
-    ratings: Path | None
-    raters: dict[str, Any]
-    reference: str
-    on_training_prompts: Literal["refuse", "flag"]
-
-    def read(self) -> EvaluationPairs:
-        """Its pairs."""
-        return read_pairs(self.pairs, self.before_symmetry, self.split, self.ratings)
-
-    def artifact(self) -> Artifact:
-        """Its folder."""
-        inputs = input_files(self.pairs, self.before_symmetry, self.ratings)
-        models = files_of(parse_raters(self.raters))
-        return Artifact(self.out, program=__file__, config=self, inputs=inputs, models=models)
+    name: str
+    of: Set
+    pairs: EvaluationPairs
+    specs: list[RaterSpec]
 
 
 def list_sets(config: Config) -> dict[str, Set]:
@@ -166,63 +138,48 @@ def list_sets(config: Config) -> dict[str, Set]:
 
 
 def open_set(config: Config, name: str, one: Set, notes: list[tuple[str, str]]) -> Evaluation:
-    """Check a set; where pairs are left out, note it and write the others.
+    """Read a set; pairs that are left out are noted.
 
     Raises:
         DataError: its pairs cannot be used.
     """
     read = read_pairs(one.pairs, one.before_symmetry, one.split, one.ratings)
-    pairs, folder = read.headline, config.out / name
-    path, split = one.pairs, one.split
-    if read.unlabelled:
-        notes.append((name, f"{read.unlabelled:,} pairs left out: equal mean ratings"))
     # Recorded judges need no texts, and wider sets of pairs would have to be cut likewise.
-    if one.before_symmetry is None and one.ratings is None:
-        known = pairs.filter(pa.array(has_texts(pairs)))
-        if known.num_rows < pairs.num_rows:
-            notes.append((name, f"{pairs.num_rows - known.num_rows:,} pairs left out: no text"))
-        if not known.num_rows:
+    if read.all is read.headline:
+        pairs = read.headline.filter(pa.array(has_texts(read.headline)))
+        if (lost := read.headline.num_rows - pairs.num_rows) > 0:
+            notes.append((name, f"{lost:,} pairs left out: no text"))
+        if not pairs.num_rows:
             raise DataError(f"{one.pairs}: no pair has both its texts: leave the set out")
-        drawn = known if config.most_pairs is None else subsample(known, config.most_pairs)
-        if drawn.num_rows < known.num_rows:
-            notes.append((name, f"{drawn.num_rows:,} of {known.num_rows:,} pairs drawn"))
-        if drawn.num_rows < pairs.num_rows:
-            path, split = folder / "pairs.parquet", None
-            write_atomically(path, lambda part: write_table(drawn, part))
+        if config.most_pairs is not None and pairs.num_rows > config.most_pairs:
+            notes.append((name, f"{config.most_pairs:,} of {pairs.num_rows:,} pairs drawn"))
+            pairs = subsample(pairs, config.most_pairs)
+        read = EvaluationPairs(pairs)
     elif config.most_pairs is not None:
         raise ConfigError("most_pairs: not with before_symmetry or ratings, which need all pairs")
-    recorded = [] if one.ratings is None else recorded_specs(one.ratings)
-    raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in recorded} | config.raters
-    check_reference(config.reference, list(raters))
-    return Evaluation(
-        folder,
-        path,
-        split,
-        one.before_symmetry,
-        one.ratings,
-        raters,
-        config.reference,
-        "flag" if name else config.on_training_prompts,
-    )
+    specs = {} if one.ratings is None else {spec.name: spec for spec in recorded_specs(one.ratings)}
+    if config.raters or not specs:
+        specs |= {spec.name: spec for spec in parse_raters(config.raters)}
+    check_reference(config.reference, list(specs))
+    return Evaluation(name, one, read, list(specs.values()))
 
 
-def find_sets(
-    config: Config, sets: Mapping[str, Set]
-) -> tuple[dict[str, Evaluation], list[tuple[str, str]], list[str]]:
-    """Check every set; one that is absent or broken gets a note.
+def find_sets(config: Config) -> tuple[list[Evaluation], list[tuple[str, str]], list[str]]:
+    """Read every set; one that is absent or broken gets a note.
 
     Returns:
         The evaluations, notes on sets by their names, and the names of broken sets.
     """
-    evaluations: dict[str, Evaluation] = {}
+    sets = list_sets(config)
     notes = [(name, one.about) for name, one in sets.items() if one.about]
+    found: list[Evaluation] = []
     broken = []
     for name, one in sets.items():
         if name and not one.pairs.is_file():
             notes.append((name, f"absent: no file {without_folders(str(one.pairs))}"))
             continue
         try:
-            evaluations[name] = open_set(config, name, one, notes)
+            found.append(open_set(config, name, one, notes))
         except DataError as error:
             if not name:
                 raise
@@ -231,153 +188,119 @@ def find_sets(
             notes.append((name, f"not used: {str(error).replace(f'{one.pairs.parent}/', '')}"))
     for name, note in notes:
         print(f"{name}: {note}" if name else note)
-    if not evaluations:
+    if not found:
         raise DataError(
             f"none of the {len(sets)} sets can be used: make them with the programs of data_prep "
             "(each config under configs/data says how), or name other files under pairs"
         )
-    return evaluations, notes, broken
+    return found, notes, broken
 
 
-def with_templates(
-    config: Config, select: Selection, evaluations: dict[str, Evaluation]
-) -> dict[str, Evaluation]:
-    """The same evaluations with a template for every judge; a dry run takes the first one."""
-    candidates = list_candidates(select, parse_raters(config.raters))
-    judged = {key for one in evaluations.values() for key in prompt_keys(one.read().all)}
-    validation, folder = read_validation(select, judged), config.out / "selection"
-    if config.dry_run:
-        specs = [spec for of_judge in candidates.values() for spec in of_judge]
-        print("select:")
-        print_estimates(specs, validation, folder)
-        chosen = {judge: of_judge[0] for judge, of_judge in candidates.items()}
-    else:
-        chosen = choose_templates(select, candidates, validation, folder, __file__)
-    ready = {judge: {"kind": spec.kind, **spec.options} for judge, spec in chosen.items()}
-    return {name: replace(one, raters={**one.raters, **ready}) for name, one in evaluations.items()}
-
-
-def judge_sets(
-    config: Config, evaluations: Mapping[str, Evaluation], outdated: Mapping[str, Artifact]
-) -> VerdictParts:
-    """Judge every set, and write the evaluations that are outdated."""
-    specs = {name: parse_raters(one.raters) for name, one in evaluations.items()}
-    data, sizes = {}, {}
-    for name, one in evaluations.items():
-        sizes[name] = one.read().all.num_rows
-        files = input_files(one.pairs, one.before_symmetry, one.ratings)
-        data[name] = [source_digest(path) for key, path in files.items() if key != "ratings"]
-    # Jobs of one rater go one after the other, so that it is loaded once.
-    raters = dict.fromkeys(spec.name for of_set in specs.values() for spec in of_set)
-    jobs = [
-        (
-            name,
-            Job(
-                spec,
-                f"{spec.name}@{name}" if name else spec.name,
-                lambda one=one: one.read().all,
-                [data[name], one.split],
-                work=sizes[name],
-            ),
+def judge_sets(config: Config, evaluations: list[Evaluation], parts: VerdictParts) -> None:
+    """Judge every set, and write the evaluations, unless all of them are current."""
+    jobs: list[Job] = []
+    set_of: dict[str, str] = {}
+    artifacts = {}
+    keys = ("reference", "on_training_prompts", "most_pairs")
+    for one in evaluations:
+        files = input_files(one.of.pairs, one.of.before_symmetry, one.of.ratings)
+        raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in one.specs}
+        artifacts[one.name] = artifact = Artifact(
+            config.out / one.name,
+            program=__file__,
+            config=vars(one.of) | {"raters": raters} | {key: getattr(config, key) for key in keys},
+            inputs=files,
+            models=files_of(one.specs),
         )
-        for rater in raters
-        for name, one in evaluations.items()
-        for spec in specs[name]
-        if spec.name == rater
-    ]
-    parts = VerdictParts(config.out / "parts")
-    found = evaluate(
-        [job for _, job in jobs],
-        parts,
-        on_training_prompts="flag" if "" not in evaluations else config.on_training_prompts,
-        errors_again=config.errors_again,
-    )
-    results: dict[str, list[Result]] = {name: [] for name in evaluations}
-    for (name, _), result in zip(jobs, found, strict=True):
-        results[name].append(result)
-    for name, artifact in outdated.items():
-        one = evaluations[name]
-        if name:
-            print(f"\n{name}:")
-        finish_evaluation(artifact, results[name], one.read(), config.reference, one.ratings)
-        for result in results[name]:
-            if result.job.spec.kind != "recorded":
-                print_errors(result.job.spec.name, result.verdicts)
-    return parts
+        data = [artifact.digests[key] for key in files if key != "ratings"]
+        depends_on, pairs = [data, one.of.split, config.most_pairs], one.pairs.all
+        for spec in one.specs:
+            label = f"{spec.name}@{one.name}" if one.name else spec.name
+            set_of[label] = one.name
+            jobs.append(
+                Job(spec, label, lambda pairs=pairs: pairs, depends_on, work=pairs.num_rows)
+            )
+    if not config.errors_again and all(one.is_current() for one in artifacts.values()):
+        if "" in artifacts:
+            print_leaderboard(config.out)
+        return
+    # Jobs of one rater go one after the other, so that it is loaded once.
+    order = list(dict.fromkeys(job.spec.name for job in jobs))
+    jobs.sort(key=lambda job: order.index(job.spec.name))
+    way = "flag" if evaluations[0].name else config.on_training_prompts
+    results: dict[str, list[Result]] = defaultdict(list)
+    again = config.errors_again
+    for result in evaluate(jobs, parts, on_training_prompts=way, errors_again=again):
+        results[set_of[result.job.label]].append(result)
+    for one in evaluations:
+        if one.name:
+            print(f"\n{one.name}:")
+        own = results[one.name]
+        finish_evaluation(artifacts[one.name], own, one.pairs, config.reference, one.of.ratings)
+        print_errors(own)
 
 
 def summarise(
-    artifact: Artifact,
-    evaluations: Mapping[str, Evaluation],
-    raters: Sequence[str],
-    notes: Sequence[tuple[str, str]],
-) -> None:
-    """Write the table of several sets, and print it."""
+    config: Config, evaluations: list[Evaluation], notes: list[tuple[str, str]]
+) -> Artifact:
+    """Write the table of several sets, and print it; the manifest is for the caller to write."""
+    artifact = Artifact(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={f"pairs.{one.name}": one.of.pairs for one in evaluations},
+        runtime_keys=("errors_again", "dry_run"),
+    )
     rows = []
-    for name, one in evaluations.items():
-        labels = sorted(set(one.read().headline["label_source"].to_pylist()))
-        text = (one.out / "leaderboard.json").read_text(encoding="utf-8")
-        rows += set_rows(name, labels, json.loads(text))
-    means = over_sets(rows, raters)
+    for one in evaluations:
+        labels = sorted(set(one.pairs.headline["label_source"].to_pylist()))
+        text = (config.out / one.name / "leaderboard.json").read_text(encoding="utf-8")
+        rows += set_rows(one.name, labels, json.loads(text))
+    means = over_sets(rows, list(config.raters))
     page = sets_markdown(rows, means, notes)
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
     artifact.write("sets.csv", lambda path: write_csv(rows, path))
     artifact.write("sets.md", lambda path: path.write_text(page, encoding="utf-8"))
-    artifact.counts = {"sets": list(evaluations), "raters": list(raters)}
+    artifact.counts = {"sets": [one.name for one in evaluations], "raters": list(config.raters)}
     print(f"\n{page}", end="")
-
-
-def write_evaluations(
-    config: Config,
-    evaluations: Mapping[str, Evaluation],
-    notes: Sequence[tuple[str, str]],
-    *,
-    is_complete: bool,
-) -> None:
-    """Judge what is outdated, and write the table of several sets."""
-    artifacts = {name: one.artifact() for name, one in evaluations.items()}
-    outdated = {
-        name: artifact
-        for name, artifact in artifacts.items()
-        if config.errors_again or not artifact.is_current()
-    }
-    if outdated:
-        parts = judge_sets(config, evaluations, outdated)
-        if is_complete:
-            parts.discard_others()
-    elif "" in evaluations:
-        print_leaderboard(config.out)
-    if "" not in evaluations:
-        artifact = Artifact(
-            config.out,
-            program=__file__,
-            config=config,
-            inputs={f"pairs.{name}": one.pairs for name, one in evaluations.items()},
-            runtime_keys=("errors_again", "dry_run"),
-        )
-        summarise(artifact, evaluations, list(config.raters), notes)
-        if is_complete:
-            artifact.finish()
+    return artifact
 
 
 def main(config: Config) -> None:
     """Find the sets, choose templates, judge, write the figures."""
-    if config.raters or config.ratings is None:
-        for spec in parse_raters(config.raters):
-            check_options(spec, "raters")
+    for spec in parse_raters(config.raters) if config.raters or config.ratings is None else []:
+        check_options(spec, "raters")
     if config.most_pairs is not None and config.most_pairs < 2:
         raise ConfigError(f"most_pairs is {config.most_pairs}: give at least 2, or null")
-    sets = list_sets(config)
-    evaluations, notes, broken = find_sets(config, sets)
+    evaluations, notes, broken = find_sets(config)
     if config.select is not None:
-        evaluations = with_templates(config, config.select, evaluations)
+        judged = {key for one in evaluations for key in prompt_keys(one.pairs.all)}
+        chosen = select_templates(
+            config.select,
+            parse_raters(config.raters),
+            judged,
+            config.out / "selection",
+            program=__file__,
+            dry_run=config.dry_run,
+        )
+        for one in evaluations:
+            one.specs = [chosen.get(spec.name, spec) for spec in one.specs]
     if config.dry_run:
-        for name, one in evaluations.items():
-            print(f"\n{name}:" if name else "")
-            print_estimates(parse_raters(one.raters), one.read().all, config.out)
+        for one in evaluations:
+            if one.name:
+                print(f"\n{one.name}:")
+            print_estimates(one.specs, one.pairs.all, config.out)
     else:
-        write_evaluations(config, evaluations, notes, is_complete=not broken)
+        parts = VerdictParts(config.out / "parts")
+        judge_sets(config, evaluations, parts)
+        summary = summarise(config, evaluations, notes) if evaluations[0].name else None
+        if not broken:
+            # What a broken set has cost so far is kept until it is mended.
+            if parts.used:
+                parts.discard_others()
+            if summary is not None:
+                summary.finish()
     if broken:
         raise DataError(
             f"not used: {', '.join(broken)}, for the reasons above: mend or leave out, and run the "

@@ -5,8 +5,7 @@
 For small sets, where one test split would leave too few prompts. Each repeat deals the prompts to
 folds anew; a rater that can be trained is trained on the other folds' pairs and judges its own;
 verdicts carry "repeat/fold". Raters with nothing to train judge once. Whatever a rater tunes, it
-tunes inside its training folds. Prompts that share a `prompt_id` or a story stay in one fold. With
-`author_groups`, authors are held out as well.
+tunes inside its training folds. Prompts that share a `prompt_id` or a story stay in one fold.
 
 Reads `pairs` (and the pairs before length symmetry, when given: raters train on `pairs` and judge
 both; or `ratings`, see eval/benchmark.py). Writes `verdicts.parquet`, `leaderboard.json` (also
@@ -15,7 +14,6 @@ is kept as soon as it is done: a killed run continues with the next one, and wit
 checkpoint of an unfinished training.
 """
 
-import itertools
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,20 +25,18 @@ import pyarrow as pa
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds, connected_prompts
-from litbench.errors import ConfigError, DataError
+from litbench.errors import ConfigError
 from litbench.evaluation import (
-    EvaluationPairs,
     Job,
     VerdictParts,
     evaluate,
     finish_evaluation,
-    input_files,
     print_leaderboard,
-    read_pairs,
 )
+from litbench.evaluation_pairs import input_files, read_pairs
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
-from litbench.raters import RaterSpec, checked_trainer, files_of, parse_raters
+from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 
 
 @dataclass
@@ -56,9 +52,6 @@ class Config:
         ratings: `ratings.parquet` of data_prep/import_ratings.py, see eval/benchmark.py.
         folds: folds over prompts.
         repeats: times the folds are dealt anew.
-        author_groups: deal authors to so many groups as well, at least 3, and train for the pairs
-            of one group or two on pairs whose authors are both in others; every pair is judged
-            once a repeat, by fewer training pairs. Null: only prompts are held out.
         seed: seeds folds and training.
         reference: the rater all others are compared with; choose it before looking.
     """
@@ -70,121 +63,27 @@ class Config:
     ratings: Path | None = None
     folds: int = 5
     repeats: int = 1
-    author_groups: int | None = None
     seed: int = 0
     reference: str = "longer"
-
-
-@dataclass(frozen=True)
-class Fold:
-    """What is held out at once: rows of all pairs to judge, rows of the headline to train on."""
-
-    name: str
-    judged: np.ndarray
-    learned: np.ndarray
 
 
 def list_raters(config: Config) -> list[tuple[RaterSpec, int]]:
     """The raters, each with its repeats; 0 where there is nothing to train."""
     found: list[tuple[RaterSpec, int]] = []
-    specs = [] if config.ratings is None else recorded_specs(config.ratings)
-    for spec in [*parse_raters(config.raters), *specs]:
+    recorded = [] if config.ratings is None else recorded_specs(config.ratings)
+    for spec in [*parse_raters(config.raters), *recorded]:
         repeats = spec.options.pop("repeats", config.repeats)
         if not isinstance(repeats, int) or repeats < 1:
             raise ConfigError(
                 f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1"
             )
-        found.append((spec, 0 if checked_trainer(spec) is None else repeats))
+        check_options(spec)
+        found.append((spec, repeats if spec.is_trained else 0))
     return found
-
-
-def groups_of_authors(pairs: pa.Table, groups: int, seed: int, path: Path) -> np.ndarray:
-    """The group of each pair's two authors, the smaller number first; int, shape (n, 2)."""
-    sides = [pairs[f"{side}_author"].to_pylist() for side in ("chosen", "rejected")]
-    unknown = sum(None in both for both in zip(*sides, strict=True))
-    if unknown:
-        raise DataError(
-            f"{path}: {unknown:,} of {pairs.num_rows:,} pairs lack an author, and author_groups "
-            "needs both: map `author` where the stories are made, or leave author_groups out"
-        )
-    authors = set(itertools.chain(*sides))
-    if len(authors) < groups:
-        raise ConfigError(
-            f"author_groups is {groups}, and {path} has {len(authors)} authors: give fewer groups"
-        )
-    group_of = assign_folds(authors, groups, seed)
-    return np.sort([[group_of[author] for author in side] for side in sides], axis=0).T
-
-
-def list_folds(config: Config, pairs: EvaluationPairs, repeat: int) -> list[Fold]:
-    """The folds of a repeat; with groups of authors, a part of a fold for every two of them.
-
-    Raises:
-        ConfigError: a fold has pairs to judge and too few to train on.
-    """
-    seed = config.seed + repeat
-    prompts = connected_prompts(pairs.all)
-    fold_of = assign_folds(prompts, config.folds, seed)
-    folds = np.array([fold_of[prompt] for prompt in prompts])
-    groups: list[tuple[int, ...]] = [()]
-    authors = np.empty((len(folds), 0))
-    if config.author_groups is not None:
-        authors = groups_of_authors(pairs.all, config.author_groups, seed, config.pairs)
-        groups = list(itertools.combinations_with_replacement(range(config.author_groups), 2))
-    row = {name: place for place, name in enumerate(pairs.all["pair_id"].to_pylist())}
-    headline = np.array([row[name] for name in pairs.headline["pair_id"].to_pylist()])
-    found = []
-    for fold, held_out in itertools.product(range(config.folds), groups):
-        is_judged = (folds == fold) & (authors == held_out).all(1)
-        is_learned = (folds != fold) & ~np.isin(authors, held_out).any(1)
-        name = "-".join(map(str, (fold, *held_out)))
-        judged, learned = np.flatnonzero(is_judged), np.flatnonzero(is_learned[headline])
-        if len(judged) and len(learned) < 2:
-            raise ConfigError(
-                f"{config.pairs}: fold {name} of repeat {repeat} has {len(judged)} pairs to judge "
-                f"and {len(learned)} to train on: give fewer folds, other author_groups, or more "
-                "pairs"
-            )
-        # A fold may hold no pair of some two groups of authors.
-        if len(judged):
-            found.append(Fold(name, judged, learned))
-    return found
-
-
-def list_jobs(
-    config: Config, raters: list[tuple[RaterSpec, int]], pairs: EvaluationPairs, data: list[str]
-) -> list[Job]:
-    """Every rater's folds; a rater with nothing to train has one job."""
-    most = max(repeats for _, repeats in raters)
-    of_repeat = [list_folds(config, pairs, repeat) for repeat in range(most)]
-    jobs: list[Job] = []
-    for spec, repeats in raters:
-        if not repeats:
-            jobs.append(Job(spec, spec.name, lambda: pairs.all, data, work=pairs.all.num_rows))
-        jobs += [
-            Job(
-                spec,
-                f"{spec.name}-repeat{repeat}-fold{fold.name}",
-                partial(pairs.all.take, pa.array(fold.judged)),
-                [data, fold.judged.tolist(), fold.learned.tolist()],
-                train=partial(pairs.headline.take, pa.array(fold.learned)),
-                seed=config.seed + repeat,
-                fold=f"{repeat}/{fold.name}",
-                work=len(fold.judged) + len(fold.learned),
-            )
-            for repeat in range(repeats)
-            for fold in of_repeat[repeat]
-        ]
-    return jobs
 
 
 def main(config: Config) -> None:
     """Run every job, then write the figures."""
-    if config.author_groups is not None and config.author_groups < 3:
-        raise ConfigError(
-            f"author_groups is {config.author_groups}: give at least 3, since the pairs of two "
-            "groups are judged by what the others teach"
-        )
     raters = list_raters(config)
     specs = [spec for spec, _ in raters]
     check_reference(config.reference, [spec.name for spec in specs])
@@ -197,7 +96,37 @@ def main(config: Config) -> None:
         return
     pairs = read_pairs(config.pairs, config.before_symmetry, None, config.ratings)
     data = [artifact.digests[name] for name in inputs]
-    jobs = list_jobs(config, raters, pairs, data)
+    prompts = np.array(connected_prompts(pairs.all))
+    prompt_of = dict(zip(pairs.all["pair_id"].to_pylist(), prompts, strict=True))
+    to_train_on = np.array([prompt_of[name] for name in pairs.headline["pair_id"].to_pylist()])
+    jobs: list[Job] = []
+    for spec, repeats in raters:
+        if not repeats:
+            jobs.append(Job(spec, spec.name, lambda: pairs.all, data, work=pairs.all.num_rows))
+        for repeat in range(repeats):
+            seed = config.seed + repeat
+            fold_of = assign_folds(prompts.tolist(), config.folds, seed)
+            for fold in range(config.folds):
+                held_out = [prompt for prompt, of in fold_of.items() if of == fold]
+                judged = np.flatnonzero(np.isin(prompts, held_out))
+                learned = np.flatnonzero(~np.isin(to_train_on, held_out))
+                if len(judged) and len(learned) < 2:
+                    raise ConfigError(
+                        f"{config.pairs}: fold {fold} has {len(judged)} pairs to judge and "
+                        f"{len(learned)} to train on: give fewer folds, or more pairs"
+                    )
+                job = Job(
+                    spec,
+                    f"{spec.name}-repeat{repeat}-fold{fold}",
+                    partial(pairs.all.take, pa.array(judged)),
+                    [data, judged.tolist(), learned.tolist()],
+                    train=partial(pairs.headline.take, pa.array(learned)),
+                    seed=seed,
+                    fold=f"{repeat}/{fold}",
+                    work=len(judged) + len(learned),
+                )
+                # A small set may leave a fold without a pair.
+                jobs += [job] if len(judged) else []
     parts = VerdictParts(config.out / "parts")
     results = list(evaluate(jobs, parts))
     finish_evaluation(artifact, results, pairs, config.reference, config.ratings)

@@ -11,9 +11,8 @@ asks only for what is missing. `--dry_run true` estimates calls, tokens and cost
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import cycle
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,9 +53,6 @@ Prompt:
 {prompt}
 """
 
-# What the task may name.
-PLACES = re.compile(r"\{(prompt|words)\}")
-
 
 @dataclass
 class Config:
@@ -70,11 +66,9 @@ class Config:
         n: stories per prompt.
         where: SQL condition on the table's rows, such as "split = 'test'".
         most_prompts: draw so many of the prompts; null for all.
-        seed: of the draw.
         task: what the model is asked; {prompt} and {words} are filled in.
-        words: least and greatest length asked for; null drops the task's line that names {words}.
-        sampling: how answers are drawn. With a `seed` each sample has its own, which is the seed
-            plus the sample's number.
+        words: least and greatest length asked for.
+        sampling: how answers are drawn; without a `seed`, which would give one story n times.
         traffic: how fast to ask and when to stop; `max_cost_usd` limits dollars.
         prices: YAML file of prices beside those of LitBench.
         accept_errors: go on with the stories that are there when some questions got no answer.
@@ -87,9 +81,8 @@ class Config:
     n: int = 16
     where: str | None = None
     most_prompts: int | None = None
-    seed: int = 0
     task: str = TASK
-    words: tuple[int, int] | None = (300, 800)
+    words: tuple[int, int] = (300, 800)
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0, max_tokens=2048))
     traffic: Traffic = field(default_factory=Traffic)
     prices: Path | None = None
@@ -107,196 +100,139 @@ class Prompt(NamedTuple):
 
 def check(config: Config) -> None:
     """Check what can be checked before anything is read or asked."""
-    if config.n < 1:
-        raise ConfigError(f"n is {config.n}: ask for at least one story per prompt")
-    if config.most_prompts is not None and config.most_prompts < 1:
-        raise ConfigError(f"most_prompts is {config.most_prompts}: give at least 1, or null")
-    if config.n > 1 and config.sampling.temperature == 0:
+    if config.n < 1 or (config.most_prompts is not None and config.most_prompts < 1):
+        raise ConfigError("n and most_prompts are numbers of stories and prompts: at least 1")
+    sampling = config.sampling
+    if config.n > 1 and (sampling.temperature == 0 or sampling.seed is not None):
         raise ConfigError(
-            f"temperature is 0 and n is {config.n}: the likeliest story is always the same one; "
-            "raise sampling.temperature, or set n to 1"
+            f"n is {config.n}, and with temperature 0 or a seed the story is always the same: "
+            "change sampling, or set n to 1"
         )
     if "{prompt}" not in config.task:
         raise ConfigError("task does not name {prompt}: say where the prompt belongs")
-    if config.words is not None and not 0 < config.words[0] <= config.words[1]:
+    if not 0 < config.words[0] <= config.words[1]:
         raise ConfigError(f"words is {list(config.words)}: give the least and the greatest length")
-
-
-def rows_of(config: Config, rejected_rows: RejectedRows) -> Iterator[tuple[int, str, str | None]]:
-    """Number, prompt and id of every row of the source."""
-    if not isinstance(config.prompts, str):
-        yield from ((row, text, None) for row, text in enumerate(config.prompts, 1))
-        return
-    for table in stream_table(
-        config.prompts,
-        PROMPTS,
-        rejected_rows=rejected_rows,
-        where=config.where,
-        numbered=True,
-    ):
-        columns = (table[name].to_pylist() for name in (ROW, "prompt", "prompt_id"))
-        yield from zip(*columns, strict=True)
 
 
 def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
     """The prompts to write for, each once, in the order of their ids."""
+    rows: list[tuple[int, str, str | None]] = []
+    if isinstance(config.prompts, list):
+        rows = [(row, text, None) for row, text in enumerate(config.prompts, 1)]
+    else:
+        for table in stream_table(
+            config.prompts, PROMPTS, rejected_rows=rejected_rows, where=config.where, numbered=True
+        ):
+            columns = (table[name].to_pylist() for name in (ROW, "prompt", "prompt_id"))
+            rows += zip(*columns, strict=True)
+    # A table of pairs has a prompt many times; its key takes a while to compute.
+    keys = {text: prompt_key(text) for text in {text for _, text, _ in rows} if text.strip()}
     found: dict[str, Prompt] = {}
-    known: dict[str, str] = {}
-    for row, text, name in rows_of(config, rejected_rows):
-        if text.strip():
-            # A table of pairs has a prompt many times; its key takes a while to compute.
-            key = known.setdefault(text, prompt_key(text))
-            found.setdefault(key, Prompt(row, name or key, text))
+    for row, text, name in rows:
+        if text in keys:
+            found.setdefault(keys[text], Prompt(row, name or keys[text], text))
     if not found:
         raise DataError(f"{config.prompts}: no prompt has a text: check the table and where")
-    drawn = sorted(found.values(), key=lambda prompt: digest(config.seed, prompt.text))
+    drawn = sorted(found.values(), key=lambda prompt: digest(0, prompt.text))
     return sorted(drawn[: config.most_prompts], key=lambda prompt: (prompt.prompt_id, prompt.text))
 
 
-def make_question(task: str, prompt: str, words: tuple[int, int] | None) -> str:
+def make_question(task: str, prompt: str, words: tuple[int, int]) -> str:
     """Fill in the task in one pass, so that braces in a prompt stay as they are."""
-    low, high = words or (0, 0)
-    if words is None:
-        task = "".join(line for line in task.splitlines(keepends=True) if "{words}" not in line)
+    low, high = words
     filled = {"prompt": prompt, "words": f"{low:,}" if low == high else f"{low:,} to {high:,}"}
-    return PLACES.sub(lambda place: filled[place[1]], task)
+    return re.sub(r"\{(prompt|words)\}", lambda place: filled[place[1]], task)
 
 
-def batches_of(
-    config: Config, questions: Sequence[str]
-) -> list[tuple[Sampling, list[int], list[str]]]:
-    """Sampling, samples and answer keys that are asked for at once: all, or with a seed one each.
-
-    One seed for all samples would give the same story n times.
-    """
-    seed, samples = config.sampling.seed, list(range(config.n))
-    alike = [(config.sampling, samples)]
-    if seed is not None:
-        alike = [(replace(config.sampling, seed=seed + sample), [sample]) for sample in samples]
-    return [(one, of, keys_of(config.model, questions, one, of)) for one, of in alike]
-
-
-def estimate(config: Config, questions: Sequence[str], price: Price | None) -> None:
-    """Print an estimate of calls, tokens and cost."""
-    calls = read = 0
+def print_estimate(config: Config, questions: list[str], price: Price | None) -> None:
+    """Print calls, tokens and cost of what has no stored answer."""
+    keys = keys_of(config.model, questions, config.sampling, range(config.n))
     with AnswerStore(config.out / "answers", read_only=True) as store:
-        for *_, keys in batches_of(config, questions):
-            is_open = [key not in store for key in keys]
-            calls += sum(is_open)
-            asked = zip(cycle(questions), is_open, strict=False)
-            read += sum(estimate_tokens(question) for question, opens in asked if opens)
+        asked = [question for question, key in zip(questions * config.n, keys, strict=True)
+                 if key not in store]  # fmt: skip
+    read, calls = sum(map(estimate_tokens, asked)), len(asked)
+    # English runs at about four tokens to three words.
+    written = calls * sum(config.words) // 2 * 4 // 3
+    most = calls * (config.sampling.max_tokens or 0)
     print(
         f"dry run: {len(questions):,} prompts, {config.n} stories each; {calls:,} calls of "
-        f"{config.model} ({config.n * len(questions) - calls:,} answers are there already)"
+        f"{config.model} ({len(keys) - calls:,} answers are there already)\n"
+        f"  about {read:,} input tokens (one for 4 bytes), {written:,} output tokens"
+        + (f", at most {most:,}" if most else "")
     )
-    print(f"  about {read:,} input tokens (one for 4 bytes)")
-    most = config.sampling.max_tokens
-    if most is not None:
-        print(f"  at most {calls * most:,} output tokens (max_tokens {most})")
     if price is None:
         print("  no price is known for this model: give prices")
-        return
-    if config.words is not None:
-        # English runs at about four tokens to three words.
-        written = calls * sum(config.words) // 2 * 4 // 3
-        print(f"  about ${price.of(read, written):.2f} for stories of the length asked for")
-    if most is not None:
-        print(f"  at most ${price.of(read, calls * most):.2f}")
+    else:
+        print(
+            f"  about ${price.of(read, written):.2f} for stories of the length asked for"
+            + (f", at most ${price.of(read, most):.2f}" if most else "")
+        )
 
 
-def ask_all(
-    config: Config, questions: Sequence[str], price: Price | None
-) -> list[tuple[int, list[str], list[Answer]]]:
-    """Ask for every sample of every prompt.
-
-    Returns:
-        The number of each sample, its answer keys and its answers, in the order of `questions`.
+def ask_all(config: Config, questions: list[str], price: Price | None) -> dict[str, Answer]:
+    """Ask for every sample of every prompt; answers by their keys, prompts first, then samples.
 
     Raises:
         ModelError: some questions have no answer, and `accept_errors` is not set.
     """
-    found = []
+    samples = range(config.n)
+    keys = keys_of(config.model, questions, config.sampling, samples)
+    budget = Budget(config.traffic, price)
     with AnswerStore(config.out / "answers") as store:
-        if store.unreadable:
-            print(f"  {store.unreadable:,} stored lines hold no answer and are not used")
-        budget = Budget(config.traffic, price)
-        plan = batches_of(config, questions)
-        budget.note_stored(store, (key for *_, keys in plan for key in keys))
-        for sampling, samples, keys in plan:
-            answers = ask(
-                config.model,
-                questions,
-                store,
-                sampling,
-                config.traffic,
-                sample=samples,
-                about="stories" if len(plan) == 1 else f"sample {samples[0] + 1} of {config.n}",
-                budget=budget,
-            )
-            for place, sample in enumerate(samples):
-                own = slice(place * len(questions), (place + 1) * len(questions))
-                found.append((sample, keys[own], answers[own]))
-    failed = [answer for *_, answers in found for answer in answers if is_error(answer)]
+        budget.note_stored(store, keys)
+        answers = ask(
+            config.model,
+            questions,
+            store,
+            config.sampling,
+            config.traffic,
+            sample=samples,
+            about="stories",
+            budget=budget,
+        )
+    failed = [answer for answer in answers if is_error(answer)]
     if failed and not config.accept_errors:
         raise ModelError(
-            f"{len(failed)} of {len(questions) * config.n} stories have not come, such as: "
+            f"{len(failed)} of {len(answers)} stories have not come, such as: "
             f"{failed[0].detail}: run the same command again to ask for these alone, or set "
             "accept_errors"
         )
-    return found
+    return dict(zip(keys, answers, strict=True))
 
 
-def as_story(
-    config: Config,
-    prompt: Prompt,
-    sample: int,
-    key: str,
-    answer: Answer,
-    rejected_rows: RejectedRows,
-) -> dict[str, Any] | None:
-    """A row of the stories table; None, with a rejected row, where there is no story."""
+def make_stories(
+    config: Config, prompts: list[Prompt], found: dict[str, Answer], rejected_rows: RejectedRows
+) -> pa.Table:
+    """The stories table, with `sample`; what is no story becomes a rejected row."""
     source = config.prompts if isinstance(config.prompts, str) else "prompts"
-    kept = answer.outcome == "answered"
-    text = answer.text.strip()
-    if not kept or not text:
-        reason = "empty" if kept else answer.outcome
-        rejected_rows.add(source, prompt.row, "text", reason, answer.detail or answer.text)
-        return None
-    return {
-        "story_id": digest("story", key),
-        "prompt_id": prompt.prompt_id,
-        "prompt": prompt.text,
-        "text": text,
-        "source": config.model,
-        "sample": sample,
-    }
-
-
-def as_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows by the schema STORIES, with `sample` behind."""
+    rows = []
+    for place, (key, answer) in enumerate(found.items()):
+        sample, number = divmod(place, len(prompts))
+        prompt, text = prompts[number], answer.text.strip()
+        if answer.outcome != "answered" or not text:
+            reason = "empty" if answer.outcome == "answered" else answer.outcome
+            rejected_rows.add(source, prompt.row, "text", reason, answer.detail or answer.text)
+            continue
+        rows.append(
+            {
+                "story_id": digest("story", key),
+                "prompt_id": prompt.prompt_id,
+                "prompt": prompt.text,
+                "text": text,
+                "source": config.model,
+                "sample": sample,
+            }
+        )
+    if not rows:
+        raise DataError(
+            f"{config.model}: no story came of {len(found)} questions: {rejected_rows.counts()}: "
+            f"look at {config.out / 'answers'}"
+        )
+    rows.sort(key=lambda row: (row["prompt_id"], row["prompt"], row["sample"]))
     types = {name: column.type for name, column in empty_columns(STORIES, 0).items()}
-    columns = {name: pa.array([row.get(name) for row in rows], of) for name, of in types.items()}
-    columns["n_words"] = count_words(columns["text"])
-    columns["sample"] = pa.array([row["sample"] for row in rows], pa.int64())
-    return pa.table(columns)
-
-
-def count(answers: Sequence[Answer], stories: pa.Table, price: Price | None) -> dict[str, Any]:
-    """The counts of the manifest."""
-    given = [answer for answer in answers if not is_error(answer)]
-    texts = zip(stories["prompt_id"].to_pylist(), stories["text"].to_pylist(), strict=True)
-    by_prompt = Counter(stories["prompt_id"].to_pylist())
-    return {
-        "stories": stories.num_rows,
-        "distinct": len(set(texts)),
-        "prompts": len(by_prompt),
-        "fewest_of_a_prompt": min(by_prompt.values()),
-        "answers": dict(sorted(Counter(answer.outcome for answer in answers).items())),
-        "input_tokens": sum(answer.input_tokens or 0 for answer in given),
-        "output_tokens": sum(answer.output_tokens or 0 for answer in given),
-        "cost_usd": dollars_of(answers, price),
-        "models": sorted({answer.model for answer in given if answer.model is not None}),
-    }
+    table = pa.Table.from_pylist(rows, pa.schema({**types, "sample": pa.int64()}))
+    place = table.column_names.index("n_words")
+    return table.set_column(place, "n_words", count_words(table["text"].combine_chunks()))
 
 
 def main(config: Config) -> None:
@@ -320,40 +256,36 @@ def main(config: Config) -> None:
     prompts = read_prompts(config, rejected_rows)
     questions = [make_question(config.task, prompt.text, config.words) for prompt in prompts]
     if config.dry_run:
-        estimate(config, questions, price)
+        print_estimate(config, questions, price)
         return
     found = ask_all(config, questions, price)
-    rows = [
-        story
-        for sample, keys, answers in found
-        for prompt, key, answer in zip(prompts, keys, answers, strict=True)
-        if (story := as_story(config, prompt, sample, key, answer, rejected_rows)) is not None
-    ]
-    if not rows:
-        raise DataError(
-            f"{config.model}: no story came of {len(questions) * config.n} questions: "
-            f"{rejected_rows.counts()}: look at {config.out / 'answers'}"
-        )
-    rows.sort(key=lambda row: (row["prompt_id"], row["prompt"], row["sample"]))
-    stories = as_table(rows)
-    artifact.write("stories.parquet", lambda path: write_table(stories, path))
+    stories = make_stories(config, prompts, found, rejected_rows)
+    answers = [answer for answer in found.values() if not is_error(answer)]
+    by_prompt = Counter(stories["prompt_id"].to_pylist())
+    texts = zip(stories["prompt_id"].to_pylist(), stories["text"].to_pylist(), strict=True)
+    artifact.write("stories.parquet", partial(write_table, stories))
     artifact.write("rejected.jsonl", rejected_rows.write)
-    answers = [answer for *_, of_sample in found for answer in of_sample]
-    artifact.counts = {
-        **count(answers, stories, price),
+    counts: dict[str, Any] = {
+        "stories": stories.num_rows,
+        "distinct": len(set(texts)),
+        "prompts": len(by_prompt),
+        "fewest_of_a_prompt": min(by_prompt.values()),
+        "answers": dict(sorted(Counter(answer.outcome for answer in found.values()).items())),
+        "input_tokens": sum(answer.input_tokens or 0 for answer in answers),
+        "output_tokens": sum(answer.output_tokens or 0 for answer in answers),
+        "cost_usd": dollars_of(found.values(), price),
+        "models": sorted({answer.model for answer in answers if answer.model is not None}),
         "asked_prompts": len(prompts),
         "not_selected": rejected_rows.not_selected,
         "rejected_rows": rejected_rows.counts(),
     }
+    artifact.counts = counts
     artifact.finish()
-    counts = artifact.counts
+    cost = "" if counts["cost_usd"] is None else f", ${counts['cost_usd']:.2f}"
     print(
         f"{config.out / 'stories.parquet'}: {counts['stories']:,} stories for "
-        f"{counts['prompts']:,} prompts, {counts['distinct']:,} of them distinct"
-    )
-    print(
-        f"  {counts['input_tokens']:,} tokens read, {counts['output_tokens']:,} written"
-        + ("" if counts["cost_usd"] is None else f", ${counts['cost_usd']:.2f}")
+        f"{counts['prompts']:,} prompts, {counts['distinct']:,} of them distinct\n"
+        f"  {counts['input_tokens']:,} tokens read, {counts['output_tokens']:,} written{cost}"
     )
     print(rejected_rows.summary(), end="")
 

@@ -32,7 +32,7 @@ from litbench.artifact import Artifact, write_json
 from litbench.config import run_program
 from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import read_pairs
+from litbench.evaluation_pairs import read_pairs
 from litbench.judges.client import Budget, Traffic, ask
 from litbench.judges.interpreting import (
     InterpretingOptions,
@@ -398,7 +398,7 @@ def main(config: Config) -> None:
             for unit in active
         },
         notes=embedding.notes,
-        label_sources=table["label_source"].to_pylist(),
+        label_sources=sorted(set(table["label_source"].to_pylist())),
     )
     print(f"{text}page: {page_path}")
     if asked.get("errors"):

@@ -27,7 +27,7 @@ import pyarrow as pa
 from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import EvaluationPairs, Judged
+from litbench.evaluation_pairs import EvaluationPairs, Judged
 from litbench.metrics.agreement import PairFacts, pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.csv_table import write_csv

@@ -18,18 +18,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 from tqdm import tqdm
 
 from litbench.artifact import Artifact, fingerprint, read_json_part, write_json_part
 from litbench.config import build, nearest, run_program
 from litbench.curation.engine import open_engine
-from litbench.curation.pair_making import PairRules, make_keys
+from litbench.curation.pair_making import CuratedPairs
+from litbench.curation.rules import PairRules
 from litbench.curation.simulation import World, changed_world, simulate_world, stories_table
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.pairing_rules import (
@@ -61,7 +62,7 @@ class Config:
         out: folder to write.
         base: what the worlds have in common, see litbench.curation.simulation.World; its seed
             is not used.
-        variants: name -> keys of litbench.curation.pair_making.PairRules that differ from the
+        variants: name -> keys of litbench.curation.rules.PairRules that differ from the
             paper's full set.
         worlds: name -> keys of the world that differ from the base; those of its readers are
             dotted, as readers.length_weight.
@@ -81,20 +82,12 @@ class Config:
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     reference: str = "full"
     learner: Learner = field(default_factory=Learner)
-    subsamples: int = 4
+    subsamples: Annotated[int, Field(ge=1)] = 4
     title: str = "LitBench simulation study"
 
 
 def read_rules(config: Config) -> dict[str, PairRules]:
-    """The rules of every variant, and the scalar keys checked."""
-    if len(config.seeds) < 2 or len(set(config.seeds)) < len(config.seeds) or min(config.seeds) < 0:
-        raise ConfigError(
-            f"seeds is {config.seeds}: give 2 or more whole numbers from 0, each once"
-        )
-    if config.subsamples < 1:
-        raise ConfigError(f"subsamples is {config.subsamples}: give at least 1")
-    if TRUTH in config.variants:
-        raise ConfigError(f"variants: '{TRUTH}' is taken by pairs labelled by quality: rename it")
+    """The rules of every variant."""
     names = [*config.variants, TRUTH]
     if config.reference not in names:
         raise ConfigError(
@@ -102,8 +95,11 @@ def read_rules(config: Config) -> dict[str, PairRules]:
         )
     rules = {}
     for name, keys in config.variants.items():
-        for key in {"seed", "splits", "test_from", "label_source"} & set(keys):
-            raise ConfigError(f"variants: {name}: '{key}' is set by the study: leave it out")
+        if name == TRUTH or {"seed", "splits", "test_from", "label_source"} & set(keys):
+            raise ConfigError(
+                f"variants: {name}: the study has a variant {TRUTH} of its own, and sets seed, "
+                "splits, test_from and label_source: leave them out"
+            )
         rules[name] = build(PairRules, {**keys, "label_source": "planted"}, f"variants: {name}")
         rules[name].check()
     return rules
@@ -111,13 +107,11 @@ def read_rules(config: Config) -> dict[str, PairRules]:
 
 def read_worlds(config: Config) -> dict[Place, World]:
     """All worlds without their seeds, by name and swept value."""
+    if len(set(config.seeds)) < max(2, len(config.seeds)) or min(config.seeds) < 0:
+        raise ConfigError(
+            f"seeds is {config.seeds}: give 2 or more whole numbers from 0, each once"
+        )
     found: dict[Place, World] = {}
-    for name in [*config.sweeps, *config.worlds]:
-        if not re.fullmatch(r"[\w-]+", name) or name == "worlds":
-            raise ConfigError(
-                f"'{name}' names a world or sweep and its plot: write letters, digits, - and _, "
-                "and not 'worlds'"
-            )
     for name, keys in config.sweeps.items():
         swept = [key for key, value in keys.items() if isinstance(value, list) and value]
         if len(swept) != 1:
@@ -127,8 +121,11 @@ def read_worlds(config: Config) -> dict[Place, World]:
             found[name, value] = changed_world(config.base, changes, f"sweeps: {name}")
     for name, changes in config.worlds.items():
         found[name, None] = changed_world(config.base, changes, f"worlds: {name}")
-    if not found:
-        raise ConfigError("there are neither sweeps nor worlds: give one at least")
+    if not found or not all(re.fullmatch(r"(?!worlds$)[\w-]+", name) for name, _ in found):
+        raise ConfigError(
+            "give worlds or sweeps, and name them in letters, digits, - and _, but not 'worlds': "
+            "plots are named for them"
+        )
     return found
 
 
@@ -137,21 +134,18 @@ def make_pairs(
 ) -> dict[str, np.ndarray]:
     """Rows of the chosen and the rejected story by variant, in the order of pair_id; (pairs, 2)."""
     found = {}
+    rows = {story_id: row for row, story_id in enumerate(stories["story_id"].to_pylist())}
     with open_engine("duckdb", folder) as engine:
         known = engine.put(stories)
         for name, own in rules.items():
-            made = make_keys(engine, known, own, where=where)
-            keys = made.after.select("pair_id", "chosen_story_id", "rejected_story_id")
-            keys = keys.order_by("pair_id")
-            table = pa.Table.from_batches(engine.batches(keys), keys.schema().to_pyarrow())
-            if not table.num_rows:
+            keys = CuratedPairs(engine, known, own, where=where).after.order_by("pair_id")
+            pairs = engine.rows(keys.select("chosen_story_id", "rejected_story_id"))
+            if not pairs:
                 raise DataError(
                     f"{where}: variant {name} leaves no pair: simulate more prompts or leave the "
                     "variant out"
                 )
-            ids = stories["story_id"]
-            sides = [pc.index_in(table[f"{side}_story_id"], ids) for side in ("chosen", "rejected")]
-            found[name] = np.column_stack([side.to_numpy() for side in sides]).astype(np.int64)
+            found[name] = np.array([[rows[story] for story in pair.values()] for pair in pairs])
     return found
 
 
@@ -173,10 +167,10 @@ def run_world(
         )
     stories = stories_table(simulated, texts=False).filter(pa.array(in_train))
     # Length symmetry draws by story_id: without its own prefix, all worlds would draw alike.
-    column = stories.schema.get_field_index("story_id")
-    prefix = pa.scalar(fingerprint(world)[:16], pa.large_string())
-    ids = pc.binary_join_element_wise(prefix, stories["story_id"], pa.scalar("-", prefix.type))
-    pairs = make_pairs(stories.set_column(column, "story_id", ids), rules, config.out, where)
+    prefix = fingerprint(world)[:16]
+    ids = pa.array([f"{prefix}-{name}" for name in stories["story_id"].to_pylist()])
+    stories = stories.drop_columns("story_id").append_column("story_id", ids)
+    pairs = make_pairs(stories, rules, config.out, where)
 
     equal, most = min(map(len, pairs.values())), max(map(len, pairs.values()))
     random = np.random.default_rng([world.seed, 11])
@@ -203,21 +197,21 @@ def run_all(
     worlds: Mapping[Place, World], rules: Mapping[str, PairRules], config: Config
 ) -> list[dict[str, Any]]:
     """Run the worlds whose rows are not kept yet; returns the rows of all."""
-    rows, parts = [], set()
+    rows, kept, folder = [], set(), config.out / "parts"
     jobs = [(place, seed) for place in worlds for seed in config.seeds]
     for (name, value), seed in tqdm(jobs, desc="worlds", unit="", leave=False, disable=None):
         world = replace(worlds[name, value], seed=seed)
-        key = fingerprint(VERSION, world, rules, config.learner, config.subsamples)
-        part = config.out / "parts" / f"{key[:24]}.json"
-        parts.add(part)
+        key = fingerprint(VERSION, world, rules, config.learner, config.subsamples)[:24]
+        kept.add(key)
         where = f"{name}, seed {seed}" if value is None else f"{name} {value:g}, seed {seed}"
-        own = read_json_part(part)
+        own = read_json_part(folder / f"{key}.json")
         if own is None:
             own = run_world(world, rules, config, where)
-            write_json_part(own, part)
+            write_json_part(own, folder / f"{key}.json")
         rows += [{"world": name, "value": value, "seed": seed, **row} for row in own]
-    for path in set((config.out / "parts").glob("*.json")) - parts:
-        path.unlink()
+    for path in folder.iterdir():
+        if path.name.partition(".")[0] not in kept:
+            path.unlink()
     return rows
 
 

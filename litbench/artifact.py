@@ -13,6 +13,7 @@ unfinished work go through `write_part` and `read_part`, which treats a damaged 
 """
 
 import contextlib
+import ctypes
 import hashlib
 import importlib.metadata
 import json
@@ -102,10 +103,12 @@ def write_atomically(
             handle = os.open(written, os.O_RDONLY)
             os.fsync(handle)
             os.close(handle)
-        if is_folder and path.exists():
-            # A folder cannot replace another. A kill between both renames leaves none.
+        if not (is_folder and path.exists()):
+            temporary.replace(path)
+        elif not _exchange(temporary, path):
+            # Where the system cannot exchange folders, a kill between both renames leaves none.
             path.rename(temporary.with_name(f"{temporary.name}-old"))
-        temporary.replace(path)
+            temporary.replace(path)
     except OSError as error:
         raise DataError(
             f"cannot write {path}: {error}; free space or choose another folder, and let only one "
@@ -114,6 +117,14 @@ def write_atomically(
     finally:
         for leftover in path.parent.glob(f"{temporary.name}*"):
             _remove(leftover)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders exchange their names in one step; False where the system cannot."""
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, swap = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    names = os.fsencode(one), os.fsencode(other)
+    return exchange is not None and exchange(here, names[0], here, names[1], swap) == 0
 
 
 def _remove(path: Path) -> None:
@@ -158,13 +169,17 @@ def write_json(content: Any, path: Path) -> None:
 
 
 def write_json_part(content: Any, path: Path) -> None:
-    """Write a part of unfinished work as JSON; see `write_part`."""
-    write_part(path, lambda part: part.write_text(json.dumps(as_plain(content))))
+    """Write a part of unfinished work as JSON, with its digest inside."""
+    write_json({"sha256": fingerprint(content), "content": content}, path)
 
 
 def read_json_part(path: Path) -> Any:
     """Read what `write_json_part` wrote; None where it is missing or damaged."""
-    return read_part(path, lambda part: json.loads(part.read_text()))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found["content"] if found["sha256"] == fingerprint(found["content"]) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -231,6 +246,7 @@ class Artifact:
             del self._config[key]
         self._outputs: dict[str, dict[str, Any]] = {}
         self._started = time.time()
+        self._paths = {name: Path(source) for name, source in inputs.items()}
         self.digests = {
             **{name: source_digest(source) for name, source in inputs.items()},
             **{name: source_digest(one, is_model=True) for name, one in (models or {}).items()},
@@ -270,11 +286,10 @@ class Artifact:
 
     def finish(self) -> None:
         """Write the manifest, last; DataError where an input has changed since the start."""
-        for item in self._inputs.values():
-            path = Path(item["path"])
+        for name, path in self._paths.items():
             files = [file for file in (path, *path.rglob("*")) if file.exists()]
             is_newer = any(file.stat().st_mtime > self._started - 2 for file in files)
-            if is_newer and source_digest(path) != item["sha256"]:
+            if is_newer and source_digest(path) != self.digests[name]:
                 raise DataError(f"{path} changed while it was read: run the same command again")
         # A killed run could not remove what it was writing.
         for leftover in self.folder.glob(".part-*"):

@@ -7,6 +7,7 @@ litbench serve --model runs/verifier/model
 import argparse
 import logging
 import os
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -31,13 +32,10 @@ from litbench.scoring import (
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 _SCORE = {
     "input": "Parquet, JSONL, CSV or a datasets name",
-    "out": "same rows plus reward, rank_within_prompt and with --reference beats_reference; ends "
-    f"in {', '.join(SUFFIXES)}",
+    "out": f"same rows plus reward and rank_within_prompt; ends in {', '.join(SUFFIXES)}",
     "prompt-column": "default: prompt",
     "text-column": "default: text",
     "where": "SQL condition on a row of --input; others are left out",
-    "reference": "human stories of the same prompts, in columns of the same names",
-    "reference-where": "SQL condition on a row of --reference",
     "prompt": "the prompt of --story",
     "story": "print the reward of this text, or of - standard input",
 }
@@ -88,17 +86,11 @@ def score(arguments: argparse.Namespace) -> None:
     counts = manifest["counts"]
     print(f"{job.out}: {counts['stories']:,} stories scored in {manifest['seconds']:,.1f} s")
     lines = ["rewards can be compared within a prompt only"]
-    if job.reference is not None:
-        lines.append(
-            f"beats_reference: {counts['stories_with_reference']:,} stories have one of the "
-            f"{counts['reference_stories']:,} reference stories at their prompt"
-        )
     if counts["stories_cut"]:
         lines.append(f"{counts['stories_cut']:,} stories did not fit and lost their end")
     if counts["left_out_by_where"]:
         lines.append(f"left out by --where: {counts['left_out_by_where']:,} rows")
-    rejected = (counts.get(key, {}) for key in ("rejected_rows", "reference_rejected_rows"))
-    if rows := sum(sum(reasons.values()) for reasons in rejected):
+    if rows := sum(counts["rejected_rows"].values()):
         lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
     print(*(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
 
@@ -124,9 +116,11 @@ def serve(arguments: argparse.Namespace) -> None:
     spec = rater_spec(arguments)
     name = spec.kind if arguments.model is None else Path(arguments.model).resolve().name
     hosts = server.accepted_hosts(host, arguments.allowed_host)
-    server.serve(
-        load_scorer(spec), name, limits, host, arguments.port, token=token, allowed_hosts=hosts
-    )
+    app = server.make_app(load_scorer(spec), name, limits, token=token, allowed_hosts=hosts)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again once it has stopped, which is no failure.
+        signal.signal(number, lambda *_: sys.exit(0))
+    server.make_server(app, limits, host, arguments.port).run()
 
 
 def main() -> None:

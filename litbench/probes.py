@@ -31,24 +31,25 @@ from litbench.text import count_words, digest, prompt_key
 
 Effect = Literal["breaking", "preserving"]
 
-_HAN = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff70\U00020000-\U0003ffff"
-_UNSPACED = re.compile(f"[{_HAN}]")
+_UNSPACED = re.compile(
+    r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff70\U00020000-\U0003ffff]"
+)
 _CLOSERS = r"[\"'”’»」』）)\]*_]*"
 # Lookbehinds: a match starts at the first of a run of stops or blanks, else time is quadratic.
-_ENDS = (
+_SENTENCE_END = re.compile(
     rf"[。！？｡]+{_CLOSERS}[^\S\n]*\n*\s*"
     rf"|(?<![.!?…])[.!?…]+{_CLOSERS}\s+(?=[^a-z\s])"
     r"|(?<!\s)\s*\n\s*"
 )
-_SENTENCE_END = re.compile(_ENDS)
-# Looked for in so many letters at the end of a text.
-_LONGEST_ABBREVIATION = 8
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Mt|vs|No)|(?:^|\s)[A-Z])\.$")
 # The largest share of sentences that `cut_ending` removes.
 _MOST_CUT = 3 / 4
 _NOTES = 4
 # Stories of other prompts among which the one of the most like length is taken.
 _CANDIDATES = 8
+
+
+# Stories and sentences ------------------------------------------------------------------------
 
 
 class Sentence(NamedTuple):
@@ -70,16 +71,14 @@ def split_sentences(text: str) -> list[Sentence]:
     for match in _SENTENCE_END.finditer(text):
         whole = match[0]
         body = text[start : match.start()] + whole.rstrip()
-        if not body.strip() or (
-            "\n" not in whole and _ABBREVIATION.search(body[-_LONGEST_ABBREVIATION:])
-        ):
+        # Eight letters hold the longest abbreviation.
+        if not body.strip() or ("\n" not in whole and _ABBREVIATION.search(body[-8:])):
             continue
         found.append(Sentence(body, whole[len(whole.rstrip()) :]))
         start = match.end()
     rest = text[start:]
     if rest.strip():
-        body = rest.rstrip()
-        found.append(Sentence(body, rest[len(body) :]))
+        found.append(Sentence(rest.rstrip(), rest[len(rest.rstrip()) :]))
     elif rest and found:
         found[-1] = Sentence(found[-1].text, found[-1].gap + rest)
     return found
@@ -96,7 +95,6 @@ def language_of(text: str, words: int) -> Language:
 
 
 def _count(texts: Sequence[str]) -> list[int]:
-    """Words of each text."""
     # One call for many texts: each call compiles its expressions, which takes milliseconds.
     counts: list[int] = count_words(pa.array(texts, pa.large_string())).to_pylist()
     return counts
@@ -104,51 +102,12 @@ def _count(texts: Sequence[str]) -> list[int]:
 
 @functools.cache
 def _filler_words(language: Language) -> dict[str, int]:
-    """The filler sentences and their words."""
     return dict(zip(FILLER[language], _count(FILLER[language]), strict=True))
 
 
-@dataclass(frozen=True)
-class Original:
-    """A story to be changed."""
-
-    story_id: str
-    prompt_id: str
-    prompt: str
-    text: str
-
-
-def originals_of_pairs(
-    pairs: pa.Table, side: Literal["chosen", "rejected", "both"]
-) -> list[Original]:
-    """The stories of one or both sides of pairs, each once; those without a text are left out."""
-    found: dict[str, Original] = {}
-    for one in ("chosen", "rejected") if side == "both" else (side,):
-        names = (f"{one}_story_id", "prompt_id", "prompt", one)
-        for row in zip(*(pairs[name].to_pylist() for name in names), strict=True):
-            found.setdefault(row[0], Original(*row))
-    return [one for one in found.values() if one.text.strip()]
-
-
-def draw_originals(
-    originals: Sequence[Original], per_prompt: int, prompts: int | None, seed: int
-) -> list[Original]:
-    """Draw at most `per_prompt` stories of at most `prompts` prompts (None: all), by a hash.
-
-    Raises:
-        DataError: there is no story.
-    """
-    by_prompt: dict[str, list[Original]] = {}
-    for one in originals:
-        by_prompt.setdefault(prompt_key(one.prompt), []).append(one)
-    if not by_prompt:
-        raise DataError("there is no story with a text to change: check the file and the split")
-    keys = sorted(by_prompt, key=lambda key: digest(seed, key))
-    return [
-        one
-        for key in keys[:prompts]
-        for one in sorted(by_prompt[key], key=lambda one: digest(seed, one.story_id))[:per_prompt]
-    ]
+def _paragraphs(text: str) -> list[tuple[int, int]]:
+    """Start and end of every line that is not blank, without the blanks around it."""
+    return [match.span() for match in re.finditer(r"\S(?:[^\n]*\S)?", text)]
 
 
 class Subject:
@@ -160,17 +119,10 @@ class Subject:
         other: gives a story of another prompt, or None where there is none.
     """
 
-    def __init__(
-        self, text: str, seed: int, other: Callable[[random.Random], str | None] | None = None
-    ) -> None:
+    def __init__(self, text: str, seed: int, other: Callable[[random.Random], str | None]) -> None:
         self.text = text
-        self._seed = seed
-        self._other = other
-
-    @cached_property
-    def language(self) -> Language:
-        """See `language_of`."""
-        return language_of(self.text, sum(self.words))
+        self.seed = seed
+        self.other = other
 
     @cached_property
     def sentences(self) -> list[Sentence]:
@@ -178,22 +130,14 @@ class Subject:
         return split_sentences(self.text)
 
     @cached_property
-    def words(self) -> list[int]:
-        """Words of every sentence."""
-        return _count([sentence.text for sentence in self.sentences])
+    def words(self) -> int:
+        """Words of all sentences."""
+        return sum(_count([sentence.text for sentence in self.sentences]))
 
     @cached_property
-    def units(self) -> list[tuple[int, int, int]]:
-        """Start, end and words of every paragraph, or of every sentence where there is one only."""
-        spans = _paragraphs(self.text)
-        if len(spans) < 2:
-            ends = itertools.accumulate(len(one.text) + len(one.gap) for one in self.sentences)
-            spans = [
-                (end - len(one.text) - len(one.gap), end - len(one.gap))
-                for end, one in zip(ends, self.sentences, strict=True)
-            ]
-        counts = _count([self.text[start:end] for start, end in spans])
-        return [(*span, words) for span, words in zip(spans, counts, strict=True)]
+    def language(self) -> Language:
+        """See `language_of`."""
+        return language_of(self.text, self.words)
 
     @property
     def space(self) -> str:
@@ -202,18 +146,14 @@ class Subject:
 
     def draws(self, purpose: str) -> random.Random:
         """Random numbers that do not depend on the strength."""
-        return random.Random(int(digest("probe", self._seed, purpose, self.text), 16))
+        return random.Random(int(digest("probe", self.seed, purpose, self.text), 16))
 
     def ranking(self, purpose: str, places: int) -> list[int]:
         """The indices 0 to `places` - 1 in random order."""
         return self.draws(purpose).sample(range(places), places)
 
-    def other(self) -> str | None:
-        """A story of another prompt."""
-        return None if self._other is None else self._other(self.draws("other story"))
 
-
-Change = Callable[[Subject, float], str | None]
+# The changes ----------------------------------------------------------------------------------
 
 
 def _part(count: int, strength: float) -> int:
@@ -223,19 +163,12 @@ def _part(count: int, strength: float) -> int:
 
 def _replace(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
     """A text with replacements, each given as start, end and new letters."""
-    pieces, last = [], 0
-    for start, end, new in sorted(changes):
-        pieces += [text[last:start], new]
-        last = end
-    return "".join([*pieces, text[last:]])
+    for start, end, new in sorted(changes, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
 
 
-def _paragraphs(text: str) -> list[tuple[int, int]]:
-    """Start and end of every line that is not blank, without the blanks around it."""
-    return [match.span() for match in re.finditer(r"\S(?:[^\n]*\S)?", text)]
-
-
-def _markdown(subject: Subject, strength: float) -> str | None:
+def _markdown(subject: Subject, strength: float) -> str:
     changes = [
         (start, end, f"*{subject.text[start:end]}*")
         for start, end in _paragraphs(subject.text)
@@ -246,47 +179,43 @@ def _markdown(subject: Subject, strength: float) -> str | None:
     return _replace(subject.text, [changes[k] for k in ranking[: _part(len(changes), strength)]])
 
 
-def _fillers(subject: Subject, words: int) -> list[str]:
-    """Filler sentences in random order, until they have that many words."""
-    counts = _filler_words(subject.language)
-    draws = subject.draws("filler")
-    taken: list[str] = []
-    left = words
-    while left > 0 or not taken:
-        # Each once before any is repeated.
-        for sentence in draws.sample(list(counts), len(counts)):
-            if left <= 0 and taken:
-                break
-            taken.append(sentence)
-            left -= counts[sentence]
-    return taken
-
-
 def _padding(subject: Subject, strength: float) -> str | None:
     if not subject.sentences:
         return None
-    draws = subject.draws("padding")
-    behind: dict[int, list[str]] = {}
-    for sentence in _fillers(subject, round(strength * sum(subject.words))):
-        behind.setdefault(draws.randrange(len(subject.sentences)), []).append(sentence)
+    counts, draws = _filler_words(subject.language), subject.draws("filler")
+    fillers: list[str] = []
+    left = round(strength * subject.words)
+    while left > 0 or not fillers:
+        # Each once before any is repeated.
+        for sentence in draws.sample(list(counts), len(counts)):
+            if left > 0 or not fillers:
+                fillers.append(sentence)
+                left -= counts[sentence]
+    places, parts = subject.draws("padding"), [[one.text] for one in subject.sentences]
+    for filler in fillers:
+        parts[places.randrange(len(parts))].append(filler)
     return join_sentences(
-        Sentence(subject.space.join([sentence.text, *behind.get(place, [])]), sentence.gap)
-        for place, sentence in enumerate(subject.sentences)
+        Sentence(subject.space.join(texts), sentence.gap)
+        for texts, sentence in zip(parts, subject.sentences, strict=True)
     )
 
 
-def _repetition(subject: Subject, strength: float) -> str | None:
-    text, units = subject.text, subject.units
-    between = "\n\n" if len(_paragraphs(text)) > 1 else subject.space
-    wanted, words = strength * sum(subject.words), 0
-    changes = []
-    for place in subject.ranking("repetition", len(units)):
-        if words >= wanted:
-            break
-        start, end, own = units[place]
-        if own:
+def _repetition(subject: Subject, strength: float) -> str:
+    text, spans, between = subject.text, _paragraphs(subject.text), "\n\n"
+    if len(spans) < 2:
+        ends = itertools.accumulate(len(one.text) + len(one.gap) for one in subject.sentences)
+        spans = [
+            (end - len(one.text) - len(one.gap), end - len(one.gap))
+            for end, one in zip(ends, subject.sentences, strict=True)
+        ]
+        between = subject.space
+    counts = _count([text[start:end] for start, end in spans])
+    wanted, changes = strength * subject.words, []
+    for place in subject.ranking("repetition", len(spans)):
+        start, end = spans[place]
+        if wanted > 0 and counts[place]:
             changes.append((end, end, between + text[start:end].lstrip()))
-            words += own
+            wanted -= counts[place]
     return _replace(text, changes)
 
 
@@ -303,26 +232,27 @@ def _shuffle(subject: Subject, strength: float) -> str | None:
     if len(sentences) < 2:
         return None
     taken = subject.ranking("shuffle", len(sentences))[: max(2, _part(len(sentences), strength))]
+    texts = [sentence.text.lstrip() for sentence in sentences]
     # A rotation, so that no sentence stays where it was.
-    moved = {
-        place: sentences[source].text.lstrip()
-        for place, source in zip(taken, [*taken[1:], taken[0]], strict=True)
-    }
+    moved = {to: texts[of] for to, of in zip(taken, [*taken[1:], taken[0]], strict=True)}
     lead = subject.text[: len(subject.text) - len(subject.text.lstrip())]
     return lead + join_sentences(
-        Sentence(moved.get(place, sentence.text.lstrip()), sentence.gap)
+        Sentence(moved.get(place, texts[place]), sentence.gap)
         for place, sentence in enumerate(sentences)
     )
 
 
 def _other_story(subject: Subject, strength: float) -> str | None:
-    other = subject.other()
+    other = subject.other(subject.draws("other story"))
     if other is None or not subject.sentences:
         return None
     parts = split_sentences(other)
     kept = subject.sentences[: len(subject.sentences) - _part(len(subject.sentences), strength)]
     rest = join_sentences(parts[len(parts) - _part(len(parts), strength) :])
     return "\n\n".join(filter(None, [join_sentences(kept).rstrip(), rest.strip()]))
+
+
+Change = Callable[[Subject, float], str | None]
 
 
 def _with_notes(purpose: str, notes: Mapping[Language, Sequence[str]]) -> Change:
@@ -335,14 +265,7 @@ def _with_notes(purpose: str, notes: Mapping[Language, Sequence[str]]) -> Change
 
 @dataclass(frozen=True)
 class Probe:
-    """A named change.
-
-    Attributes:
-        name: in configs and tables.
-        effect: what it does to how good the story is.
-        change: makes the changed story; None, or the story itself, where nothing can be changed.
-        about: what it does, and what a strength of 1 is.
-    """
+    """A named change, what it does to how good a story is, and what a strength of 1 is."""
 
     name: str
     effect: Effect
@@ -371,76 +294,93 @@ PROBES = {
 }  # fmt: skip
 
 
-def select_probes(names: Sequence[str]) -> list[Probe]:
-    """Probes by name; all for none.
-
-    Raises:
-        ConfigError: no such probe.
-    """
-    for name in names:
-        if name not in PROBES:
-            raise ConfigError(f"probes: unknown probe '{name}': {nearest(name, list(PROBES))}")
-    return [probe for name, probe in PROBES.items() if not names or name in names]
-
-
 def change(probe: Probe, subject: Subject, strength: float) -> str | None:
     """The changed story; None where the probe is not applicable. 0 < strength <= 1."""
     changed = probe.change(subject, strength)
     return None if changed is None or not changed.strip() or changed == subject.text else changed
 
 
-class _Candidate(NamedTuple):
-    digest: str
+# Tables ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Original:
+    """A story to be changed."""
+
+    story_id: str
+    prompt_id: str
     prompt: str
     text: str
-    words: int
-    fold: int
 
 
-class _Others:
-    """The stories of other prompts, by language."""
+def draw_originals(
+    pairs: pa.Table,
+    side: Literal["chosen", "rejected", "both"],
+    per_prompt: int,
+    prompts: int | None,
+    seed: int,
+) -> list[Original]:
+    """Draw at most `per_prompt` stories of at most `prompts` prompts (None: all), by a hash.
 
-    def __init__(self, originals: Sequence[Original], fold_of: Mapping[str, int] | None) -> None:
-        self._own: dict[str, _Candidate] = {}
-        for one, words in zip(originals, _count([one.text for one in originals]), strict=True):
-            key = prompt_key(one.prompt)
-            fold = fold_of[key] if fold_of else 0
-            self._own[one.story_id] = _Candidate(digest(one.text), key, one.text, words, fold)
-        # Sorted by content: the order in the file has no effect.
-        self._of: dict[Language, list[_Candidate]] = {"en": [], "zh": []}
-        for candidate in sorted(set(self._own.values())):
-            self._of[language_of(candidate.text, candidate.words)].append(candidate)
+    Stories are those of one or both sides of pairs, each once, but for those without a text.
+    """
+    stories: dict[str, Original] = {}
+    for one in ("chosen", "rejected") if side == "both" else (side,):
+        names = (f"{one}_story_id", "prompt_id", "prompt", one)
+        for row in zip(*(pairs[name].to_pylist() for name in names), strict=True):
+            stories.setdefault(row[0], Original(*row))
+    by_prompt: dict[str, list[Original]] = {}
+    for story in stories.values():
+        if story.text.strip():
+            by_prompt.setdefault(prompt_key(story.prompt), []).append(story)
+    if not by_prompt:
+        raise DataError("there is no story with a text to change: check the file and the split")
+    return [
+        story
+        for key in sorted(by_prompt, key=lambda key: digest(seed, key))[:prompts]
+        for story in sorted(by_prompt[key], key=lambda one: digest(seed, one.story_id))[:per_prompt]
+    ]
 
-    def of(self, original: Original) -> Callable[[random.Random], str | None]:
-        """A function that draws a story of another prompt of similar length."""
-        own = self._own[original.story_id]
 
-        def draw(draws: random.Random) -> str | None:
-            there = self._of[language_of(own.text, own.words)]
-            rows = [one for one in there if one.prompt != own.prompt and one.fold == own.fold]
-            drawn = draws.sample(rows, min(_CANDIDATES, len(rows)))
-            return min(drawn, key=lambda one: abs(one.words - own.words)).text if drawn else None
+def select_probes(names: Sequence[str]) -> list[Probe]:
+    """Probes by name; all for none."""
+    for name in names:
+        if name not in PROBES:
+            raise ConfigError(f"probes: unknown probe '{name}': {nearest(name, list(PROBES))}")
+    return [probe for name, probe in PROBES.items() if not names or name in names]
 
-        return draw
+
+def check_strengths(strengths: Sequence[float]) -> None:
+    """Refuse strengths that are out of range or given twice."""
+    is_valid = all(0 < strength <= 1 for strength in strengths)
+    if not strengths or not is_valid or len(set(strengths)) < len(strengths):
+        raise ConfigError(f"strengths is {strengths}: give some above 0 and at most 1, each once")
+
+
+def _others(originals: Sequence[Original]) -> dict[str, Callable[[random.Random], str | None]]:
+    """By story, a function that draws a story of another prompt of similar length."""
+    counts = _count([one.text for one in originals])
+    facts = {
+        one.story_id: (digest(one.text), prompt_key(one.prompt), one.text, words)
+        for one, words in zip(originals, counts, strict=True)
+    }
+    # Sorted by content: the order in the file has no effect.
+    there: dict[Language, list[tuple[str, str, str, int]]] = {"en": [], "zh": []}
+    for fact in sorted(set(facts.values())):
+        there[language_of(*fact[2:])].append(fact)
+
+    def draw(draws: random.Random, own: tuple[str, str, str, int]) -> str | None:
+        rows = [one for one in there[language_of(*own[2:])] if one[1] != own[1]]
+        drawn = draws.sample(rows, min(_CANDIDATES, len(rows)))
+        return min(drawn, key=lambda one: abs(one[3] - own[3]))[2] if drawn else None
+
+    return {name: functools.partial(draw, own=fact) for name, fact in facts.items()}
 
 
 def probe_pairs(
-    originals: Sequence[Original],
-    probes: Sequence[Probe],
-    strengths: Sequence[float],
-    seed: int,
-    fold_of: Mapping[str, int] | None = None,
+    originals: Sequence[Original], probes: Sequence[Probe], strengths: Sequence[float], seed: int
 ) -> tuple[pa.Table, dict[str, dict[str, int]]]:
     """Pair every story with its changed copies.
-
-    Args:
-        originals: the stories; every `story_id` once.
-        probes: the changes.
-        strengths: of each.
-        seed: seeds the changes.
-        fold_of: fold by `prompt_key`, where raters are trained fold by fold on pairs of these
-            stories. `other_story` then takes stories of the same fold: a rater would prefer a story
-            that it saw as chosen in training.
 
     Returns:
         A table by the schema PAIRS with the columns `probe`, `effect` and `strength`, in which
@@ -448,17 +388,13 @@ def probe_pairs(
         and strength, how many stories it has no change for, where there are some.
 
     Raises:
-        ConfigError: a strength is not above 0 and at most 1.
         DataError: no probe is applicable to any story.
     """
-    for strength in strengths:
-        if not 0 < strength <= 1:
-            raise ConfigError(f"strengths: {strength} is not above 0 and at most 1")
-    others = _Others(originals, fold_of)
+    others = _others(originals)
     rows: list[dict[str, Any]] = []
     missing: dict[str, Counter[str]] = {}
     for original in tqdm(originals, desc="changing", unit=" stories", leave=False, disable=None):
-        subject = Subject(original.text, seed, others.of(original))
+        subject = Subject(original.text, seed, others[original.story_id])
         for probe, strength in itertools.product(probes, strengths):
             changed = change(probe, subject, strength)
             if changed is None:

@@ -1,4 +1,4 @@
-"""The Rater protocol, how a rater is named in a config, running raters over pairs.
+"""What a rater is, how a config names one, and how it judges pairs without seeing the labels.
 
 A rater gets a prompt and two texts in an order that says nothing, never which was chosen, never
 votes or times. `judge_pairs` hides the labels, asks, and writes verdict rows.
@@ -13,28 +13,28 @@ In a config a rater is a named entry with a `kind` and that kind's options:
 `litbench.kinds` that loads a `Kind`.
 """
 
-import importlib
 import importlib.metadata
-import operator
+import pkgutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
 from litbench.config import build, nearest
-from litbench.curation.cleaning import Cleaning, clean_table
+from litbench.curation.reader_talk import cut_reader_talk
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
 from litbench.records import VERDICTS, empty_columns, prompt_keys
 from litbench.text import count_words, digest, prompt_key
 
-# Given to raters that look at one pair at a time, so that memory does not grow with the pairs.
+# Given to the baselines at a time, so that memory does not grow with the pairs.
 _PAIRS_AT_ONCE = 1_000
+_SIDES = ("chosen", "rejected")
 
 Preference = Literal["first", "second", "tie", "unparsed", "refused", "cut", "error"]
 
@@ -50,21 +50,10 @@ class BlindPair:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a rater says of one BlindPair.
+    """What a rater says of one BlindPair; the columns of `litbench.records.VERDICTS`.
 
-    Attributes:
-        prefers: which story, or why there is no verdict.
-        p_first: probability that the first is the better one, 0 to 1.
-        reward_first: the first story's reward; comparable within a prompt only.
-        reward_second: the second story's.
-        first_shown: the story that stood first in what the rater read ("first", "second"), or
-            null when the rater has no order.
-        explanation: what the rater wrote.
-        input_tokens: tokens read.
-        output_tokens: tokens written.
-        cost_usd: price paid.
-        label_mass: probability that the rater's answer was one of the labels at all.
-        seconds: time it took, of a rater that measures its own; else the run's time is shared out.
+    `first_shown` is the story that stood first in what the rater read, None without order.
+    `seconds` is for raters that measure their own time; others share the time of the run.
     """
 
     prefers: Preference
@@ -82,18 +71,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What judging some pairs would take; see `Asks`.
+    """What judging some pairs would take: calls to send, and those whose answers are `known`.
 
-    Attributes:
-        rater: its name.
-        model: whom it asks.
-        calls: how many questions are to be asked.
-        known: how many answers are there already.
-        input_tokens: to be read.
-        output_tokens: to be written, by the usual length of such answers.
-        cost_usd: dollars for the usual length; None where no price is known.
-        most_cost_usd: dollars at most.
-        seconds: time, by what stored answers took or a guess.
+    Costs are in dollars, None where no price is known; `cost_usd` and `output_tokens` go by the
+    usual length of answers, `most_cost_usd` by the greatest.
     """
 
     rater: str
@@ -107,89 +88,47 @@ class Estimate:
     seconds: float
 
 
-@runtime_checkable
-class Rater(Protocol):
-    """Everything that can prefer one story to another."""
+class Rater:
+    """Everything that can prefer one story to another. Subclasses define `judge`.
+
+    Attributes:
+        shard: how many pairs `judge` gets at a time; None for all.
+        needs_texts: whether pairs without texts are an error; else `judge` gets the `story_id` in
+            place of a text that is not known.
+    """
 
     name: str
     kind: str
+    shard: int | None = None
+    needs_texts = True
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair; one judgement per order in which the rater read it (one without)."""
+        raise NotImplementedError
 
     def training_prompts(self) -> frozenset[str]:
         """`litbench.text.prompt_key` of every prompt the rater was trained on."""
+        return frozenset()
 
     def notes(self) -> dict[str, Any]:
         """What a reader should know, such as how many stories were cut; goes to the manifest."""
-
-
-@runtime_checkable
-class Asks(Protocol):
-    """A rater that asks others, for money or a long time, or one made of such raters.
-
-    Attributes:
-        shard: pairs that it is given at once, so that memory does not grow with the pairs; None
-            for all.
-    """
-
-    shard: int | None
+        return {}
 
     def work_in(self, folder: Path) -> None:
         """Keep answers and logs in a folder, where the rater's options name no other."""
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
-        """Tell what judging some pairs would take, asking nothing; one entry per model."""
-
-
-@runtime_checkable
-class WritesLogs(Protocol):
-    """A rater that logs what it judged, with the label, once the verdicts are there."""
+        """Estimate the cost without sending requests; one entry per model that is asked."""
+        del pairs
+        return []
 
     def write_log(
         self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
     ) -> None:
-        """Write the log of the pairs that were judged last; both of shape (pairs,)."""
+        """Write a log of the pairs judged last, now with labels; both of shape (pairs,)."""
 
 
-@runtime_checkable
-class KnowsStories(Protocol):
-    """A rater that knows stories by their ids, so that it judges pairs without texts too."""
-
-    def judge_known(
-        self, pairs: Sequence[BlindPair], ids: Sequence[tuple[str, str]]
-    ) -> Sequence[Sequence[Judgement]]:
-        """Judge every pair; `ids` are the story_id of its first and second story."""
-
-
-class Trainer(Protocol):
-    """Trains a rater of one kind; see `Kind`."""
-
-    def __call__(
-        self,
-        name: str,
-        options: Mapping[str, Any],
-        pairs: pa.Table,
-        folder: Path,
-        seed: int,
-        where: str,
-    ) -> Rater:
-        """Train on a pairs table; files, if any, go into `folder`."""
-
-
-class Untrained:
-    """What a rater that was not trained says of itself."""
-
-    def training_prompts(self) -> frozenset[str]:
-        """No prompts."""
-        return frozenset()
-
-    def notes(self) -> dict[str, Any]:
-        """Nothing to note."""
-        return {}
-
-
-class ScoreRater(Untrained):
+class ScoreRater(Rater):
     """A rater that gives each story a reward of its own and prefers the higher one.
 
     Subclasses define `score`. Each distinct (prompt, story) is scored once.
@@ -198,8 +137,6 @@ class ScoreRater(Untrained):
         gives_probability: whether sigmoid(difference of rewards) is meant as a probability.
     """
 
-    name: str
-    kind: str
     gives_probability = False
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
@@ -208,21 +145,18 @@ class ScoreRater(Untrained):
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Compare rewards; equal ones are a tie, one that is not finite is a DataError."""
-        places: dict[tuple[str, str], int] = {}
-        for pair in pairs:
-            for story in (pair.first, pair.second):
-                places.setdefault((pair.prompt, story), len(places))
-        rewards = self.score([p for p, _ in places], [s for _, s in places])
-        if not np.isfinite(rewards).all():
-            bad = int((~np.isfinite(rewards)).sum())
+        shown = ((pair.prompt, story) for pair in pairs for story in (pair.first, pair.second))
+        distinct = list(dict.fromkeys(shown))
+        rewards = self.score([prompt for prompt, _ in distinct], [story for _, story in distinct])
+        if bad := int((~np.isfinite(rewards)).sum()):
             raise DataError(
                 f"rater {self.name}: {bad} of {len(rewards)} rewards are not finite: "
                 "check the model's weights and precision"
             )
+        reward_of = dict(zip(distinct, rewards.tolist(), strict=True))
         judged = []
         for pair in pairs:
-            first = float(rewards[places[pair.prompt, pair.first]])
-            second = float(rewards[places[pair.prompt, pair.second]])
+            first, second = (reward_of[pair.prompt, story] for story in (pair.first, pair.second))
             prefers: Preference = "tie"
             if first != second:
                 prefers = "first" if first > second else "second"
@@ -240,7 +174,7 @@ class LengthRater(ScoreRater):
     name: str
     kind: str
     sign: int
-    shard: ClassVar[int] = _PAIRS_AT_ONCE
+    shard = _PAIRS_AT_ONCE
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Signed word counts."""
@@ -252,25 +186,36 @@ class LengthRater(ScoreRater):
 
 @dataclass
 class TalkRater(ScoreRater):
-    """Prefers the story that talks to its readers, of votes, thanks or the author's other places.
-
-    What it agrees with is the share of the label that stands in plain sight; `cut_vote_talk` of
-    `litbench.curation.cleaning` takes it away.
-    """
+    """Prefers the story with talk to its readers: the share of the label in plain sight."""
 
     name: str
     kind: str
-    shard: ClassVar[int] = _PAIRS_AT_ONCE
+    shard = _PAIRS_AT_ONCE
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """1 where such talk would be cut, 0 elsewhere."""
-        text = pa.large_string()
-        columns = {"prompt": pa.array(prompts, text), "story": pa.array(stories, text)}
-        texts = pa.table({**columns, "id": pa.array(range(len(stories)), pa.int64())})
-        only_talk = Cleaning(strip_prompt_tags=False, cut_quoted_prompt=False)
-        cut, _ = clean_table(texts, only_talk, {"story": "id"})
-        kept = cut["story"].to_pylist()
-        return np.array([left != given for left, given in zip(kept, stories, strict=True)], float)
+        """1 where `litbench.curation` would cut such talk, 0 elsewhere."""
+        del prompts
+        rewards = np.zeros(len(stories))
+        rewards[list(cut_reader_talk(pa.array(stories, pa.large_string())))] = 1
+        return rewards
+
+
+@dataclass
+class RandomRater(Rater):
+    """Throws a coin for each pair; the same coin for the same seed and texts."""
+
+    name: str = "random"
+    kind: str = "random"
+    seed: int = 0
+    shard = _PAIRS_AT_ONCE
+
+    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
+        """Prefer the first story where the pair's hash is even."""
+        hashes = [digest(self.seed, pair.prompt, pair.first, pair.second) for pair in pairs]
+        return [
+            [Judgement("second" if int(value, 16) % 2 else "first", p_first=0.5)]
+            for value in hashes
+        ]
 
 
 @dataclass
@@ -285,99 +230,38 @@ class RandomOptions:
     seed: int = 0
 
 
-@dataclass
-class RandomRater(Untrained):
-    """Throws a coin for each pair; the same coin for the same seed and texts."""
-
-    name: str = "random"
-    kind: str = "random"
-    seed: int = 0
-    shard: ClassVar[int] = _PAIRS_AT_ONCE
-
-    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Prefer the first story where the pair's hash is even."""
-        judged = []
-        for pair in pairs:
-            even = int(digest(self.seed, pair.prompt, pair.first, pair.second), 16) % 2 == 0
-            judged.append([Judgement("first" if even else "second", p_first=0.5)])
-        return judged
-
-
-def load_longer(name: str, options: Mapping[str, Any], where: str) -> LengthRater:
-    """The kind `longer`; no options."""
-    build(NoOptions, options, where)
-    return LengthRater(name, "longer", 1)
-
-
-def load_shorter(name: str, options: Mapping[str, Any], where: str) -> LengthRater:
-    """The kind `shorter`; no options."""
-    build(NoOptions, options, where)
-    return LengthRater(name, "shorter", -1)
-
-
-def load_talk(name: str, options: Mapping[str, Any], where: str) -> TalkRater:
-    """The kind `talk`; no options."""
-    build(NoOptions, options, where)
-    return TalkRater(name, "talk")
-
-
-def load_random(name: str, options: Mapping[str, Any], where: str) -> RandomRater:
-    """The kind `random`; option `seed`."""
-    return RandomRater(name, seed=build(RandomOptions, options, where).seed)
-
-
 # Naming raters in a config -------------------------------------------------------------------
-
-
-@dataclass
-class RaterSpec:
-    """One entry under `raters:`.
-
-    Attributes:
-        name: the entry's key; the rater's name in every table.
-        kind: which code.
-        options: the rest, for that code.
-    """
-
-    name: str
-    kind: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def where(self) -> str:
-        """The entry as messages name it."""
-        return f"raters.{self.name}"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of rater: where its code is, as "module:attribute", imported when it is used.
+    """A kind of rater. Its code is named as "module:attribute" and imported when it is used.
 
     Attributes:
         load: function (name, options, where) that returns a `Rater` ready to judge.
-        options: dataclass of the options of `load`, checked before any rater runs.
-        train: a `Trainer`; None when there is nothing to train.
+        options: dataclass of the options of `load`, checked before any rater runs. Where verdicts
+            depend on files or models, its method `files()` returns them by option; without it,
+            every option that is a `Path` is one.
+        train: function (name, options, pairs, folder, seed, where) that trains a rater on a pairs
+            table, with its files in `folder`; None when there is nothing to train.
         training: dataclass of the options of `train`, or a function (options, where) that makes
             them.
         version: raise it when a change of the code gives other verdicts from the same options and
             data, a changed template included: kept verdicts of this kind are then judged again.
-
-    A dataclass of options whose verdicts depend on files or models defines `files()`, which
-    returns them by the option that names them; see `files_of`.
     """
 
-    load: str
-    options: str
-    train: str | None = None
-    training: str | None = None
+    load: str | Callable[..., Rater]
+    options: str | type = NoOptions
+    train: str | Callable[..., Rater] | None = None
+    training: str | Callable[..., Any] | None = None
     version: int = 1
 
 
 KINDS: dict[str, Kind] = {
-    "longer": Kind("litbench.raters:load_longer", "litbench.raters:NoOptions"),
-    "shorter": Kind("litbench.raters:load_shorter", "litbench.raters:NoOptions"),
-    "random": Kind("litbench.raters:load_random", "litbench.raters:RandomOptions"),
-    "talk": Kind("litbench.raters:load_talk", "litbench.raters:NoOptions"),
+    "longer": Kind(lambda name, *_: LengthRater(name, "longer", 1)),
+    "shorter": Kind(lambda name, *_: LengthRater(name, "shorter", -1)),
+    "talk": Kind(lambda name, *_: TalkRater(name, "talk")),
+    "random": Kind(lambda name, options, _: RandomRater(name, **options), RandomOptions),
     "features": Kind(
         "litbench.models.features:rater_from_options",
         "litbench.models.features:PathOptions",
@@ -414,18 +298,38 @@ def kinds() -> dict[str, Kind]:
     return {point.name: point.load() for point in plugins} | KINDS
 
 
-def load_object(path: str) -> Any:
-    """Import what "module:attribute" names."""
-    module, _, attribute = path.partition(":")
-    return operator.attrgetter(attribute)(importlib.import_module(module))
+def load_object(named: Any) -> Any:
+    """What "module:attribute" names; anything but a text is taken as it is."""
+    return pkgutil.resolve_name(named) if isinstance(named, str) else named
+
+
+@dataclass
+class RaterSpec:
+    """One entry under `raters:`: its key, the rater's name in every table, and its value."""
+
+    name: str
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """The entry as messages name it."""
+        return f"raters.{self.name}"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the rater is to be trained: its kind can be, and no `path` names a model."""
+        return kinds()[self.kind].train is not None and "path" not in self.options
+
+    def train(self, pairs: pa.Table, folder: Path, seed: int, name: str | None = None) -> Rater:
+        """Train the rater on a pairs table; files, if any, go into `folder`."""
+        trainer = load_object(kinds()[self.kind].train)
+        trained: Rater = trainer(name or self.name, self.options, pairs, folder, seed, self.where)
+        return trained
 
 
 def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
-    """Read the `raters:` part of a config.
-
-    Raises:
-        ConfigError: none are given, an entry is no mapping, or its kind does not exist.
-    """
+    """Read the `raters:` part of a config."""
     if not raters:
         raise ConfigError("raters: none are given: name at least one, as longer: {kind: longer}")
     known = kinds()
@@ -441,84 +345,53 @@ def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
     return specs
 
 
-def check_options(spec: RaterSpec, group: Literal["raters", "trainers"]) -> Any:
+def check_options(spec: RaterSpec, group: Literal["raters", "trainers"] | None = None) -> Any:
     """Check an entry's options before any rater runs, since the last one may be hours away.
 
-    Returns:
-        The options of judging or of training, as the kind's dataclass.
+    They are those of judging or of training, by default what the entry needs. Returns the options
+    as the kind's dataclass.
     """
     kind = kinds()[spec.kind]
-    options = kind.options if group == "raters" else kind.training
-    assert options is not None
-    made = load_object(options)
-    if not isinstance(made, type):
-        return made(spec.options, spec.where)
-    return build(made, spec.options, spec.where)
+    is_trained = spec.is_trained if group is None else group == "trainers"
+    options = load_object(kind.training if is_trained else kind.options)
+    if not isinstance(options, type):
+        return options(spec.options, spec.where)
+    return build(options, spec.options, spec.where)
 
 
 def files_of(specs: Iterable[RaterSpec]) -> dict[str, str]:
-    """The files, folders and models on which raters' verdicts depend.
-
-    The options of a kind name them by `files()`, which returns them by option. Where the options
-    have no such method, every option that holds a `Path` is one.
-
-    Returns:
-        Paths and names on the Hub, by entry and option, such as "raters.verifier.path".
-    """
+    """The files, folders and models on which verdicts depend, by "raters.NAME.OPTION"."""
     found: dict[str, str] = {}
     for spec in specs:
-        options = check_options(spec, "raters" if load_trainer(spec) is None else "trainers")
-        files = getattr(options, "files", None)
-        if files is None:
-            named = {
-                name: value for name, value in vars(options).items() if isinstance(value, Path)
-            }
-        else:
-            named = files()
+        options = check_options(spec)
+        named = {name: value for name, value in vars(options).items() if isinstance(value, Path)}
+        if hasattr(options, "files"):
+            named = options.files()
         found |= {f"{spec.where}.{option}": str(path) for option, path in named.items()}
     return found
 
 
 def load_rater(spec: RaterSpec) -> Rater:
     """Load a rater that is ready to judge."""
-    make = load_object(kinds()[spec.kind].load)
-    return cast(Rater, make(spec.name, spec.options, spec.where))
+    check_options(spec, "raters")
+    rater: Rater = load_object(kinds()[spec.kind].load)(spec.name, spec.options, spec.where)
+    return rater
 
 
-def is_ready(spec: RaterSpec) -> bool:
-    """Whether an entry names a model to load."""
-    return "path" in spec.options
-
-
-def load_trainer(spec: RaterSpec) -> Trainer | None:
-    """Load the trainer of a rater that has no model yet; None when there is nothing to train."""
-    train = kinds()[spec.kind].train
-    if train is None or is_ready(spec):
-        return None
-    return cast(Trainer, load_object(train))
-
-
-def checked_trainer(spec: RaterSpec) -> Trainer | None:
-    """What `load_trainer` returns, once the options of training or of judging are checked."""
-    trainer = load_trainer(spec)
-    check_options(spec, "raters" if trainer is None else "trainers")
-    return trainer
-
-
-# Running raters over pairs -------------------------------------------------------------------
+# Judging pairs -------------------------------------------------------------------------------
 
 
 def blind(pairs: pa.Table) -> tuple[list[BlindPair], np.ndarray]:
     """Put both sides of every pair into an order that does not depend on the label.
 
-    Args:
-        pairs: table by the schema PAIRS.
-
     Returns:
         The blind pairs, and for each whether the chosen story stands first; bool, shape (n,).
     """
+    columns = [pairs[name].to_pylist() for name in ("pair_id", "prompt")]
+    for side in _SIDES:
+        texts, ids = pairs[side].to_pylist(), pairs[f"{side}_story_id"].to_pylist()
+        columns.append([text or name for text, name in zip(texts, ids, strict=True)])
     blinded, chosen_first = [], []
-    columns = [pairs[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")]
     for pair_id, prompt, chosen, rejected in zip(*columns, strict=True):
         is_first = digest(pair_id, chosen) < digest(pair_id, rejected)
         first, second = (chosen, rejected) if is_first else (rejected, chosen)
@@ -532,22 +405,21 @@ def training_prompts_of(pairs: pa.Table) -> frozenset[str]:
     return frozenset(prompt_keys(pairs))
 
 
-def prompts_seen(rater: Rater, pairs: pa.Table) -> list[str]:
-    """The prompts of a pairs table that the rater was trained on, sorted."""
+def check_training_prompts(rater: Rater, table: pa.Table, when: str) -> int:
+    """Count the prompts of a table that a rater was trained on; with "refuse" they are an error."""
     trained = rater.training_prompts()
-    if not trained:
-        return []
-    return sorted(p for p in set(pairs["prompt"].to_pylist()) if prompt_key(p) in trained)
+    prompts = set(table["prompt"].to_pylist()) if trained else set()
+    seen = [prompt for prompt in prompts if prompt_key(prompt) in trained]
+    if seen and when == "refuse":
+        raise ConfigError(
+            f"rater {rater.name} was trained on {len(seen)} of the prompts of these pairs, such as "
+            f"{min(seen)!r:.80}: evaluate it on other prompts, or set on_training_prompts to flag"
+        )
+    return len(seen)
 
 
 def ask(rater: Rater, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
-    """Let a rater judge, and time it.
-
-    Returns:
-        Its judgements, each with `seconds`: what the rater measured itself, or an even share of
-        the wall time.
-
-    """
+    """Let a rater judge; where it measures no time, the wall time is shared out."""
     started = time.perf_counter()
     judged = rater.judge(pairs)
     seconds = time.perf_counter() - started
@@ -565,67 +437,44 @@ def ask(rater: Rater, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
 
 
 def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Table:
-    """Run a rater over pairs, blind, and write its verdicts.
-
-    Args:
-        rater: any rater; one that has a `shard` gets so many pairs at once.
-        pairs: table by the schema PAIRS.
-        fold: written into the column of that name.
+    """Run a rater over pairs (schema PAIRS), blind, and write its verdicts.
 
     Returns:
         Table by the schema VERDICTS; one row per pair and order.
     """
-    shard: int | None = getattr(rater, "shard", None)
-    if shard is None or pairs.num_rows <= shard:
-        return _judge_at_once(rater, pairs, fold)
-    tables = []
-    with tqdm(total=pairs.num_rows, desc=rater.name, unit=" pairs", disable=None) as bar:
-        for start in range(0, pairs.num_rows, shard):
-            part = pairs.slice(start, shard)
-            tables.append(_judge_at_once(rater, part, fold))
-            bar.update(part.num_rows)
-    return pa.concat_tables(tables)
-
-
-def _judge_at_once(rater: Rater, pairs: pa.Table, fold: str | None) -> pa.Table:
-    blinded, chosen_first = blind(pairs)
-    ids = pairs["pair_id"].to_pylist()
-    if isinstance(rater, KnowsStories):
-        sides = (pairs[f"{side}_story_id"].to_pylist() for side in ("chosen", "rejected"))
-        stories = [
-            (chosen, rejected) if is_first else (rejected, chosen)
-            for chosen, rejected, is_first in zip(*sides, chosen_first, strict=True)
-        ]
-        judged = rater.judge_known(blinded, stories)
-    elif has_texts(pairs).all():
-        judged = ask(rater, blinded)
-    else:
+    if rater.needs_texts and not has_texts(pairs).all():
         raise DataError(
             f"rater {rater.name}: some pairs have no text to read: leave them out (where: of "
             "data_prep/import_ratings.py), or take recorded judges only"
         )
-    if isinstance(rater, WritesLogs):
+    schema = pa.schema({name: one.type for name, one in empty_columns(VERDICTS, 0).items()})
+    shard = rater.shard or max(pairs.num_rows, 1)
+    tables = [schema.empty_table()]
+    for start in tqdm(
+        range(0, pairs.num_rows, shard), desc=rater.name, unit=f" x {shard} pairs", disable=None
+    ):
+        blinded, chosen_first = blind(pairs.slice(start, shard))
+        judged = ask(rater, blinded) if rater.needs_texts else rater.judge(blinded)
         rater.write_log(judged, chosen_first.tolist())
-    rows = [
-        {"pair_id": pair_id, "rater": rater.name, "kind": rater.kind, "fold": fold}
-        | _to_sides(judgement, "chosen" if is_first else "rejected")
-        for pair_id, is_first, judgements in zip(ids, chosen_first, judged, strict=True)
-        for judgement in judgements
-    ]
-    types = {name: column.type for name, column in empty_columns(VERDICTS, 0).items()}
-    return pa.Table.from_pylist(rows, pa.schema(types))
+        ids = pairs["pair_id"].slice(start, shard).to_pylist()
+        rows = [
+            {"pair_id": name, "rater": rater.name, "kind": rater.kind, "fold": fold}
+            | _named_by_side(one, *(_SIDES if is_first else _SIDES[::-1]))
+            for name, is_first, judgements in zip(ids, chosen_first, judged, strict=True)
+            for one in judgements
+        ]
+        tables.append(pa.Table.from_pylist(rows, schema))
+    return pa.concat_tables(tables)
 
 
-def _to_sides(judgement: Judgement, first: Literal["chosen", "rejected"]) -> dict[str, Any]:
-    """A judgement in the columns of VERDICTS, where `first` names the first story's side."""
-    second = "rejected" if first == "chosen" else "chosen"
-    side: dict[str | None, str] = {"first": first, "second": second}
-    row = vars(judgement).copy()
-    prefers, shown, p_first = (row.pop(name) for name in ("prefers", "first_shown", "p_first"))
-    return row | {
-        "outcome": side.get(prefers, prefers),
-        "order": side.get(shown),
+def _named_by_side(one: Judgement, first: str, second: str) -> dict[str, Any]:
+    """A judgement in the columns of VERDICTS, with the sides in place of first and second."""
+    side = {"first": first, "second": second}
+    p_first = one.p_first
+    return vars(one) | {
+        "outcome": side.get(one.prefers, one.prefers),
+        "order": side.get(str(one.first_shown)),
         "p_chosen": p_first if p_first is None or first == "chosen" else 1 - p_first,
-        f"reward_{first}": row.pop("reward_first"),
-        f"reward_{second}": row.pop("reward_second"),
+        f"reward_{first}": one.reward_first,
+        f"reward_{second}": one.reward_second,
     }

@@ -49,14 +49,13 @@ from litbench.raters import (
     parse_raters,
 )  # fmt: skip
 from litbench.records import Column, Schema
-from litbench.tables import RejectedRows, read_large_table, write_sorted_batches
-from litbench.text import digest, prompt_key
+from litbench.tables import LargeTable, RejectedRows, write_sorted_batches
+from litbench.text import prompt_key
 
 # Raise it when a change of the code changes rewards: parts of another version are scored again.
 VERSION = 1
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
-ADDED = ("reward", "rank_within_prompt", "beats_reference")
-_SCORED = pa.schema([("prompt", pa.uint64()), ("story", pa.uint64()), ("reward", pa.float64())])
+ADDED = ("reward", "rank_within_prompt")
 _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
 
 
@@ -71,8 +70,6 @@ class ScoringJob:
         prompt_column: the column that holds the prompt.
         text_column: the column that holds the story.
         where: SQL condition (DuckDB) on a row of the input; others are left out.
-        reference: a table of human stories of the same prompts, in columns of the same names.
-        reference_where: SQL condition on a row of `reference`.
         chunk_stories: stories of a chunk.
     """
 
@@ -82,8 +79,6 @@ class ScoringJob:
     prompt_column: str = "prompt"
     text_column: str = "text"
     where: str | None = None
-    reference: str | None = None
-    reference_where: str | None = None
     chunk_stories: int = 1_024
 
     def __post_init__(self) -> None:
@@ -94,12 +89,9 @@ class ScoringJob:
                 f"prompt and story are in columns {self.prompt_column} and {self.text_column}: "
                 f"name two columns, none of {', '.join(ADDED)}"
             )
-        if self.reference_where is not None and self.reference is None:
-            raise ConfigError("a condition on the reference needs a reference: name the file")
-        for source in filter(None, (self.input, self.reference)):
-            written = (self.out, self.manifest, self.rejected_rows)
-            if Path(source).resolve() in {path.resolve() for path in written}:
-                raise ConfigError(f"{source} is input and output: name another output")
+        written = {path.resolve() for path in (self.out, self.manifest, self.rejected_rows)}
+        if Path(self.input).resolve() in written:
+            raise ConfigError(f"{self.input} is input and output: name another output")
 
     @property
     def schema(self) -> Schema:
@@ -183,37 +175,31 @@ def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
     }
 
 
-class _Source:
-    """The input or the reference: its rows, and a part with the rewards of each chunk of them."""
+class _Rows:
+    """The rows in a Parquet file of their own, and a part with the rewards of each chunk."""
 
-    def __init__(self, job: ScoringJob, name: str, depends_on: Any) -> None:
-        self.job, self.name = job, name
-        self.path, self.where = job.input, job.where
-        if name == "reference":
-            self.path, self.where = str(job.reference), job.reference_where
-        self.sha256 = source_digest(self.path)
-        self.rejected_rows = RejectedRows()
+    def __init__(self, job: ScoringJob, mark: str) -> None:
+        self.job = job
         self.columns = [job.prompt_column, job.text_column]
-        mark = fingerprint(self.sha256, self.columns, self.where, job.chunk_stories, depends_on)
-        self.folder = job.parts / f"{name}-{mark[:16]}"
-        self.rows = self.folder / "rows.parquet"
+        self.folder = job.parts / f"input-{mark[:16]}"
+        self.path = self.folder / "rows.parquet"
 
-    def read(self) -> None:
-        """Write the rows to a Parquet file."""
-        with tempfile.TemporaryDirectory(dir=self.job.parts) as scratch:
-            table = read_large_table(
-                [self.path], self.job.schema, Path(scratch), where=self.where,
-                columns={name: name for name in self.columns}, rejected_rows=self.rejected_rows,
+    def read(self, rejected: RejectedRows) -> None:
+        """Write the rows of the input to the Parquet file."""
+        job = self.job
+        job.parts.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=job.parts) as scratch:
+            table = LargeTable(
+                [job.input], job.schema, Path(scratch), where=job.where,
+                columns={name: name for name in self.columns}, rejected_rows=rejected,
             )  # fmt: skip
             batches = (batch for chunk in table.chunks() for batch in chunk.to_batches())
             reader = pa.RecordBatchReader.from_batches(table.schema, batches)
-            write_atomically(
-                self.rows, lambda path: write_sorted_batches(reader, self.job.schema, path)
-            )
+            write_atomically(self.path, lambda path: write_sorted_batches(reader, job.schema, path))
 
     def chunks(self) -> Iterator[tuple[Path, list[str], list[str]]]:
         """Part, prompts and stories of every chunk, whose borders depend on the rows alone."""
-        with pq.ParquetFile(self.rows, pre_buffer=False) as file:
+        with pq.ParquetFile(self.path, pre_buffer=False) as file:
             found = file.iter_batches(self.job.chunk_stories, columns=self.columns)
             for number, chunk in enumerate(found):
                 texts = (chunk[name].to_pylist() for name in self.columns)
@@ -221,10 +207,9 @@ class _Source:
 
     def score(self, rater: ScoreRater, index: int, count: int) -> None:
         """Write the missing parts of every chunk whose number modulo `count` is `index`."""
-        total = pq.read_metadata(self.rows).num_rows // count
-        about = f"score the {self.name}"
+        total = pq.read_metadata(self.path).num_rows // count
         hidden = True if index else None
-        with tqdm(total=total, desc=about, unit=" stories", disable=hidden) as bar:
+        with tqdm(total=total, desc="score", unit=" stories", disable=hidden) as bar:
             for part, prompts, stories in itertools.islice(self.chunks(), index, None, count):
                 if read_json_part(part) is None:
                     cut = -rater.notes().get("stories_cut", 0)
@@ -235,42 +220,23 @@ class _Source:
                 bar.update(len(stories))
 
     def scored(self) -> tuple[pa.Table, int]:
-        """Prompt, story (hashes) and reward of every row, and how many stories lost their end."""
+        """The columns of `ADDED` for every row, and how many stories lost their end."""
         tables, cut = [], 0
-        for part, prompts, stories in self.chunks():
+        for part, prompts, _ in self.chunks():
             found = read_json_part(part)
             if found is None:
                 raise DataError(f"{part} is damaged or missing: run the same command again")
-            columns = {
-                "prompt": [int(prompt_key(prompt)[:16], 16) for prompt in prompts],
-                "story": [int(digest(story)[:16], 16) for story in stories],
-                "reward": found["rewards"],
-            }
-            tables.append(pa.table(columns, _SCORED))
+            keys = [prompt_key(prompt)[:16] for prompt in prompts]
+            tables.append(pa.table({"prompt": keys, "reward": found["rewards"]}))
             cut += found["stories_cut"]
-        return pa.concat_tables(tables), cut
-
-
-# A rank of 1 is the best, equal rewards share it. A story beats a human story of its prompt with a
-# lower reward, half of one with the same, and is not compared with its own copies.
-_COMPARE = """
-    WITH every AS (
-        SELECT row_number() OVER () AS place, *, 0 AS human FROM stories
-        UNION ALL SELECT NULL, *, 1 FROM humans
-    ), compared AS (
-        SELECT *,
-            sum(human) OVER (PARTITION BY prompt ORDER BY reward)
-                - sum(human) OVER (PARTITION BY prompt, reward) / 2 AS beaten,
-            sum(human) OVER (PARTITION BY prompt) AS met,
-            sum(human) OVER (PARTITION BY prompt, story ORDER BY reward)
-                - sum(human) OVER (PARTITION BY prompt, story, reward) / 2 AS own_beaten,
-            sum(human) OVER (PARTITION BY prompt, story) AS own_met
-        FROM every
-    )
-    SELECT reward, rank() OVER (PARTITION BY prompt ORDER BY reward DESC) AS rank_within_prompt,
-        (beaten - own_beaten) / nullif(met - own_met, 0) AS beats_reference
-    FROM compared WHERE place IS NOT NULL ORDER BY place
-"""
+        with duckdb.connect() as connection:
+            connection.register("scored", pa.concat_tables(tables))
+            added = connection.sql(
+                "SELECT reward, rank() OVER (PARTITION BY prompt ORDER BY reward DESC) AS "
+                "rank_within_prompt FROM (SELECT *, row_number() OVER () AS place FROM scored) "
+                "ORDER BY place"
+            )
+            return added.to_arrow_table(), cut
 
 
 def _write_output(rows: Path, added: pa.Table, path: Path) -> None:
@@ -321,34 +287,41 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
     started = time.time()
     with _processes() as (index, count, wait_for_all):
         depends_on = rewards_depend_on(job.rater)
-        names = ["input"] if job.reference is None else ["input", "reference"]
-        sources = [_Source(job, name, depends_on) for name in names]
-        mark = fingerprint([source.folder.name for source in sources], job.out.suffix)
+        sha256, columns = source_digest(job.input), (job.prompt_column, job.text_column)
+        mark = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             manifest = json.loads(job.manifest.read_text(encoding="utf-8"))
-            digest_then = manifest["output"]["sha256"]
-            if manifest["fingerprint"] == mark and digest_then == file_digest(job.out):
+            written = manifest["output"]["sha256"]
+            if manifest["fingerprint"] == mark and written == file_digest(job.out):
                 return None if index else {**manifest, "unchanged": True}
         rater = load_scorer(job.rater)
+        rows, rejected = _Rows(job, mark), RejectedRows()
         if index == 0:
-            job.parts.mkdir(parents=True, exist_ok=True)
-            for source in sources:
-                source.read()
+            rows.read(rejected)
         wait_for_all()
-        for source in sources:
-            source.score(rater, index, count)
+        rows.score(rater, index, count)
         wait_for_all()
         if index:
             return None
+        added, cut = rows.scored()
+        write_atomically(job.out, lambda path: _write_output(rows.path, added, path))
+        job.rejected_rows.unlink(missing_ok=True)
+        if rejected.counts():
+            write_atomically(job.rejected_rows, rejected.write)
         manifest = {
             "command": "litbench score",
             "fingerprint": mark,
             "job": as_plain(job),
             "models": depends_on["models"],
-            "sha256": {source.name: source.sha256 for source in sources},
-            "processes": count,
-            "counts": _finish(job, sources),
+            "input": {"path": job.input, "sha256": sha256},
             "output": {"path": str(job.out), "sha256": file_digest(job.out)},
+            "counts": {
+                "stories": len(added),
+                "stories_cut": cut,
+                "rejected_rows": rejected.counts(),
+                "left_out_by_where": rejected.not_selected,
+            },
+            "processes": count,
             "notes": {key: value for key, value in rater.notes().items() if key != "stories_cut"},
             "versions": versions(),
             "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -357,31 +330,3 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         write_json(manifest, job.manifest)
         shutil.rmtree(job.parts)
     return manifest
-
-
-def _finish(job: ScoringJob, sources: Sequence[_Source]) -> dict[str, Any]:
-    """Write output and rejected rows; return the counts of the manifest."""
-    scored = [source.scored() for source in sources]
-    stories, humans = scored[0][0], scored[-1][0] if len(scored) > 1 else _SCORED.empty_table()
-    with duckdb.connect() as connection:
-        connection.register("stories", stories).register("humans", humans)
-        added = connection.sql(_COMPARE).to_arrow_table()
-    counts: dict[str, Any] = {"stories": len(stories)}
-    if len(sources) > 1:
-        counts["reference_stories"] = len(humans)
-        counts["stories_with_reference"] = len(added) - added["beats_reference"].null_count
-    else:
-        added = added.drop_columns("beats_reference")
-    write_atomically(job.out, lambda path: _write_output(sources[0].rows, added, path))
-    rejected = job.parts / "rejected.jsonl"
-    lines = b""
-    for source, (_, cut), prefix in zip(sources, scored, ("", "reference_"), strict=False):
-        source.rejected_rows.write(rejected)
-        lines += rejected.read_bytes()
-        counts[f"{prefix}stories_cut"] = cut
-        counts[f"{prefix}rejected_rows"] = source.rejected_rows.counts()
-        counts[f"{prefix}left_out_by_where"] = source.rejected_rows.not_selected
-    job.rejected_rows.unlink(missing_ok=True)
-    if lines:
-        write_atomically(job.rejected_rows, lambda path: path.write_bytes(lines))
-    return counts

@@ -15,8 +15,6 @@ import ipaddress
 import itertools
 import logging
 import math
-import signal
-import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -381,16 +379,6 @@ def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvi
         timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
     )  # fmt: skip
     return uvicorn.Server(config)
-
-
-def serve(
-    rater: ScoreRater, name: str, limits: ServerLimits, host: str, port: int, **options: Any
-) -> None:
-    """Serve a model until SIGTERM or SIGINT; port 0 is any free one; for options see `make_app`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn raises the signal again once it has stopped, which is no failure.
-        signal.signal(number, lambda *_: sys.exit(0))
-    make_server(make_app(rater, name, limits, **options), limits, host, port).run()
 
 
 def accepted_hosts(host: str, allowed: Sequence[str]) -> list[str]:

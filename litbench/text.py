@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +23,8 @@ UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\x{30fc}\x{ff70}]"
 # One loop and not one inside another: RE2 takes half the time.
 _STARTS = r"[\p{L}\p{N}]"
 _WORD = rf"{_STARTS}(?:['’\-\x{{2010}}\x{{2011}}]?{_STARTS}|[\p{{M}}\x{{ad}}\x{{200c}}\x{{200d}}])*"
+
+_ASCII_WORD = np.array([chr(code).isalnum() and code < 128 for code in range(256)])
 
 _MARKDOWN = "*_#> "
 _TAGS = re.compile(rf"^(?:\[[^\]]{{0,22}}\][{_MARKDOWN}]*+)++")
@@ -36,16 +39,32 @@ def count_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
     Japanese, which put no spaces between words, every character counts as one word. Thai, Lao,
     Khmer and Burmese need a dictionary to be divided and count one word per unbroken run.
 
-    Args:
-        texts: strings; shape (n,).
-
     Returns:
         int64 counts; shape (n,); null where the text is null.
     """
+    is_ascii = pc.fill_null(pc.string_is_ascii(texts), fill_value=False)
+    in_ascii = np.zeros(len(texts), np.int64)
+    in_ascii[is_ascii.to_numpy(zero_copy_only=False)] = _count_ascii(texts.filter(is_ascii))
+    texts = pc.if_else(is_ascii, pa.scalar("", texts.type), texts)
     unspaced = pc.count_substring_regex(texts, pattern=UNSPACED)
     if pc.any(pc.greater(unspaced, 0)).as_py():
         texts = pc.replace_substring_regex(texts, pattern=UNSPACED, replacement=" ")
-    return pc.cast(pc.add(pc.count_substring_regex(texts, pattern=_WORD), unspaced), pa.int64())
+    counts = pc.add(pc.count_substring_regex(texts, pattern=_WORD), unspaced)
+    return pc.add(pc.cast(counts, pa.int64()), pa.array(in_ascii))
+
+
+def _count_ascii(texts: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """The same counts for ASCII texts, in a tenth of the time of a regular expression."""
+    if not len(texts):
+        return np.zeros(0, np.int64)
+    letters = np.frombuffer("\n".join([*texts.to_pylist(), ""]).encode(), np.uint8)
+    is_word = _ASCII_WORD[letters]
+    is_joint = (letters == ord("'")) | (letters == ord("-"))
+    starts = is_word.copy()
+    starts[1:] &= ~is_word[:-1]
+    starts[2:] &= ~(is_joint[1:-1] & is_word[:-2])
+    lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.add.reduceat(starts, np.cumsum(lengths + 1) - lengths - 1, dtype=np.int64)
 
 
 def count_words_of(text: str) -> int:

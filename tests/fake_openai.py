@@ -87,19 +87,10 @@ class FakeOpenAI(Loopback):
     ) -> None:
         """A server that is not started yet.
 
-        Args:
-            answer: what it answers a question.
-            others: what further models answer, by name; `model_called` names them to inspect-ai.
-            faults: fault of a request, by its number (from 1) and "chat"; None for a good answer.
-                One of `FAULTS`, or "400", which no second try mends.
-            manners: manner of a question; None for a plain answer. One of `MANNERS`, or "limit":
-                the answer is whole, and as long as it may be.
-            on_request: called with a request's number before and after its answer.
-            seconds: how long an answer takes.
-            hang_seconds: how long a hang lasts.
-            retry_after: the header of "429 later", in seconds.
-            complaint: what it says at "400", "500" and "503".
-            code: the kind of error that it names besides.
+        `others` are further models by name. `faults` gives the fault of a request, one of `FAULTS`
+        or "400", by its number (from 1) and "chat"; `manners` that of a question, one of `MANNERS`
+        or "limit": whole, and as long as it may be. `on_request` is called with a request's number
+        before and after its answer. `complaint` and `code` are said at "400", "500" and "503".
         """
         self.answers = {"judge": answer, **(others or {})}
         self.draw = faults

@@ -1,10 +1,8 @@
 """Ablations: the whole matrix, equal sizes, prompts kept apart, kills survived, work shared."""
 
-import csv
 import functools
 import itertools
 import json
-import math
 import shutil
 
 import numpy as np
@@ -17,15 +15,13 @@ from litbench.artifact import Artifact
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.ablation import (
-    TRUTH,
     Arm,
-    ablation_rows,
     ablation_study,
     ablation_text,
     by_family,
     join_test_sets,
 )
-from litbench.metrics.csv_table import write_csv
+from litbench.raters import RaterSpec
 from litbench.records import STORIES, pair_id, prompt_keys
 from litbench.report.pages import draw_ablation, write_ablation
 from litbench.tables import write_table
@@ -127,19 +123,14 @@ def ablation(load_program, tmp_path, monkeypatch, made_before):
 def trainings(monkeypatch):
     """Note what each training was given: (variant, pairs, seed) -> the pairs."""
     seen = {}
-    load = evaluation.load_trainer
+    train = RaterSpec.train
 
-    def loading(spec):
-        trainer = load(spec)
+    def training(self, pairs, folder, seed, name):
+        variant, used = name.split(" on ")[1].split("@")
+        seen[variant, int(used), seed] = pairs
+        return train(self, pairs, folder, seed, name)
 
-        def train(name, options, pairs, folder, seed, where):
-            variant, used = name.split(" on ")[1].split("@")
-            seen[variant, int(used), seed] = pairs
-            return trainer(name, options, pairs, folder, seed, where)
-
-        return trainer and train
-
-    monkeypatch.setattr(evaluation, "load_trainer", loading)
+    monkeypatch.setattr(RaterSpec, "train", training)
     return seen
 
 
@@ -169,67 +160,50 @@ def results(folder):
     return {name: (folder / name).read_bytes() for name in [*names, "test_pairs.parquet"]}
 
 
-def test_every_variant_is_judged_on_the_test_of_every_variant(ablation, monkeypatch):
+def test_every_variant_is_trained_alike_and_judged_on_the_test_of_every_variant(
+    ablation, trainings, monkeypatch
+):
     module, config = ablation()
     monkeypatch.setattr("litbench.report.pages.draw_ablation", draw_ablation)
     module.main(config)
-    found = json.loads((config.out / "ablation.json").read_text(encoding="utf-8"))
-    tests = [test["name"] for test in found["tests"]]
-    assert tests == [*VARIANTS, TRUTH]
-    cells = {(cell["arm"], cell["test"]): cell for cell in found["cells"]}
+    found = read(config.out)
     arms = [arm["name"] for arm in found["arms"]]
-    assert set(cells) == set(itertools.product(arms, tests))
-    assert all(0 <= cell["agreement"]["mean"] <= 1 for cell in cells.values())
-    trained = [arm for arm in found["arms"] if arm["variant"] is not None]
-    assert {arm["variant"] for arm in trained} == set(VARIANTS)
-    # Nine cells in ten of a matrix that were one and the same would pass so far.
-    of_naive = [cells[name, "naive"]["agreement"]["mean"] for name in arms]
-    of_truth = [cells[name, TRUTH]["agreement"]["mean"] for name in arms]
-    assert of_naive != of_truth
+    assert [test["name"] for test in found["tests"]] == list(VARIANTS)
+    cells = {(cell["arm"], cell["test"]): cell for cell in found["cells"]}
+    assert set(cells) == set(itertools.product(arms, VARIANTS))
+    of_tests = [
+        [cells[name, test]["agreement"]["mean"] for name in arms] for test in ("full", "naive")
+    ]
+    assert of_tests[0] != of_tests[1]
     # The verdicts tell the same.
     verdicts = pq.read_table(config.out / "verdicts.parquet").to_pylist()
-    pairs = {
-        row["pair_id"]: row for row in pq.read_table(config.out / "test_pairs.parquet").to_pylist()
-    }
+    tested = pq.read_table(config.out / "test_pairs.parquet")
+    pairs = {row["pair_id"]: row for row in tested.to_pylist()}
     longer = [row for row in verdicts if row["rater"] == "longer"]
     assert {row["pair_id"] for row in longer} == set(pairs)
     for row in longer:
         pair = pairs[row["pair_id"]]
         difference = pair["chosen_n_words"] - pair["rejected_n_words"]
         assert row["outcome"] == {0: "tie", 1: "chosen", -1: "rejected"}[np.sign(difference)]
+    # As many pairs of each variant, then all of each, never of a test prompt.
+    totals = json.loads((config.out / "manifest.json").read_text())["counts"]["training_pairs"]
+    least = min(totals.values())
+    assert len(set(totals.values())) > 1
+    assert {(variant, used) for variant, used, _ in trainings} == {
+        *itertools.product(VARIANTS, [round(least / 2), least]),
+        *totals.items(),
+    }
+    for (_, used, _), table in trainings.items():
+        assert len(set(table["pair_id"].to_pylist())) == table.num_rows == used
+        assert not set(prompt_keys(tested)) & set(prompt_keys(table))
+    equal = {(arm["variant"], arm["pairs_used"]) for arm in found["arms"] if arm["equal"]}
+    assert equal == set(itertools.product(VARIANTS, [round(least / 2), least]))
+    assert {a["variant"]: a["pairs_used"] for a in found["arms"] if a["natural"]} == totals
     for name in ("ablation.html", "ablation.csv", "ablation.txt"):
         assert (config.out / name).stat().st_size
     pictures = {path.stem for path in config.out.glob("*.svg")}
     assert pictures == {path.stem for path in config.out.glob("*.png")}
-    assert len(pictures) == len(tests)
-
-
-def test_equal_sizes_are_equal_and_natural_ones_are_all_pairs(ablation, trainings):
-    module, config = ablation()
-    module.main(config)
-    found = json.loads((config.out / "ablation.json").read_text(encoding="utf-8"))
-    manifest = json.loads((config.out / "manifest.json").read_text(encoding="utf-8"))
-    totals = manifest["counts"]["training_pairs"]
-    least = min(totals.values())
-    assert len(set(totals.values())) > 1
-    for (variant, used, _), pairs in trainings.items():
-        assert pairs.num_rows == used
-        assert used in {round(least / 2), least, totals[variant]}
-        assert len(set(pairs["pair_id"].to_pylist())) == used
-    equal = {(arm["variant"], arm["pairs_used"]) for arm in found["arms"] if arm["equal"]}
-    assert equal == set(itertools.product(VARIANTS, [round(least / 2), least]))
-    natural = {arm["variant"]: arm["pairs_used"] for arm in found["arms"] if arm["natural"]}
-    assert natural == totals
-
-
-def test_no_test_prompt_is_trained_on(ablation, trainings):
-    module, config = ablation()
-    module.main(config)
-    tested = set(prompt_keys(pq.read_table(config.out / "test_pairs.parquet")))
-    assert tested
-    assert trainings
-    for pairs in trainings.values():
-        assert not tested & set(prompt_keys(pairs))
+    assert len(pictures) == len(VARIANTS)
 
 
 def test_a_prompt_trained_on_in_one_variant_and_tested_in_another_is_refused(ablation, trainings):
@@ -276,30 +250,6 @@ def test_parts_and_then_the_whole_equal_one_run(ablation, judgings, capsys):
     assert "unchanged" in capsys.readouterr().out
 
 
-def test_in_a_world_that_likes_length_the_naive_pairs_teach_it(ablation):
-    module, config = ablation(
-        stories=world(prompts=80, length=0.4, hidden=2.0, seed=3),
-        raters={"features": dict(FAST)},
-        pairs_used=[1.0],
-        natural=False,
-        most_test_pairs=None,
-    )
-    module.main(config)
-    found = json.loads((config.out / "ablation.json").read_text(encoding="utf-8"))
-    on_truth = {
-        cell["arm"].split(" on ")[1].split("@")[0]: cell
-        for cell in found["cells"]
-        if cell["test"] == TRUTH
-    }
-    naive, full = (on_truth[name]["prefers_longer"]["mean"] for name in ("naive", "full"))
-    assert naive > full + 0.05
-    tests = {test["name"]: test["longer"]["mean"] for test in found["tests"]}
-    assert tests["naive"] > 0.55
-    assert tests["full"] == 0.5
-    assert not any(arm["natural"] for arm in found["arms"])
-    assert on_truth["full"]["agreement"]["mean"] > on_truth["naive"]["agreement"]["mean"]
-
-
 @pytest.fixture
 def ready(ablation, load_program, tmp_path):
     """Pairs of the same stories with weights, as a file."""
@@ -312,17 +262,6 @@ def ready(ablation, load_program, tmp_path):
     path = tmp_path / "weighted.parquet"
     write_table(pairs.set_column(pairs.column_names.index("weight"), "weight", weight), path)
     return path
-
-
-def test_a_ready_pairs_file_is_a_variant(ablation, trainings, ready):
-    module, config = ablation(variants={**VARIANTS, "weighted": {"pairs": str(ready)}})
-    module.main(config)
-    drawn = [pairs for (variant, *_), pairs in trainings.items() if variant == "weighted"]
-    assert drawn
-    known = {row["pair_id"]: row for row in pq.read_table(ready).to_pylist()}
-    for row in drawn[0].to_pylist():
-        assert row["weight"] is not None
-        assert row["chosen"] == known[row["pair_id"]]["chosen"]
 
 
 def test_one_variant_is_a_study_of_amounts_and_sizes(ablation, trainings, ready):
@@ -350,7 +289,8 @@ def test_one_variant_is_a_study_of_amounts_and_sizes(ablation, trainings, ready)
         ("pairs", f"large on ready@{most}", f"large on ready@{least}"),
         ("parameters", f"large on ready@{most}", f"small on ready@{most}"),
     ]
-    assert [test["name"] for test in found["tests"]] == ["ready"], "no stories, no truth"
+    assert [test["name"] for test in found["tests"]] == ["ready"]
+    assert all(row["weight"] is not None for row in trainings["ready", 21, 0].to_pylist())
     # A smaller amount is contained in a larger one, and one prompt at most is cut.
     for seed in (0, 1):
         sets = [trainings["ready", amount, seed] for amount in amounts]
@@ -374,8 +314,8 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     module, config = ablation(test_pairs={"external": str(other)})
     module.main(config)
     found = read(config.out)
-    assert [test["name"] for test in found["tests"]] == [*VARIANTS, "external", TRUTH]
-    assert found["headline"] == ["full", "external", TRUTH]
+    assert [test["name"] for test in found["tests"]] == [*VARIANTS, "external"]
+    assert found["headline"] == ["full", "external"]
     module, config = ablation(test_pairs={"external": str(other)}, test_split=None)
     module.main(config)
     assert {test["name"] for test in read(config.out)["tests"]} == {"external"}
@@ -393,14 +333,12 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
         ({"variants": {"full": {"min_gap": 2.0}}}, "min_gap is 2.0"),
         ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "give {pairs: FILE} alone"),
         ({"variants": {}}, "name at least one variant"),
-        ({"variants": {"truth": {}}, "reference": "truth"}, "names two test sets"),
-        ({"test_pairs": {"full": "x"}}, "names two test sets"),
+        ({"test_pairs": {"full": "x"}}, "name a variant and a file of test_pairs"),
         ({"test_split": None}, "test_split is null and test_pairs is empty"),
         ({"reference": "ful"}, "reference is ful:"),
         ({"raters": {"longer": {"kind": "longer"}}}, "none of them can be trained"),
         ({"raters": {"f": {**FAST, "seed": 1}}}, r"f: unknown key 'seed'|f\.seed: leave it out"),
         ({"seeds": []}, r"seeds is \[\]"),
-        ({"pairs_used": []}, "pairs_used is empty"),
         ({"pairs_used": [10_000_000]}, "pairs_used has 10000000"),
         ({"pairs_used": [1.5]}, "pairs_used has 1.5"),
         ({"part": "3/2"}, "part is '3/2'"),
@@ -414,61 +352,21 @@ def test_what_cannot_be_is_named(ablation, trainings, changes, message):
     assert not trainings
 
 
-def test_only_a_number_is_taken_for_the_truth(ablation, tmp_path):
-    stories = world()
-    place = stories.column_names.index("quality")
-    # One of the eight stories of each prompt.
-    values = [
-        math.nan if row % 8 == 3 else v for row, v in enumerate(stories["quality"].to_pylist())
-    ]
-    unknown = {stories["story_id"][row].as_py() for row in range(3, stories.num_rows, 8)}
-    some = stories.set_column(place, "quality", pa.array(values))
-    module, config = ablation(stories=some, most_test_pairs=None)
-    prompts = set(some["prompt_id"].to_pylist())
-    truth = module.truth_table(config, tmp_path / "work", prompts)
-    assert truth.num_rows == len(prompts) * 7 * 6 // 2
-    known = dict(zip(some["story_id"].to_pylist(), values, strict=True))
-    text_of = dict(zip(some["story_id"].to_pylist(), some["text"].to_pylist(), strict=True))
-    for row in truth.to_pylist():
-        assert not unknown & {row["chosen_story_id"], row["rejected_story_id"]}
-        assert known[row["chosen_story_id"]] > known[row["rejected_story_id"]]
-        assert row["chosen"] == text_of[row["chosen_story_id"]]
-    texts = some.set_column(place, "quality", pa.array([str(value) for value in values]))
-    module, config = ablation(stories=texts)
-    with pytest.raises(DataError, match="column quality holds string"):
-        module.truth_table(config, tmp_path / "work", prompts)
-
-
 def test_test_pairs_are_of_nearly_all_prompts_and_shared_between_variants(ablation, pair_table):
     module, _ = ablation()
     every = pair_table([{"prompt_id": f"p{row // 20}"} for row in range(400)])
     fewer = every.filter(pa.array([row % 3 == 0 for row in range(400)]))
-    drawn = module.subsample_test(every, 60, seed=1)
+    drawn = module.first_by_hash(every, 60, 1, by_prompt=False)
     assert drawn.num_rows == 60
     assert len(set(drawn["prompt_id"].to_pylist())) > 15, "whole prompts would be three of twenty"
-    of_fewer = set(module.subsample_test(fewer, 60, seed=1)["pair_id"].to_pylist())
+    of_fewer = set(module.first_by_hash(fewer, 60, 1, by_prompt=False)["pair_id"].to_pylist())
     both = set(drawn["pair_id"].to_pylist()) & set(fewer["pair_id"].to_pylist())
     assert both <= of_fewer
     ids = every["pair_id"].to_pylist()
     rows = [ids.index(one) for one in drawn["pair_id"].to_pylist()]
     assert rows == sorted(rows)
-    assert module.subsample_test(every, 60, seed=2) != drawn
-    assert module.subsample_test(every, None, seed=1) == every
-
-
-def test_another_text_of_a_pair_is_trained_and_judged_anew(ablation, judgings, ready):
-    pairs = pq.read_table(ready)
-    column = pairs.column_names.index("prompt")
-    for ending in ("", "!"):
-        prompts = [f"{prompt}{ending}" for prompt in pairs["prompt"].to_pylist()]
-        write_table(pairs.set_column(column, "prompt", pa.array(prompts, pa.large_string())), ready)
-        module, config = ablation(
-            variants={"ready": {"pairs": str(ready)}, "full": {}},
-            raters={"features": FAST}, pairs_used=[1.0], natural=False,
-        )  # fmt: skip
-        judgings["count"] = 0
-        module.main(config)
-        assert judgings["count"] == 2, "one training for each variant"
+    assert module.first_by_hash(every, 60, 2, by_prompt=False) != drawn
+    assert module.first_by_hash(every, None, 1, by_prompt=False) == every
 
 
 # The figures ----------------------------------------------------------------------------------
@@ -550,24 +448,8 @@ def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):
     one, other = keys_of(pair_table, [("a", "b")]), keys_of(pair_table, [("a", "c")])
     place = other.column_names.index("pair_id")
     renamed = other.set_column(place, "pair_id", one["pair_id"])
-    with pytest.raises(DataError, match=r"stories a and b in the test pairs of x, and a and c"):
+    with pytest.raises(DataError, match="different stories in the test pairs of x, y"):
         join_test_sets({"x": one, "y": renamed})
-
-
-def test_names_of_others_are_text_in_files(pair_table, tmp_path):
-    wicked = "=1+1\x1b[2J\nnew"
-    pairs, tests = join_test_sets({wicked: keys_of(pair_table, [("a", "b"), ("c", "d")])})
-    arms = [Arm("a", wicked, wicked, 2, True, True)]
-    arms.append(Arm("b", wicked, "other", 2, True, True))
-    credit = {arm.name: [np.array([1.0, 0.0])] for arm in arms}
-    study = ablation_study(arms, credit, pairs, tests, wicked, [wicked])
-    text = ablation_text(study)
-    assert "\x1b" not in text
-    assert "=1+1[2J new" in text
-    write_csv(ablation_rows(study), tmp_path / "cells.csv")
-    with (tmp_path / "cells.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["rater"] for row in rows} == {f"'{wicked}"}
 
 
 def test_names_of_others_are_text_on_the_page(pair_table, tmp_path):

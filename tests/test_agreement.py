@@ -89,22 +89,6 @@ def test_repeats_are_averaged_after_orders(pair_table: Build, verdict_table: Bui
     assert (scores.consistent.tolist(), scores.same.tolist()) == ([1.0], [1 / 2])
 
 
-def test_an_always_first_rater_scores_half_flips_always_and_leans_wholly(
-    pair_table: Build, verdict_table: Build
-) -> None:
-    rows = [
-        {"pair": k, "order": order, "outcome": order}
-        for k in range(5)
-        for order in ("chosen", "rejected")
-    ]
-    scores = _score(pair_table, verdict_table, rows)
-    assert scores.credit.tolist() == [0.5] * 5
-    assert scores.flipped.tolist() == [1.0] * 5
-    assert scores.first_wins.tolist() == [1.0] * 5
-    assert scores.same.tolist() == [0.0] * 5
-    assert np.isnan(scores.consistent).all()
-
-
 def test_the_pooled_probability_averages_orders_first(
     pair_table: Build, verdict_table: Build
 ) -> None:
@@ -123,27 +107,6 @@ def test_the_pooled_probability_averages_orders_first(
     assert scores.p_chosen.tolist() == pytest.approx([0.6, 0.35, 0.5])
 
 
-def test_one_order_alone_is_no_pooled_probability(pair_table: Build, verdict_table: Build) -> None:
-    rows = [
-        {"pair": 0, "order": "chosen", "outcome": "chosen", "p_chosen": 0.9},
-        {"pair": 0, "order": "rejected", "outcome": "refused"},
-    ]
-    scores = _score(pair_table, verdict_table, rows)
-    assert scores.pooled_credit.tolist() == [0.5]
-    assert np.isnan(scores.p_chosen).all()
-
-
-def test_time_and_price_add_up_over_orders(pair_table: Build, verdict_table: Build) -> None:
-    rows = [
-        {"pair": 0, "order": "chosen", "seconds": 0.5, "cost_usd": 0.25},
-        {"pair": 0, "order": "rejected", "seconds": 1.5, "cost_usd": 0.5},
-        {"pair": 1, "order": "chosen"},
-    ]
-    scores = _score(pair_table, verdict_table, rows)
-    np.testing.assert_array_equal(scores.seconds, [2.0, NAN])
-    np.testing.assert_array_equal(scores.cost_usd, [0.75, NAN])
-
-
 def test_a_missing_verdict_names_the_rater_and_a_pair(
     pair_table: Build, verdict_table: Build
 ) -> None:
@@ -156,12 +119,6 @@ def test_a_missing_verdict_names_the_rater_and_a_pair(
     )
     with pytest.raises(DataError, match=r"rater half: no verdict on 1 of 2 pairs, such as p1"):
         pair_scores(verdicts, _pairs(pair_table, 2))
-
-
-def test_verdicts_on_other_pairs_are_left_out(pair_table: Build, verdict_table: Build) -> None:
-    verdicts = verdict_table([{"pair_id": "p0"}, {"pair_id": "elsewhere", "outcome": "rejected"}])
-    (scores,) = pair_scores(verdicts, _pairs(pair_table, 1))
-    assert scores.credit.tolist() == [1.0]
 
 
 def test_scores_follow_the_pairs_and_raters_their_first_row(
@@ -209,24 +166,6 @@ def test_renaming_the_sides_mirrors_every_figure(
         np.testing.assert_array_equal(getattr(mirrored, name), getattr(plain, name))
 
 
-@given(data=st.data())
-@settings(max_examples=40)
-def test_orders_that_agree_and_that_flip_make_the_headline(
-    data: st.DataObject, pair_table: Build, verdict_table: Build
-) -> None:
-    # Where both orders always name a story, a flipped pair has credit 1/2 and the others that of
-    # the story named twice.
-    n = data.draw(st.integers(1, 8))
-    rows = [
-        {"pair": pair, "order": order, "outcome": data.draw(st.sampled_from(OUTCOMES[:2]))}
-        for pair in range(n)
-        for order in ("chosen", "rejected")
-    ]
-    scores = _score(pair_table, verdict_table, rows)
-    np.testing.assert_array_equal(scores.same, 1 - scores.flipped)
-    np.testing.assert_array_equal(scores.credit, np.where(scores.same == 1, scores.consistent, 0.5))
-
-
 def test_outcomes_words_and_tokens_are_counted_on_these_pairs(
     pair_table: Build, verdict_table: Build
 ) -> None:
@@ -251,25 +190,6 @@ def test_outcomes_words_and_tokens_are_counted_on_these_pairs(
     assert silent.explanation_words is silent.input_tokens is silent.output_tokens is None
 
 
-@given(data=st.data())
-@settings(max_examples=20)
-def test_every_verdict_is_counted_once_whatever_the_chunks(
-    data: st.DataObject, pair_table: Build, verdict_table: Build
-) -> None:
-    rows = [
-        {"pair_id": f"p{data.draw(st.integers(0, 3))}", "rater": data.draw(st.sampled_from("ab")),
-         "outcome": data.draw(st.sampled_from(OUTCOMES)),
-         "explanation": data.draw(st.sampled_from([None, "", "one", "one two"]))}
-        for _ in range(data.draw(st.integers(1, 12)))
-    ]  # fmt: skip
-    whole = verdict_table(rows)
-    cut = data.draw(st.integers(0, len(rows)))
-    pieces = pa.concat_tables([whole.slice(0, cut), whole.slice(cut)])
-    found = efforts(whole, _pairs(pair_table, 4))
-    assert found == efforts(pieces, _pairs(pair_table, 4))
-    assert sum(sum(one.outcomes.values()) for one in found.values()) == len(rows)
-
-
 def test_agreement_of_each_repeat_averages_orders_then_pairs(
     pair_table: Build, verdict_table: Build
 ) -> None:
@@ -285,18 +205,6 @@ def test_agreement_of_each_repeat_averages_orders_then_pairs(
     )
     repeats = per_repeat_agreement(verdicts, _pairs(pair_table, 2), "rater")
     assert repeats == [(0.5 + 0) / 2, (1 + 0.5) / 2]
-
-
-def test_repeats_stand_on_the_same_pairs_as_the_headline(
-    pair_table: Build, verdict_table: Build
-) -> None:
-    verdicts = verdict_table(
-        [
-            {"pair_id": "p0", "fold": "0/0", "outcome": "chosen"},
-            {"pair_id": "pruned", "fold": "0/0", "outcome": "rejected"},
-        ]
-    )
-    assert per_repeat_agreement(verdicts, _pairs(pair_table, 1), "rater") == [1.0]
 
 
 def test_reposts_of_a_prompt_are_one_cluster(pair_table: Build) -> None:

@@ -239,37 +239,11 @@ def test_any_text_is_read_and_can_be_stored(text: str, form: AnswerForm) -> None
     assert read_answer(text.replace("\n", "\r\n"), form).verdict == reading.verdict
 
 
-HOSTILE = ["\n", "*", "> ", ". ", "1. ", "...!", "no, ", "A ", "A\n", "Preferred: A\n", "slightly "]
-HOSTILE += [
-    "I prefer A, ",
-    "{",
-    '{"a":',
-    '{"preferred":',
-    '{"preferred": "A"}\n',
-    "“",
-    '"',
-    "```\n",
-]
-HOSTILE += [
-    "while both ",
-    "based on my ",
-    "A because ",
-    " over B",
-    "Preferred: A over B",
-    "A[",
-    "<|a",
-]
-HOSTILE += ["`", "```", "'", "‘", "<q>", "</q>\n", "{\n", "|", "\t", "A is: ", "no, B. ", "or a "]
-HOSTILE += [
-    "x {'preferred': \n",
-    "It ends:\nA\n",
-    "1. Verdict: ",
-    ", verdict: A",
-    "\n<!-- -->",
-    "<think></think>",
-    "</think>\n",
-    "<!--",
-    "<b",
+HOSTILE = [
+    *("\n", "> ", ". ", "...!", "no, ", "A\n", "Preferred: A\n", "slightly ", "{", '{"a":'),
+    *('{"preferred": "A"}\n', "“", '"', "```\n", "A because ", "Preferred: A over B", "A[", "<|a"),
+    *("`", "'", "<q>", "</q>\n", "{\n", "|", "A is: ", "no, B. ", "or a ", "x {'preferred': \n"),
+    *("It ends:\nA\n", "1. Verdict: ", ", verdict: A", "\n<!-- -->", "<think></think>", "<!--"),
 ]
 
 

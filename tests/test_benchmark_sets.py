@@ -1,6 +1,5 @@
 """A benchmark of several sets: every set that is there, and means over the same sets."""
 
-import csv
 import json
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from litbench import evaluation
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import Judged
+from litbench.evaluation_pairs import Judged
 from litbench.metrics.sets import over_sets
 from litbench.records import PAIRS
 from litbench.tables import read_table, write_table
@@ -83,8 +82,6 @@ def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
     assert means["longer"]["mean"] == 0.5, "a mean over sets, whatever their sizes"
     assert means["longer"]["sd"] == pytest.approx(0.353553, abs=1e-5)
     assert (means["longer"]["lowest"], means["longer"]["highest"]) == (0.25, 0.75)
-    with (tmp_path / "out/sets.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 6
     text = (tmp_path / "out/sets.md").read_text()
     assert "<b>" not in text
     assert "gone: absent" in text
@@ -113,49 +110,20 @@ def test_a_set_or_a_rater_added_later_is_the_only_one_to_run(
     assert sorted(asked) == [("coin", 4), ("coin", 12), ("coin", 16)]
 
 
-def test_a_rater_that_fails_on_one_set_costs_only_that(benchmark, asked, monkeypatch):
-    undisturbed = benchmark()["rows"]
-    asked.clear()
-    judge = evaluation.judge_pairs
-
-    def failing(rater, pairs, fold=None):
-        if (rater.name, pairs.num_rows) == ("broken", 16):
-            raise DataError("no such weights")
-        return judge(rater, pairs, fold)
-
-    raters = {"broken": {"kind": "random"}, "coin": {"kind": "random", "seed": 1}}
-    with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "judge_pairs", failing)
-        with pytest.raises(DataError, match="no such weights"):
-            benchmark(raters)
-    assert asked == [("broken", 12)]
-    found = benchmark(raters)
-    assert asked[1:] == [("broken", 16), ("coin", 12), ("coin", 16)]
-    kept = [row for row in found["rows"] if row["rater"] in BASELINES]
-    for row, before in zip(sorted(kept, key=str), sorted(undisturbed, key=str), strict=True):
-        # More raters are compared with the reference, so that Holm's correction differs.
-        assert {**row, "p_holm": None} == {**before, "p_holm": None}
-
-
-def test_a_broken_set_does_not_stop_the_others_and_is_told_at_the_end(
-    benchmark, tmp_path, pair_table, capsys
-):
+def test_a_broken_set_does_not_stop_the_others_and_is_told_at_the_end(benchmark, tmp_path, capsys):
     whole = benchmark()
     (tmp_path / "gone.parquet").write_bytes(b"half of a file")
-    for _ in range(2):
-        # Also where all the others are current, and in a dry run.
-        for dry_run in (True, False):
-            with pytest.raises(DataError, match="not used: gone, for the reasons above"):
-                benchmark(dry_run=dry_run)
-            assert "gone: not used: " in capsys.readouterr().out
-        assert read_sets(tmp_path)["rows"] == whole["rows"]
-        text = (tmp_path / "out/sets.md").read_text()
-        assert "- gone: not used: gone.parquet cannot be read" in text
-        assert str(tmp_path) not in text
+    # Also where all the others are current, and in a dry run.
+    for dry_run in (True, False):
+        with pytest.raises(DataError, match="not used: gone, for the reasons above"):
+            benchmark(dry_run=dry_run)
+        assert "gone: not used: " in capsys.readouterr().out
+    assert read_sets(tmp_path)["rows"] == whole["rows"]
+    text = (tmp_path / "out/sets.md").read_text()
+    assert "- gone: not used: gone.parquet cannot be read" in text
+    assert str(tmp_path) not in text
     (tmp_path / "gone.parquet").unlink()
     assert benchmark() == whole
-    write_table(pairs_of(pair_table, 2, 2), tmp_path / "gone.parquet")
-    assert {row["set"] for row in benchmark()["rows"]} == {"one", "two", "gone"}
     for name in ("one", "two", "gone"):
         (tmp_path / f"{name}.parquet").write_bytes(b"half of a file")
     with pytest.raises(DataError, match="none of the 3 sets can be used"):
@@ -206,22 +174,14 @@ def test_pairs_without_text_and_pairs_not_drawn_are_told(benchmark, tmp_path, pa
     assert "one: 7 pairs left out: no text" in said
     assert "one: 10 of 13 pairs drawn" in said
     assert "two: 10 of 16 pairs drawn" in said
-    drawn = read_table(tmp_path / "out/two/pairs.parquet", PAIRS)["pair_id"].to_pylist()
+    judged = Judged.find(tmp_path / "out/two")
+    drawn = judged.read_pairs().headline["pair_id"].to_pylist()
+    assert len(drawn) == 10
     whole = read_table(tmp_path / "two.parquet", PAIRS)
     write_table(whole.take(list(range(whole.num_rows - 1, -1, -1))), tmp_path / "two.parquet")
     benchmark(most_pairs=10)
-    again = read_table(tmp_path / "out/two/pairs.parquet", PAIRS)["pair_id"].to_pylist()
+    again = Judged.find(tmp_path / "out/two").read_pairs().headline["pair_id"].to_pylist()
     assert set(again) == set(drawn), "the draw goes by the pairs, not by their order"
-
-
-def test_a_dry_run_writes_no_figures(benchmark, tmp_path, capsys):
-    pytest.importorskip("inspect_ai")
-    judge = {"kind": "judge", "model": "mockllm/model", "template": "minimal"}
-    benchmark({"judge": judge}, dry_run=True)
-    said = capsys.readouterr().out
-    assert "one:\n12 pairs" in said
-    assert said.count("judge (mockllm/model)") == 2
-    assert not (tmp_path / "out/sets.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from litbench.config import build
+from litbench.errors import LitBenchError
 from litbench.tables import write_table
 
 PROGRAM = "data_prep/check_leakage.py"
@@ -96,16 +98,12 @@ def test_one_table_with_splits_is_compared_split_by_split(files, load_program, t
         ({}, "give either pairs"),
         ({"train": "x.parquet"}, "give either pairs"),
         ({"pairs": "x.parquet", "test": "y.parquet"}, "give either pairs"),
-        ({"pairs": "x.parquet", "threshold": 2}, "threshold is 2"),
+        ({"pairs": "x.parquet", "threshold": 2}, "'threshold' is 2"),
         ({"pairs": "x.parquet"}, "no file|there is no file"),
     ],
 )
 def test_a_config_that_cannot_be_is_refused(load_program, tmp_path, options, message):
     module = load_program(PROGRAM)
-    from litbench.config import build  # noqa: PLC0415
-    from litbench.errors import LitBenchError  # noqa: PLC0415
-
-    config = build(module.Config, {"out": str(tmp_path / "out"), **options})
     with pytest.raises(LitBenchError, match=message):
-        module.main(config)
+        module.main(build(module.Config, {"out": str(tmp_path / "out"), **options}))
     assert not (tmp_path / "out").exists()

@@ -134,19 +134,17 @@ def test_a_mistake_ends_in_one_line_and_exit_2(
     assert "Traceback" not in error
 
 
-def test_any_rater_with_rewards_scores_files_beside_human_stories(
+def test_any_rater_with_rewards_scores_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, reference = tmp_path / "in.csv", tmp_path / "human.jsonl"
-    source.write_text("prompt,text\n[WP] A door!,one two three\n[WP] A door!,one\n")
-    reference.write_text('{"prompt": "A door", "text": "one two"}\n')
+    source = tmp_path / "in.csv"
+    source.write_text("prompt,text\n[WP] A door!,one two three\nA door,one\n")
     arguments = ["score", "--rater", "{kind: longer}", "--input", source]
-    arguments += ["--reference", reference, "--out", tmp_path / "out.jsonl"]
+    arguments += ["--out", tmp_path / "out.jsonl"]
     run(monkeypatch, *arguments)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [(row["reward"], row["rank_within_prompt"], row["beats_reference"])
-            for row in found] == [(3.0, 1, 1.0), (1.0, 2, 0.0)]  # fmt: skip
-    assert "2 stories have one of the 1 reference stories" in capsys.readouterr().err
+    assert [(row["reward"], row["rank_within_prompt"]) for row in found] == [(3.0, 1), (1.0, 2)]
+    capsys.readouterr()
     run(monkeypatch, *arguments)
     assert capsys.readouterr().out.startswith("unchanged: ")
 

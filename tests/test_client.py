@@ -2,9 +2,7 @@
 
 import base64
 import json
-import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -15,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_openai import FAULTS, KEY, FakeOpenAI, drawn_manners
-from fake_reddit import drawn_faults
+from fake_openai import FAULTS, KEY, FakeOpenAI
 
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.judges.client import WITHHELD, Budget, Traffic, ask, estimate_tokens, without_secrets
@@ -419,51 +416,3 @@ def test_a_full_disk_ends_the_run_with_a_message(server: FakeOpenAI, tmp_path: P
 
 def test_tokens_are_estimated_from_bytes() -> None:
     assert list(map(estimate_tokens, ("", "abcde", "故事 \ud800"))) == [0, 2, 2]
-
-
-CHILD = """
-import json, sys
-from pathlib import Path
-from litbench.judges.client import Traffic, ask
-from litbench.judges.store import AnswerStore, Sampling
-
-questions = json.loads(Path(sys.argv[1]).read_text())
-traffic = Traffic(connections=8, first_wait_seconds=0.01)
-with AnswerStore(Path(sys.argv[2])) as store:
-    answers = ask("openai-api/fake/judge", questions, store, Sampling(), traffic)
-Path(sys.argv[3]).write_text(json.dumps([[one.outcome, one.text] for one in answers]))
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [11, 12])
-def test_killed_at_random_no_stored_answer_is_asked_again(seed: int, tmp_path: Path) -> None:
-    from fake_reddit import Killer  # noqa: PLC0415
-
-    questions = [f"Question {k} of seed {seed}" for k in range(150)]
-    (tmp_path / "questions.json").write_text(json.dumps(questions))
-    killer = Killer(seed, kills=8, requests=len(questions))
-    keys = dict(zip(keys_of(FakeOpenAI.model, questions, Sampling()), questions, strict=True))
-    kinds = ["429", "429 later", "500", "reset", "cut"]
-    store = tmp_path / "answers"
-    behaviour = {"faults": drawn_faults(seed, 0.1, kinds), "manners": drawn_manners(seed, 0.05)}
-    with FakeOpenAI(echo, on_request=killer, seconds=0.01, **behaviour) as server:
-        runs = 0
-        while not (tmp_path / "out.json").exists():
-            with AnswerStore(store, read_only=True) as known:
-                stored = {question for key, question in keys.items() if key in known}
-            before = server.asked.copy()
-            files = [tmp_path / "questions.json", store, tmp_path / "out.json"]
-            killer.process = subprocess.Popen(
-                [sys.executable, "-c", CHILD, *map(str, files)],
-                env=os.environ | server.environment(), text=True,
-            )  # fmt: skip
-            assert killer.process.wait(timeout=300) in (0, -9)
-            assert not stored & (server.asked - before).keys()
-            runs += 1
-            assert runs < 30
-    assert (killer.killed, runs) == (8, 9)
-    outcomes = Counter(outcome for outcome, _ in json.loads((tmp_path / "out.json").read_text()))
-    assert outcomes["answered"] > 130
-    # What a kill can lose is what was under way.
-    assert server.answered.total() <= len(questions) + 8 * 8 + 2 * outcomes["error"]

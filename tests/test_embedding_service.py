@@ -2,9 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +17,14 @@ KEY = "planted-key-of-the-fake-embedder"
 MODEL = "openai-api/fake-embedder/small"
 
 
-def vector_of(text: str) -> list[float]:
+def vector_of(text):
     return [int(digest("v", k, text)[:4], 16) / 65_536 - 0.5 for k in range(6)]
 
 
 class FakeEmbedder(Loopback):
     """The server; `fault` names what strikes a request by its number."""
 
-    def __init__(self, fault: Callable[[int], str | None] = lambda _: None) -> None:
+    def __init__(self, fault=lambda _: None):
         self.fault = fault
         self.requests = 0
         self.sent: list[list[str]] = []
@@ -37,8 +34,8 @@ class FakeEmbedder(Loopback):
 
 
 class _Handler(Handler):
-    def do_POST(self) -> None:
-        fake: FakeEmbedder = self.server.fake
+    def do_POST(self):
+        fake = self.server.fake
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         given = self.headers["Authorization"].removeprefix("Bearer ")
         assert (self.path, body["model"]) == ("/v1/embeddings", "small")
@@ -59,7 +56,7 @@ class _Handler(Handler):
         else:
             self._embed(fake, body["input"], fault)
 
-    def _embed(self, fake: FakeEmbedder, texts: list[str], fault: str | None) -> None:
+    def _embed(self, fake, texts, fault):
         rows = [
             {"object": "embedding", "index": k, "embedding": vector_of(text)}
             for k, text in enumerate(texts)
@@ -78,7 +75,7 @@ class _Handler(Handler):
         }  # fmt: skip
         self._send(200, content)
 
-    def _send(self, status: int, content: Any) -> None:
+    def _send(self, status, content):
         is_page = isinstance(content, str)
         data = content.encode() if is_page else json.dumps(content).encode()
         self.send_response(status)
@@ -91,10 +88,10 @@ class _Handler(Handler):
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeEmbedder]]:
-    started: list[FakeEmbedder] = []
+def serve(monkeypatch):
+    started = []
 
-    def start(fault: Callable[[int], str | None] = lambda _: None) -> FakeEmbedder:
+    def start(fault=lambda _: None):
         server = FakeEmbedder(fault).__enter__()
         started.append(server)
         monkeypatch.setenv("FAKE_EMBEDDER_BASE_URL", server.url)
@@ -106,18 +103,16 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeEmbedde
         server.__exit__()
 
 
-def fetch(texts: list[str], folder: Path, **options: Any) -> Any:
+def fetch(texts, folder, **options):
     return embed_by_service(texts, EmbeddingOptions(MODEL, **options), folder)
 
 
-def unit(vectors: Any) -> np.ndarray:
+def unit(vectors):
     found = np.array(vectors, dtype=np.float64)
     return found / np.linalg.norm(found, axis=-1, keepdims=True)
 
 
-def test_every_text_is_embedded_once_whatever_strikes(
-    serve: Callable[..., FakeEmbedder], tmp_path: Path
-) -> None:
+def test_every_text_is_embedded_once_whatever_strikes(serve, tmp_path):
     kinds = ("429", "500", "503", "reset")
     server = serve(lambda number: kinds[number // 2 % 4] if number % 2 else None)
     texts = [f"story {k} of the moon" for k in range(150)] + ["story 3 of the moon"]
@@ -142,15 +137,13 @@ def test_every_text_is_embedded_once_whatever_strikes(
         assert file.is_dir() or KEY.encode() not in file.read_bytes()
 
 
-def test_a_killed_run_pays_for_nothing_twice(
-    serve: Callable[..., FakeEmbedder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_pays_for_nothing_twice(serve, tmp_path, monkeypatch):
     server = serve()
     texts = [f"story {k}" for k in range(200)]
     kept = []
     once = EmbeddingStore.keep
 
-    def until_killed(self: EmbeddingStore) -> None:
+    def until_killed(self):
         once(self)
         kept.append(1)
         if len(kept) == 3:
@@ -177,9 +170,7 @@ def test_a_killed_run_pays_for_nothing_twice(
         ("page", "fake-embedder/small"),
     ],
 )
-def test_what_fails_for_good_ends_the_run_in_one_line_without_the_key(
-    serve: Callable[..., FakeEmbedder], tmp_path: Path, fault: str, said: str
-) -> None:
+def test_what_fails_for_good_ends_the_run_in_one_line_without_the_key(serve, tmp_path, fault, said):
     server = serve(lambda _: fault)
     with pytest.raises(ModelError, match=said) as error:
         fetch(["one story", "another"], tmp_path)
@@ -188,7 +179,7 @@ def test_what_fails_for_good_ends_the_run_in_one_line_without_the_key(
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_key_or_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_or_address_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("FAKE_EMBEDDER_API_KEY", raising=False)
     monkeypatch.delenv("FAKE_EMBEDDER_BASE_URL", raising=False)
     with pytest.raises(ConfigError, match="FAKE_EMBEDDER_API_KEY is not set"):
@@ -201,9 +192,7 @@ def test_a_missing_key_or_address_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("text", ["moon and river, " * 40, "月光下的路" * 60, "x" * 700 + " \n "])
-def test_long_stories_are_read_in_windows_or_cut_and_counted(
-    serve: Callable[..., FakeEmbedder], tmp_path: Path, text: str
-) -> None:
+def test_long_stories_are_read_in_windows_or_cut_and_counted(serve, tmp_path, text):
     server = serve()
     cut = fetch([text, "short"], tmp_path, max_tokens=100, long_stories="cut")
     assert server.requests == 1

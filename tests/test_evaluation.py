@@ -12,17 +12,15 @@ from litbench import raters, templates
 from litbench.artifact import Artifact, fingerprint
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import (
-    EvaluationPairs,
     Job,
     Result,
     VerdictParts,
-    check_training_prompts,
     evaluate,
     finish_evaluation,
-    read_held_out,
-    read_pairs,
+    print_errors,
 )
-from litbench.raters import Kind, LengthRater, RaterSpec, files_of, judge_pairs
+from litbench.evaluation_pairs import EvaluationPairs, read_held_out, read_pairs
+from litbench.raters import Judgement, Kind, LengthRater, RaterSpec, files_of, judge_pairs
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
 from litbench.text import prompt_key
@@ -77,43 +75,6 @@ def test_the_pairs_before_symmetry_are_judged_and_must_hold_all_the_others(write
         read_pairs(headline, other, None)
 
 
-def test_a_rater_trained_on_the_prompts_is_refused_or_counted(pair_table):
-    pairs = pair_table([row(i, prompt=f"[WP] Door {i}") for i in range(4)])
-    rater = Trained("verifier", "test", 1)
-    assert check_training_prompts(rater, pairs, "refuse") == 0
-    # A repost with other punctuation is the same prompt.
-    rater.prompts = frozenset({prompt_key("door 2!"), prompt_key("[wp] DOOR 3"), prompt_key("x")})
-    assert check_training_prompts(rater, pairs, "flag") == 2
-    with pytest.raises(ConfigError, match=r"verifier was trained on 2 .*'\[WP\] Door 2'"):
-        check_training_prompts(rater, pairs, "refuse")
-
-
-@pytest.fixture
-def part(pair_table):
-    """A maker of a part that counts how often it was called."""
-    pairs = pair_table([row(i) for i in range(4)])
-    calls = []
-
-    def make():
-        calls.append(1)
-        return judge_pairs(LengthRater("longer", "longer", 1), pairs), {
-            "notes": {"made": len(calls)}
-        }
-
-    return make, calls
-
-
-def test_a_part_is_made_once_and_read_afterwards(part, tmp_path):
-    make, calls = part
-    first = VerdictParts(tmp_path).get_or_make("longer", ["pairs", 1], make)
-    again = VerdictParts(tmp_path).get_or_make("longer", ["pairs", 1], make)
-    assert len(calls) == 1
-    assert again[0].equals(first[0])
-    assert again[1] == first[1] == {"notes": {"made": 1}}
-    VerdictParts(tmp_path).get_or_make("longer", ["pairs", 2], make)
-    assert len(calls) == 2
-
-
 def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):
     own = str(tmp_path / "own.yaml")
     specs = [
@@ -140,59 +101,6 @@ def test_prompts_that_the_backbone_knows_are_not_evaluated_on(write_pairs, pair_
     assert read_held_out(path, None, training, path).num_rows == 4
     with pytest.raises(ConfigError, match=r"1 prompts .*such as '\[WP\] Door 2'"):
         read_held_out(path, None, training, path, frozenset({prompt_key("[WP] Door 2")}))
-
-
-@pytest.mark.parametrize("lost", [".parquet", ".sha256"])
-def test_half_a_part_is_made_again(part, tmp_path, lost):
-    make, calls = part
-    VerdictParts(tmp_path).get_or_make("longer", 1, make)
-    (path,) = tmp_path.glob(f"*{lost}")
-    path.unlink()
-    VerdictParts(tmp_path).get_or_make("longer", 1, make)
-    assert len(calls) == 2
-
-
-def test_parts_of_earlier_configs_are_removed_and_no_others(part, tmp_path):
-    make, calls = part
-    old = VerdictParts(tmp_path)
-    old.get_or_make("longer", 1, make)
-    old.get_or_make("longer", 2, make)
-    new = VerdictParts(tmp_path)
-    new.get_or_make("longer", 2, make)
-    new.discard_others()
-    assert len(list(tmp_path.iterdir())) == 2
-    VerdictParts(tmp_path).get_or_make("longer", 2, make)
-    assert len(calls) == 2
-
-
-@pytest.mark.parametrize("damaged", [".parquet", ".sha256"])
-@pytest.mark.parametrize("damage", ["flip", "truncate", "empty"])
-def test_a_damaged_part_is_made_again(part, tmp_path, damaged, damage):
-    make, calls = part
-    whole = VerdictParts(tmp_path).get_or_make("longer", 1, make)[0]
-    (path,) = tmp_path.glob(f"*{damaged}")
-    content = path.read_bytes()
-    for place in range(0, len(content), max(len(content) // 20, 1)):
-        flipped = bytearray(content)
-        flipped[place] ^= 0x04
-        path.write_bytes({"flip": flipped, "truncate": content[:place], "empty": b""}[damage])
-        before = len(calls)
-        table, record = VerdictParts(tmp_path).get_or_make("longer", 1, make)
-        assert len(calls) == before + 1, place
-        assert record["notes"] == {"made": len(calls)}
-        assert table["outcome"].equals(whole["outcome"])
-        content = path.read_bytes()
-
-
-@pytest.mark.parametrize("name", ["owner/model", "../up", "a b", "夜" * 85, "é" * 300])
-def test_any_rater_name_stays_inside_the_folder(part, tmp_path, name):
-    make, calls = part
-    folder = tmp_path / "parts"
-    for _ in range(2):
-        VerdictParts(folder).get_or_make(name, [name], make)
-    assert len(calls) == 1
-    assert len(list(folder.iterdir())) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
 def test_the_files_of_an_evaluation_agree_with_each_other(pair_table, tmp_path, capsys):
@@ -314,6 +222,62 @@ def test_a_kept_part_depends_on_options_files_data_and_versions(
         assert len(Plugin.loaded) == count
 
 
+@pytest.mark.parametrize("damaged", [".parquet", ".sha256"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "lost"])
+def test_a_damaged_part_is_made_again(plugin, pair_table, tmp_path, damaged, damage):
+    pairs = pair_table([row(i) for i in range(4)])
+    job = Job(plugin, "plugin", lambda: pairs, "data")
+    (whole,), records = run([job], tmp_path)
+    (path,) = (tmp_path / "parts").glob(f"*{damaged}")
+    content = path.read_bytes()
+    for count, place in enumerate(range(0, len(content), max(len(content) // 10, 1)), start=2):
+        flipped = bytearray(content)
+        flipped[place] ^= 0x04
+        path.write_bytes(flipped if damage == "flip" else content[:place])
+        if damage == "lost":
+            path.unlink()
+        (table,), again = run([job], tmp_path)
+        assert len(Plugin.loaded) == count, place
+        assert table["outcome"].equals(whole["outcome"])
+        assert again == records
+        content = path.read_bytes()
+
+
+def test_parts_of_earlier_configs_are_removed_and_no_others(plugin, pair_table, tmp_path):
+    pairs = pair_table([row(i) for i in range(4)])
+    old, new = (Job(plugin, "plugin", lambda: pairs, data) for data in ("old", "new"))
+    run([old, new], tmp_path)
+    parts = VerdictParts(tmp_path / "parts")
+    list(evaluate([new], parts))
+    parts.discard_others()
+    assert len(list((tmp_path / "parts").iterdir())) == 2
+    run([new], tmp_path)
+    assert len(Plugin.loaded) == 1
+
+
+@pytest.mark.parametrize("name", ["owner/model", "../up", "a b", "夜" * 85, "é" * 300])
+def test_any_rater_name_stays_inside_the_folder(plugin, pair_table, tmp_path, name):
+    pairs = pair_table([row(i) for i in range(4)])
+    for _ in range(2):
+        run([Job(plugin, name, lambda: pairs, name)], tmp_path / "out")
+    assert len(Plugin.loaded) == 1
+    assert len(list((tmp_path / "out/parts").iterdir())) == 2
+
+
+def test_errors_are_judged_again_when_asked(plugin, pair_table, tmp_path, monkeypatch, capsys):
+    pairs = pair_table([row(i) for i in range(4)])
+    job = Job(plugin, "plugin", lambda: pairs, "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trained, "judge", lambda _, pairs: [[Judgement("error")] for _ in pairs])
+        found = list(evaluate([job], VerdictParts(tmp_path / "parts")))
+    print_errors(found)
+    assert "plugin: 4 of 4 verdicts are errors" in capsys.readouterr().out
+    (kept,), _ = run([job], tmp_path)
+    assert set(kept["outcome"].to_pylist()) == {"error"}
+    (again,), _ = run([job], tmp_path, errors_again=True)
+    assert "error" not in again["outcome"].to_pylist()
+
+
 def test_a_rater_that_is_ready_is_loaded_once_for_all_its_pairs(plugin, pair_table, tmp_path):
     tables = {name: pair_table([row(i, prompt=f"{name} {i}") for i in range(3)]) for name in "ab"}
     other = replace(plugin, name="other")
@@ -332,7 +296,8 @@ def test_a_rater_that_was_trained_on_the_prompts_is_refused_or_flagged(
     plugin, pair_table, tmp_path
 ):
     pairs = pair_table([row(i, prompt=f"door{i}") for i in range(4)])
-    Path(plugin.options["path"]).write_text(f"{prompt_key('door1')} {prompt_key('door2')}")
+    # A repost with other punctuation is the same prompt.
+    Path(plugin.options["path"]).write_text(f"{prompt_key('[WP] DOOR1!')} {prompt_key('door2')}")
     job = Job(plugin, "plugin", lambda: pairs, 1)
     _, (record,) = run([job], tmp_path, on_training_prompts="flag")
     assert record == {"notes": {}, "trained_on": 2}

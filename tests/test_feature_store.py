@@ -3,9 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
-from litbench.errors import DataError
 from litbench.models.features import FeatureOptions, FeatureStore, feature_matrix, fit_features
 
 
@@ -62,28 +59,6 @@ def test_a_broken_file_of_a_store_is_made_again(tmp_path):
     for broken in (b"", whole[:-20], whole[: len(whole) // 2]):
         path.write_bytes(broken)
         assert FeatureStore(tmp_path).matrix(["p"], ["A story."]).tolist() == found.tolist()
-
-
-def test_a_store_on_a_full_disk_says_so_and_leaves_no_half_file(tmp_path):
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    store = FeatureStore(tmp_path)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))
-    try:
-        with pytest.raises(DataError, match=r"cannot write .*free space"):
-            store.matrix(["p"] * 9, [f"Story {place}." for place in range(9)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(store.folder.iterdir()) == []
-    assert (
-        store.matrix(["p"], ["Story 1."]).tolist() == feature_matrix(["p"], ["Story 1."]).tolist()
-    )
-
-
-def test_a_store_is_another_one_for_other_libraries(tmp_path, monkeypatch):
-    folder = FeatureStore(tmp_path).folder
-    monkeypatch.setattr("pyarrow.__version__", "0.0")
-    assert FeatureStore(tmp_path).folder != folder
 
 
 def test_two_processes_fill_one_store(tmp_path):

@@ -10,17 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from litbench.errors import ConfigError, DataError, ModelError
+from litbench.errors import ModelError
 from litbench.models.features import (
     FEATURES,
     FeatureModel,
     FeatureOptions,
-    feature_matrix,
     fit_features,
     surface_features,
 )
 from litbench.raters import judge_pairs
-from litbench.records import prompt_keys
 
 
 def with_commas(text, source, every):
@@ -81,14 +79,6 @@ def test_a_hundred_thousand_characters_of_one_kind_are_finite(unit):
     # A regular expression that tries a run of marks from every place needs minutes for this.
     story = unit * (100_000 // len(unit))
     assert np.isfinite(surface_features("the moth", story)).all()
-
-
-def test_many_stories_give_the_features_of_each(comma_rows):
-    stories = ["", "🌙", "月亮升起。", *(row["chosen"] for row in comma_rows(20))]
-    prompts = [f"the moth {place}" for place in range(len(stories))]
-    alone = [surface_features(p, s) for p, s in zip(prompts, stories, strict=True)]
-    assert feature_matrix(prompts, stories).tolist() == alone
-    assert feature_matrix([], []).shape == (0, len(FEATURES))
 
 
 def test_features_count_what_they_name():
@@ -202,63 +192,6 @@ def test_strength_is_tuned_by_prompt(pair_table, invented):
     assert fit_features(pair_table(leaky), FeatureOptions(c=strengths)).c == max(strengths)
 
 
-def test_a_model_knows_the_prompts_it_was_fitted_on_and_no_other(pair_table, comma_rows):
-    rows = comma_rows(60, prompts=10)
-    train = pair_table([row for row in rows if row["prompt_id"] < "p5"])
-    rest = pair_table([row for row in rows if row["prompt_id"] >= "p5"])
-    model = fit_features(train, FeatureOptions())
-    assert model.training_prompts() == set(prompt_keys(train))
-    assert not model.training_prompts() & set(prompt_keys(rest))
-
-
-def test_dropped_features_are_not_used(pair_table, comma_rows):
-    pairs = pair_table(comma_rows(100))
-    model = fit_features(pairs, FeatureOptions(drop=["commas", "log_words"]))
-    assert set(model.names) == set(FEATURES) - {"commas", "log_words"}
-    place = FEATURES.index("commas")
-    plain, marked = "she opened the gate", "she, opened, the, gate"
-    same = feature_matrix(["p", "p"], [plain, marked])
-    assert same[0, place] != same[1, place]
-    with pytest.raises(ConfigError, match=r"unknown features.*'comas'"):
-        fit_features(pairs, FeatureOptions(drop=["comas"]))
-    with pytest.raises(ConfigError, match="every feature is dropped"):
-        fit_features(pairs, FeatureOptions(drop=list(FEATURES)))
-
-
-def test_a_weight_of_two_counts_like_the_pair_twice(pair_table, comma_rows):
-    rows = comma_rows(40, planted=False)
-    weighted = [{**row, "weight": 2.0 if place < 10 else 1.0} for place, row in enumerate(rows)]
-    copies = [
-        {**row, "chosen_story_id": f"again{i}", "rejected_story_id": f"copy{i}"}
-        for i, row in enumerate(rows[:10])
-    ]
-    options = FeatureOptions(c=[0.1])
-    by_weight = fit_features(pair_table(weighted), options).coefficients
-    twice = fit_features(pair_table(rows + copies), options).coefficients
-    plain = fit_features(pair_table(rows), options).coefficients
-    np.testing.assert_allclose(by_weight, twice, atol=1e-4)
-    assert np.abs(by_weight - plain).max() > 1e-2
-
-
-@pytest.mark.parametrize("weight", [-1.0, 0.0, float("nan"), float("inf")])
-def test_weights_that_mean_nothing_are_refused(pair_table, comma_rows, weight):
-    rows = comma_rows(10)
-    rows[3]["weight"] = weight
-    with pytest.raises(DataError, match="column weight"):
-        fit_features(pair_table(rows), FeatureOptions())
-
-
-@pytest.mark.parametrize("c", [[], [0.0], [1.0, -1.0]])
-def test_strengths_that_cannot_be_are_refused(pair_table, comma_rows, c):
-    with pytest.raises(ConfigError, match="c: "):
-        fit_features(pair_table(comma_rows(10)), FeatureOptions(c=c))
-
-
-def test_too_few_pairs_are_refused(pair_table, comma_rows):
-    with pytest.raises(DataError, match="too few"):
-        fit_features(pair_table(comma_rows(1)), FeatureOptions())
-
-
 def test_the_model_does_not_see_which_side_was_chosen(pair_table, comma_rows):
     model = fit_features(pair_table(comma_rows(60)), FeatureOptions())
     pairs = pair_table(comma_rows(60, seed=2))
@@ -282,12 +215,4 @@ def test_a_broken_model_file_is_a_clear_error(tmp_path, content):
     if content is not None:
         (tmp_path / "features.json").write_text(content)
     with pytest.raises(ModelError, match=r"features\.json .*train/features\.py"):
-        FeatureModel.load(tmp_path)
-
-
-def test_a_model_with_features_of_another_version_is_refused(tmp_path, pair_table, comma_rows):
-    fit_features(pair_table(comma_rows(20)), FeatureOptions()).save(tmp_path)
-    path = tmp_path / "features.json"
-    path.write_text(path.read_text().replace('"commas"', '"comets"'))
-    with pytest.raises(ModelError, match="comets"):
         FeatureModel.load(tmp_path)

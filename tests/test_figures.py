@@ -20,7 +20,7 @@ def around(mean):
 DRAWN = {
     "curves": lambda: figures.curves(
         [figures.Line("a", [(10, around(0.6), [0.5, 0.7]), (40, around(0.8), [0.8])],
-                      (90, around(0.9)), labels=["at ten"], published=[(10, 0.7)])],
+                      labels=["at ten"], published=[(10, 0.7)])],
         "pairs", tick=figures.short_count, references=[("coin", 0.5)],
     ),
     "dots": lambda: figures.dots(

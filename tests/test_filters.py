@@ -1,11 +1,9 @@
 """Filters of single stories: each at its border, by name, by wording, and copies of a story."""
 
-import shutil
 from typing import Any
 
 import ibis
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,12 +18,8 @@ OFF = {
     **dict.fromkeys(("min_score", "max_tokens", "min_words")),
 }
 ON = {
-    "drop_deleted": True,
-    "drop_bots": True,
-    "chosen_later": True,
-    "min_score": 10,
-    "max_tokens": 2_048,
-    "min_words": 50,
+    **dict.fromkeys(("drop_deleted", "drop_bots", "chosen_later"), True),
+    **{"min_score": 10, "max_tokens": 2_048, "min_words": 50},
 }
 
 
@@ -75,34 +69,21 @@ def test_the_first_rule_that_fits_is_the_one_counted(story_table):
     ]
 
 
-def test_a_body_that_is_gone_is_removed(story_table):
-    bodies = [
-        "[deleted]",
-        "[removed]",
-        "  [Removed]\n",
-        "\t[DELETED]\r\n",
-        "[deleted by user]",
-        "[ Removed by Reddit ]",
-        "[removed by reddit]",
+def test_a_body_that_is_gone_is_removed_and_a_story_that_mentions_it_stays(story_table):
+    gone = [
+        "[deleted]", "[removed]", "  [Removed]\n", "\t[DELETED]\r\n", "[deleted by user]",
+        "[ Removed by Reddit ]", "", " \n ",
         "[ Removed by Reddit on account of violating the [content policy](/help). ]",
-        "",
-        " \n ",
-    ]
-    steps = steps_of(story_table, "text", bodies, drop_deleted=True)
-    assert steps == dict.fromkeys(bodies, "drop_deleted")
-
-
-def test_a_story_that_mentions_deletion_stays(story_table):
-    bodies = [
+    ]  # fmt: skip
+    stories = [
         "[removed] was stamped across every page of her file, and still she read on.",
         "The archivist typed [deleted]",
-        "[deleted scene] The harbour at night, without boats.",
         "[removed] [deleted] [removed], said the wall, in three hands.",
         "[removed from the wall by night, the notice ended up in a museum]",
         "deleted",
     ]
-    steps = steps_of(story_table, "text", bodies, drop_deleted=True)
-    assert steps == dict.fromkeys(bodies)
+    steps = steps_of(story_table, "text", gone + stories, drop_deleted=True)
+    assert steps == dict.fromkeys(gone, "drop_deleted") | dict.fromkeys(stories)
 
 
 BODIES = st.builds(
@@ -117,7 +98,7 @@ BODIES = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.lists(BODIES, min_size=1, max_size=40))
 def test_what_is_gone_to_the_filter_is_gone_to_the_programs_that_ask_reddit(story_table, bodies):
     bodies += ["[removed by moderator]", "[deleted by user]", "[ removed ]", "", "[removed"]
@@ -128,44 +109,30 @@ def test_what_is_gone_to_the_filter_is_gone_to_the_programs_that_ask_reddit(stor
 
 
 def test_a_bot_is_known_by_its_name(story_table):
-    authors = ["AutoModerator", "automoderator", "tidy-up-bot", "haiku_BOT", "WikiTextBot", "bot"]
-    steps = steps_of(story_table, "author", authors, drop_bots=True)
-    assert steps == dict.fromkeys(authors, "drop_bots")
-
-
-def test_a_person_whose_name_looks_like_a_bots_stays(story_table):
-    authors = [None, "Talbot", "jane_abbot", "botanist", "robot_lover", "MrRobot", "9f2c41aab0"]
-    steps = steps_of(story_table, "author", authors, drop_bots=True)
-    assert steps == dict.fromkeys(authors)
+    bots = ["AutoModerator", "automoderator", "tidy-up-bot", "haiku_BOT", "WikiTextBot", "bot"]
+    people = [None, "Talbot", "jane_abbot", "botanist", "robot_lover", "MrRobot", "9f2c41aab0"]
+    steps = steps_of(story_table, "author", bots + people, drop_bots=True)
+    assert steps == dict.fromkeys(bots, "drop_bots") | dict.fromkeys(people)
 
 
 SIGNATURE = "*I am a bot, and this action was performed automatically. Please contact the mods.*"
 
 
 def test_a_bot_is_known_by_its_template(story_table):
-    texts = [
-        "**Off-Topic Discussion**: All top-level comments must be a story or a poem.",
+    bots = [
         "**Off-topic talk about this prompt goes here.** Top-level replies must be stories.",
         "Welcome to the Prompt! All top-level comments must be a story or a poem.",
-        "Welcome to the prompt!\n\nReminder: be kind to each other.",
         SIGNATURE,
         "Your post has no tag. " + "Please read the list of tags. " * 40 + SIGNATURE,
     ]
-    steps = steps_of(story_table, "text", texts, drop_bots=True)
-    assert steps == dict.fromkeys(texts, "drop_bots")
-
-
-def test_a_story_that_merely_mentions_a_bot_or_begins_with_welcome_stays(story_table):
-    texts = [
-        "Welcome home, said the door, which had never said anything before.",
+    stories = [
         "Welcome to the prompt corner of the theatre, where we whisper lines to the dead.",
         "Off-topic discussion is forbidden in the reading room, so we spoke of the weather.",
         "The bot swept the chapel every night. I am a bot, it told the candles, and it bowed.",
-        "She built a bot to answer her letters and it fell in love with the postman.",
         "A door. " * 100 + SIGNATURE + " So ended its first letter. " + "A window. " * 100,
     ]
-    steps = steps_of(story_table, "text", texts, drop_bots=True)
-    assert steps == dict.fromkeys(texts)
+    steps = steps_of(story_table, "text", bots + stories, drop_bots=True)
+    assert steps == dict.fromkeys(bots, "drop_bots") | dict.fromkeys(stories)
 
 
 def test_of_several_copies_the_earliest_stays(story_table):
@@ -178,42 +145,6 @@ def test_of_several_copies_the_earliest_stays(story_table):
         ]
     )
     assert kept_of_copies(stories) == {"early", "other"}
-
-
-nullable = st.one_of(st.none(), st.integers(-3, 25))
-
-
-@settings(max_examples=25)
-@given(
-    rows=st.lists(
-        st.fixed_dictionaries(
-            {
-                "text": st.sampled_from(["[removed]", "", "I walked on.", "Welcome, all."]),
-                "author": st.sampled_from([None, "AutoModerator", "Talbot"]),
-                "score": nullable,
-                "created_utc": nullable,
-                "n_words": st.integers(0, 99),
-                "n_tokens": st.integers(1_990, 2_100),
-            }
-        ),
-        min_size=1,
-        max_size=20,
-    )
-)
-def test_the_rules_agree_with_the_same_rules_in_plain_python(story_table, rows):
-    def first_reason(row):
-        checks = [
-            ("drop_deleted", row["text"] in ("[removed]", "")),
-            ("drop_bots", row["author"] == "AutoModerator"),
-            ("has_score", row["score"] is None),
-            ("has_time", row["created_utc"] is None),
-            ("min_score", row["score"] is not None and row["score"] < 10),
-            ("max_tokens", row["n_tokens"] > 2_048),
-            ("min_words", row["n_words"] < 50),
-        ]
-        return next((name for name, removes in checks if removes), None)
-
-    assert removed_by(story_table(rows), **ON) == [first_reason(row) for row in rows]
 
 
 def test_the_funnel_refuses_a_step_that_loses_rows():
@@ -233,38 +164,17 @@ TALK = [
     "[OT] How do you come up with these?",
     "(OT) Is this from a game?",
     "Commenting to find this later",
-    "Just commenting here so I can read it when I get home.",
-    "Saving this for later.",
     "Placeholder",
-    "Saved for later!",
     "Great prompt!",
     "Wow, what an awesome prompt, op.",
-    "This is such a cool idea for a prompt!",
     "I really love this prompt.",
     "*Love the prompt!* No time to write though.",
     "This reminds me of a short story I read as a child, about a keeper and a lamp.",
-    "Reminds me of that one episode with the lighthouse.",
-    "Kinda reminds me of the movie about the two keepers.",
-    "This sounds like an episode of an old radio show.",
-    "Isn't this the plot of that book with the harbour?",
-    "This is basically the plot of a film my uncle made.",
-    "Relevant xkcd: https://xkcd.com/1",
-    "Obligatory link: http://example.org",
     "Not OP, but I think the lamp stands for sleep.",
     "Not a story, but this happened to my aunt.",
     "You should post this to r/lighthouses",
-    "Read *The Lamp Room* by Ann Example, it is nearly this.",
-    "If you like this you should read The Lamp Room by A. Example",
     "https://example.org/lamps",
     "[the lamp](https://example.org/lamps) [the room](https://example.org/rooms)",
-    "I'd watch the hell out of that.",
-    "I would read that book.",
-    "Someone please write this!",
-    "Can somebody make this into a movie?",
-    "This would make a great short film.",
-    "I'll write something for this when I get home.",
-    "Thanks for the prompt!",
-    "Upvoted because I want to see where this goes.",
 ]
 
 SHORT_FICTION = [
@@ -275,35 +185,17 @@ SHORT_FICTION = [
     "Her reply was prompt. The sea's was not.",
     "She reminds me of a song.",
     "The sky reminded me of a story my mother told.",
-    "This is the story of how I drowned.",
-    "This is a story about a door, and about who stood behind it.",
-    "Was this a game? Nobody laughed.",
-    "It sounds like rain.",
-    "It sounded like a song played in another house.",
     "Not a story, she insisted, a confession.",
     "Nothing was posted on the door.",
     "Posting guards along the wall took all night.",
     "Saving the lamp was all that mattered.",
     "Following the light, she came to the water.",
-    "Bookmarks fell out of every book she opened.",
     "Reserved for the dead, said the card on the table.",
-    "Read to me by candlelight, he asked.",
-    "Read the letter, by God, and burn it.",
-    "I would watch this house burn.",
-    "I'd buy that silence from you, said the sea.",
-    "Someone please make it stop.",
-    "Can anyone hear me?",
-    "This would be the last winter.",
-    "I will write to you tomorrow, and every day after.",
-    "I will come back home.",
-    "Thank you for the idea of mercy.",
     "Remind me to close the window, she said.",
     "Remind me again why we came here.",
     "Ask either/or/neither, said the oracle.",
     "(Otto was the first to go.)",
     "[Other people's doors]",
-    "The link between us was a wire, https in all but name.",
-    "Relevant to nobody, the lamp burned on.",
     "门后面什么也没有。",
     "",
 ]
@@ -317,8 +209,6 @@ def test_short_talk_about_the_prompt_is_removed_and_short_fiction_stays(story_ta
 
 def test_a_long_text_is_never_talk(story_table):
     words = filters.TALK_WORDS
-    rows = [{"text": text, "n_words": words} for text in TALK]
-    assert removed_by(story_table(rows), drop_talk=True) == [None] * len(TALK)
     rows = [{"text": "Great prompt!", "n_words": n} for n in (words - 1, words)]
     assert removed_by(story_table(rows), drop_talk=True) == ["drop_talk", None]
 
@@ -326,9 +216,9 @@ def test_a_long_text_is_never_talk(story_table):
 def test_a_bot_is_known_by_the_mark_of_its_source(story_table):
     # Sources hash names, so that only the mark tells.
     stories = story_table([{"author": "9f2c41aab0"}] * 3)
-    marked = stories.append_column("is_bot", pa.array([True, False, None]))
-    assert removed_by(marked, drop_bots=True) == ["drop_bots", None, None]
-    assert removed_by(marked) == [None] * 3
+    for marks in ([True, False, None], ["true", "false", None]):
+        marked = stories.append_column("is_bot", pa.array(marks))
+        assert removed_by(marked, drop_bots=True) == ["drop_bots", None, None]
 
 
 def test_a_score_counts_only_once_it_has_settled(story_table):
@@ -354,11 +244,8 @@ def test_a_score_counts_only_once_it_has_settled(story_table):
     [
         "so " * 300_000,
         "[a](" * 250_000,
-        "https://a " * 100_000,
         "<https://" + "a" * 1_000_000,
-        "*" * 1_000_000,
         "great " * 160_000,
-        "read, " * 160_000,
         "\n" * 1_000_000,
         "[ removed by reddit " + "a" * 1_000_000,
     ],
@@ -369,79 +256,3 @@ def test_a_hostile_text_of_a_million_characters_ends(story_table, text):
     stories = story_table([{"text": text, "n_words": 1}])
     options = {"drop_deleted": True, "drop_bots": True, "drop_talk": True}
     assert removed_by(stories, **options)[0] in (None, "drop_talk", "drop_deleted")
-
-
-@pytest.fixture(scope="module")
-def spark():
-    pytest.importorskip("pyspark")
-    if shutil.which("java") is None:
-        pytest.skip("Spark needs Java")
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
-    yield session
-    session.stop()
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")
-def test_spark_removes_what_duckdb_removes(story_table, spark, tmp_path):
-    authors = [
-        None,
-        "AutoModerator",
-        "tidy-up-bot",
-        "WikiTextBot",
-        "Talbot",
-        "sneakpeekbot",
-        "é-Bot",
-    ]
-    texts = [*TALK, *SHORT_FICTION, SIGNATURE, "[removed]", " [ Removed by Reddit ]\n"]
-    # What the engines' languages of patterns, trims and folds of case may disagree about.
-    texts += [
-        "[deleted]\u2028",
-        "[deleted by useré]",
-        "[removed by moderators for é]",
-        "[\u00a0removed]",
-        "great prompt\u0085",
-        "\x0b",
-        "Great prompt\r\n",
-        "Placeholder\u2029",
-    ]
-    texts += ["“Great prompt!”", "ſaving this for later", "I ſaw", "İ like this prompt", "𝔊reat"]
-    texts += [
-        "https://example.org\u00a0",
-        "https://a.b\n\n[c](d)",
-        "Read Ärger by Ä. Ö",
-        "\u3000[OT]",
-    ]
-    texts += ["**Off-Topic**", "Welcome to the Prompt!\n\nReminder: be kind.", "[OT]\u0085\n\u2028"]
-    texts += [
-        "a" * 5_000,
-        "門" * 500,
-        "[a](b) " * 60,
-        "Great" + "\u0301" * 3 + " prompt",
-        "\ufeff[OT]",
-    ]
-    rows = [
-        {"text": text, "author": authors[place % len(authors)], "n_words": (25, 79)[place % 2]}
-        for place, text in enumerate(texts * 2)
-    ]
-    stories = story_table([{**row, "score_utc": 10**6, "created_utc": 9 * 10**5} for row in rows])
-    path = tmp_path / "stories.parquet"
-    pq.write_table(stories, path)
-    options = {**OFF, "drop_deleted": True, "drop_bots": True, "drop_talk": True}
-    options["min_score_age_hours"] = 20.0
-    steps = []
-    for con in (ibis.duckdb.connect(), ibis.pyspark.connect(spark)):
-        table = con.read_parquet(path)
-        columns = {}
-        for name in ("drop_deleted", "drop_bots", "drop_talk", "min_score_age_hours"):
-            rules = filters.story_rules(table, PairRules(**options))
-            columns[name] = next(rule.removes for rule in rules if rule.name == name)
-        marked = con.to_pyarrow(table.select("story_id", **columns)).to_pylist()
-        steps.append({row["story_id"]: row for row in marked})
-    duckdb, spark_rows = steps
-    for story_id, text in zip(stories["story_id"].to_pylist(), texts * 2, strict=True):
-        assert spark_rows[story_id] == duckdb[story_id], repr(text[:80])
-    assert sum(row["drop_talk"] for row in duckdb.values()) > len(TALK)

@@ -101,18 +101,6 @@ def test_pairs_that_hold_their_texts_need_no_stories(
     }
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_order_of_rows_does_not_matter(
-    order: int, tmp_path: Path, program: Callable[..., object]
-) -> None:
-    rows = [{"prompt": f"p{n}", "chosen": f"c {n}", "rejected": f"r {n}"} for n in range(30)]
-    source = write_jsonl(tmp_path / "p.jsonl", rows[::order])
-    program("data_prep/import_pairs.py", "--pairs", source, "--out", tmp_path / "out")
-    pairs = read_table(tmp_path / "out" / "pairs.parquet", PAIRS)
-    assert pairs["pair_id"].to_pylist() == sorted(pairs["pair_id"].to_pylist())
-    assert pairs.num_rows == len(rows)
-
-
 @pytest.fixture
 def importing(load_program: Callable[[str], ModuleType], tmp_path: Path) -> Callable[..., Any]:
     """Import rows with some config keys; returns the pairs and the manifest's counts."""
@@ -181,7 +169,7 @@ def test_a_label_that_names_neither_text_is_set_aside_and_never_guessed(
         ({"label_first": ["A"]}, "belong together"),
         (
             {"label_first": ["A", 1], "label_second": ["1"]},
-            "'1' is in label_first and in label_sec",
+            "share no value",
         ),
         ({"label_first": [1], "label_second": [0], "stories": "x.jsonl"}, "two forms of pairs"),
         ({"keep": ["chosen_score"]}, "'chosen_score' is a column of pairs"),
@@ -192,20 +180,6 @@ def test_a_config_that_says_two_things_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         importing([labelled(1, "A")], **keys)
-
-
-def test_columns_to_keep_stay_with_their_pair(importing: Callable[..., Any]) -> None:
-    rows = [labelled(n, "AB"[n % 2], why=f"reason {n}", other=n) for n in range(20)]
-    pairs, _ = importing(rows, keep=["why"], **LABELLED)
-    assert {pair["prompt"]: pair["why"] for pair in pairs} == {
-        f"p{n}": f"reason {n}" for n in range(20)
-    }
-    assert "other" not in pairs[0]
-    assert "better" not in pairs[0]
-    with pytest.raises(DataError, match="no column 'whyy' to keep: did you mean 'why'"):
-        importing(rows, keep=["whyy"], **LABELLED)
-    with pytest.raises(DataError, match="no column 'votes_a' to keep: it is mapped already"):
-        importing(rows, keep=["votes_a"], **LABELLED)
 
 
 def test_a_rationale_comes_with_the_side_that_it_calls_story_a(
@@ -264,16 +238,6 @@ def test_of_rows_that_repeat_a_pair_one_with_a_rationale_stays(
     assert counts["pairs"] == 13
 
 
-def test_a_rationale_needs_to_know_which_story_is_a(importing: Callable[..., Any]) -> None:
-    row = {"prompt": "p", "chosen": "one", "rejected": "two", "why": "Story A is it."}
-    with pytest.raises(ConfigError, match="tell which story is A: give label_first"):
-        importing([row], rationale="why")
-    with pytest.raises(ConfigError, match="keep: 'rationale' is a column of pairs"):
-        importing([labelled(1, "A")], rationale="why", keep=["rationale"], **LABELLED)
-    with pytest.raises(DataError, match=r"no column 'whyy' .*: did you mean 'why'"):
-        importing([labelled(1, "A", why="x")], rationale="whyy", **LABELLED)
-
-
 def test_texts_stay_as_published_unless_cleaning_is_asked_for(
     importing: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -285,7 +249,7 @@ def test_texts_stay_as_published_unless_cleaning_is_asked_for(
     pairs, counts = importing(rows)
     assert {pair["chosen"] for pair in pairs} == {talk}
     assert {pair["prompt"] for pair in pairs} == {"[WP] A door", "[WP] A well"}
-    assert "cleaning" not in counts
+    assert counts["cleaning"] == {}
     assert not (tmp_path / "out" / "examples.jsonl").exists()
     ids = {pair["prompt"].removeprefix("[WP] "): pair["pair_id"] for pair in pairs}
 
@@ -374,17 +338,6 @@ def test_rows_set_aside_are_named_by_their_number_in_the_file(
     lines = (tmp_path / "out" / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     noted = {one["row"]: f"{one['column']}: {one['reason']}" for one in map(json.loads, lines)}
     assert noted == expected
-
-
-def test_every_row_is_a_pair_or_set_aside_or_left_out(importing: Callable[..., Any]) -> None:
-    rows = [
-        labelled(n, ["A", "B", "tie", None, 0][n % 5], **({"a": "text b 7"} if n == 7 else {}))
-        for n in range(60)
-    ] + [labelled(n, "A") for n in range(0, 60, 5)]
-    pairs, counts = importing(rows, where="prompt != 'p11'", **LABELLED)
-    assert counts["not_selected"] == 1
-    assert len(pairs) + sum(counts["rejected_rows"].values()) + 1 == len(rows)
-    assert counts["pairs"] == len(pairs)
 
 
 # The published sets, by the configs that come with LitBench ----------------------------------
@@ -497,38 +450,6 @@ def test_a_published_set_becomes_pairs_by_its_config(
             assert (pair["subset"], pair["id"]) == ("some", n)
     digest = read_manifest(out)["inputs"]["pairs"]["sha256"]
     assert digest.startswith(f"name:{PUBLISHED[config][0]}@{commit}"), "the manifest names it"
-
-
-def test_a_set_that_has_changed_is_imported_anew_and_a_pinned_one_is_not(tmp_path: Path) -> None:
-    with FakeHub() as server:
-
-        def publish(rows: int) -> str:
-            columns = {
-                key: [f"{key} {n}" for n in range(rows)] for key in ("prompt", "chosen", "rejected")
-            }
-            file = parquet_bytes(pa.table(columns))
-            return server.publish("owner/name", {"data/train-00000-of-00001.parquet": file})
-
-        def run(*names_and_folders: tuple[str, str]) -> list[str]:
-            runs = [["--pairs", name, "--out", tmp_path / out] for name, out in names_and_folders]
-            said = run_all(server, tmp_path, runs).splitlines()
-            return [line.replace(str(tmp_path), "") for line in said]
-
-        first = publish(3)
-        assert run(("owner/name", "out"), ("owner/name", "out")) == [
-            "/out/pairs.parquet: 3 pairs",
-            "unchanged: /out",
-        ]
-        publish(4)
-        assert run(
-            (f"owner/name@{first}", "out"),
-            ("owner/name", "out"),
-            (f"owner/name@{first}", "pinned"),
-        ) == [
-            "unchanged: /out",
-            "/out/pairs.parquet: 4 pairs",
-            "/pinned/pairs.parquet: 3 pairs",
-        ]
 
 
 def test_two_prompts_under_one_id_are_refused_until_the_map_tells_them_apart(

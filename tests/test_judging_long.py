@@ -154,7 +154,7 @@ def test_a_killed_run_asks_for_no_stored_answer_again(
     load_program: Callable[[str], ModuleType],
     tmp_path: Path,
 ) -> None:
-    judged_through_kills(pair_table, load_program, tmp_path, pairs=60, kills=1, faults=0.1, seed=34)
+    judged_through_kills(pair_table, load_program, tmp_path, pairs=40, kills=1, faults=0.1, seed=34)
 
 
 @pytest.mark.long

@@ -1,7 +1,6 @@
 """The leaderboard: every figure of a small evaluation counted by hand, and how it is written."""
 
 import csv
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -141,22 +140,6 @@ def test_every_figure_of_the_longer_story_by_hand(rows: list[LeaderboardRow]) ->
     assert not longer.is_judge
 
 
-def test_the_comparison_is_paired_and_the_reference_has_none(rows: list[LeaderboardRow]) -> None:
-    judge, longer = rows
-    assert longer.comparison is None
-    assert judge.comparison.reference == "longer"
-    expected = judge.agreement.mean - longer.agreement.mean
-    assert judge.comparison.difference.mean == pytest.approx(expected)
-    assert judge.comparison.p_holm == judge.comparison.p_value
-
-
-def test_rows_are_sorted_by_agreement_then_name(pair_table: Build, verdict_table: Build) -> None:
-    verdicts = [{**row, "rater": name} for name in ("b", "a") for row in _longer()]
-    verdicts += [{**row, "rater": "c", "outcome": "chosen"} for row in _longer()]
-    rows = leaderboard(verdict_table(verdicts), _pairs(pair_table), "b")
-    assert [row.rater for row in rows] == ["c", "a", "b"]
-
-
 def test_gaps_are_counted_in_words_and_small_ones_left_out(
     pair_table: Build, verdict_table: Build
 ) -> None:
@@ -213,14 +196,6 @@ def test_an_unknown_reference_names_the_nearest(pair_table: Build, verdict_table
         leaderboard(verdict_table(_longer()), _pairs(pair_table), "lunger")
 
 
-def test_json_holds_every_row_and_nothing_json_cannot_hold(rows: list[LeaderboardRow]) -> None:
-    content = leaderboard_json(rows)
-    assert json.loads(json.dumps(content, allow_nan=False)) == content
-    assert [row["rater"] for row in content] == ["judge", "longer"]
-    assert content[0]["agreement"]["mean"] == pytest.approx(rows[0].agreement.mean, abs=1e-6)
-    assert content[1]["comparison"] is None
-
-
 def test_json_writes_null_for_what_cannot_be_told(pair_table: Build, verdict_table: Build) -> None:
     pairs = pair_table([{"pair_id": "p0"}])
     (row,) = leaderboard(verdict_table([{"pair_id": "p0"}]), pairs, "rater")
@@ -252,10 +227,6 @@ def test_csv_has_a_row_per_rater_and_a_value_per_column(
 @pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\t=x", "  =x", "\rx", "＝1"])
 def test_a_name_that_a_spreadsheet_would_run_is_text_in_csv(name: str) -> None:
     assert csv_cell(name) == "'" + name
-
-
-def test_other_values_are_left_alone_in_csv() -> None:
-    assert [csv_cell(value) for value in ("a=b", -0.5, None, math.nan)] == ["a=b", -0.5, None, None]
 
 
 def test_the_text_has_a_table_of_judges_only_where_there_are_some(
@@ -304,24 +275,6 @@ def test_strata_on_few_pairs_are_said_to_be(pair_table: Build, verdict_table: Bu
     assert "nan" not in leaderboard_text([row])
 
 
-def test_the_note_names_whom_chance_could_explain(rows: list[LeaderboardRow]) -> None:
-    note = significance_note(rows)
-    assert note.startswith("Not significant: 1 of 1 differences from longer (judge)")
-    assert significance_note(rows[1:]) == ""
-
-
-def test_an_answer_that_was_cut_off_is_no_judgement(
-    pair_table: Build, verdict_table: Build
-) -> None:
-    verdicts = [{"pair_id": f"p{k}", "outcome": "cut" if k < 2 else "chosen"} for k in range(8)]
-    (row,) = leaderboard(verdict_table(verdicts), _pairs(pair_table), "rater")
-    assert row.agreement.mean == pytest.approx((6 + 2 * 0.5) / 8)
-    assert row.coverage == pytest.approx(6 / 8)
-    assert (row.both_orders.mean, row.both_orders.n) == (1.0, 6)
-    assert row.outcomes["cut"] == 2
-    assert row.is_judge
-
-
 @pytest.mark.parametrize(
     ("value", "written"),
     [
@@ -346,26 +299,3 @@ def test_the_text_names_pairs_prompts_reference_and_noise(rows: list[Leaderboard
     assert "0.844" in judge
     assert f"{6.75 / 8 - 4.5 / 8:+.3f} (not significant)" in judge
     assert "reference" in longer
-
-
-def test_a_rater_trained_on_test_prompts_is_flagged(
-    pair_table: Build, verdict_table: Build
-) -> None:
-    rows = leaderboard(
-        verdict_table(_longer()), _pairs(pair_table), "longer", trained_on={"longer": 3}
-    )
-    assert rows[0].trained_on == 3
-    assert "longer: TRAINED ON 3 OF THESE PROMPTS" in leaderboard_text(rows)
-
-
-def test_a_clear_lead_is_not_called_noise(pair_table: Build, verdict_table: Build) -> None:
-    pairs = pair_table([{"pair_id": f"p{k}", "prompt_id": f"q{k}"} for k in range(30)])
-    verdicts = [
-        {"pair_id": f"p{k}", "rater": rater, "outcome": outcome}
-        for rater, outcome in (("good", "chosen"), ("bad", "rejected"))
-        for k in range(30)
-    ]
-    rows = leaderboard(verdict_table(verdicts), pairs, "bad")
-    assert rows[0].comparison.is_clear
-    assert "+1.000" in leaderboard_text(rows)
-    assert significance_note(rows) == "Every difference from bad is significant."

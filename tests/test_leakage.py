@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litbench.curation.leakage import KINDS, by_split, leakage_report
+from litbench.curation.leakage import leakage_report
 from litbench.errors import DataError
 
 
@@ -50,19 +50,6 @@ def shared(report):
     return {one["kind"]: one["shared"] for one in report.counts["shared"]}
 
 
-def test_splits_that_share_nothing_are_clean(report):
-    made = report(train=[row("a", "b", "p"), row("c", "d", "q")], test=[row("e", "f", "r")])
-    assert made.found.num_rows == 0
-    assert shared(made) == dict.fromkeys(KINDS, 0)
-    made.check(["prompts", "stories", "near_duplicates"])
-    assert made.counts["splits"]["train"] == {
-        "pairs": 2,
-        "prompts": 2,
-        "stories": 4,
-        "authors": 0,
-    }
-
-
 def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
     copy = text_of("b").replace(text_of("b").split()[60], "edited") + " EDIT: thanks!"
     train = [row("a", "b", "p"), row("c", "d", "q")]
@@ -72,7 +59,7 @@ def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
         made.check(["prompts", "stories", "near_duplicates"])
     message = str(error.value)
     assert "train and test share 1 near-duplicates, such as b (train) and copy (test)" in message
-    assert "Remove the pairs of one side" in message
+    assert "Remove the pairs of the second split" in message
     assert "prompts" not in message
     made.check(["prompts", "stories"])
     (found,) = rows_of(made, "near_duplicates")
@@ -123,38 +110,6 @@ def test_authors_are_shared_where_they_are_known(report):
         made.check(["authors"])
 
 
-def test_every_two_splits_are_compared(report):
-    made = report(
-        train=[row("a", "b", "p")],
-        test=[row("c", "d", "q"), row("e", "f", "r")],
-        validation=[row("a", "c", "q"), row("g", "h", "r")],
-    )
-    found = {(one["kind"], one["split_a"], one["split_b"], one["id_a"], one["id_b"])
-             for one in made.found.to_pylist()}  # fmt: skip
-    assert found == {
-        ("prompts", "test", "validation", "q", "q"),
-        ("prompts", "test", "validation", "r", "r"),
-        ("stories", "train", "validation", "a", "a"),
-        ("stories", "test", "validation", "c", "c"),
-        ("near_duplicates", "train", "validation", "a", "a"),
-        ("near_duplicates", "test", "validation", "c", "c"),
-    }
-
-
-def test_the_message_names_a_few_and_the_table_all(report):
-    names = [f"s{place:02d}" for place in range(9)]
-    made = report(
-        train=[row(name, f"x{name}", f"p{name}") for name in names],
-        test=[row(name, f"y{name}", f"q{name}") for name in names],
-    )
-    with pytest.raises(DataError) as error:
-        made.check(["stories"])
-    assert str(error.value).count("(train)") == 3
-    assert [one["id_a"] for one in rows_of(made, "stories")] == names
-    assert "train and test share 9 stories" in str(made)
-    assert "9 near-duplicates" in str(made)
-
-
 split_rows = st.lists(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from("uvwxyz"), st.sampled_from("pqr")),
     min_size=1,
@@ -163,7 +118,7 @@ split_rows = st.lists(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(train=split_rows, test=split_rows)
 def test_what_is_shared_is_what_sets_share(pair_table, train, test):
     tables = {
@@ -191,17 +146,8 @@ def test_what_is_shared_is_what_sets_share(pair_table, train, test):
     assert again.counts == made.counts
 
 
-def test_one_table_is_divided_by_its_column(pair_table):
-    names = ["validation", "train", "test", "train"]
-    pairs = pair_table([row(f"a{k}", f"b{k}", split=name) for k, name in enumerate(names)])
-    divided = by_split(pairs)
-    assert list(divided) == ["train", "test", "validation"]
-    assert [table.num_rows for table in divided.values()] == [2, 1, 1]
-
-
 def test_one_split_has_nothing_to_leak_to(pair_table):
     table = pair_table([row("a", "b")])
-    with pytest.raises(DataError, match="the only split is all"):
-        leakage_report({"all": table})
-    with pytest.raises(DataError, match="split test holds no pairs"):
-        leakage_report({"train": table, "test": table.slice(1)})
+    for pairs in ({"all": table}, {"train": table, "test": table.slice(1)}):
+        with pytest.raises(DataError, match="leakage is between two splits that hold pairs"):
+            leakage_report(pairs)

@@ -9,11 +9,11 @@ from litbench.errors import ConfigError, DataError
 from litbench.judges.judge import Judge, JudgeOptions
 from litbench.judges.panel import Panel
 from litbench.raters import (
-    Asks,
     BlindPair,
     Estimate,
     Judgement,
     LengthRater,
+    Rater,
     check_options,
     judge_pairs,
     load_rater,
@@ -27,7 +27,7 @@ PAIR = BlindPair("a prompt", "one", "two")
 
 
 @dataclass
-class Scripted:
+class Scripted(Rater):
     """Says the same of every pair."""
 
     says: list
@@ -97,15 +97,6 @@ def test_what_a_member_could_not_judge_is_counted():
     assert panel.notes()["not_judged"] == {"0": 0, "1": 2, "2": 2}
 
 
-def test_the_probability_is_the_mean_over_members_or_null():
-    sure, unsure = Judgement("first", p_first=0.9), Judgement("second", p_first=0.4)
-    # Of a member that reads both orders, the mean over both.
-    assert verdict_of([sure], [unsure, sure]).p_first == pytest.approx((0.9 + 0.65) / 2)
-    assert verdict_of([sure], [FIRST]).p_first is None
-    assert verdict_of([sure], [unsure, FIRST]).p_first is None
-    assert verdict_of([sure], [FAILED]).p_first == 0.9
-
-
 def test_tokens_price_and_time_are_sums():
     priced = [
         replace(FIRST, cost_usd=0.5, input_tokens=10, output_tokens=1, seconds=2.0),
@@ -120,7 +111,6 @@ def test_tokens_price_and_time_are_sums():
 def test_members_that_ask_share_a_folder_and_tell_their_estimates(tmp_path):
     one, other = (Paid([FIRST], name=name, shard=shard) for name, shard in (("a", 5), ("b", 3)))
     panel = Panel({"free": Scripted([FIRST]), "a": one, "b": other})
-    assert isinstance(panel, Asks)
     panel.work_in(tmp_path)
     assert one.folder == other.folder == tmp_path
     assert panel.shard == 3

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litbench.errors import ConfigError, DataError
-from litbench.records import STORIES
 from litbench.sources import posts
 from litbench.sources.posts import (
     hash_author,
@@ -62,13 +61,6 @@ def test_a_bot_says_so(name: str) -> None:
     assert is_bot(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["talbot", "Abbot", "robotics_fan", "Botany", None, "a" * 1_000_000]
-)
-def test_a_person_is_no_bot(name: str | None) -> None:
-    assert not is_bot(name)
-
-
 def test_the_salt_of_the_environment_wins_and_must_be_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(posts.SALT_VARIABLE, SALT)
     assert load_salt() == SALT
@@ -90,17 +82,6 @@ def test_a_salt_is_made_once_and_is_for_its_user_alone(
     assert stat.S_IMODE(files[0].stat().st_mode) == 0o600
 
 
-def test_an_emptied_salt_is_an_error_and_no_salt(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv(posts.SALT_VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "litbench").mkdir()
-    (tmp_path / "litbench" / "salt").write_text("\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="shorter than 16"):
-        load_salt()
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_an_author_is_a_hash_that_depends_on_the_salt(name: str) -> None:
     if name in ("[deleted]", "[removed]"):
@@ -112,19 +93,6 @@ def test_an_author_is_a_hash_that_depends_on_the_salt(name: str) -> None:
     assert hashed != hash_author(name, SALT + "!")
 
 
-def test_a_salt_has_a_name_that_changes_with_it_and_does_not_hold_it() -> None:
-    assert posts.salt_name(SALT) == posts.salt_name(SALT) != posts.salt_name(SALT + "!")
-    assert SALT not in posts.salt_name(SALT)
-
-
-@given(st.text(st.sampled_from("a\ud83d\ude00\udfff🏰é"), max_size=6))
-def test_a_text_fits_utf_8_and_a_whole_one_is_left_alone(text: str) -> None:
-    mended = posts.text_of({"text": text}, "text")
-    mended.encode()
-    if not any(0xD800 <= ord(letter) < 0xE000 for letter in text):
-        assert mended is text
-
-
 def test_what_is_said_of_a_broken_field_holds_nothing_of_it() -> None:
     for name, value in (("author", {"name": "RealName"}), ("created_utc", "RealName")):
         look = posts.text_of if name == "author" else posts.number_of
@@ -133,33 +101,10 @@ def test_what_is_said_of_a_broken_field_holds_nothing_of_it() -> None:
         assert "RealName" not in str(told.value)
 
 
-def test_a_row_has_the_columns_of_a_story(row_of: Callable[..., dict[str, Any]]) -> None:
-    row = row_of()
-    counted = {"n_words", "n_tokens"}
-    assert {column.name for column in STORIES.columns} - counted <= set(row)
-    assert (row["story_id"], row["prompt_id"], row["flair"]) == ("t1_c1", "t3_p1", "WP")
-    assert (row["score"], row["created_utc"], row["over_18"]) == (7, 1_000_000, True)
-    assert "Ann" not in map(str, row.values())
-
-
 def test_only_archives_are_unescaped_and_only_once(row_of: Callable[..., dict[str, Any]]) -> None:
     written = "a &amp;lt; b &gt; c &amp;nbsp;"
     assert row_of(body=written)["text"] == written
     assert row_of(body=written, escaped=True)["text"] == "a &lt; b > c &nbsp;"
-
-
-@pytest.mark.parametrize(
-    ("edited", "when"), [(False, None), (None, None), (True, None), (5e5, 500_000)]
-)
-def test_the_time_of_an_edit(
-    row_of: Callable[..., dict[str, Any]], edited: Any, when: int | None
-) -> None:
-    assert row_of(edited=edited)["edited_utc"] == when
-
-
-def test_a_hidden_score_is_no_score(row_of: Callable[..., dict[str, Any]]) -> None:
-    # Reddit then says 1, which is nobody's vote.
-    assert row_of(score=1, score_hidden=True)["score"] is None
 
 
 def test_a_score_read_too_soon_is_no_score(row_of: Callable[..., dict[str, Any]]) -> None:

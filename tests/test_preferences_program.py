@@ -3,14 +3,8 @@
 import csv
 import json
 import random
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from fake_openai import FakeOpenAI
 
@@ -27,11 +21,11 @@ SMALL = {
 
 
 @pytest.fixture
-def pairs_file(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
+def pairs_file(pair_table, tmp_path):
     draw = random.Random(4)
     words = ["moon", "desk", "river", "lamp", "stone", "cat", "rain", "door"]
 
-    def story(last: str) -> str:
+    def story(last):
         return " ".join([*draw.choices(words, k=draw.randint(5, 40)), last, draw.choice(words)])
 
     rows = [
@@ -50,13 +44,13 @@ def pairs_file(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def preferences(load_program: Callable[[str], ModuleType]) -> ModuleType:
+def preferences(load_program):
     return load_program("eval/preferences.py")
 
 
 @pytest.fixture
-def make(preferences: ModuleType, pairs_file: Path, tiny_model: Any, tmp_path: Path) -> Any:
-    def build(**keys: Any) -> Any:
+def make(preferences, pairs_file, tiny_model, tmp_path):
+    def build(**keys):
         from litbench.config import build as checked  # noqa: PLC0415
 
         plain = {
@@ -72,13 +66,11 @@ def make(preferences: ModuleType, pairs_file: Path, tiny_model: Any, tmp_path: P
     return build
 
 
-def texts_of(table: pa.Table) -> list[str]:
+def texts_of(table):
     return sorted({text for side in ("chosen", "rejected") for text in table[side].to_pylist()})
 
 
-def test_from_pairs_to_page_without_a_model(
-    preferences: ModuleType, make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_pairs_to_page_without_a_model(preferences, make, tmp_path, capsys):
     preferences.main(make())
     out = tmp_path / "out"
     found = json.loads((out / "preferences.json").read_text(encoding="utf-8"))
@@ -106,9 +98,7 @@ def test_from_pairs_to_page_without_a_model(
             assert (tmp_path / "again" / name).read_bytes() == content, name
 
 
-def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(
-    preferences: ModuleType, make: Any
-) -> None:
+def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(preferences, make):
     """Made-up embeddings: one direction decides; labels that follow nothing give a half."""
     config = make(autoencoder={**SMALL, "epochs": 30})
     table = preferences.read_table(config)
@@ -117,7 +107,7 @@ def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(
     lean = np.outer(["bright" in text for text in texts], np.eye(16)[0]) * 2
     pairs = preferences.signed(table, 0)
 
-    def agreement(vectors: np.ndarray) -> float:
+    def agreement(vectors):
         credits, _ = preferences.measure(Embedded(vectors, {}), pairs, config)
         return float(credits["units"].mean())
 
@@ -125,13 +115,11 @@ def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(
     assert abs(agreement(noise) - 0.5) < 0.2
 
 
-def test_words_are_fitted_on_the_stories_of_other_prompts(
-    preferences: ModuleType, make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[set[str]] = []
+def test_words_are_fitted_on_the_stories_of_other_prompts(preferences, make, monkeypatch):
+    seen = []
     once = WordEmbedding.fitted_on
 
-    def watch(self: WordEmbedding, rows: np.ndarray) -> np.ndarray:
+    def watch(self, rows):
         seen.append({texts[row] for row in rows})
         return once(self, rows)
 
@@ -151,7 +139,7 @@ def test_words_are_fitted_on_the_stories_of_other_prompts(
         assert fitted == {text for k in np.flatnonzero(rows) for text in pairs.sides[k]}
 
 
-def test_embeddings_by_words_know_only_what_they_were_fitted_on() -> None:
+def test_embeddings_by_words_know_only_what_they_were_fitted_on():
     texts = ["moon and desk", "moon and river", "desk and river", "月光下的路", "路上的月光", "x"]
     embedding = WordEmbedding(texts)
     vectors = embedding.fitted_on(np.array([0, 1, 2]))
@@ -170,7 +158,7 @@ def test_embeddings_by_words_know_only_what_they_were_fitted_on() -> None:
         WordEmbedding(["!", ""])
 
 
-def test_signs_are_drawn_by_pair_and_labels_follow(preferences: ModuleType, make: Any) -> None:
+def test_signs_are_drawn_by_pair_and_labels_follow(preferences, make):
     table = preferences.read_table(make())
     texts = texts_of(table)
     vectors = np.array([[float(len(text)), 1.0] for text in texts])
@@ -187,15 +175,13 @@ def test_signs_are_drawn_by_pair_and_labels_follow(preferences: ModuleType, make
         assert (first == chosen) == is_chosen
 
 
-def test_nothing_is_fitted_on_the_prompts_that_are_judged(
-    preferences: ModuleType, make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_fitted_on_the_prompts_that_are_judged(preferences, make, monkeypatch):
     config = make(repeats=2)
     table = preferences.read_table(config)
     pairs = preferences.signed(table, 0)
     judged = np.zeros(len(pairs.keys))
 
-    def watch(_: Any, of: Any, is_held: Any, *__: Any) -> Any:
+    def watch(_, of, is_held, *__):
         assert not set(of.keys[~is_held]) & set(of.keys[is_held])
         judged[is_held] += 1
         return {"units": np.ones(is_held.sum())}, 0.5
@@ -206,33 +192,10 @@ def test_nothing_is_fitted_on_the_prompts_that_are_judged(
     assert (credits["units"] == pairs.first_chosen).all()
 
 
-def test_weights_of_pairs_reach_the_linear_models(
-    preferences: ModuleType, make: Any, pairs_file: Path, tmp_path: Path
-) -> None:
-    preferences.main(make())
-    table = pq.read_table(pairs_file)
-    place = table.schema.get_field_index("weight")
-    weights = pa.array([1.0 if k % 2 else 0.01 for k in range(table.num_rows)])
-    weighted = table.set_column(place, "weight", weights)
-    write_table(weighted.cast(table.schema), tmp_path / "weighted.parquet")
-    preferences.main(make(pairs=str(tmp_path / "weighted.parquet"), out=str(tmp_path / "weighted")))
-    one, other = (
-        json.loads((tmp_path / name / "preferences.json").read_text(encoding="utf-8"))
-        for name in ("out", "weighted")
-    )
-    # The autoencoder looks at no label, and so at no weight.
-    prevalence, coefficient = (
-        [{u["unit"]: get(u) for u in study["units"]} for study in (one, other)]
-        for get in (lambda u: u["prevalence"], lambda u: u["coefficient"]["mean"])
-    )
-    assert prevalence[0] == prevalence[1]
-    assert coefficient[0] != coefficient[1]
-
-
 def test_descriptions_are_asked_for_once_tested_and_escaped(
-    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answer(question: str) -> str:
+    preferences, make, tmp_path, monkeypatch
+):
+    def answer(question):
         if "Quality: the stories" in question:
             return f"Quality: more moons {HOSTILE}"
         return "More: neither"
@@ -256,27 +219,7 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     assert "more moons &lt;script&gt;" in page
 
 
-def test_a_description_that_was_cut_off_is_none(
-    preferences: ModuleType, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asking = {"model": FakeOpenAI.model, "interpreting": {"tests": 1, "quiet_tests": 0}}
-    answer = "Quality: the stories with more moons, and fewer of the desks that stand in the way"
-    with FakeOpenAI(lambda _: answer, manners=lambda _: "length") as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        preferences.main(make(**asking))
-        # Nothing was described, so nothing is tested.
-        assert all("More: A" not in question for question in server.asked)
-    out = tmp_path / "out"
-    found = json.loads((out / "preferences.json").read_text(encoding="utf-8"))
-    assert all(unit["description"] is None for unit in found["units"])
-    counts = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["counts"]
-    assert counts["asked"]["not_described"] == len(found["units"])
-
-
-def test_a_killed_embedding_goes_on_and_ends_in_the_same_numbers(
-    tiny_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_embedding_goes_on_and_ends_in_the_same_numbers(tiny_model, tmp_path, monkeypatch):
     texts = [f"story {k} " + "lamp stone river " * k for k in range(30)]
     options = EmbeddingOptions(str(tiny_model("bert")), max_tokens=24)
     whole = embed(texts, options, tmp_path / "whole")
@@ -284,7 +227,7 @@ def test_a_killed_embedding_goes_on_and_ends_in_the_same_numbers(
     seen = []
     once = embeddings._Encoder.embed
 
-    def until_killed(self: Any, text: str) -> Any:
+    def until_killed(self, text):
         if len(seen) == 17:
             raise KeyboardInterrupt
         seen.append(text)
@@ -294,9 +237,9 @@ def test_a_killed_embedding_goes_on_and_ends_in_the_same_numbers(
     with pytest.raises(KeyboardInterrupt):
         embed(texts, options, tmp_path / "killed")
     seen.clear()
-    seen_again: list[str] = []
+    seen_again = []
 
-    def count(self: Any, text: str) -> Any:
+    def count(self, text):
         seen_again.append(text)
         return once(self, text)
 
@@ -310,9 +253,7 @@ def test_a_killed_embedding_goes_on_and_ends_in_the_same_numbers(
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])
-def test_windows_are_averaged_or_cut_and_counted(
-    tiny_model: Any, tmp_path: Path, pooling: Any
-) -> None:
+def test_windows_are_averaged_or_cut_and_counted(tiny_model, tmp_path, pooling):
     import torch  # noqa: PLC0415
     from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415
 
@@ -338,26 +279,7 @@ def test_windows_are_averaged_or_cut_and_counted(
     assert not np.allclose(whole.vectors, cut.vectors, atol=1e-3)
 
 
-def test_tokens_that_the_model_lacks_are_counted_once(tiny_model: Any, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer  # noqa: PLC0415
-
-    folder = tiny_model("bert")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    text = "lamp 月 stone \U0001f984 river " * 30
-    own = tokenizer(text, add_special_tokens=False)["input_ids"]
-    lacking = own.count(tokenizer.unk_token_id)
-    assert lacking > 0
-    for long_stories in ("windows", "cut"):
-        options = EmbeddingOptions(str(folder), max_tokens=24, long_stories=long_stories)
-        notes = embed([text], options, tmp_path).notes
-        assert notes["tokens"] + notes["tokens_cut"] == len(own)
-        if long_stories == "windows":
-            assert notes["unknown_tokens"] == round(lacking / len(own), 6)
-
-
-def test_embeddings_of_other_options_and_models_are_told_apart(
-    tiny_model: Any, tmp_path: Path
-) -> None:
+def test_embeddings_of_other_options_and_models_are_told_apart(tiny_model, tmp_path):
     bert, llama = str(tiny_model("bert")), str(tiny_model("llama"))
     texts = ["one story", "", "one story"]
     one = embed(texts, EmbeddingOptions(bert), tmp_path)
@@ -378,7 +300,7 @@ def test_embeddings_of_other_options_and_models_are_told_apart(
         embed(texts, EmbeddingOptions(bert), tmp_path)
 
 
-def test_configs_that_cannot_work_are_refused(preferences: ModuleType, make: Any) -> None:
+def test_configs_that_cannot_work_are_refused(preferences, make):
     with pytest.raises(ConfigError, match="strength"):
         preferences.main(make(c=[0.1, 0]))
     with pytest.raises(ConfigError, match="repeats"):

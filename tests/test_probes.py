@@ -20,29 +20,25 @@ from fake_openai import FakeOpenAI, longer_story, shown_story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litbench.artifact import Artifact
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.probes import ProbeResult, by_rater, probe_results, probes_text
-from litbench.probe_texts import FILLER
 from litbench.probes import (
     PROBES,
     Original,
     Subject,
     change,
+    check_strengths,
     draw_originals,
     join_sentences,
-    language_of,
-    originals_of_pairs,
     probe_pairs,
     select_probes,
     split_sentences,
 )
-from litbench.raters import Judgement, LengthRater, RandomRater, ScoreRater, judge_pairs
+from litbench.raters import Judgement, LengthRater, RandomRater, Rater, ScoreRater, judge_pairs
 from litbench.records import PAIRS, VERDICTS
-from litbench.report.pages import write_probes
 from litbench.tables import write_table
-from litbench.text import count_words, count_words_of, prompt_key
+from litbench.text import count_words
 
 STRENGTHS = (0.25, 0.5, 1.0)
 ENGLISH = (
@@ -134,12 +130,6 @@ def test_a_story_of_nothing_but_ends_holds_up_nobody(text: str) -> None:
     assert time.process_time() - started < 20
 
 
-def test_the_language_is_that_of_most_words() -> None:
-    for text, language in ((ENGLISH, "en"), (CHINESE, "zh"), ("Über die Brücke.", "en")):
-        assert language_of(text, count_words_of(text)) == language
-    assert count_words_of(FILLER["zh"][0]) > 5
-
-
 @pytest.mark.parametrize("name", PROBES)
 @pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["en", "zh"])
 def test_a_probe_changes_every_story_by_its_seed_alone(name: str, text: str) -> None:
@@ -150,14 +140,6 @@ def test_a_probe_changes_every_story_by_its_seed_alone(name: str, text: str) -> 
     drawn = {changed(name, text, 0.5, seed) for seed in range(8)}
     # Endings and stories of one other prompt leave nothing to draw.
     assert len(drawn) > 1 or name in {"cut_ending", "other_story"}
-
-
-@settings(max_examples=50)
-@given(text=st.text(max_size=40), seed=st.integers(0, 9), name=st.sampled_from(sorted(PROBES)))
-def test_any_text_is_changed_or_left_out(text: str, seed: int, name: str) -> None:
-    for strength in STRENGTHS:
-        found = change(PROBES[name], subject(text, seed), strength)
-        assert found is None or (found != text and found.strip())
 
 
 def shared_start(text: str, other: str) -> int:
@@ -258,37 +240,31 @@ def test_another_story_is_of_another_prompt_and_the_same_language() -> None:
     assert missing == {}
 
 
-def test_another_story_is_of_the_same_fold(invented: Callable[..., str]) -> None:
-    there = many(invented)
-    fold_of = {prompt_key(f"Prompt {k}"): k % 3 for k in range(12)}
-    pairs, _ = probe_pairs(there, select_probes(["other_story"]), [1.0], 0, fold_of)
-    prompt_of = {" ".join(one.text.split()): prompt_key(one.prompt) for one in there}
-    for row in pairs.to_pylist():
-        other = prompt_of[" ".join(row["rejected"].split())]
-        own = prompt_key(row["prompt"])
-        assert other != own
-        assert fold_of[other] == fold_of[own]
-
-
 def test_stories_are_drawn_by_prompt(pair_table: Callable[..., pa.Table]) -> None:
-    pairs = pair_table([{"chosen_story_id": f"c{k // 2}"} for k in range(40)])
-    both = originals_of_pairs(pairs, "both")
-    assert len(originals_of_pairs(pairs, "chosen")) == 20
-    assert len(both) == 60
-    drawn = draw_originals(both, 2, 3, 0)
+    pairs = pair_table(
+        [
+            {"chosen_story_id": f"c{k}", "prompt_id": f"p{k % 7}", "chosen": f"story {k}"}
+            for k in [*range(20), *range(20)]
+        ]
+    )
+    assert len(draw_originals(pairs, "chosen", 9, None, 0)) == 20
+    assert len(draw_originals(pairs, "both", 9, None, 0)) == 60
+    drawn = draw_originals(pairs, "both", 2, 3, 0)
     assert len(drawn) == 6
     assert Counter(one.prompt for one in drawn).most_common(1)[0][1] == 2
-    assert drawn == draw_originals(both[::-1], 2, 3, 0)
-    assert drawn != draw_originals(both, 2, 3, 1)
+    turned = pairs.take(list(range(39, -1, -1)))
+    assert drawn == draw_originals(turned, "both", 2, 3, 0)
+    assert drawn != draw_originals(pairs, "both", 2, 3, 1)
     with pytest.raises(DataError, match="no story with a text"):
-        draw_originals([], 1, None, 0)
+        draw_originals(pairs.slice(0, 0), "both", 1, None, 0)
 
 
 def test_wrong_names_and_strengths_are_named() -> None:
     with pytest.raises(ConfigError, match=r"unknown probe 'pading'.*padding"):
         select_probes(["pading"])
-    with pytest.raises(ConfigError, match=r"strengths: 1\.5 is not above 0 and at most 1"):
-        probe_pairs(originals(), select_probes([]), [1.5], 0)
+    for strengths in ([1.5], [0], [], [0.5, 0.5]):
+        with pytest.raises(ConfigError, match="above 0 and at most 1, each once"):
+            check_strengths(strengths)
 
 
 # What raters make of them ---------------------------------------------------------------------
@@ -313,7 +289,7 @@ def known_in(pairs: pa.Table) -> frozenset[tuple[str, str]]:
 
 
 @dataclass
-class First:
+class First(Rater):
     """Reads both orders, prefers what stands first; answers nothing where a story says so."""
 
     silent_on: str = "\u0000"
@@ -329,12 +305,6 @@ class First:
             ]
             for pair in pairs
         ]  # fmt: skip
-
-    def training_prompts(self) -> frozenset[str]:
-        return frozenset()
-
-    def notes(self) -> dict[str, Any]:
-        return {}
 
 
 def many(invented: Callable[..., str]) -> list[Original]:
@@ -389,13 +359,6 @@ def test_raters_of_known_taste(probed: tuple[pa.Table, Any]) -> None:
     assert "knows by" not in text
 
 
-def test_a_coin_is_seldom_clear(probed: tuple[pa.Table, Any]) -> None:
-    coins = [RandomRater(seed=seed, name=f"coin {seed}") for seed in range(4)]
-    clear = [one.is_clear for one in results_of(coins, probed)]
-    assert len(clear) == 4 * len(PROBES) * len(STRENGTHS)
-    assert sum(clear) <= 4
-
-
 def test_sides_renamed_give_one_minus_the_rate(
     probed: tuple[pa.Table, Any], rename_sides: Callable[[pa.Table], pa.Table]
 ) -> None:
@@ -409,36 +372,7 @@ def test_sides_renamed_give_one_minus_the_rate(
         assert one.not_judged == other.not_judged
 
 
-def test_what_is_not_judged_is_shown_apart(probed: tuple[pa.Table, Any]) -> None:
-    results = results_of([First("Edit: Wow, thank you")], probed)
-    bragging = [one for one in results if one.probe == "bragging"]
-    for one in bragging:
-        judged = 0 if one.prefers_changed is None else one.prefers_changed.n
-        assert judged == round((1 - one.not_judged) * one.stories)
-    assert bragging[-1].prefers_changed is None, "at 1 every note is there"
-    assert bragging[-1].not_judged == 1
-    assert all(one.not_judged == 0 for one in results if one.probe != "bragging")
-
-
 # Text, files, page, program ---------------------------------------------------------------------
-
-
-def test_the_page_shows_every_rater_and_runs_nothing(tmp_path: Path) -> None:
-    attack = "<script>alert(1)</script>"
-    pairs, _ = probe_pairs(
-        [Original("a", "p", "P", f"{attack} {ENGLISH}"), Original("b", "q", "Q", OTHER)],
-        select_probes([]), [0.5], 0,
-    )  # fmt: skip
-    results = results_of([LengthRater(attack, "longer", 1), First()], (pairs, {}))
-    artifact = Artifact(tmp_path, program="probe.py", config={}, inputs={})
-    write_probes(artifact, results, pairs, trained_on={"first": 1})
-    assert (tmp_path / "probes_breaking.png").exists()
-    assert (tmp_path / "probes_preserving.svg").exists()
-    page = (tmp_path / "probes.html").read_text(encoding="utf-8")
-    assert "<script" not in page
-    assert "Trained on prompts of these stories: first" in page
-    for name in PROBES:
-        assert f"<summary>{name.replace('_', ' ')}, strength 0.5</summary>" in page
 
 
 @pytest.fixture
@@ -461,7 +395,7 @@ def config_of(program: ModuleType, pairs: Path, out: Path, **more: Any) -> Any:
     return load_config(program.Config, ["--config", str(path)])
 
 
-def test_the_program_writes_a_product_and_trains_fold_by_fold(
+def test_the_program_writes_a_product(
     load_program: Callable[[str], ModuleType],
     pairs_file: Path,
     tmp_path: Path,
@@ -469,22 +403,15 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
 ) -> None:
     program = load_program("eval/probe.py")
     config = config_of(
-        program, pairs_file, tmp_path / "out", folds=3,
-        probes=["padding", "markdown", "other_story"],
-        strengths=[0.5, 1.0],
-        raters={"longer": {"kind": "longer"}, "features": {"kind": "features"}},
-    )  # fmt: skip
+        program, pairs_file, tmp_path / "out", probes=["padding", "markdown"], strengths=[0.5, 1.0]
+    )
     program.main(config)
     said = capsys.readouterr().out
     assert "preferred: longer by padding" in said
     verdicts = pq.read_table(tmp_path / "out" / "verdicts.parquet")
     pairs = pq.read_table(tmp_path / "out" / "probe_pairs.parquet")
     assert verdicts.column_names == [column.name for column in VERDICTS.columns]
-    assert verdicts.num_rows == 2 * pairs.num_rows
-    folds = Counter(verdicts.filter(pa.array(
-        [rater == "features" for rater in verdicts["rater"].to_pylist()]
-    ))["fold"].to_pylist())  # fmt: skip
-    assert set(folds) == {"0/0", "0/1", "0/2"}
+    assert verdicts.num_rows == pairs.num_rows
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert set(manifest["outputs"]) == {
         "probe_pairs.parquet", "verdicts.parquet", "probes.csv", "probes.txt",
@@ -497,58 +424,6 @@ def test_the_program_writes_a_product_and_trains_fold_by_fold(
     assert again.endswith(said)
     rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()
     assert {row["probe"] for row in rows if row["rater"] == "longer"} == set(config.probes)
-    # A rater would know by heart the chosen stories that it was trained on.
-    fold_of_pair = {
-        row["pair_id"]: row["fold"] for row in verdicts.to_pylist() if row["rater"] == "features"
-    }
-    fold_of = {row["prompt"]: fold_of_pair[row["pair_id"]] for row in pairs.to_pylist()}
-    prompt_of = {" ".join(row["chosen"].split()): row["prompt"] for row in pairs.to_pylist()}
-    whole = [
-        row for row in pairs.to_pylist() if (row["probe"], row["strength"]) == ("other_story", 1)
-    ]
-    assert whole
-    for row in whole:
-        assert fold_of[prompt_of[" ".join(row["rejected"].split())]] == fold_of[row["prompt"]]
-
-
-def test_prompts_that_share_stories_share_a_fold(
-    load_program: Callable[[str], ModuleType],
-    pair_table: Callable[..., pa.Table],
-    invented: Callable[..., str],
-    tmp_path: Path,
-) -> None:
-    # Each prompt has two texts, as where one import has damaged letters, and one prompt_id.
-    rows = [
-        {"prompt_id": f"p{k // 2}", "prompt": f"Prompt {k // 2}" + " caf\u00e9" * (k % 2),
-         "chosen": prose(invented, k, 60), "rejected": prose(invented, 100 + k, 40)}
-        for k in range(24)
-    ]  # fmt: skip
-    write_table(pair_table(rows), tmp_path / "pairs.parquet")
-    program = load_program("eval/probe.py")
-    program.main(config_of(
-        program, tmp_path / "pairs.parquet", tmp_path / "out", folds=3, probes=["padding"],
-        strengths=[1.0], raters={"features": {"kind": "features"}},
-    ))  # fmt: skip
-    pairs = pq.read_table(tmp_path / "out" / "probe_pairs.parquet").to_pylist()
-    verdicts = pq.read_table(tmp_path / "out" / "verdicts.parquet").to_pylist()
-    fold_of_pair = {row["pair_id"]: row["fold"] for row in verdicts}
-    folds: dict[str, set[str]] = {}
-    for row in pairs:
-        folds.setdefault(row["prompt_id"], set()).add(fold_of_pair[row["pair_id"]])
-    assert len(pairs) == 24
-    assert {len(of) for of in folds.values()} == {1}
-
-
-def test_the_program_names_what_is_missing(
-    load_program: Callable[[str], ModuleType], pairs_file: Path, tmp_path: Path
-) -> None:
-    program = load_program("eval/probe.py")
-    with pytest.raises(ConfigError, match=r"raters\.features: has no model"):
-        program.main(config_of(
-            program, pairs_file, tmp_path / "b", folds=1, raters={"features": {"kind": "features"}}
-        ))  # fmt: skip
-    with pytest.raises(ConfigError, match="each once"):
-        program.main(config_of(program, pairs_file, tmp_path / "c", strengths=[0.5, 0.5]))
 
 
 def test_a_judge_is_asked_in_both_orders_and_once(
@@ -587,6 +462,6 @@ def test_a_judge_is_asked_in_both_orders_and_once(
         program.main(config)
         assert set(server.answered.values()) == {1}
     rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()
-    assert {row["probe"]: row["prefers_changed_mean"] for row in rows} == {
+    assert {row["probe"]: row["prefers_changed"] for row in rows} == {
         "fake_verdict": 1.0, "cut_ending": 0.0,
     }  # fmt: skip

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from litbench import evaluation
-from litbench.errors import ConfigError, LitBenchError
+from litbench.errors import ConfigError
+from litbench.raters import RaterSpec
 from litbench.records import PAIRS, VERDICTS, prompt_keys
 from litbench.tables import read_table, write_table
 
@@ -90,18 +91,13 @@ class Calls(list):
 def trained(monkeypatch):
     """The pairs tables that raters are trained on."""
     tables = []
-    load = evaluation.load_trainer
+    train = RaterSpec.train
 
-    def watching(spec):
-        trainer = load(spec)
+    def watching(self, pairs, *rest):
+        tables.append(pairs)
+        return train(self, pairs, *rest)
 
-        def train(name, options, pairs, *rest):
-            tables.append(pairs)
-            return trainer(name, options, pairs, *rest)
-
-        return train
-
-    monkeypatch.setattr(evaluation, "load_trainer", watching)
+    monkeypatch.setattr(RaterSpec, "train", watching)
     return tables
 
 
@@ -181,24 +177,10 @@ def test_only_what_is_new_is_judged(load_program, calls, pairs_file, tmp_path):
     assert calls.take() == [("longer", None), ("coin", None)]
 
 
-def test_a_retrained_model_at_the_same_path_is_judged_anew(
+def test_what_uses_a_retrained_model_is_judged_anew(
     load_program, calls, pairs_file, model_folder, tmp_path
 ):
-    benchmark = load_program("eval/benchmark.py")
-    folder = model_folder(pairs_file(40, first=1, name="train.parquet"))
-    raters = {"longer": {"kind": "longer"}, "fitted": {"kind": "features", "path": str(folder)}}
-    config = benchmark.Config(pairs=pairs_file(20), out=tmp_path / "out", raters=raters)
-    benchmark.main(config)
-    model_folder(pairs_file(50, first=2, name="train.parquet"))
-    benchmark.main(config)
-    assert calls.take() == [("longer", None), ("fitted", None), ("fitted", None)]
-
-
-@pytest.mark.parametrize("name", ["eval/benchmark.py", "eval/crossvalidate.py"])
-def test_a_panel_is_judged_anew_when_a_member_changes(
-    load_program, calls, pairs_file, model_folder, tmp_path, name
-):
-    module = load_program(name)
+    module = load_program("eval/benchmark.py")
     folder = model_folder(pairs_file(40, first=1, name="train.parquet"))
     members = {"f": {"kind": "features", "path": str(folder)}, "l": {"kind": "longer"}}
     raters = {
@@ -318,59 +300,6 @@ def pair_prompts(path):
     return table["pair_id"].to_pylist(), prompt_keys(table)
 
 
-@pytest.fixture
-def by_authors(crossvalidated):
-    """Cross-validate pairs whose sides have authors, such as w0."""
-
-    def build(authors, groups, side="chosen"):
-        module, config = crossvalidated(repeats=2)
-        pairs = read_table(config.pairs, PAIRS)
-        for name, shift in (("chosen_author", 0), ("rejected_author", 3)):
-            found = [f"w{(place + shift) % authors}" for place in range(pairs.num_rows)]
-            if side is None:
-                found[0] = None
-            column = pa.array(found, pa.large_string())
-            pairs = pairs.set_column(pairs.column_names.index(name), name, column)
-        write_table(pairs, config.pairs)
-        config.author_groups = groups
-        return module, config, pairs
-
-    return build
-
-
-def test_author_groups_train_on_no_author_of_the_pairs_judged(by_authors, calls, trained):
-    module, config, pairs = by_authors(authors=8, groups=4)
-    module.main(config)
-
-    def authors(table):
-        return {*table["chosen_author"].to_pylist(), *table["rejected_author"].to_pylist()}
-
-    folds = [table for _, fold, table in calls if fold is not None]
-    for train, judged in zip(trained, folds, strict=True):
-        assert not authors(train) & authors(judged)
-        assert not set(prompt_keys(train)) & set(prompt_keys(judged))
-    assert sum(table.num_rows for table in folds) == 2 * pairs.num_rows
-    rows = [row for row in verdict_rows(config.out) if row["rater"] == "features"]
-    assert Counter(row["pair_id"] for row in rows) == dict.fromkeys(pairs["pair_id"].to_pylist(), 2)
-    assert all(re.fullmatch(r"[01]/[0-2]-[0-3]-[0-3]", row["fold"]) for row in rows)
-    # The report on the spread over repeats reads them.
-    assert {int(row["fold"].split("/")[0]) for row in rows} == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("authors", "groups", "side", "message"),
-    [
-        (8, 2, "chosen", "author_groups is 2: give at least 3"),
-        (4, 5, "chosen", "has 4 authors"),
-        (8, 4, None, "1 of 48 pairs lack an author"),
-    ],
-)
-def test_authors_that_cannot_be_held_out_are_refused(by_authors, authors, groups, side, message):
-    module, config, _ = by_authors(authors, groups, side)
-    with pytest.raises(LitBenchError, match=message):
-        module.main(config)
-
-
 def test_folds_done_before_a_kill_are_not_done_again(crossvalidated, calls):
     module, config = crossvalidated("whole")
     module.main(config)
@@ -400,19 +329,6 @@ def test_a_rater_has_repeats_of_its_own(crossvalidated):
         module.main(config)
 
 
-def test_a_finished_model_is_refused_on_its_training_prompts_there_too(
-    crossvalidated, model_folder, pairs_file
-):
-    pairs = pairs_file(48, prompts=9)
-    raters = {
-        "longer": {"kind": "longer"},
-        "fitted": {"kind": "features", "path": str(model_folder(pairs))},
-    }
-    module, config = crossvalidated(raters=raters)
-    with pytest.raises(ConfigError, match="fitted was trained on 9"):
-        module.main(config)
-
-
 def test_pairs_before_symmetry_are_judged_but_not_trained_on(crossvalidated, trained):
     module, config = crossvalidated(repeats=1)
     wide = read_table(config.pairs, PAIRS)
@@ -425,25 +341,6 @@ def test_pairs_before_symmetry_are_judged_but_not_trained_on(crossvalidated, tra
     assert seen == Counter(dict.fromkeys(wide["pair_id"].to_pylist()[:36], 2))
     judged = Counter(row["pair_id"] for row in verdict_rows(config.out) if row["fold"])
     assert judged == Counter(wide["pair_id"].to_pylist())
-
-
-def test_a_reward_model_is_trained_inside_the_folds(crossvalidated, tiny_model):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    tiny = {
-        "kind": "reward",
-        "model_name_or_path": str(tiny_model("bert")),
-        "max_length": 64,
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 4,
-    }
-    raters = {"longer": {"kind": "longer"}, "tiny": tiny}
-    module, config = crossvalidated(raters=raters, repeats=1, folds=2)
-    module.main(config)
-    rows = [row for row in verdict_rows(config.out) if row["rater"] == "tiny"]
-    assert len(rows) == 48
-    assert all(row["reward_chosen"] is not None for row in rows)
-    assert not (config.out / "scratch").exists()
 
 
 @pytest.mark.long
@@ -475,33 +372,3 @@ def test_a_cross_validation_killed_half_way_gives_the_same_verdicts(program, pai
     assert program("eval/crossvalidate.py", *given("killed")).returncode == 0
     assert all((tmp_path / "killed/parts" / n).stat().st_mtime_ns == t for n, t in done.items())
     assert verdict_rows(tmp_path / "killed") == verdict_rows(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("name", ["eval/crossvalidate.py", "eval/benchmark.py"])
-def test_a_typo_in_the_last_rater_is_found_before_the_first_one_runs(
-    name, load_program, pairs_file, tmp_path
-):
-    module = load_program(name)
-    trained = {"path": tmp_path} if name == "eval/benchmark.py" else {}
-    raters = {"longer": {"kind": "longer"}, "last": {**FAST, **trained, "fold": 3}}
-    if trained:
-        del raters["last"]["c"]
-    with pytest.raises(ConfigError, match=r"raters\.last: unknown key 'fold'"):
-        module.main(module.Config(pairs=pairs_file(12), out=tmp_path / "out", raters=raters))
-    assert not list((tmp_path / "out").rglob("*.parquet"))
-
-
-def test_an_unchanged_evaluation_prints_its_leaderboard_again(
-    load_program, pairs_file, tmp_path, capsys
-):
-    module = load_program("eval/benchmark.py")
-    config = module.Config(
-        pairs=pairs_file(12), out=tmp_path / "out", raters={"longer": {"kind": "longer"}}
-    )
-    module.main(config)
-    first = capsys.readouterr().out
-    module.main(config)
-    again = capsys.readouterr().out
-    assert again.startswith("unchanged:")
-    assert again.endswith(first)
-    assert "longer" in first

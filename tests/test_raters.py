@@ -16,22 +16,22 @@ from litbench.raters import (
     KINDS,
     BlindPair,
     Judgement,
+    LengthRater,
     RandomRater,
     Rater,
     RaterSpec,
     ScoreRater,
     blind,
-    checked_trainer,
+    check_options,
+    check_training_prompts,
     judge_pairs,
     load_object,
     load_rater,
     parse_raters,
-    prompts_seen,
     training_prompts_of,
 )
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
-from litbench.text import prompt_key
 
 Build = Callable[..., pa.Table]
 WORDS = (
@@ -76,7 +76,7 @@ def invented_pairs(pair_table: Build) -> Callable[[int, int], pa.Table]:
 
 
 @dataclass
-class StubJudge:
+class StubJudge(Rater):
     """A judge that reads both orders: likes questions, leans to the first, sometimes refuses."""
 
     name: str = "judge"
@@ -104,14 +104,6 @@ class StubJudge:
             judged.append(both)
         return judged
 
-    def training_prompts(self) -> frozenset[str]:
-        """None."""
-        return frozenset()
-
-    def notes(self) -> dict[str, Any]:
-        """None."""
-        return {}
-
 
 @dataclass
 class Fixed(ScoreRater):
@@ -136,16 +128,6 @@ def _rater(kind: str, training_pairs: pa.Table) -> Rater:
     return load_rater(RaterSpec(kind, kind))
 
 
-def _trained_on(pairs: pa.Table) -> Rater:
-    """A rater that remembers its training prompts."""
-
-    class Trained(Fixed):
-        def training_prompts(self) -> frozenset[str]:
-            return training_prompts_of(pairs)
-
-    return Trained(lambda story: float(len(story)))
-
-
 def _scores(rater: Rater, pairs: pa.Table) -> PairScores:
     (scores,) = pair_scores(judge_pairs(rater, pairs), pairs)
     return scores
@@ -168,53 +150,29 @@ def test_renaming_the_sides_turns_agreement_into_one_minus_it(
     np.testing.assert_array_equal(mirrored.judged, plain.judged)
 
 
-@pytest.mark.parametrize("kind", ["longer", "shorter", "random", "features", "judge"])
-def test_a_rater_sees_and_says_the_same_after_renaming(
-    kind: str, invented_pairs: Callable[[int, int], pa.Table], rename_sides: Rename
-) -> None:
-    rater = _rater(kind, invented_pairs(120, 1))
-    pairs = invented_pairs(100, 2)
-    (plain, chosen_first), (mirrored, renamed_first) = blind(pairs), blind(rename_sides(pairs))
-    assert plain == mirrored
-    np.testing.assert_array_equal(renamed_first, ~chosen_first)
-    assert rater.judge(plain) == rater.judge(mirrored)
-
-
 def test_nothing_but_the_texts_reaches_a_rater(
-    invented_pairs: Callable[[int, int], pa.Table],
+    invented_pairs: Callable[[int, int], pa.Table], rename_sides: Rename
 ) -> None:
     pairs = invented_pairs(50, 3)
     blinded, chosen_first = blind(pairs)
+    assert blind(rename_sides(pairs))[0] == blinded
     for pair, is_first, row in zip(blinded, chosen_first, pairs.to_pylist(), strict=True):
         texts = (row["chosen"], row["rejected"])
-        assert (pair.prompt, pair.first, pair.second) == (
-            row["prompt"],
-            *(texts if is_first else texts[::-1]),
-        )
+        assert vars(pair) == {
+            "prompt": row["prompt"],
+            **dict(zip(("first", "second"), texts if is_first else texts[::-1], strict=True)),
+        }
 
 
-def test_about_half_of_the_chosen_stories_stand_first(
+def test_coins_are_fair_and_about_half_of_the_chosen_stories_stand_first(
     invented_pairs: Callable[[int, int], pa.Table],
 ) -> None:
-    _, chosen_first = blind(invented_pairs(1_000, 4))
-    # Binomial: five standard errors of 0.0158 on either side.
-    assert abs(chosen_first.mean() - 0.5) < 5 * 0.0158
-
-
-def test_a_random_rater_is_near_half(invented_pairs: Callable[[int, int], pa.Table]) -> None:
     pairs = invented_pairs(1_000, 8)
-    assert abs(_scores(RandomRater(), pairs).credit.mean() - 0.5) < 5 * 0.0158
-    judged = RandomRater().judge(blind(pairs)[0])
-    named_first = np.mean([judgement.prefers == "first" for (judgement,) in judged])
-    assert abs(named_first - 0.5) < 5 * 0.0158
-
-
-def test_a_random_rater_repeats_with_its_seed_and_differs_with_another(
-    invented_pairs: Callable[[int, int], pa.Table],
-) -> None:
-    blinded, _ = blind(invented_pairs(64, 9))
-    assert RandomRater(seed=1).judge(blinded) == RandomRater(seed=1).judge(blinded)
-    assert RandomRater(seed=1).judge(blinded) != RandomRater(seed=2).judge(blinded)
+    blinded, chosen_first = blind(pairs)
+    named_first = np.mean([one.prefers == "first" for (one,) in RandomRater().judge(blinded)])
+    # Binomial: five standard errors of 0.0158 on either side.
+    for share in (chosen_first.mean(), named_first, _scores(RandomRater(), pairs).credit.mean()):
+        assert abs(share - 0.5) < 5 * 0.0158
 
 
 @pytest.mark.parametrize(
@@ -235,10 +193,9 @@ def test_length_raters_count_words(
         assert verdicts["outcome"].to_pylist() == [outcome]
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_reward_that_is_not_finite_is_an_error(bad: float, pair_table: Build) -> None:
+def test_a_reward_that_is_not_finite_is_an_error(pair_table: Build) -> None:
     pairs = pair_table([{"chosen": "fine", "rejected": "broken"}])
-    rater = Fixed(lambda story: bad if story == "broken" else 0.0, name="shaky")
+    rater = Fixed(lambda story: np.nan if story == "broken" else 0.0, name="shaky")
     with pytest.raises(DataError, match="rater shaky: 1 of 2 rewards are not finite"):
         judge_pairs(rater, pairs)
 
@@ -252,12 +209,9 @@ def test_probability_is_the_sigmoid_of_the_difference_in_reward(pair_table: Buil
     assert verdicts["outcome"].to_pylist() == ["chosen", "rejected"]
     assert verdicts["reward_chosen"].to_pylist() == [3, 1]
     assert verdicts["reward_rejected"].to_pylist() == [1, 2]
-
-
-def test_rewards_far_apart_do_not_overflow(pair_table: Build) -> None:
-    pairs = pair_table([{"chosen": "up", "rejected": "down"}])
-    verdicts = judge_pairs(Fixed(lambda story: 1e9 if story == "up" else -1e9), pairs)
-    assert verdicts["p_chosen"].to_pylist() == [1.0]
+    # Rewards far apart do not overflow.
+    far = judge_pairs(Fixed(lambda story: 1e9 if story == "aaa" else -1e9), pairs.slice(0, 1))
+    assert far["p_chosen"].to_pylist() == [1.0]
 
 
 def test_each_story_of_a_prompt_is_scored_once(pair_table: Build) -> None:
@@ -307,14 +261,17 @@ def test_what_a_judge_says_is_translated_to_sides(pair_table: Build) -> None:
         assert (broken["outcome"], broken["p_chosen"]) == ("unparsed", None)
 
 
-@pytest.mark.parametrize("kind", ["random", "judge"])
-def test_verdicts_keep_to_their_schema(
-    kind: str, invented_pairs: Callable[[int, int], pa.Table], tmp_path: Any
+def test_verdicts_of_a_shard_at_a_time_keep_to_their_schema(
+    invented_pairs: Callable[[int, int], pa.Table], tmp_path: Any
 ) -> None:
-    pairs = invented_pairs(30, 12)
-    verdicts = judge_pairs(_rater(kind, pairs), pairs)
+    pairs, rater = invented_pairs(30, 12), StubJudge()
+    verdicts = judge_pairs(rater, pairs)
     write_table(verdicts, tmp_path / "verdicts.parquet")
     assert read_table(tmp_path / "verdicts.parquet", VERDICTS).equals(verdicts)
+    rater.shard = 7
+    sharded = judge_pairs(rater, pairs)
+    assert sharded.drop_columns(["seconds"]).equals(verdicts.drop_columns(["seconds"]))
+    assert judge_pairs(rater, pairs.slice(0, 0)).schema == verdicts.schema
 
 
 @pytest.mark.parametrize("answer", ["none", "empty"])
@@ -333,40 +290,29 @@ def test_a_rater_that_leaves_pairs_out_is_an_error(
 
 def test_raters_are_read_from_a_config() -> None:
     specs = parse_raters({"l": {"kind": "longer"}, "coin": {"kind": "random", "seed": 3}})
-    assert [(s.name, s.kind, s.options) for s in specs] == [
-        ("l", "longer", {}),
-        ("coin", "random", {"seed": 3}),
-    ]
-    assert isinstance(load_rater(specs[0]), Rater)
-    coin = load_rater(specs[1])
-    assert (coin.name, coin.kind, coin.seed) == ("coin", "random", 3)
+    assert specs == [RaterSpec("l", "longer"), RaterSpec("coin", "random", {"seed": 3})]
+    assert load_rater(specs[0]) == LengthRater("l", "longer", 1)
+    assert load_rater(specs[1]) == RandomRater("coin", "random", 3)
 
 
 @pytest.mark.parametrize(
-    ("raters", "message"),
+    ("entry", "message"),
     [
-        ({}, "name at least one"),
-        ({"a": "longer"}, r"raters\.a: needs a kind: one of .*longer"),
-        ({"a": {"path": "x"}}, r"raters\.a: needs a kind"),
-        ({"a": {"kind": "lunger"}}, r"raters\.a: unknown kind 'lunger': did you mean 'longer'\?"),
+        ("longer", r"raters\.r: needs a kind: one of .*longer"),
+        ({"path": "x"}, r"raters\.r: needs a kind"),
+        ({"kind": "lunger"}, r"raters\.r: unknown kind 'lunger': did you mean 'longer'\?"),
+        ({"kind": "random", "sead": 1}, r"raters\.r: unknown key 'sead': did you mean 'seed'\?"),
+        ({"kind": "random", "seed": "many"}, r"raters\.r: key 'seed' is 'many'"),
+        ({"kind": "longer", "seed": 1}, r"raters\.r: unknown key 'seed'"),
+        ({"kind": "features", "fold": 3}, r"raters\.r: unknown key 'fold'"),
+        ({"kind": "features", "path": "runs/f", "folds": 3}, r"raters\.r: unknown key 'folds'"),
     ],
 )
-def test_a_broken_entry_names_itself_and_the_remedy(raters: Any, message: str) -> None:
+def test_a_broken_entry_names_itself_and_the_remedy(entry: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_raters(raters)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        ("random", {"sead": 1}, r"raters\.r: unknown key 'sead': did you mean 'seed'\?"),
-        ("random", {"seed": "many"}, r"raters\.r: key 'seed' is 'many'"),
-        ("longer", {"seed": 1}, r"raters\.r: unknown key 'seed'"),
-    ],
-)
-def test_a_wrong_option_is_an_error(kind: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_rater(RaterSpec("r", kind, options))
+        check_options(*parse_raters({"r": entry}))
+    with pytest.raises(ConfigError, match="name at least one"):
+        parse_raters({})
 
 
 def test_every_kind_can_be_imported() -> None:
@@ -376,23 +322,24 @@ def test_every_kind_can_be_imported() -> None:
         assert (kind.train is None) == (kind.training is None)
 
 
-def test_a_checked_trainer_has_options_of_training_and_a_ready_rater_those_of_judging() -> None:
-    assert checked_trainer(RaterSpec("f", "features", {"folds": 3})) is not None
-    assert checked_trainer(RaterSpec("f", "features", {"path": "runs/f"})) is None
-    for options in ({"fold": 3}, {"path": "runs/f", "folds": 3}):
-        with pytest.raises(ConfigError, match=r"raters\.f: unknown key 'fold"):
-            checked_trainer(RaterSpec("f", "features", options))
+def test_a_rater_is_trained_unless_its_entry_names_a_model() -> None:
+    assert RaterSpec("f", "features", {"folds": 3}).is_trained
+    assert not RaterSpec("f", "features", {"path": "runs/f"}).is_trained
+    assert not RaterSpec("l", "longer").is_trained
 
 
-def test_prompts_seen_finds_reposts_of_training_prompts(pair_table: Build) -> None:
+def test_reposts_of_training_prompts_are_found(pair_table: Build) -> None:
     trained = pair_table([{"prompt": "[WP] The lamp speaks."}])
     judged = pair_table(
         [{"prompt": "The Lamp, speaks"}, {"prompt": "A quiet lamp"}, {"prompt": "The Lamp, speaks"}]
     )
-    rater = _trained_on(trained)
-    assert rater.training_prompts() == {prompt_key("the lamp speaks")}
-    assert prompts_seen(rater, judged) == ["The Lamp, speaks"]
-    assert prompts_seen(RandomRater(), judged) == []
+
+    class Trained(Fixed):
+        def training_prompts(self) -> frozenset[str]:
+            return training_prompts_of(trained)
+
+    assert check_training_prompts(Trained(lambda _: 0.0), judged, "flag") == 1
+    assert check_training_prompts(RandomRater(), judged, "refuse") == 0
 
 
 def test_the_rater_of_talk_prefers_the_story_that_speaks_to_its_readers(
@@ -407,10 +354,6 @@ def test_the_rater_of_talk_prefers_the_story_that_speaks_to_its_readers(
             {"chosen": story, "rejected": "Gold lay in the river, and nobody said thank you."},
         ]
     )
-    (spec,) = parse_raters({"talk": {"kind": "talk"}})
-    rater = load_rater(spec)
+    rater = load_rater(RaterSpec("talk", "talk"))
     np.testing.assert_array_equal(_scores(rater, pairs).credit, [1, 0, 0.5])
     np.testing.assert_array_equal(_scores(rater, rename_sides(pairs)).credit, [0, 1, 0.5])
-    verdicts = judge_pairs(rater, pairs)
-    by_pair = {row["pair_id"]: row["outcome"] for row in verdicts.to_pylist()}
-    assert [by_pair[name] for name in pairs["pair_id"].to_pylist()] == ["chosen", "rejected", "tie"]

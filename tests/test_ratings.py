@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +10,9 @@ import pytest
 from litbench.artifact import read_manifest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation import Judged
-from litbench.judges.recorded import RecordedRater, recorded_specs
-from litbench.metrics.agreement import PairFacts, pair_scores
+from litbench.evaluation_pairs import Judged
+from litbench.judges.recorded import RecordedRater
+from litbench.metrics.agreement import pair_scores
 from litbench.raters import judge_pairs
 from litbench.records import PAIRS, VERDICTS
 from litbench.sources.ratings import (
@@ -21,7 +20,6 @@ from litbench.sources.ratings import (
     RatingTable,
     gaps,
     pair_rated_stories,
-    people_means,
     read_ratings,
     story_digest,
     with_label,
@@ -72,7 +70,7 @@ def test_a_rating_is_the_mean_of_its_scales_and_of_its_items(read):
     assert found["1", "s"]["explanation"] == "late\n\nearly\n\nlast"
     assert found["1", "s"]["story_digest"] == "digest s"
     assert found["2", "t"]["explanation"] is None
-    assert rejected_rows.total == 0
+    assert not rejected_rows.rows
     again, _ = read(rows[::-1], **how)
     assert again == found
     alone, _ = read(rows, rater="who || ', round ' || round", values=["plot"])
@@ -131,7 +129,7 @@ def test_answers_of_a_judge_that_cannot_be_read_leave_a_null_rating(read):
     ]
     strict, rejected_rows = read(rows, kind="recorded", item="test")
     assert rating_of(strict) == {("m", "s"): None, ("m", "t"): None}
-    assert rejected_rows.total == 0
+    assert not rejected_rows.rows
     most, _ = read(rows, kind="recorded", item="test", least_share=0.6)
     assert rating_of(most) == {("m", "s"): 0.5, ("m", "t"): None}
     # A test that was not even asked is missing, too.
@@ -196,19 +194,6 @@ def ratings_table(rows):
     return pa.Table.from_pylist(full, schema=RATINGS.arrow())
 
 
-def test_the_mean_of_the_people_takes_no_judge_and_needs_enough_people():
-    rows = [
-        {"story_id": "s", "rater": name, "rater_kind": "person", "rating": rating}
-        for name, rating in (("a", 1.0), ("b", 4.0))
-    ]
-    rows += [
-        {"story_id": "t", "rater": "a", "rater_kind": "person", "rating": 2.0},
-        {"story_id": "s", "rater": "m", "rating": 5.0},
-    ]
-    assert people_means(ratings_table(rows), 1) == {"s": 2.5, "t": 2.0}
-    assert people_means(ratings_table(rows), 2) == {"s": 2.5}
-
-
 @pytest.fixture
 def judged(pair_table):
     """Pairs, and a judge's ratings with a tie, an unread and a missing one."""
@@ -263,14 +248,6 @@ def test_a_recorded_judge_prefers_what_it_rated_higher(judged, recorded, rename_
     if with_texts:
         # What was said does not tell which story was chosen.
         assert renamed["explanation"].equals(verdicts["explanation"])
-
-
-def test_a_recorded_judge_is_named_as_in_its_file(recorded, tmp_path):
-    assert recorded.notes() == {"stories": 9, "without_rating": 1}
-    path = tmp_path / "ratings.parquet"
-    assert [spec.name for spec in recorded_specs(path)] == ["judge"]
-    with pytest.raises(ConfigError, match=r"raters.other.*no judge 'other': valid: judge"):
-        RecordedRater.from_options("other", {"path": str(path)}, "raters.other")
 
 
 @pytest.fixture
@@ -357,116 +334,11 @@ def test_a_study_becomes_a_leaderboard_beside_one_annotator(study, programs, tmp
     assert "unchanged" in capsys.readouterr().out
 
 
-def test_raters_that_read_stand_in_the_same_leaderboard(study, programs, load_program, tmp_path):
-    importing, benchmark = programs
-    importing.main(importing.Config(**study, where="story IS NOT NULL"))
-    raters = {"longer": {"kind": "longer"}, "coin": {"kind": "random"}}
-    benchmark.main(config_of(study, benchmark, tmp_path / "all", raters=raters))
-    plain = {"raters": raters, "reference": "longer", "ratings": None}
-    benchmark.main(config_of(study, benchmark, tmp_path / "read", **plain))
-    mean = {}
-    for name in ("all", "read"):
-        rows = json.loads((tmp_path / name / "leaderboard.json").read_text())
-        mean[name] = {row["rater"]: row["agreement"]["mean"] for row in rows}
-    assert mean["all"].keys() == {"longer", "coin", "sharp", "dull"}
-    assert mean["read"] == {name: mean["all"][name] for name in raters}
-    # Trained raters as well, each pair in the fold of its prompt.
-    crossvalidate = load_program("eval/crossvalidate.py")
-    files = {name: study["out"] / f"{name}.parquet" for name in ("pairs", "ratings")}
-    raters["features"] = {"kind": "features", "c": [0.1]}
-    crossvalidate.main(
-        crossvalidate.Config(**files, out=tmp_path / "folds", raters=raters, folds=3)
-    )
-    found = json.loads((tmp_path / "folds/annotators.json").read_text())
-    assert {row["rater"] for row in found["raters"]} == {*raters, "sharp", "dull"}
-    assert len({row["agreement"]["n"] for row in found["raters"]}) == 1
-
-
 def test_equal_mean_ratings_are_no_label(study, programs, tmp_path):
     importing, benchmark = programs
     importing.main(importing.Config(**study, where="story IS NOT NULL"))
     keys = {"raters": {"longer": {"kind": "longer"}}, "reference": "longer", "ratings": None}
-    counts = []
-    for name in ("pairs", "all_pairs"):
-        config = config_of(study, benchmark, tmp_path / name, **keys)
-        config.pairs = study["out"] / f"{name}.parquet"
+    config = config_of(study, benchmark, tmp_path / "out", **keys)
+    config.pairs = study["out"] / "all_pairs.parquet"
+    with pytest.raises(DataError, match="8 pairs have equal ratings"):
         benchmark.main(config)
-        counts.append(read_manifest(tmp_path / name)["counts"])
-    assert counts[0]["pairs"] == counts[1]["pairs"]
-    assert (counts[0]["pairs_unlabelled"], counts[1]["pairs_unlabelled"]) == (
-        0, read_table(study["out"] / "all_pairs.parquet", PAIRS).num_rows - counts[0]["pairs"],
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("keys", "error", "message"),
-    [
-        ({"reference": "shap"}, ConfigError, "reference 'shap' is no rater: did you mean 'sharp'"),
-        ({"ratings": None}, ConfigError, "none are given"),
-        ({"most_pairs": 5}, ConfigError, "most_pairs: not with"),
-        ({"before_symmetry": Path("x.parquet")}, ConfigError, "leave one of them out"),
-    ],
-)
-def test_what_cannot_be_done_is_said(study, programs, tmp_path, keys, error, message):
-    importing, benchmark = programs
-    importing.main(importing.Config(**study, where="story IS NOT NULL"))
-    with pytest.raises(error, match=message):
-        benchmark.main(config_of(study, benchmark, tmp_path / "out", **keys))
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_condition_on_the_stories_leaves_their_ratings_out_too(study, load_program):
-    importing = load_program("data_prep/import_ratings.py")
-    importing.main(importing.Config(**study, where="machine"))
-    counts = read_manifest(study["out"])["counts"]
-    assert counts["rejected_rows"] == {}
-    # 12 stories, 36 ratings of people and 23 of judges.
-    assert counts["not_selected"] == 12 + 36 + 23
-    assert counts["funnel"][0]["kept"] == 48
-    with pytest.raises(DataError, match="of 72 pairs none has means that differ by 9"):
-        importing.main(importing.Config(**study, where="machine", min_gap=9))
-
-
-def test_without_any_text_there_are_figures_but_no_lengths(study, programs, load_program, tmp_path):
-    rows = [json.loads(row) for row in study["stories"].read_text().splitlines()]
-    write_rows(study["stories"], [{**row, "story": None} for row in rows])
-    importing, benchmark = programs
-    importing.main(importing.Config(**study))
-    out = tmp_path / "recorded"
-    benchmark.main(config_of(study, benchmark, out))
-    rows = json.loads((out / "leaderboard.json").read_text())
-    assert all(row["chosen_longer"]["n"] == row["chosen_shorter"]["n"] == 0 for row in rows)
-    assert all(row["by_gap"] == [] for row in rows)
-    report = load_program("eval/report.py")
-    report.main(report.Config({"recorded": out}, tmp_path / "report"))
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert "One annotator against the others" in page
-    assert "Length differences" not in page
-    keys = {"raters": {"longer": {"kind": "longer"}}, "reference": "longer"}
-    with pytest.raises(DataError, match="rater longer: some pairs have no text"):
-        benchmark.main(config_of(study, benchmark, tmp_path / "b", **keys))
-    with pytest.raises(DataError, match="no pair has both its texts"):
-        benchmark.main(config_of(study, benchmark, tmp_path / "c", **keys, ratings=None))
-
-
-def test_a_text_that_is_not_known_is_not_the_shorter_one(pair_table):
-    pairs = pair_table([{"chosen": "one two three"}, {"rejected": ""}, {"chosen": ""}])
-    assert PairFacts.of(pairs).difference.tolist()[0] == 3 - pairs["rejected_n_words"][0].as_py()
-    assert np.isnan(PairFacts.of(pairs).difference[1:]).all()
-
-
-def test_of_several_rows_of_a_rating_one_with_a_value_counts(read):
-    rows = [
-        {"story_id": "s", "who": 1, "plot": None},
-        {"story_id": "s", "who": 1, "plot": 4},
-        {"story_id": "s", "who": 1, "plot": "many"},
-        {"story_id": "s", "who": 1, "plot": 4},
-    ]
-    for order in (rows, rows[::-1]):
-        found, rejected_rows = read(order, values=["plot"])
-        assert rating_of(found) == {("1", "s"): 4.0}
-        assert rejected_rows.counts() == {
-            "plot: not a rating": 1,
-            "plot: null": 1,
-            "story_id: repeated row": 1,
-        }

@@ -6,14 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_reddit import (
-    CLIENT_ID,
-    FAULTS,
-    NOW,
-    FakeReddit,
-    World,
-    make_world,
-)
+from fake_reddit import CLIENT_ID, FAULTS, NOW, FakeReddit, World, make_world
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +37,9 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
         client.close()
 
 
+# Settings --------------------------------------------------------------------------------------
+
+
 def first_is(fault: str, kind: str = "info") -> Callable[[int, str], str | None]:
     """A fault in place of the first answer of its kind."""
     waiting = [fault]
@@ -58,9 +54,6 @@ def crowded_post(comments: int, replies: int = 0) -> tuple[World, str]:
         for _ in range(replies):
             world.add_comment(post, "a reply", parent=comment)
     return world, post
-
-
-# Settings --------------------------------------------------------------------------------------
 
 
 def without_credentials(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -92,13 +85,6 @@ def test_a_broken_praw_ini_is_an_error_without_its_content(
     with pytest.raises(ConfigError, match=r"praw\.ini cannot be used") as told:
         RedditClient().info([])
     assert "planted" not in str(told.value)
-
-
-def test_a_password_that_praw_finds_is_not_used(connect: Callable[..., RedditClient]) -> None:
-    with FakeReddit(make_world(1)) as server:
-        connect(server, praw_username="ann", praw_password="planted").info(["t3_abc"])  # noqa: S106
-        assert not server.violations
-        assert "planted" not in "".join(server.paths)
 
 
 def test_wrong_credentials_are_no_fault_to_wait_for(connect: Callable[..., RedditClient]) -> None:
@@ -133,36 +119,6 @@ def test_all_top_level_comments_come_and_no_replies(
     assert {when for _, when in read.comments} <= {NOW}
 
 
-def test_comments_that_are_announced_and_not_given_are_counted(
-    connect: Callable[..., RedditClient],
-) -> None:
-    world, post = crowded_post(30)
-    with FakeReddit(world, page=20) as server:
-        announced = world.top_level(post)
-
-        def vanish(number: int, _moment: str) -> None:
-            if "morechildren" in server.paths[number - 1]:
-                for one in announced[-3:]:
-                    world.comments.pop(one["id"], None)
-
-        server.on_request = vanish
-        read = connect(server).post_with_comments(post)
-    assert (len(read.comments), read.withheld) == (27, 3)
-
-
-def test_things_come_by_name_and_unknown_ones_are_left_out(
-    connect: Callable[..., RedditClient],
-) -> None:
-    world = make_world(2)
-    names = [f"t1_{name}" for name in world.comments][:60] + [f"t3_{n}" for n in world.posts]
-    with FakeReddit(world) as server:
-        client = connect(server)
-        things = client.info([*names, "t1_zzzzzz", "t3_zzzzzz"])
-        assert server.answered["info"] == 1
-    assert list(things) == names
-    assert client.read_utc == NOW
-
-
 @pytest.mark.parametrize("reason", ["private", "quarantined"])
 def test_a_post_that_is_not_for_everyone_is_refused(
     connect: Callable[..., RedditClient], reason: str
@@ -177,16 +133,6 @@ def test_a_post_that_is_not_for_everyone_is_refused(
         with pytest.raises(RefusedError) as told:
             client.post_with_comments("zzzz")
         assert told.value.reason == "not found"
-
-
-def test_a_client_that_is_blocked_does_not_take_it_for_a_missing_post(
-    connect: Callable[..., RedditClient],
-) -> None:
-    world, post = crowded_post(3)
-    with FakeReddit(world, faults=first_is("403", "comments")) as server:
-        with pytest.raises(RedditError, match="with status 403") as told:
-            connect(server).post_with_comments(post)
-        assert not isinstance(told.value, RefusedError)
 
 
 # Faults ----------------------------------------------------------------------------------------
@@ -209,31 +155,6 @@ def test_a_request_that_failed_is_repeated_and_counted(
     # prawcore repeats requests whose answers were cut off.
     expected = {} if fault == "cut" else {causes.get(fault, fault): 1}
     assert client.traffic() == {"requests": 5, "retries": expected}
-
-
-def test_five_failures_in_a_row_are_outlasted(connect: Callable[..., RedditClient]) -> None:
-    waiting = ["502", "429", "500", "503", "429"]
-    with FakeReddit(
-        make_world(1), faults=lambda _, kind: waiting.pop() if kind == "info" and waiting else None
-    ) as server:
-        client = connect(server)
-        client.info(["t3_abc"])
-    assert client.traffic() == {"requests": 7, "retries": {"429": 2, "500": 1, "502": 1, "503": 1}}
-
-
-def test_the_pause_reddit_asks_for_is_kept(connect: Callable[..., RedditClient]) -> None:
-    with FakeReddit(make_world(1), faults=first_is("429 later"), retry_after="1") as server:
-        client = connect(server)
-        started = time.monotonic()
-        client.info(["t3_abc"])
-        assert time.monotonic() - started >= 1
-
-
-def test_an_expired_token_is_renewed(connect: Callable[..., RedditClient]) -> None:
-    world = make_world(2)
-    with FakeReddit(world, faults=first_is("expired")) as server:
-        assert len(connect(server).info([f"t3_{next(iter(world.posts))}"])) == 1
-        assert server.answered == {"token": 2, "info": 1}
 
 
 @pytest.mark.parametrize(
@@ -260,23 +181,6 @@ def test_a_request_that_fails_for_good_ends_with_what_to_do(
         assert s.faults[fault] == {"503": 4, "page": 1}.get(fault, 3)
 
 
-@pytest.mark.parametrize("answer", [{}, [], {"data": None}, {"data": {"children": [1]}}])
-def test_an_answer_of_unknown_form_is_an_error(
-    connect: Callable[..., RedditClient], monkeypatch: pytest.MonkeyPatch, answer: Any
-) -> None:
-    for name in ("_info", "_listing", "_comments"):
-        monkeypatch.setattr(f"fake_reddit._Handler.{name}", lambda *_: (200, answer))
-    with FakeReddit(make_world(1)) as server:
-        client = connect(server)
-        for ask in (
-            lambda: client.info(["t3_abc"]),
-            lambda: client.post_with_comments("abc"),
-            lambda: client.find("WritingPrompts", "new", limit=1),
-        ):
-            with pytest.raises(RedditError, match="unknown form"):
-                ask()
-
-
 # Parts -----------------------------------------------------------------------------------------
 
 
@@ -297,18 +201,6 @@ def test_parts_made_for_something_else_or_too_old_are_removed(tmp_path: Path) ->
     assert (again.get("posts/new") or {})["rows"] == [1]
     assert not manifest.exists(), "what was made of the removed part is not current"
     assert Parts(tmp_path, {"salt": "b"}).names() == []
-
-
-def test_damaged_and_partial_parts_are_removed(tmp_path: Path) -> None:
-    Parts(tmp_path, 1).put("posts/x", {"read_utc": 1, "rows": [1, 2, 3]})
-    path = tmp_path / "parts" / "posts" / "x.json"
-    whole = path.read_bytes()
-    path.with_name(".part-abc.json").write_bytes(whole)
-    for place in range(0, len(whole), 7):
-        for damaged in (whole[:place], whole[:place] + b"~" + whole[place + 1 :]):
-            path.write_bytes(damaged)
-            Parts(tmp_path, 1)
-            assert not list(path.parent.iterdir()), damaged
 
 
 # Words -----------------------------------------------------------------------------------------
@@ -361,14 +253,3 @@ def test_a_query_is_short_and_has_no_operators(prompt: str) -> None:
     assert 0 < len(query) <= 512
     assert not set(query) & set('"():[]{}^~*?\\/!&|+-')
     assert not set(query.split()) & {"AND", "OR", "NOT"}
-
-
-def test_a_query_holds_the_words_of_the_prompt() -> None:
-    assert search_query("[WP] Title: don't AND (won't)!") == "title don't and won't"
-    with pytest.raises(ConfigError, match="no words"):
-        search_query("[WP] ...")
-
-
-def test_long_prompts_take_no_long_time() -> None:
-    for prompt in ("[" * 1_000_000 + "word", "word " * 200_000, " " * 1_000_000 + "word"):
-        assert len(search_query(prompt)) <= 512

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -21,12 +20,10 @@ from fake_reddit import (
     SALT,
     FakeReddit,
     Killer,
-    World,
     drawn_faults,
     make_published,
 )
 
-from litbench.errors import DataError
 from litbench.records import PAIRS, pair_id
 from litbench.sources.posts import hash_author
 from litbench.tables import read_table
@@ -76,26 +73,6 @@ def ids(*names: str) -> dict[str, Any]:
 
 
 # What comes back -------------------------------------------------------------------------------
-
-
-def test_the_published_set_takes_under_100_requests(
-    rehydrate: Callable[..., Any], tmp_path: Path
-) -> None:
-    # The size of LitBench-Test: 2,480 pairs of 3,543 comments.
-    world, pairs = make_published(1, posts=1_181, third_pairs=118)
-    assert (len(pairs), len(world.comments)) == (2_480, 3_543)
-    with FakeReddit(world) as server:
-        rows = rehydrate(server, pairs)
-        assert server.answered == {"token": 1, "info": 36 + 12}
-        assert server.requests < 100
-        assert not server.violations
-    assert len(rows) == 2_480
-    counts = counts_of(tmp_path / "out")
-    assert counts["coverage"] == {"published": 2_480, "made": 2_480}
-    assert counts["comments"]["present"] == counts["comments"]["asked_for"] == 3_543
-    assert counts["order"]["changed"] == 0
-    assert counts["chosen_later"] == 2_480
-    assert counts["requests_of_this_run"]["requests"] == 49
 
 
 def test_pairs_keep_their_label_and_get_texts_votes_and_times(
@@ -160,38 +137,6 @@ def test_what_cannot_be_made_is_rejected_with_its_reason(
     }  # fmt: skip
 
 
-def test_labels_that_were_published_come_back(
-    rehydrate: Callable[..., Any], load_program: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
-    world, pairs = make_published(3, posts=3, third_pairs=0)
-    labels = {"label_source": "people", "split": "held_out", "margin": 2.5, "weight": 0.5,
-              "fold": "3"}  # fmt: skip
-    given = [{**pairs[0], **labels}, *({**pair, "label_source": None} for pair in pairs[1:])]
-    with FakeReddit(world) as server:
-        first = rehydrate(server, given)
-        push = load_program("data_prep/push_to_hub.py")
-        push.main(
-            push.Config(
-                artifact=tmp_path / "out", repository="me/pairs", contact="me@example.org",
-                out=tmp_path / "published", ids_only=True,
-            )
-        )  # fmt: skip
-        files = sorted((tmp_path / "published" / "data").glob("*.parquet"))
-        assert [file.name for file in files] == ["held_out.parquet", "test.parquet"]
-        published = [row for file in files for row in pq.read_table(file).to_pylist()]
-        again = rehydrate(server, published, "again")
-        columns = {"split": "'train'", "label_source": "'model'"}
-        other = rehydrate(server, pairs, "other", columns=columns)
-    told = [row for row in first if row["split"] == "held_out"]
-    assert len(told) == 1
-    assert {name: told[0][name] for name in labels} == labels
-    assert {(row["split"], row["label_source"]) for row in first if row is not told[0]} == {
-        ("test", "votes")
-    }
-    assert {(row["split"], row["label_source"]) for row in other} == {("train", "model")}
-    assert again == first
-
-
 def test_pairs_that_contradict_or_repeat_are_rejected(
     rehydrate: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -225,45 +170,22 @@ def test_pairs_that_contradict_or_repeat_are_rejected(
     assert sorted(json.loads(line)["row"] for line in noted) == [1, 3, 4, 5, 6, 7, 8]
 
 
-def test_reposts_of_one_prompt_are_one_prompt(rehydrate: Callable[..., Any]) -> None:
-    world = World()
-    first, again = (
-        world.add_post("[WP] A door in the sea."),
-        world.add_post("[EU] a door in the SEA"),
-    )
-    one, other = world.add_comment(first, "one story"), world.add_comment(again, "other story")
-    with FakeReddit(world) as server:
-        rows = rehydrate(server, [ids(one, other)])
-    assert rows[0]["prompt"] == "[WP] A door in the sea."
-
-
 def test_changes_since_publication_are_counted(
     rehydrate: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, pairs = make_published(5, posts=30, third_pairs=0)
     source = random.Random(5)
-    steps = {}
     for comment in world.comments.values():
-        steps[comment["id"]] = source.randrange(-12, 13)
-        comment["score"] += steps[comment["id"]]
+        comment["score"] += source.randrange(-12, 13)
     names = list(world.comments)
     tied = [pairs[8][f"{side}_comment_id"] for side in ("chosen", "rejected")]
-    steps[tied[0]] += world.comments[tied[1]]["score"] - world.comments[tied[0]]["score"]
     world.comments[tied[0]]["score"] = world.comments[tied[1]]["score"]
     world.edit(names[0], NOW - 86_400)
     world.comments[names[4]] |= {"score_hidden": True, "score": 1}
     with FakeReddit(world) as server:
         rehydrate(server, pairs)
     counts = counts_of(tmp_path / "out")
-    del steps[names[4]]
-    values = sorted(steps.values())
     assert counts["comments"]["edited"] == 1
-    assert counts["score_changes"]["comments"] == len(values) == 89
-    assert counts["score_changes"]["unchanged"] == values.count(0)
-    assert counts["score_changes"]["quantiles"]["50%"] == statistics.median(values)
-    assert counts["score_changes"]["quantiles"]["25%"] == statistics.quantiles(
-        values, n=4, method="inclusive"
-    )[0]  # fmt: skip
     now = [
         tuple(
             world.comments[pair[f"{side}_comment_id"]]["score"] for side in ("chosen", "rejected")
@@ -276,13 +198,6 @@ def test_changes_since_publication_are_counted(
     assert order["changed"] == sum(a < b for a, b in now) > 0
     assert order["tied"] == sum(a == b for a, b in now) > 0
     assert f"order: {json.dumps(order)}" in capsys.readouterr().out
-
-
-def test_what_cannot_be_rehydrated_is_said(rehydrate: Callable[..., Any]) -> None:
-    with FakeReddit(World()) as server:
-        for unknown in (ids("!", "?"), ids("zzzzz", "zzzzy")):
-            with pytest.raises(DataError, match="no pair could be made"):
-                rehydrate(server, [unknown])
 
 
 # Faults ----------------------------------------------------------------------------------------
@@ -329,7 +244,7 @@ def test_a_run_that_is_killed_finishes_to_the_same_files(
             out, error = killer.process.communicate(timeout=300)
             held: set[str] = set()
             for part in (tmp_path / "killed" / "parts").rglob("[!.]*.json"):
-                held |= set(json.loads(part.read_text(encoding="utf-8"))["content"]["things"])
+                held |= set(json.loads(part.read_text(encoding="utf-8"))["things"])
             kept.append((server.requests, held))
             if killer.process.returncode != -signal.SIGKILL:
                 break

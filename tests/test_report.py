@@ -2,15 +2,13 @@
 
 import html.parser
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from litbench.metrics.leaderboard import leaderboard
-from litbench.raters import LengthRater, RandomRater, Rater, ScoreRater, judge_pairs
+from litbench.raters import LengthRater, RandomRater, ScoreRater, judge_pairs
 from litbench.report.document import page_links
 from litbench.report.pages import render_report
 
@@ -24,7 +22,7 @@ class CommaRater(ScoreRater):
     kind = "features"
     gives_probability = True
 
-    def score(self, prompts: Any, stories: Any) -> np.ndarray:
+    def score(self, prompts, stories):
         del prompts
         return np.array([story.count(",") - len(story) / 1_000 for story in stories])
 
@@ -32,30 +30,33 @@ class CommaRater(ScoreRater):
 class Page(html.parser.HTMLParser):
     """Collects tags, attributes and visible text."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page):
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str]] = []
         self.text = ""
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.text += data
 
 
+RATERS = (CommaRater(), LengthRater("longer", "longer", 1), RandomRater())
+
+
 @pytest.fixture
-def render(pair_table: Callable[..., pa.Table]) -> Callable[..., str]:
+def render(pair_table):
     def build(
-        story: str = "One, two, three.",
-        pairs_manifest: dict[str, Any] | None = None,
-        judges: pa.Table | None = None,
-        raters: Sequence[Rater] = (CommaRater(), LengthRater("longer", "longer", 1), RandomRater()),
-        **changes: Any,
-    ) -> str:
+        story="One, two, three.",
+        pairs_manifest=None,
+        judges=None,
+        raters=None,
+        **changes,
+    ):
         rows = [
             {
                 "prompt_id": f"p{place % 9}",
@@ -70,7 +71,7 @@ def render(pair_table: Callable[..., pa.Table]) -> Callable[..., str]:
             for place in range(60)
         ]
         pairs = pair_table(rows)
-        verdicts = pa.concat_tables([judge_pairs(rater, pairs) for rater in raters])
+        verdicts = pa.concat_tables([judge_pairs(rater, pairs) for rater in raters or RATERS])
         if judges is not None:
             ids = [row["pair_id"] for row in judges.to_pylist()]
             names = dict(zip(dict.fromkeys(ids), pairs["pair_id"].to_pylist(), strict=True))
@@ -90,7 +91,7 @@ def render(pair_table: Callable[..., pa.Table]) -> Callable[..., str]:
     return build
 
 
-def test_the_page_runs_nothing_and_asks_for_nothing(render: Callable[..., str]) -> None:
+def test_the_page_runs_nothing_and_asks_for_nothing(render):
     page = Page(render())
     assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & set(
         page.tags
@@ -106,9 +107,7 @@ def test_the_page_runs_nothing_and_asks_for_nothing(render: Callable[..., str]) 
     assert not re.search(r"url\((?!#)|@import", render())
 
 
-def test_texts_prompts_and_names_are_shown_as_they_are_and_never_as_markup(
-    render: Callable[..., str],
-) -> None:
+def test_texts_prompts_and_names_are_shown_as_they_are_and_never_as_markup(render):
     source = render(story=ATTACK, prompt=f"[WP] {ATTACK}")
     page = Page(source)
     assert "script" not in page.tags
@@ -118,7 +117,7 @@ def test_texts_prompts_and_names_are_shown_as_they_are_and_never_as_markup(
     assert "{{ 7 * 7 }}" in page.text, "a story is no template"
 
 
-def test_the_headline_of_the_page_is_the_one_of_the_leaderboard(render: Callable[..., str]) -> None:
+def test_the_headline_of_the_page_is_the_one_of_the_leaderboard(render):
     page = Page(render())
     # Every chosen story here has more commas, so the comma rater is always right.
     assert "1.000" in page.text
@@ -129,32 +128,30 @@ def test_the_headline_of_the_page_is_the_one_of_the_leaderboard(render: Callable
     assert "Every difference from longer is significant." in page.text
 
 
-def test_planted_labels_are_said_to_be_no_people(render: Callable[..., str]) -> None:
+def test_planted_labels_are_said_to_be_no_people(render):
     assert "says nothing about readers" in Page(render(label_source="planted")).text
     assert "says nothing about readers" not in Page(render(label_source="votes")).text
 
 
-def test_pairs_without_votes_make_a_page(render: Callable[..., str]) -> None:
+def test_pairs_without_votes_make_a_page(render):
     page = Page(render(chosen_score=None, rejected_score=None))
     assert "words" in page.text
     assert "scores" not in page.text
 
 
-def test_a_baseline_is_no_headline(render: Callable[..., str]) -> None:
+def test_a_baseline_is_no_headline(render):
     text = Page(render(raters=[LengthRater("longer", "longer", 1), RandomRater()])).text
     assert "Only baselines that do not read the stories were judged." in text
     assert "agrees with the labels on" not in text
 
 
-def test_one_range_of_length_is_no_plot_and_said(render: Callable[..., str]) -> None:
+def test_one_range_of_length_is_no_plot_and_said(render):
     text = Page(render(chosen_n_words=130, rejected_n_words=100)).text
-    assert "only one range of differences in length has 10 pairs or more" in text
+    assert "only one range of differences has 10 pairs or more" in text
     assert "Agreement by length gap" not in text
 
 
-def test_raters_are_compared_with_each_other_and_their_misses_shown(
-    render: Callable[..., str],
-) -> None:
+def test_raters_are_compared_with_each_other_and_their_misses_shown(render):
     page = render()
     text = Page(page).text
     assert "after Holm's correction for all 3 differences" in text
@@ -165,21 +162,19 @@ def test_raters_are_compared_with_each_other_and_their_misses_shown(
     assert "commas & <b>co</b>: 0 of 60 pairs" in text
 
 
-def test_misses_of_a_rater_are_the_pairs_it_gets_wrong(
-    render: Callable[..., str], verdict_table: Callable[..., pa.Table]
-) -> None:
+def test_misses_of_a_rater_are_the_pairs_it_gets_wrong(render, verdict_table):
     page = render(judges=judge_verdicts(verdict_table))
     misses = Page(page[page.index('id="misses"') :]).text
     # 29 pairs flip and count 1/2; one has an order that was cut off and another that is wrong.
     assert re.search(r"alert\(1\)>\{\{ 7 \* 7 \}\}: \d+ of 60 pairs, \d+ alone", misses)
 
 
-def test_long_stories_are_cut_with_a_mark(render: Callable[..., str]) -> None:
+def test_long_stories_are_cut_with_a_mark(render):
     text = Page(render(story="long " * 4_000)).text
     assert re.search(r"\[…\d,\d{3} more letters\]", text)
 
 
-def test_pages_link_to_their_neighbours(tmp_path: Any) -> None:
+def test_pages_link_to_their_neighbours(tmp_path):
     for name in ("data/data_report.html", "a b&c/probes.html", "report/report.html"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("")
@@ -189,9 +184,7 @@ def test_pages_link_to_their_neighbours(tmp_path: Any) -> None:
     ]
 
 
-def test_pictures_follow_the_theme_and_the_same_page_is_drawn_twice(
-    render: Callable[..., str],
-) -> None:
+def test_pictures_follow_the_theme_and_the_same_page_is_drawn_twice(render):
     first, second = render(), render()
     assert "#010101" not in first
     assert "var(--series-1)" in first
@@ -201,7 +194,7 @@ def test_pictures_follow_the_theme_and_the_same_page_is_drawn_twice(
     assert drawn == re.findall(r"<svg.*?</svg>", second, re.DOTALL)
 
 
-def judge_verdicts(verdict_table: Callable[..., pa.Table]) -> pa.Table:
+def judge_verdicts(verdict_table):
     """A judge that explains, costs, leans to the story shown first and is cut off once."""
     base = {"rater": f"judge {ATTACK}", "kind": "judge", "input_tokens": 1_850, "seconds": 1.5}
     rows = [
@@ -214,9 +207,7 @@ def judge_verdicts(verdict_table: Callable[..., pa.Table]) -> pa.Table:
     return verdict_table(rows)
 
 
-def test_judges_have_a_table_of_their_own(
-    render: Callable[..., str], verdict_table: Callable[..., pa.Table]
-) -> None:
+def test_judges_have_a_table_of_their_own(render, verdict_table):
     page = Page(render(judges=judge_verdicts(verdict_table)))
     assert "script" not in page.tags
     judges = page.text[page.text.index("Raters that read both stories at once") :]
@@ -230,9 +221,7 @@ def test_judges_have_a_table_of_their_own(
     assert "unparsed" not in judges
 
 
-def test_a_recorded_judge_has_no_time_and_hidden_letters_are_not_shown(
-    render: Callable[..., str], verdict_table: Callable[..., pa.Table]
-) -> None:
+def test_a_recorded_judge_has_no_time_and_hidden_letters_are_not_shown(render, verdict_table):
     rows = judge_verdicts(verdict_table).to_pylist()
     for row in rows:
         row |= {"rater": "a\u202eb\x07", "seconds": None}

@@ -96,16 +96,6 @@ def test_a_difference_is_paired_and_clustered_by_prompt(report, pair_table, eval
     assert f"{talk['difference']['mean']:.3f}" in page
 
 
-def test_the_order_of_the_pairs_does_not_matter(report, evaluated):
-    rows = [
-        {**row, "pair_id": f"pair{number:02d}", "prompt_id": f"p{number % 7}"}
-        for number, row in enumerate(rows_of(THANKS))
-    ]
-    out = report({"one": evaluated("one", rows), "other": evaluated("other", rows[::-1])})
-    for row in json.loads((out / "comparison.json").read_text()):
-        assert row["difference"]["mean"] == 0
-
-
 def test_tables_hold_every_rater_once_and_sizes_and_published_rows_that_are_named(
     report, evaluated
 ):

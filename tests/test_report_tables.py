@@ -1,7 +1,6 @@
 """Tables and figures of the paper: the leaderboard's numbers, and a name is only text."""
 
 import csv
-import math
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -86,14 +85,6 @@ def test_csv_and_latex_have_the_numbers_of_the_leaderboard(entries, tmp_path):
     assert "flip rate" not in quiet, "columns without a value are in CSV alone"
     assert "published" not in quiet
     assert "coverage" in quiet
-
-
-def test_one_prompt_has_a_mean_and_no_interval(entries, tmp_path):
-    given = entries(n=1)
-    assert math.isnan(given[0].row.agreement.low)
-    table = table_3(given)
-    assert read_csv(table, tmp_path / "t.csv")[0]["agreement_low"] == ""
-    assert "nan" not in table_3_latex(table)
 
 
 def test_a_hostile_name_is_text_in_every_format(entries, tmp_path):

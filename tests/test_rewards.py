@@ -158,7 +158,6 @@ def test_an_empty_completion_gets_the_lowest(scaling: Any) -> None:
     assert reward(["p"], [""]) == [-0.5]
 
 
-@pytest.mark.parametrize("scaling", ["raw", "rank"])
 def test_a_reward_that_is_not_finite_is_none_and_never_all_of_them() -> None:
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", penalty=0))
     assert reward(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, None, 1.0]

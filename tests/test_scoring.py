@@ -25,7 +25,6 @@ from litbench.scoring import (
     scorer_spec,
 )
 from litbench.tables import read_table
-from litbench.text import prompt_key
 
 ROOT = Path(__file__).resolve().parent.parent
 TWO = ROOT / "configs" / "accelerate" / "cpu_two_processes.yaml"
@@ -67,30 +66,10 @@ def scored(made):
     return read_table(made.out, made.schema).to_pylist()
 
 
-def expected_shares(rows, humans):
-    """Share of the human stories of a row's prompt that it beats, by the definition."""
-    shares = []
-    for row in rows:
-        own = row["text"].count(" ") + 1
-        met = [
-            human["text"].count(" ") + 1
-            for human in humans
-            if prompt_key(human["prompt"]) == prompt_key(row["prompt"])
-            and human["text"] != row["text"]
-        ]
-        shares.append(
-            sum((own > other) + (own == other) / 2 for other in met) / len(met) if met else None
-        )
-    return shares
-
-
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_every_row_comes_back_in_its_place_with_reward_rank_and_share(job, tmp_path, suffix):
+def test_every_row_comes_back_in_its_place_with_reward_and_rank(job, suffix):
     rows = story_rows(40)
-    humans = story_rows(15, prompts=4, seed=1)
-    reference = write_jsonl(humans, tmp_path / "humans.jsonl")
-    made = job(rows, f"out.{suffix}", chunk_stories=7, reference=str(reference))
-    found = scored(made)
+    found = scored(job(rows, f"out.{suffix}", chunk_stories=7))
     assert [int(row["id"]) for row in found] == [row["id"] for row in rows]
     assert [row["text"] for row in found] == [row["text"] for row in rows]
     rewards = [float(row["reward"]) for row in found]
@@ -102,10 +81,6 @@ def test_every_row_comes_back_in_its_place_with_reward_rank_and_share(job, tmp_p
             if other["prompt"] == row["prompt"] and its > reward
         }
         assert int(row["rank_within_prompt"]) == 1 + len(better)
-    shares = [None if one["beats_reference"] is None else float(one["beats_reference"])
-              for one in found]  # fmt: skip
-    assert shares == pytest.approx(expected_shares(rows, humans))
-    assert None in shares, "the fifth prompt has no human story"
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -139,22 +114,10 @@ def test_parquet_keeps_plain_types_and_writes_nested_values_as_json(job, tmp_pat
     inner = [value and json.loads(value) for value in found["inner"].to_pylist()]
     assert inner == [{"x": 1.5}, {"x": None}, None]
     assert found["rank_within_prompt"].to_pylist() == [2, 1, 1]
-    assert "beats_reference" not in found.column_names
-
-
-def test_a_story_is_not_compared_with_its_own_copy_among_the_human_ones(job, tmp_path):
-    rows = [
-        {"prompt": "p", "text": "a b c", "writer": "human"},
-        {"prompt": "p", "text": "a", "writer": "human"},
-        {"prompt": "p", "text": "a b", "writer": "model"},
-        {"prompt": "q", "text": "lone", "writer": "human"},
-    ]
-    made = job(rows, reference=str(tmp_path / "in.jsonl"), reference_where="writer = 'human'")
-    assert [row["beats_reference"] for row in scored(made)] == [1.0, 0.0, 0.5, None]
 
 
 def test_columns_can_have_other_names_and_older_rewards_are_replaced(job):
-    rows = [{"prompt": "not it", "title": "p", "body": "a b c", "reward": 9, "beats_reference": 1}]
+    rows = [{"prompt": "not it", "title": "p", "body": "a b c", "reward": 9}]
     made = job(rows, prompt_column="title", text_column="body")
     assert scored(made) == [
         {"title": "p", "body": "a b c", "prompt": "not it", "reward": 3.0, "rank_within_prompt": 1}
@@ -166,13 +129,12 @@ def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, t
     source = write_jsonl(rows, tmp_path / "broken.jsonl")
     with source.open("a") as file:
         file.write('{"prompt": "p", "text": null}\nnot json\n')
-    humans = write_jsonl([{"prompt": "p"}, *story_rows(2)], tmp_path / "humans.jsonl")
-    made = job(None, source=source, where="id IS DISTINCT FROM 1", reference=str(humans))
+    made = job(None, source=source, where="id IS DISTINCT FROM 1")
     assert [row["id"] for row in scored(made)] == [0, 2]
     assert json.loads(made.manifest.read_text())["counts"]["left_out_by_where"] == 1
     noted = [json.loads(line) for line in made.rejected_rows.read_text().splitlines()]
     assert [(Path(row["file"]).name, row["row"], row["reason"]) for row in noted] == [
-        ("broken.jsonl", 4, "null"), ("broken.jsonl", 5, "not JSON"), ("humans.jsonl", 1, "null"),
+        ("broken.jsonl", 4, "null"), ("broken.jsonl", 5, "not JSON"),
     ]  # fmt: skip
     scored(job(rows, source=write_jsonl(rows, source)))
     assert not made.rejected_rows.exists()
@@ -187,7 +149,6 @@ def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, t
         ({"out": "out.txt"}, r"end it in one of \.parquet"),
         ({"prompt_column": "text"}, "name two columns"),
         ({"text_column": "reward"}, "none of reward"),
-        ({"reference_where": "true"}, "needs a reference"),
     ],
 )
 def test_a_job_that_cannot_be_done_is_refused_at_once(job, changes, message):

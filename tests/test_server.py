@@ -397,22 +397,6 @@ def test_a_stop_answers_what_was_accepted():
             running.call("/health")
 
 
-# vLLM ---------------------------------------------------------------------------------------
-
-
-def test_token_ids_for_vllm_give_our_rewards_in_plain_transformers(model, texts, local, tmp_path):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    from litbench.models.input_format import encode_stories  # noqa: PLC0415
-
-    model.save(tmp_path)
-    plain = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    sequences = encode_stories(model.tokenizer, *texts, model.form).ids
-    with torch.inference_mode():
-        alone = [float(plain(input_ids=torch.tensor([ids])).logits) for ids in sequences]
-    np.testing.assert_allclose(local, alone, rtol=0, atol=SAME)
-
-
 # The command --------------------------------------------------------------------------------
 
 

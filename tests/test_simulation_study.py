@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
 from litbench.config import build, read_yaml
 from litbench.curation.simulation import simulate_world
@@ -20,7 +19,6 @@ from litbench.metrics.pairing_rules import (
     fit_preference,
     judge_random,
     observe,
-    pair_figures,
     summarise,
     within_prompts,
 )
@@ -54,17 +52,6 @@ def test_pairs_within_prompts_are_all_there_once():
     prompt = np.array([3, 1, 3, 2, 3, 1])
     assert sorted(map(tuple, within_prompts(prompt))) == [(0, 2), (0, 4), (1, 5), (2, 4)]
     assert within_prompts(np.array([1, 2, 3])).shape == (0, 2)
-
-
-def test_the_other_choice_turns_a_rule_around():
-    random = np.random.default_rng(0)
-    quality, words = random.normal(size=50), random.permutation(50)
-    pairs = random.permutation(50)[:40].reshape(20, 2)
-    there, back = pair_figures(quality, words, pairs), pair_figures(quality, words, pairs[:, ::-1])
-    assert back["right"] == pytest.approx(1 - there["right"])
-    assert back["chosen_longer"] == pytest.approx(1 - there["chosen_longer"])
-    # Which of the two is better does not depend on the choice.
-    assert back["better_longer"] == there["better_longer"]
 
 
 def test_the_penalty_is_one_of_the_sum_over_pairs():
@@ -101,21 +88,6 @@ def test_a_rater_of_true_labels_learns_quality_and_no_length():
         assert turned[name] == pytest.approx(1 - found[name])
 
 
-def test_a_rater_may_see_nothing_of_quality():
-    random = np.random.default_rng(4)
-    quality, words, author = random.normal(size=50), random.integers(1, 900, 50), np.arange(50)
-    learner = Learner(signs=0, distractors=2)
-    seen = observe(quality, words, author, learner, 1)
-    assert seen.shape == (50, 3)
-    assert (seen == observe(-quality, words, author, learner, 1)).all()
-
-
-@pytest.mark.parametrize(("key", "value"), [("signs", -1), ("sign_noise", math.nan)])
-def test_a_learner_that_cannot_be_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"learner.{key} is"):
-        Learner(**{key: value})
-
-
 def rows_of(gain, seeds=(1, 2, 3), **changes):
     """A study of one world, in which seeds differ by 0.01 and what is gained by 0.001."""
     return [
@@ -149,17 +121,6 @@ def test_differences_are_paired_by_seed():
     assert found_in(rows, reference=TRUTH).difference.mean == pytest.approx(-0.098)
 
 
-def test_intervals_are_of_student_t_over_seeds():
-    values = np.array([0.1, 0.13, 0.2])
-    rows = [
-        {**row, "right": 0.5 + values[row["seed"] - 1] * (row["variant"] == "full")}
-        for row in rows_of(0.1)
-    ]
-    gain = found_in(rows, measure="right").difference
-    half = stats.t.ppf(0.975, 2) * values.std(ddof=1) / math.sqrt(3)
-    assert (gain.low, gain.high) == pytest.approx((values.mean() - half, values.mean() + half))
-
-
 def test_seeds_without_a_figure_are_left_out_of_it():
     rows = rows_of(0.1, seeds=(1, 2, 3, 4))
     for row in rows:
@@ -191,15 +152,16 @@ def test_a_share_and_its_interval_lie_between_zero_and_one(measure):
         ({"reference": "fulll"}, "reference 'fulll' is no variant: did you mean 'full'"),
         ({"variants": {"naive": {"min_scor": 3}}}, "variants: naive"),
         ({"variants": {"naive": {"splits": {"all": 1.0}}}}, "splits"),
-        ({"variants": {"naive": {}, "truth": {}}}, "truth"),
-        ({"worlds": {}}, "neither"),
+        ({"variants": {"naive": {}, "truth": {}}}, "has a variant truth of its own"),
+        ({"learner": {"sign_noise": math.nan}}, "'learner.sign_noise' is nan"),
+        ({"worlds": {}}, "give worlds or sweeps"),
         ({"worlds": {"w": {"readers.audienc": 3}}}, "worlds: w.*audience"),
         ({"worlds": {"w": {"quality_length": 3}}}, "worlds: w.*quality_length"),
         ({"sweeps": {"w": {"readers.noise": [-1]}}}, "sweeps: w"),
         ({"sweeps": {"w": {"readers.noise": []}}}, "sweeps: w"),
         ({"sweeps": {"w": {"readers.noise": [1], "prompts": [5, 6]}}}, "sweeps: w"),
-        ({"sweeps": {"../w": {"readers.noise": [1]}}}, "names a world or sweep and its plot"),
-        ({"sweeps": {"worlds": {"readers.noise": [1]}}}, "names a world or sweep and its plot"),
+        ({"sweeps": {"../w": {"readers.noise": [1]}}}, "name them in letters"),
+        ({"sweeps": {"worlds": {"readers.noise": [1]}}}, "but not 'worlds'"),
     ],
 )
 def test_mistakes_are_said_before_any_world_is_run(program, tmp_path, changes, said):
@@ -242,7 +204,7 @@ def test_raters_judge_prompts_that_no_pair_was_made_of(program, tmp_path, monkey
 def test_the_study_from_worlds_to_page(program, tmp_path, capsys, monkeypatch):
     keys = {
         "sweeps": {"taste": {"readers.length_weight": [0.35, 1.5]}},
-        "seeds": [1, 2, 3],
+        "seeds": [1, 2],
         "title": "<i>all</i>",
     }
     run_world, ran = program.run_world, []
@@ -260,10 +222,10 @@ def test_the_study_from_worlds_to_page(program, tmp_path, capsys, monkeypatch):
     damaged.write_bytes(damaged.read_bytes()[:-40])
     program.main(small(program, tmp_path, **keys))
     # The base world is in the sweep as well, and no world is run twice but the damaged one.
-    assert len(ran) == 6 + 1 + 1
+    assert len(ran) == 4 + 1 + 1
     rows = pq.read_table(tmp_path / "study.parquet").to_pylist()
     # Worlds, seeds, variants with the truth, amounts.
-    assert len(rows) == 3 * 3 * 3 * 2
+    assert len(rows) == 3 * 2 * 3 * 2
     assert {row["right"] for row in rows if row["variant"] == TRUTH} == {1.0}
     assert {row["chosen_longer"] for row in rows if row["variant"] == "full"} == {0.5}
     agreement, pairs = {}, {}
@@ -290,22 +252,13 @@ def test_the_study_from_worlds_to_page(program, tmp_path, capsys, monkeypatch):
     program.main(small(program, tmp_path, **keys))
     assert "unchanged" in capsys.readouterr().out
     # A seed more is all there is to run; another reference needs no world at all.
-    program.main(small(program, tmp_path, **{**keys, "seeds": [1, 2, 3, 4]}))
-    assert len(ran) == 10
+    program.main(small(program, tmp_path, **{**keys, "seeds": [1, 2, 3]}))
+    assert len(ran) == 8
     program.main(small(program, tmp_path, **keys, reference=TRUTH))
-    assert len(ran) == 10
+    assert len(ran) == 8
     assert (tmp_path / "study.parquet").read_bytes() == first
     assert "minus truth" in (tmp_path / "study.txt").read_text(encoding="utf-8")
-    assert len(list((tmp_path / "parts").iterdir())) == 6
-
-
-def test_a_world_of_one_length_has_no_longer_story(program, tmp_path):
-    base = {"prompts": 50, "authors": 40, "words_spread": 0.0}
-    program.main(small(program, tmp_path, base=base))
-    row = pq.read_table(tmp_path / "study.parquet").to_pylist()[0]
-    assert math.isnan(row["prefers_longer"])
-    assert row["chosen_longer"] == row["random_longer"] == 0.5
-    assert (tmp_path / "study_worlds_agreement_all.png").exists()
+    assert len(list((tmp_path / "parts").glob("*.json"))) == 4
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def prune_in_plain_python(rows, buckets, seed):
 length = st.integers(1, 60)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     rows=st.lists(
         st.tuples(length, length, st.sampled_from(["train", "test"])), min_size=1, max_size=60
@@ -100,31 +100,3 @@ def test_what_stays_is_the_largest_balanced_subset(rows, buckets, seed):
             assert after[cell, 0] == before[cell, 0]
         else:
             assert after[cell, sign] == min(before[cell, 1], before[cell, -1])
-
-
-def skewed(count):
-    """Two of three chosen stories are the longer ones; every 17th pair is of equal length."""
-    return [
-        (100, 100)
-        if place % 17 == 0
-        else (100 + 7 * place % 90, 100)
-        if place % 3
-        else (100, 100 + 5 * place % 90)
-        for place in range(count)
-    ]
-
-
-def test_a_difference_on_an_edge_falls_into_the_same_bucket_on_both_sides():
-    # With 4 buckets and a widest difference of 10 the only inner edge is at 5, in the upper bucket.
-    for size, expected in ((4, 0), (5, 1), (6, 1), (10, 1)):
-        pairs = pairs_by_length([(1, 11), (1 + size, 1)])
-        assert (len(balanced(pairs, 4)) == 2) is (expected == 1), size
-        assert (len(balanced(pairs_by_length([(11, 1), (1, 1 + size)]), 4)) == 2) is (
-            expected == 1
-        ), size
-
-
-def test_sides_renamed_leave_the_same_pairs():
-    lengths = skewed(300)
-    pairs, turned = pairs_by_length(lengths), pairs_by_length([(b, a) for a, b in lengths])
-    assert {r["pair_id"] for r in balanced(pairs)} == {r["pair_id"] for r in balanced(turned)}

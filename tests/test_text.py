@@ -97,6 +97,13 @@ def test_a_count_does_not_depend_on_the_other_texts_of_the_batch(texts: list[str
     assert together.to_pylist() == alone
 
 
+@given(st.text("ab1'-_. \n", max_size=30))
+def test_ascii_texts_are_counted_by_the_same_rule(text: str) -> None:
+    # A dash is no word and no ASCII.
+    one, other = count_words(pa.array([text, text + " \u2014"])).to_pylist()
+    assert one == other
+
+
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_two_texts_on_two_lines_have_the_words_of_both(one: str, other: str) -> None:
     assert count_words_of(f"{one}\n{other}") == count_words_of(one) + count_words_of(other)

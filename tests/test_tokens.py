@@ -3,29 +3,10 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from litbench.curation.tokens import count_tokens, load_tokenizer
 from litbench.errors import ConfigError
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tiny_model) -> str:
-    return str(tiny_model("llama"))
-
-
-def one_by_one(tokenizer: str, texts: list[str]) -> list[int]:
-    loaded = Tokenizer.from_file(str(Path(tokenizer) / "tokenizer.json"))
-    return [len(loaded.encode(text, add_special_tokens=False).ids) for text in texts]
-
-
-@settings(max_examples=20)
-@given(st.lists(st.text(max_size=30), max_size=30))
-def test_any_texts_are_counted_as_the_tokenizer_does(tokenizer: str, texts: list[str]) -> None:
-    counts = count_tokens(load_tokenizer(tokenizer), texts, [1] * len(texts), 100)
-    assert counts.tolist() == one_by_one(tokenizer, texts)
 
 
 @pytest.fixture

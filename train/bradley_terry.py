@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from litbench.artifact import Artifact
-from litbench.evaluation import read_held_out, read_pairs
+from litbench.evaluation_pairs import read_held_out, read_pairs
 from litbench.models.folder import prompts_of
 from litbench.models.publishing import check_push, finish, push_model
 from litbench.models.reward_training import RewardTraining, train_reward_model

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from litbench.artifact import Artifact
 from litbench.config import run_program
-from litbench.evaluation import read_pairs
+from litbench.evaluation_pairs import read_pairs
 from litbench.models.features import FeatureOptions, fit_features
 
 

@@ -215,13 +215,7 @@ def write_stories(model: Any, tokenizer: Any, prompts: Sequence[str], args: Any)
 def compare(
     before: np.ndarray, after: np.ndarray, people: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Compare one rater's rewards after GRPO with those before, within each prompt.
-
-    Args:
-        before: shape (prompts, samples).
-        after: likewise.
-        people: rewards of human stories, by prompt, in the same order.
-    """
+    """Compare one rater's rewards, shape (prompts, samples), and those of human stories."""
 
     def beaten(rewards: np.ndarray) -> float:
         """Share of human stories of the same prompt that a story beats, ties one half."""

@@ -9,9 +9,7 @@ import itertools
 import re
 import shutil
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,41 +25,69 @@ EngineName = Literal["duckdb", "spark"]
 _BATCH_ROWS = 8_192
 
 
-class Engine(ABC):
-    """Runs Ibis expressions; a context manager that removes its working files.
+class Engine:
+    """DuckDB in this process; a context manager that removes its working files.
+
+    Args:
+        folder: made if it is not there.
+        options: of the engine.
 
     Attributes:
         work: folder for working files, such as what does not fit into memory.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # A later run removes files of this name that a killed run has left behind.
         self.work = Path(tempfile.mkdtemp(dir=folder, prefix=".part-"))
         self._names = (f"table_{number}" for number in itertools.count())
+        try:
+            self._con = self._connect(options)
+        except Exception:
+            shutil.rmtree(self.work)
+            raise
+
+    def _connect(self, options: Mapping[str, str]) -> Any:
+        try:
+            # Every order that matters is asked for; keeping others takes memory.
+            own = {"temp_directory": str(self.work), "preserve_insertion_order": False}
+            return ibis.duckdb.connect(**own, **options)
+        except duckdb.Error as error:
+            text = ", ".join(f"{key} is '{value}'" for key, value in options.items())
+            raise ConfigError(f"{text} ({error}): give a size such as 4GB") from error
 
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._close()
         shutil.rmtree(self.work, ignore_errors=True)
+        if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException):
+            raise DataError(
+                f"DuckDB cannot go on in {self.work.parent} ({' '.join(str(error).split())[:200]}):"
+                " raise memory_limit, or free space there"
+            ) from error
 
-    @abstractmethod
+    def _close(self) -> None:
+        self._con.disconnect()
+
     def read(self, path: Path) -> Any:
         """A Parquet file as an Ibis table; it is read as steps need it."""
+        # Brackets keep DuckDB from taking a star in a folder's name for a pattern.
+        return self._con.read_parquet(re.sub(r"([*?\[])", r"[\1]", str(path)))
 
-    @abstractmethod
     def keep(self, table: Any) -> Any:
         """Evaluate a table once and keep the result."""
+        return self._con.create_table(next(self._names), table, temp=True)
 
-    @abstractmethod
     def batches(self, table: Any) -> Iterator[pa.RecordBatch]:
         """Evaluate a table and yield its rows in its order, without holding them all."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection."""
+        # DuckDB adds whole numbers in 128 bits, which Arrow takes for decimals.
+        schema = table.schema().to_pyarrow()
+        # Not `to_pyarrow_batches`: ibis 12.0 calls a method that DuckDB 2.0 no longer has.
+        relation = self._con.con.sql(self._con.compile(table))
+        for batch in relation.to_arrow_reader(_BATCH_ROWS):
+            yield batch.cast(schema)
 
     def put(self, table: pa.Table) -> Any:
         """Make an Arrow table visible to expressions."""
@@ -77,65 +103,6 @@ class Engine(ABC):
         """The number of rows of a table."""
         return int(self.rows(table.aggregate(rows=table.count()))[0]["rows"])
 
-    def count_by(self, table: Any, column: str) -> dict[Any, int]:
-        """The number of rows per value of a column."""
-        rows = self.rows(table.group_by(column).agg(rows=table.count()))
-        return {row[column]: row["rows"] for row in rows}
-
-
-class DuckDBEngine(Engine):
-    """DuckDB in this process; what exceeds its memory goes to disk."""
-
-    def __init__(self, folder: Path, memory_limit: str | None) -> None:
-        super().__init__(folder)
-        self._con: Any = ibis.duckdb.connect(temp_directory=str(self.work))
-        # Every order that matters is asked for; keeping others takes memory.
-        self._con.raw_sql("SET preserve_insertion_order = false")
-        if memory_limit is not None:
-            try:
-                self._con.raw_sql(f"SET memory_limit = '{memory_limit}'")
-            except duckdb.Error as error:
-                self.__exit__()
-                raise ConfigError(
-                    f"memory_limit is '{memory_limit}' ({error}): give a size such as 4GB"
-                ) from error
-
-    def read(self, path: Path) -> Any:
-        """See `Engine.read`."""
-        # Brackets keep DuckDB from taking a star in a folder's name for a pattern.
-        return self._con.read_parquet(re.sub(r"([*?\[])", r"[\1]", str(path)))
-
-    def keep(self, table: Any) -> Any:
-        """See `Engine.keep`."""
-        with self._errors_explained():
-            return self._con.create_table(next(self._names), table, temp=True)
-
-    def batches(self, table: Any) -> Iterator[pa.RecordBatch]:
-        """See `Engine.batches`."""
-        # DuckDB adds whole numbers in 128 bits, which Arrow takes for decimals.
-        schema = table.schema().to_pyarrow()
-        with self._errors_explained():
-            # Not `to_pyarrow_batches`: ibis 12.0 calls a method that DuckDB 2.0 no longer has.
-            relation = self._con.con.sql(self._con.compile(table))
-            for batch in relation.to_arrow_reader(_BATCH_ROWS):
-                yield batch.cast(schema)
-
-    def close(self) -> None:
-        """See `Engine.close`."""
-        self._con.disconnect()
-
-    @contextmanager
-    def _errors_explained(self) -> Iterator[None]:
-        """Say what to do when memory or the disk is full."""
-        try:
-            yield
-        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise DataError(
-                f"DuckDB cannot go on in {self.work.parent} ({reason}): raise memory_limit, or "
-                "free space there"
-            ) from error
-
 
 class SparkEngine(Engine):
     """Spark: the session that is running, or a new one with the given settings.
@@ -143,49 +110,43 @@ class SparkEngine(Engine):
     Workers read files themselves, so inputs and the output folder must lie where they see them.
     """
 
-    def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
+    def _connect(self, options: Mapping[str, str]) -> Any:
         try:
             from pyspark.sql import SparkSession  # noqa: PLC0415
         except ImportError as error:
             raise MissingExtraError("pyspark", "spark") from error
-        super().__init__(folder)
-        self._is_own = SparkSession.getActiveSession() is None
         builder = SparkSession.builder.appName("litbench")
         defaults = {"spark.sql.session.timeZone": "UTC", "spark.ui.enabled": "false"}
         for key, value in {**defaults, **options}.items():
             builder = builder.config(key, value)
+        self._is_own = SparkSession.getActiveSession() is None
         try:
             self._session: Any = builder.getOrCreate()
         except Exception as error:  # the bridge to Java raises its own kinds
-            shutil.rmtree(self.work, ignore_errors=True)
             raise ConfigError(
                 f"engine: spark does not start ({str(error)[:300]}): it needs Java 17 or newer and "
                 "a reachable spark.master"
             ) from error
-        self._con: Any = ibis.pyspark.connect(self._session)
+        return ibis.pyspark.connect(self._session)
 
-    def read(self, path: Path) -> Any:
-        """See `Engine.read`."""
+    def _close(self) -> None:
+        if self._is_own:
+            self._session.stop()
+
+    def read(self, path: Path) -> Any:  # noqa: D102
         # Backslashes keep Hadoop from taking a star in a folder's name for a pattern.
         return self._con.read_parquet(re.sub(r"([*?\[\]{}\\])", r"\\\1", str(path.absolute())))
 
-    def keep(self, table: Any) -> Any:
-        """See `Engine.keep`."""
+    def keep(self, table: Any) -> Any:  # noqa: D102
         # A file and not Spark's cache, whose growing query plans take minutes to optimise.
         return self.read(self._write(table))
 
-    def batches(self, table: Any) -> Iterator[pa.RecordBatch]:
-        """See `Engine.batches`."""
+    def batches(self, table: Any) -> Iterator[pa.RecordBatch]:  # noqa: D102
         folder = self._write(table)
         # The names of the parts are in the order of the rows.
         for part in sorted(folder.glob("part-*.parquet")):
             yield from pq.ParquetFile(part).iter_batches(_BATCH_ROWS)
         shutil.rmtree(folder)
-
-    def close(self) -> None:
-        """See `Engine.close`."""
-        if self._is_own:
-            self._session.stop()
 
     def _write(self, table: Any) -> Path:
         folder = self.work / next(self._names)
@@ -195,12 +156,9 @@ class SparkEngine(Engine):
 
 
 def open_engine(
-    name: EngineName,
-    folder: Path,
-    *,
-    memory_limit: str | None = None,
+    name: EngineName, folder: Path, *, memory_limit: str | None = None,
     spark: Mapping[str, str] | None = None,
-) -> Engine:
+) -> Engine:  # fmt: skip
     """Open an engine whose working files lie in `folder`.
 
     Args:
@@ -208,11 +166,7 @@ def open_engine(
         folder: made if it is not there; must be seen by Spark's workers.
         memory_limit: DuckDB's, such as "4GB"; beyond, it spills to `folder`.
         spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
-
-    Raises:
-        ConfigError: a limit that DuckDB does not accept, or Spark does not start.
-        MissingExtraError: pyspark is not installed.
     """
-    if name == "duckdb":
-        return DuckDBEngine(folder, memory_limit)
-    return SparkEngine(folder, spark or {})
+    if name == "spark":
+        return SparkEngine(folder, spark or {})
+    return Engine(folder, {"memory_limit": memory_limit} if memory_limit else {})

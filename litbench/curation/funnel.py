@@ -1,31 +1,21 @@
 """The funnel: how many rows each named step kept and removed, and examples of what went."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from litbench.text import digest
 
 _LONGEST_EXAMPLE = 600
 
 
-@dataclass(frozen=True)
-class FunnelStep:
-    """One step of curation.
-
-    Attributes:
-        step: its name, which is also its config key where it has one.
-        about: the rule in words, with its value.
-        unit: what is counted, stories or pairs.
-        kept: rows that passed.
-        removed: rows that did not.
-    """
+class FunnelStep(NamedTuple):
+    """One step of curation: its name (a config key where it has one), the rule in words, counts."""
 
     step: str
     about: str
-    unit: str
+    unit: str  # what is counted, stories or pairs
     kept: int
     removed: int
 
@@ -42,24 +32,22 @@ class Funnel:
         Raises:
             AssertionError: it does not start from what the last step with its unit kept.
         """
-        if self.steps and self.steps[-1].unit == unit:
-            before = self.steps[-1].kept
-            if kept + removed != before:
-                raise AssertionError(f"{step}: {kept} kept + {removed} removed is not {before}")
+        last = self.steps[-1] if self.steps else None
+        if last and last.unit == unit and kept + removed != last.kept:
+            raise AssertionError(f"{step}: {kept} kept + {removed} removed is not {last.kept}")
         self.steps.append(FunnelStep(step, about, unit, kept, removed))
 
     def add_all(
-        self, rules: Sequence[tuple[str, str]], removed: Mapping[str, int], start: int, unit: str
+        self, rules: Iterable[tuple[str, str]], removed: Mapping[str, int], start: int, unit: str
     ) -> None:
         """Add several steps that were counted at once: `removed` by each rule's name."""
-        kept = start
         for step, about in rules:
-            kept -= removed.get(step, 0)
-            self.add(step, about, unit, kept, removed.get(step, 0))
+            start -= removed.get(step, 0)
+            self.add(step, about, unit, start, removed.get(step, 0))
 
     def plain(self) -> list[dict[str, Any]]:
         """The steps as JSON can hold them."""
-        return [asdict(step) for step in self.steps]
+        return [step._asdict() for step in self.steps]
 
     def __str__(self) -> str:
         """A table for the terminal."""
@@ -100,5 +88,5 @@ class Examples:
 
     def write(self, path: Path) -> None:
         """Write the rows as JSONL."""
-        lines = (json.dumps(row, ensure_ascii=True) + "\n" for row in self.rows())
+        lines = (json.dumps(row) + "\n" for row in self.rows())
         path.write_text("".join(lines), encoding="utf-8")

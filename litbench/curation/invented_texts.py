@@ -5,6 +5,7 @@ paragraphs, commas, quoted speech and vocabulary follow the story's style: a rat
 something of quality, never all of it.
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -16,28 +17,18 @@ _BATCH_WORDS = 1_000_000
 _VOCABULARY = 6_000
 _PROMPT_WORDS = (8, 20)
 
-_SYLLABLES = tuple(
-    onset + vowel
-    for onset in ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z")
-    for vowel in ("a", "e", "i", "o", "u")
-)
+_SYLLABLES = tuple(onset + vowel for onset in "bdfgklmnprstvz" for vowel in "aeiou")
+# What may follow a word: within a sentence, or at its end (mark, closing quote, space, opening
+# quote).
 _MIDDLE = (" ", ", ")
-_ENDS = (".", "?", "!")
-_CLOSED = ("", "”")
-_BREAKS = (" ", "\n\n", "")
-_OPENED = ("", "“")
+_ENDS = ((".", "?", "!"), ("", "”"), (" ", "\n\n", ""), ("", "“"))
 
 
 def styles_of(quality: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
     """Styles that together show a share of the variance of quality, in a linear regression.
 
-    Args:
-        quality: standard normal; shape (n,).
-        share: below 1.
-        random: draws the rest.
-
-    Returns:
-        float64, shape (n, STYLES); columns are standard normal and equally informative.
+    `quality` is standard normal of shape (n,); the styles have shape (n, STYLES), and their columns
+    are standard normal and equally informative.
     """
     # Each style is quality plus noise; k of them with signal to noise s leave 1 / (1 + k s).
     signal = share / (1 - share) / STYLES
@@ -51,7 +42,8 @@ def invented_texts(
     styles: np.ndarray, n_words: np.ndarray, random: np.random.Generator
 ) -> pa.Array:
     """Texts of given styles, shape (n, STYLES), and lengths of at least one word, shape (n,)."""
-    words, glue = _words(), _glue()
+    words = _words()
+    glue = np.array([*_MIDDLE, *map("".join, itertools.product(*_ENDS))], dtype=object)
     ends = np.cumsum(n_words)
     batches = np.searchsorted(ends, np.arange(_BATCH_WORDS, ends[-1], _BATCH_WORDS), side="left")
     texts: list[str] = []
@@ -63,8 +55,7 @@ def invented_texts(
 
 def invented_prompts(count: int, random: np.random.Generator) -> pa.Array:
     """Prompts of invented words; each begins with its number, so no two are equal."""
-    low, high = _PROMPT_WORDS
-    words, lengths = _words()[: 2 * _VOCABULARY : 2], random.integers(low, high, count)
+    words, lengths = _words()[: 2 * _VOCABULARY : 2], random.integers(*_PROMPT_WORDS, count)
     drawn = words[random.integers(_VOCABULARY, size=int(lengths.sum()))].tolist()
     ends = np.cumsum(lengths).tolist()
     prompts = [
@@ -89,18 +80,6 @@ def _words() -> np.ndarray:
         halves += list(found)
     both = [form for word in halves for form in (word, word.capitalize())]
     return np.array(both, dtype=object)
-
-
-def _glue() -> np.ndarray:
-    """What may follow a word: marks within a sentence, then sentence ends."""
-    ends = [
-        end + closed + space + opened
-        for end in _ENDS
-        for closed in _CLOSED
-        for space in _BREAKS
-        for opened in _OPENED
-    ]
-    return np.array([*_MIDDLE, *ends], dtype=object)
 
 
 def _batch(
@@ -141,8 +120,8 @@ def _batch(
     space = np.where(last[ends], 2, paragraph.astype(np.int64))
     next_quoted = np.append(quoted[1:], False) & ~last[ends]
     after = comma.astype(np.int64)
-    place = ((end * len(_CLOSED) + quoted) * len(_BREAKS) + space) * len(_OPENED) + next_quoted
-    after[ends] = len(_MIDDLE) + place
+    chosen = (end, quoted.astype(np.int64), space, next_quoted.astype(np.int64))
+    after[ends] = len(_MIDDLE) + np.ravel_multi_index(chosen, tuple(map(len, _ENDS)))
     pieces = np.empty(2 * count, dtype=object)
     pieces[0::2] = words[2 * word + starts]
     pieces[1::2] = glue[after]

@@ -21,10 +21,7 @@ from litbench.records import prompt_keys
 Kind = Literal["prompts", "authors", "stories", "near_duplicates"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_SCHEMA = pa.schema(
-    [("kind", pa.string()), ("split_a", pa.string()), ("id_a", pa.string()),
-     ("split_b", pa.string()), ("id_b", pa.string()), ("similarity", pa.float64())]
-)  # fmt: skip
+_COLUMNS = ("kind", "split_a", "id_a", "split_b", "id_b", "similarity")
 # So many of what is shared are named in a message.
 _NAMED = 3
 
@@ -45,21 +42,12 @@ class LeakageReport:
     counts: dict[str, Any]
 
     def check(self, must_be_clean: Sequence[str]) -> None:
-        """Fail where splits share what they must not.
-
-        Args:
-            must_be_clean: kinds, of KINDS.
-
-        Raises:
-            DataError: a kind is shared, or authors must not be shared and a split knows none.
-        """
-        problems = []
-        if "authors" in must_be_clean:
-            problems = [
-                f"no story of {name} has a known author, so shared authors cannot be found"
-                for name, split in self.counts["splits"].items()
-                if not split["authors"]
-            ]
+        """Raise DataError where splits share one of these kinds, or know no author to compare."""
+        problems = [
+            f"no story of {name} has a known author, so shared authors cannot be found"
+            for name, split in self.counts["splits"].items()
+            if "authors" in must_be_clean and not split["authors"]
+        ]
         for row in self.counts["shared"]:
             if row["kind"] in must_be_clean and row["shared"]:
                 where = [pc.field(key) == row[key] for key in ("kind", "split_a", "split_b")]
@@ -71,15 +59,14 @@ class LeakageReport:
                 problems.append(f"{_in_words(row)}, such as {named}")
         if problems:
             raise DataError(
-                f"{'. '.join(problems)}. Remove the pairs of one side (leakage.parquet names all), "
-                "or take the kind out of must_be_clean"
+                f"{'. '.join(problems)}. Remove the pairs of the second split "
+                "(leakage.parquet names all), or take the kind out of must_be_clean"
             )
 
     def __str__(self) -> str:
         """A table for the terminal."""
         lines = [
-            f"  {name}: {split['pairs']:,} pairs, {split['prompts']:,} prompts, "
-            f"{split['stories']:,} stories, {split['authors']:,} known authors"
+            f"  {name}: " + ", ".join(f"{number:,} {what}" for what, number in split.items())
             for name, split in self.counts["splits"].items()
         ]
         return "\n".join([*lines, *(f"  {_in_words(row)}" for row in self.counts["shared"])])
@@ -103,12 +90,12 @@ def leakage_report(
     threshold: float = 0.8,
     seed: int = 0,
 ) -> LeakageReport:
-    """Compare splits two by two.
+    """Compare two or more splits two by two.
 
     Prompts are the same by `litbench.text.prompt_key`, authors by their hash (an unknown one is
     shared with nobody), stories by story_id or by text without case and spacing (the key of
-    `drop_duplicates`). Every story that has a near-duplicate in the other split, copies included,
-    is named with its closest.
+    `drop_duplicates`). Every story of the second split that has a near-duplicate in the first,
+    copies included, is named with its closest.
 
     Args:
         pairs: tables by the schema PAIRS, by the name of their split, the training split first;
@@ -116,19 +103,12 @@ def leakage_report(
         near_duplicates: look for them, which takes the longest by far.
         threshold: see `litbench.curation.near_duplicates`.
         seed: of the hashes.
-
-    Raises:
-        DataError: fewer than two splits, or an empty one.
-        MissingExtraError: near-duplicates are looked for and rensa is not installed.
     """
-    if len(pairs) < 2:
+    if len(pairs) < 2 or not all(table.num_rows for table in pairs.values()):
         raise DataError(
-            f"the only split is {', '.join(pairs) or 'none'}: leakage is between two, so give two "
-            "files, or pairs whose column split has two values"
+            f"leakage is between two splits that hold pairs, and here is {', '.join(pairs)}: give "
+            "two files, or pairs whose column split has two values"
         )
-    for name, table in pairs.items():
-        if table.num_rows == 0:
-            raise DataError(f"split {name} holds no pairs: make it again")
     things = {name: _things(table) for name, table in pairs.items()}
     indexes = {}
     for name, table in pairs.items() if near_duplicates else ():
@@ -139,9 +119,10 @@ def leakage_report(
     shared = []
     for kind in KINDS if near_duplicates else KINDS[:-1]:
         for a, b in combinations(pairs, 2):
+            rows: list[tuple[str, str, float | None]]
             if kind == "near_duplicates":
-                close = indexes[a].closest(indexes[b]).to_pydict()
-                rows = sorted(zip(*close.values(), strict=True), key=lambda row: (-row[2], row))
+                close = indexes[a].closest(indexes[b])
+                rows = [*sorted(close, key=lambda row: (-row[2], row))]
             else:
                 ids_a, ids_b = things[a][kind], things[b][kind]
                 same = {(ids_a[key], ids_b[key]) for key in ids_a.keys() & ids_b.keys()}
@@ -157,14 +138,15 @@ def leakage_report(
         }
         for name, table in pairs.items()
     }
-    columns = [list(column) for column in zip(*found, strict=True)] or [[] for _ in _SCHEMA]
-    return LeakageReport(pa.table(columns, schema=_SCHEMA), {"splits": splits, "shared": shared})
+    types = [pa.float64() if name == "similarity" else pa.string() for name in _COLUMNS]
+    rows_found = [dict(zip(_COLUMNS, row, strict=True)) for row in found]
+    table = pa.Table.from_pylist(rows_found, pa.schema(zip(_COLUMNS, types, strict=True)))
+    return LeakageReport(table, {"splits": splits, "shared": shared})
 
 
 def _sides(pairs: pa.Table, column: str) -> list[Any]:
     """The values of a column of the chosen stories, then of the rejected ones."""
-    both = pairs[f"chosen{column}"].chunks + pairs[f"rejected{column}"].chunks
-    return [value for chunk in both for value in chunk.to_pylist()]
+    return [*pairs[f"chosen{column}"].to_pylist(), *pairs[f"rejected{column}"].to_pylist()]
 
 
 def _smallest(keys: Iterable[str | None], values: Iterable[str]) -> dict[str, str]:
@@ -181,8 +163,5 @@ def _things(pairs: pa.Table) -> dict[str, dict[str, str]]:
     return {
         "prompts": _smallest(prompt_keys(pairs), pairs["prompt_id"].to_pylist()),
         "authors": _smallest(_sides(pairs, "_author"), ids),
-        "stories": {
-            **_smallest((f"id {name}" for name in ids), ids),
-            **_smallest((f"text {key}" for key in keys), ids),
-        },
+        "stories": _smallest([*(f"id {name}" for name in ids), *keys], [*ids, *ids]),
     }

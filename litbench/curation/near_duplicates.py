@@ -8,26 +8,21 @@ passes a check that uses it. An index takes about 1.5 kB of memory per story.
 """
 
 import importlib.util
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from litbench.errors import ConfigError, MissingExtraError
+from litbench.errors import MissingExtraError
 from litbench.text import UNSPACED
 
 HASHES = 128
 SHINGLE_WORDS = 5
 _ROWS_PER_BATCH = 1_024
-# The largest chance at which a pair right at the threshold may share no band.
-_MISS_CHANCE = 0.005
 
 
-def check_threshold(threshold: float) -> None:
-    """Check a threshold and that rensa is there, before any long work."""
-    if not 0 < threshold <= 1:
-        raise ConfigError(f"threshold is {threshold}: give a similarity above 0 and up to 1")
+def check_rensa() -> None:
+    """Check that rensa is there, before any long work."""
     if importlib.util.find_spec("rensa") is None:
         raise MissingExtraError("rensa", "data")
 
@@ -39,30 +34,25 @@ def bands_for(threshold: float) -> int:
     1 - (1 - J^r)^b. Fewer bands give fewer candidates to compare, so this is the smallest number
     at which a pair right at the threshold is missed with a probability of at most 0.005.
     """
-    for bands in (8, 16, 32, 64):
-        if (1 - threshold ** (HASHES // bands)) ** bands <= _MISS_CHANCE:
-            return bands
-    return HASHES
+    possible = (8, 16, 32, 64)
+    enough = (b for b in possible if (1 - threshold ** (HASHES // b)) ** b <= 0.005)
+    return next(enough, HASHES)
 
 
 def story_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The words of each text without case, punctuation, markup and invisible characters.
+    """Lists of the words of each text without case, punctuation, markup and unseen characters.
 
     In Chinese and Japanese every character is a word, as in `litbench.text.count_words`.
-
-    Args:
-        texts: strings; shape (n,).
-
-    Returns:
-        Lists of strings; shape (n,).
     """
     texts = pc.utf8_lower(pc.utf8_normalize(pc.cast(texts, pa.large_string()), form="NFKC"))
-    # Dropped, not blanked, so that "don't", "don’t" and "dont" are one word.
-    texts = pc.replace_substring_regex(
-        texts, pattern=r"['’\p{Cf}\x{fe00}-\x{fe0f}]+", replacement=""
+    replacements = (
+        # Dropped, not blanked, so that "don't", "don’t" and "dont" are one word.
+        (r"['’\p{Cf}\x{fe00}-\x{fe0f}]+", ""),
+        (f"({UNSPACED})", r" \1 "),
+        (r"[^\p{L}\p{M}\p{N}]+", " "),
     )
-    texts = pc.replace_substring_regex(texts, pattern=f"({UNSPACED})", replacement=r" \1 ")
-    texts = pc.replace_substring_regex(texts, pattern=r"[^\p{L}\p{M}\p{N}]+", replacement=" ")
+    for pattern, replacement in replacements:
+        texts = pc.replace_substring_regex(texts, pattern=pattern, replacement=replacement)
     return pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
 
 
@@ -76,116 +66,72 @@ class NearDuplicateIndex:
     """The MinHash signatures of a set of stories.
 
     Attributes:
-        threshold: least similarity of near-duplicates.
         story_ids: the stories that have words, in the order in which they were added.
 
     Args:
-        threshold: above 0 and up to 1.
+        threshold: least similarity of near-duplicates, above 0 and up to 1.
         seed: of the hashes; indexes of the same threshold and seed can be compared.
     """
 
     def __init__(self, *, threshold: float = 0.8, seed: int = 0) -> None:
-        check_threshold(threshold)
+        check_rensa()
         import rensa  # noqa: PLC0415
 
-        self.threshold = threshold
         self.story_ids: list[str] = []
-        self._rensa = rensa
-        # rensa takes 64 unsigned bits.
-        self._seed = seed % 2**64
+        self._threshold = threshold
+        self._minhash = rensa.RMinHash
+        self._seed = seed % 2**64  # rensa takes 64 unsigned bits
         self._signatures: list[Any] = []
         self._lsh = rensa.RMinHashLSH(threshold, HASHES, bands_for(threshold))
 
     def add(self, story_ids: Any, texts: Any) -> None:
-        """Add stories; a story without words resembles no other and is passed over.
-
-        Args:
-            story_ids: Arrow strings, unique over all calls; shape (n,).
-            texts: Arrow strings; shape (n,).
-        """
+        """Add stories, Arrow strings of shape (n,); one without words resembles no other."""
         for start in range(0, len(texts), _ROWS_PER_BATCH):
             names = story_ids.slice(start, _ROWS_PER_BATCH).to_pylist()
             words = story_words(texts.slice(start, _ROWS_PER_BATCH)).to_pylist()
             # An empty text is split into one empty word.
             known = [(name, row) for name, row in zip(names, words, strict=True) if row != [""]]
-            signatures = self._rensa.RMinHash.from_token_sets(
+            signatures = self._minhash.from_token_sets(
                 [_shingles(row) for _, row in known], HASHES, self._seed
             )
             self._lsh.insert_many(signatures, len(self.story_ids))
             self.story_ids.extend(name for name, _ in known)
             self._signatures.extend(signatures)
 
-    def groups(self) -> dict[str, str]:
+    def _similarity(self, signature: Any, row: int) -> float:
+        return float(signature.jaccard(self._signatures[row]))
+
+    def groups(self) -> pa.Table:
         """Connected components of near-duplicates.
 
         Returns:
-            The smallest story_id of the group of each story that has a near-duplicate. No two
-            stories of different groups are near-duplicates; two stories of one group may only be
-            linked through others.
+            `story_id`, `group` (the smallest story_id of the group), by story_id. No two stories of
+            different groups are near-duplicates; two of one group may only be linked by others.
         """
         from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415
 
         sets = DisjointSet(range(len(self.story_ids)))
         for row, signature in enumerate(self._signatures):
             for other in self._lsh.query(signature):
-                if not sets.connected(row, other) and self._similar(signature, other) is not None:
+                is_new = not sets.connected(row, other)
+                if is_new and self._similarity(signature, other) >= self._threshold:
                     sets.merge(row, other)
         families = [[self.story_ids[row] for row in rows] for rows in sets.subsets()]
-        return {name: min(names) for names in families if len(names) > 1 for name in names}
+        groups = {name: min(names) for names in families if len(names) > 1 for name in names}
+        columns = [pa.array(column, pa.string()) for column in (groups.keys(), groups.values())]
+        return pa.table(columns, ["story_id", "group"]).sort_by("story_id")
 
-    def closest(self, others: "NearDuplicateIndex") -> pa.Table:
-        """Near-duplicates between the stories of two indexes.
+    def closest(self, others: "NearDuplicateIndex") -> list[tuple[str, str, float]]:
+        """For every story of `others` that has near-duplicates here, the most similar one.
 
         Returns:
-            `story_a` (of this index), `story_b` (of `others`), `similarity` (estimated), by
-            story_a and story_b. Every story that has a near-duplicate in the other index is in at
-            least one row, with the most similar one (of several, the smallest story_id).
+            Its story_id here (of several, the smallest), that of `others`, and the estimated
+            similarity.
         """
-        best_a: dict[int, tuple[float, str, int]] = {}
-        best_b: dict[int, tuple[float, str, int]] = {}
-        for row, signature in enumerate(self._signatures):
-            for other in others._lsh.query(signature):
-                similarity = others._similar(signature, other)
-                if similarity is None:
-                    continue
-                found_a = (-similarity, others.story_ids[other], other)
-                found_b = (-similarity, self.story_ids[row], row)
-                best_a[row] = min(best_a.get(row, found_a), found_a)
-                best_b[other] = min(best_b.get(other, found_b), found_b)
-        pairs = {(row, other): -negative for row, (negative, _, other) in best_a.items()}
-        pairs |= {(row, other): -negative for other, (negative, _, row) in best_b.items()}
-        names_a = [self.story_ids[row] for row, _ in pairs]
-        names_b = [others.story_ids[row] for _, row in pairs]
-        return pa.table(
-            {
-                "story_a": pa.array(names_a, pa.string()),
-                "story_b": pa.array(names_b, pa.string()),
-                "similarity": pa.array(pairs.values(), pa.float64()),
-            }
-        ).sort_by([("story_a", "ascending"), ("story_b", "ascending")])
-
-    def _similar(self, signature: Any, row: int) -> float | None:
-        """The similarity of a signature with a story, if it reaches the threshold."""
-        similarity = float(signature.jaccard(self._signatures[row]))
-        return similarity if similarity >= self.threshold else None
-
-
-def near_duplicate_groups(
-    batches: Iterable[pa.RecordBatch | pa.Table], *, threshold: float = 0.8, seed: int = 0
-) -> pa.Table:
-    """Group stories that are near-duplicates; see `NearDuplicateIndex.groups`.
-
-    Args:
-        batches: columns `story_id` (unique) and `text`, in any order and size; read once.
-        threshold: least similarity, above 0 and up to 1.
-        seed: of the hashes.
-
-    Returns:
-        `story_id`, `group` (the smallest story_id of the group), by story_id.
-    """
-    index = NearDuplicateIndex(threshold=threshold, seed=seed)
-    for batch in batches:
-        index.add(batch["story_id"], batch["text"])
-    groups = dict(sorted(index.groups().items()))
-    columns = [pa.array(column, pa.string()) for column in (groups.keys(), groups.values())]
-    return pa.table(columns, ["story_id", "group"])
+        found = []
+        for name, signature in zip(others.story_ids, others._signatures, strict=True):
+            rows = self._lsh.query(signature)
+            similar = [(-self._similarity(signature, row), self.story_ids[row]) for row in rows]
+            if similar and -min(similar)[0] >= self._threshold:
+                found.append((min(similar)[1], name, -min(similar)[0]))
+        return found

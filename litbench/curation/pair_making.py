@@ -1,7 +1,7 @@
 """From stories to pairs: every rule in its order, each step counted.
 
     with open_engine("duckdb", folder) as engine:
-        made = make_keys(engine, engine.read(stories), PairRules(min_score=None))
+        made = CuratedPairs(engine, engine.read(stories), PairRules(min_score=None))
         made.write(made.after, folder / "pairs.parquet")
 
 The order follows section 3.2 of the paper: clean, deduplicate, split by prompt, pair within a
@@ -12,7 +12,7 @@ pairs, whatever the order of the rows and the engine.
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +24,12 @@ from litbench.curation import filters, pairing, splits
 from litbench.curation.engine import Engine
 from litbench.curation.filters import Rule
 from litbench.curation.funnel import Examples, Funnel
-from litbench.curation.near_duplicates import near_duplicate_groups
+from litbench.curation.near_duplicates import NearDuplicateIndex
 from litbench.curation.rules import PairRules
 from litbench.errors import DataError
 from litbench.records import PAIRS, STORIES
 from litbench.tables import check_parquet, read_table, write_sorted_batches
 from litbench.text import prompt_key
-
-# Examples of removed pairs are drawn from this many prompts of at most so many stories.
-_EXAMPLE_PROMPTS = 200
-_EXAMPLE_PROMPT_STORIES = 200
-
-
-def check_stories_file(path: Path) -> None:
-    """Check a Parquet file of stories before any work; other formats are checked as they are read.
-
-    Raises:
-        DataError: the file is missing or does not follow the schema STORIES.
-    """
-    if path.suffix == ".parquet":
-        check_parquet(path, STORIES)
 
 
 def read_stories(engine: Engine, path: Path) -> Any:
@@ -52,33 +38,10 @@ def read_stories(engine: Engine, path: Path) -> Any:
     Raises:
         DataError: the file is missing or does not follow the schema STORIES.
     """
-    if path.suffix == ".parquet":
-        return engine.read(path)
-    return engine.put(read_table(path, STORIES))
-
-
-def make_keys(
-    engine: Engine,
-    stories: Any,
-    rules: PairRules,
-    *,
-    examples: Examples | None = None,
-    where: str = "stories",
-) -> "CuratedPairs":
-    """Apply the rules in their order.
-
-    Args:
-        engine: runs them.
-        stories: Ibis table by the schema STORIES, such as `engine.read(path)`.
-        rules: what to apply; the caller has checked them.
-        examples: collects rows that steps removed; none are looked for when None.
-        where: names the stories in messages.
-
-    Raises:
-        DataError: ids that repeat, a column that a rule needs and that is empty or of another
-            type, or more pairs within prompts than `max_candidate_pairs`.
-    """
-    return CuratedPairs(engine, stories, rules, examples or Examples(0), where)
+    if path.suffix != ".parquet":
+        return engine.put(read_table(path, STORIES))
+    check_parquet(path, STORIES)
+    return engine.read(path)
 
 
 class CuratedPairs:
@@ -86,16 +49,33 @@ class CuratedPairs:
 
     The tables are Ibis expressions of the engine that made them and end with it.
 
+    Args:
+        engine: runs the steps.
+        stories: Ibis table by the schema STORIES.
+        rules: what to apply; the caller has checked them.
+        examples: collects stories that steps removed.
+        where: names the stories in messages.
+
     Attributes:
         before: the pairs before length symmetry: `pair_id`, `prompt_id`, `split` and, for chosen
             and rejected, `_story_id`, `_score`, `_created_utc`, `_n_words` and `_author`.
         after: the pairs that are left.
         funnel: counts of every step.
         notes: what the user should know about these data, a line each.
+
+    Raises:
+        DataError: ids that repeat, a column that a rule needs and that is empty, or more pairs
+            within prompts than `max_candidate_pairs`.
     """
 
     def __init__(
-        self, engine: Engine, stories: Any, rules: PairRules, examples: Examples, where: str
+        self,
+        engine: Engine,
+        stories: Any,
+        rules: PairRules,
+        *,
+        examples: Examples | None = None,
+        where: str = "stories",
     ) -> None:
         self._engine, self._stories, self._rules = engine, stories, rules
         self._examples, self._where = examples, where
@@ -146,78 +126,77 @@ class CuratedPairs:
         )
         return {row.pop("split"): row for row in self._engine.rows(counted.order_by("split"))}
 
-    # The steps -------------------------------------------------------------------------------
+    # Counting ----------------------------------------------------------------------------------
 
-    def _remove(self, table: Any, rules: list[Rule]) -> Any:
-        """Remove the rows that a rule names; count them and show a few."""
-        return self._drop_marked(table.mutate(removed_by=filters.removed_by(rules)), rules)
-
-    def _drop_marked(self, marked: Any, rules: list[Rule]) -> Any:
-        """Remove the rows whose `removed_by` is not null; count them and show a few."""
+    def _remove(
+        self, table: Any, rules: Sequence[Rule], columns: Sequence[str] | None = None
+    ) -> Any:
+        """Remove the rows that rules name, count them, and show a few stories."""
+        marked = table.select(columns or table.columns, removed_by=filters.removed_by(rules))
         marked = self._engine.keep(marked)
-        self._count(marked, rules, "pairs" if "pair_id" in marked.columns else "stories")
-        self._show(marked.filter(marked.removed_by.notnull()))
+        self._count(marked, rules)
+        removed = marked.filter(marked.removed_by.notnull())
+        if self._examples is not None and "story_id" in marked.columns:
+            draw = removed.removed_by.concat("|", removed.story_id).hexdigest("md5")
+            order = ibis.window(group_by=removed.removed_by, order_by=draw)
+            placed = removed.mutate(place=ibis.row_number().over(order))
+            some = placed.filter(placed.place < self._examples.per_step)
+            texts = self._stories.select("story_id", "text", "n_tokens")
+            some = some.select("removed_by", "story_id", "score", "n_words")
+            for row in self._engine.rows(some.join(texts, "story_id")):
+                facts = {"score": row["score"], "words": row["n_words"], "tokens": row["n_tokens"]}
+                about = ", ".join(f"{key} {n:,}" for key, n in facts.items() if n is not None)
+                self._examples.add(row["removed_by"], row["story_id"], row["text"], about)
         return marked.filter(marked.removed_by.isnull()).drop("removed_by")
 
-    def _count(self, marked: Any, rules: list[Rule], unit: str) -> None:
-        """Add the steps of some rules to the funnel."""
-        counts = self._engine.count_by(marked, "removed_by")
-        kept = sum(counts.values())
-        if not self.funnel.steps or self.funnel.steps[-1].unit != unit:
-            step, about = {
-                "stories": ("read", "stories read"),
-                "pairs": ("within_prompt", "pairs within a prompt, scores differ"),
-            }[unit]
-            self.funnel.add(step, about, unit, kept, 0)
-        self.funnel.add_all([(rule.name, rule.about) for rule in rules], counts, kept, unit)
+    def _count(self, marked: Any, rules: Sequence[Rule]) -> None:
+        """Add to the funnel what `removed_by` says of each rule."""
+        by_rule = marked.group_by("removed_by").agg(rows=marked.count())
+        counts = {row["removed_by"]: row["rows"] for row in self._engine.rows(by_rule)}
+        total = sum(counts.values())
+        unit = "pairs" if "pair_id" in marked.columns else "stories"
+        if not self.funnel.steps:
+            self.funnel.add("read", "stories read", unit, total, 0)
+        elif self.funnel.steps[-1].unit != unit:
+            about = "pairs within a prompt, scores differ"
+            self.funnel.add("within_prompt", about, unit, total, 0)
+        self.funnel.add_all([(rule.name, rule.about) for rule in rules], counts, total, unit)
+
+    # Stories -----------------------------------------------------------------------------------
 
     def _check_stories(self) -> None:
         """Check what would make a rule silently wrong."""
         stories, rules = self._stories, self._rules
         found = self._engine.rows(
             stories.aggregate(
-                rows=stories.count(),
-                ids=stories.story_id.nunique(),
+                repeated=stories.count() - stories.story_id.nunique(),
                 uncounted=stories.n_tokens.isnull().sum(),
                 timed=stories.created_utc.count(),
             )
         )[0]
-        if found["ids"] != found["rows"]:
-            raise DataError(
-                f"{self._where}: column story_id: {found['rows'] - found['ids']:,} rows repeat an "
-                "id: make the file with make_stories.py, which rejects them"
-            )
-        if rules.max_tokens is not None and found["uncounted"]:
-            raise DataError(
-                f"{self._where}: column n_tokens is null in {found['uncounted']:,} rows, and "
-                "max_tokens needs it: name a tokenizer in make_stories.py, or set max_tokens to "
-                "null"
-            )
-        if "is_bot" in stories.columns:
-            kind = stories.schema()["is_bot"]
-            if not (kind.is_boolean() or kind.is_null()):
-                raise DataError(
-                    f"{self._where}: column is_bot holds {kind}, not true or false: write it as "
-                    "Parquet, or leave the column out"
-                )
-        if rules.chosen_later and not found["timed"]:
-            raise DataError(
-                f"{self._where}: column created_utc is empty, and chosen_later needs it: map it in "
-                "make_stories.py, or set chosen_later to false"
-            )
-
-    # Stories ----------------------------------------------------------------------------------
+        problems = {
+            f"story_id: {found['repeated']:,} rows repeat an id: make the file with "
+            "make_stories.py, which rejects them": found["repeated"],
+            f"n_tokens is null in {found['uncounted']:,} rows, and max_tokens needs it: name a "
+            "tokenizer in make_stories.py, or set max_tokens to null": (
+                rules.max_tokens is not None and found["uncounted"]
+            ),
+            "created_utc is empty, and chosen_later needs it: map it in make_stories.py, or set "
+            "chosen_later to false": rules.chosen_later and not found["timed"],
+        }
+        for problem, is_there in problems.items():
+            if is_there:
+                raise DataError(f"{self._where}: column {problem}")
 
     def _clean(self) -> Any:
         """Filter single stories; returns the keys of those that are left."""
-        rules = self._rules
-        story_rules = filters.story_rules(self._stories, rules)
-        key = filters.duplicate_key(self._stories) if rules.drop_duplicates else ibis.null("string")
-        marked = self._stories.select(
-            "story_id", "prompt_id", "score", "created_utc", "author", "n_words",
-            removed_by=filters.removed_by(story_rules), duplicate_key=key,
-        )  # fmt: skip
-        return self._drop_marked(marked, story_rules)
+        key = filters.duplicate_key(self._stories)
+        stories = self._stories.mutate(
+            duplicate_key=key if self._rules.drop_duplicates else ibis.null("string")
+        )
+        columns = ("story_id", "prompt_id", "score", "created_utc", "author", "n_words")
+        rules = filters.story_rules(stories, self._rules)
+        return self._remove(stories, rules, (*columns, "duplicate_key"))
 
     def _drop_duplicates(self, stories: Any) -> Any:
         """Keep the earliest of several copies of a story."""
@@ -236,9 +215,11 @@ class CuratedPairs:
             return stories
         texts = self._stories.semi_join(stories, "story_id").select("story_id", "text")
         total = self._engine.count(stories)
-        batches = _with_progress(self._engine.batches(texts), "near-duplicates", total)
-        groups = near_duplicate_groups(batches, threshold=threshold, seed=self._rules.seed)
-        copies = stories.join(self._engine.put(groups), "story_id").rename(duplicate_key="group")
+        index = NearDuplicateIndex(threshold=threshold, seed=self._rules.seed)
+        for batch in _with_progress(self._engine.batches(texts), "near-duplicates", total):
+            index.add(batch["story_id"], batch["text"])
+        groups = self._engine.put(index.groups())
+        copies = stories.join(groups, "story_id").rename(duplicate_key="group")
         about = f"not nearly ({threshold:.0%}) the same as an earlier story"
         return self._drop_repeats("drop_near_duplicates", about, stories, copies)
 
@@ -246,48 +227,39 @@ class CuratedPairs:
         """Remove all but the earliest of the stories in `copies` that share a duplicate_key."""
         copies = copies.mutate(repeated=filters.is_repeat(copies))
         repeated = copies.filter(copies.repeated).select("story_id", "repeated")
-        marked = stories.left_join(repeated, "story_id").drop("story_id_right")
-        return self._remove(marked, [Rule(step, about, marked.repeated.notnull())]).drop("repeated")
+        marked = stories.left_join(repeated, "story_id")
+        return self._remove(marked, [Rule(step, about, marked.repeated.notnull())], stories.columns)
 
-    # Splits -----------------------------------------------------------------------------------
+    # Splits ------------------------------------------------------------------------------------
 
     def _name_prompts(self) -> Any:
-        """Every prompt_id with its text and what decides about its split.
+        """Every prompt_id with its text and its split.
 
-        Returns:
-            `prompt_id`, `prompt` (the smallest text of the id), `prompt_key` (the same for all
-            prompts that splits keep together; see `splits.group_prompts`) and `split`, by the
-            shares in `splits`.
+        `prompt` is the smallest text of the id, `prompt_key` the same for all prompts that splits
+        keep together (`splits.group_prompts`), and `split` is by the shares in `splits`.
         """
-        ids: list[str] = []
-        texts: list[str] = []
-        for batch in self._engine.batches(self._stories.select("prompt_id", "prompt").distinct()):
-            ids.extend(batch["prompt_id"].to_pylist())
-            texts.extend(batch["prompt"].to_pylist())
-        texts_per_id = Counter(
-            name for name, _ in set(zip(ids, map(prompt_key, texts), strict=True))
-        )
-        different = sum(n > 1 for n in texts_per_id.values())
+        distinct = self._stories.select("prompt_id", "prompt").distinct()
+        given = [tuple(row.values()) for row in self._engine.rows(distinct)]
+        texts = Counter(name for name, _ in {(name, prompt_key(text)) for name, text in given})
+        different = sum(count > 1 for count in texts.values())
         if different:
             self.notes.append(
                 f"{different:,} prompt_ids stand for several prompts, whose stories are paired "
                 "with each other: check the column prompt_id"
             )
-        groups = splits.group_prompts(ids, texts)
         rows = [
-            (
-                name,
-                prompt,
-                prompt_key(group),
-                splits.split_of(group, self._rules.splits, self._rules.seed),
-            )
-            for name, (prompt, group) in groups.items()
+            {
+                "prompt_id": name,
+                "prompt": prompt,
+                "prompt_key": prompt_key(group),
+                "split": splits.split_of(group, self._rules.splits, self._rules.seed),
+            }
+            for name, (prompt, group) in splits.group_prompts(given).items()
         ]
         schema = pa.schema(
             [(name, pa.string()) for name in ("prompt_id", "prompt", "prompt_key", "split")]
         )
-        columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-        return self._engine.put(pa.table(columns or [[]] * 4, schema=schema))
+        return self._engine.put(pa.Table.from_pylist(rows, schema))
 
     def _split(self, stories: Any) -> Any:
         """Give every story its split; returns the stories that have one."""
@@ -303,7 +275,7 @@ class CuratedPairs:
         about = f"before {day}, or of a prompt that was not answered before"
         return self._remove(marked, [Rule("test_from", about, marked.split.isnull())])
 
-    # Pairs ------------------------------------------------------------------------------------
+    # Pairs -------------------------------------------------------------------------------------
 
     def _check_candidates(self, stories: Any) -> None:
         """Count the pairs within prompts before they are made, and refuse too many."""
@@ -322,20 +294,14 @@ class CuratedPairs:
 
     def _pair(self, stories: Any) -> Any:
         """Pair within prompts; returns the keys of the pairs that no rule removes."""
-        rules = self._rules
         self._check_candidates(stories)
         candidates = pairing.within_prompt(stories)
-        pair_rules = pairing.pair_rules(
-            candidates, min_gap=rules.min_gap, chosen_later=rules.chosen_later
+        rules = pairing.pair_rules(
+            candidates, min_gap=self._rules.min_gap, chosen_later=self._rules.chosen_later
         )
-        marked = candidates.mutate(removed_by=filters.removed_by(pair_rules))
-        self._count(marked, pair_rules, "pairs")
-        if self._examples.per_step:
-            sizes = stories.group_by("prompt_id").agg(stories=stories.count())
-            small = sizes.filter(sizes.stories <= _EXAMPLE_PROMPT_STORIES)
-            small = small.mutate(draw=small.prompt_id.hexdigest("md5")).order_by("draw")
-            few = self._engine.keep(marked.semi_join(small.limit(_EXAMPLE_PROMPTS), "prompt_id"))
-            self._show(few.filter(few.removed_by.notnull()))
+        # Counted and kept apart: what the rules remove is never held.
+        marked = candidates.mutate(removed_by=filters.removed_by(rules))
+        self._count(marked, rules)
         return self._engine.keep(marked.filter(marked.removed_by.isnull()).drop("removed_by"))
 
     def _cap_prompts(self, pairs: Any) -> Any:
@@ -343,9 +309,9 @@ class CuratedPairs:
         most = self._rules.max_pairs_per_prompt
         if most is None:
             return pairs
-        marked = pairs.mutate(over=pairing.over_cap(pairs, most, self._rules.seed))
-        rule = Rule("max_pairs_per_prompt", f"at most {most} pairs per prompt", marked.over)
-        return self._remove(marked, [rule]).drop("over")
+        over = pairing.over_cap(pairs, most, self._rules.seed)
+        rule = Rule("max_pairs_per_prompt", f"at most {most} pairs per prompt", over)
+        return self._remove(pairs, [rule])
 
     def _balance_lengths(self, pairs: Any) -> Any:
         """Prune to length symmetry."""
@@ -355,50 +321,15 @@ class CuratedPairs:
         marked = pairing.breaks_symmetry(pairs, buckets, self._rules.seed)
         about = f"length differences mirrored, {buckets} buckets"
         rule = Rule("symmetry_buckets", about, marked.removed)
-        kept = self._remove(marked, [rule]).drop("removed")
-        step = self.funnel.steps[-1]
-        total = step.kept + step.removed
-        if step.removed > total / 2 and total < 10 * buckets:
-            fewer = max(total // 20, 1) * 2
+        kept = self._remove(marked, [rule], pairs.columns)
+        removed = self.funnel.steps[-1].removed
+        total = self.funnel.steps[-1].kept + removed
+        if removed > total / 2 and total < 10 * buckets:
             self.notes.append(
-                f"symmetry_buckets: {step.removed:,} of {total:,} pairs are removed; {buckets} "
-                f"buckets are many for so few pairs: try {fewer}"
+                f"symmetry_buckets: {removed:,} of {total:,} pairs are removed; {buckets} buckets "
+                f"are many for so few pairs: try {max(total // 20, 1) * 2}"
             )
         return kept
-
-    # Examples ---------------------------------------------------------------------------------
-
-    def _show(self, removed: Any) -> None:
-        """Add examples of rows that steps removed; `removed_by` names the step."""
-        if not self._examples.per_step:
-            return
-        if "pair_id" in removed.columns:
-            # A pair_id is a hash already.
-            for row in self._engine.rows(self._first(removed, removed.pair_id)):
-                about = "; ".join(_side_in_words(row, side) for side in ("chosen", "rejected"))
-                self._examples.add(row["removed_by"], row["pair_id"], about)
-            return
-        draw = removed.removed_by.concat("|", removed.story_id).hexdigest("md5")
-        some = self._first(removed, draw).select("removed_by", "story_id", "score", "n_words")
-        texts = self._stories.select("story_id", "text", "n_tokens")
-        for row in self._engine.rows(some.join(texts, "story_id")):
-            facts = {"score": row["score"], "words": row["n_words"], "tokens": row["n_tokens"]}
-            about = ", ".join(f"{key} {n:,}" for key, n in facts.items() if n is not None)
-            self._examples.add(row["removed_by"], row["story_id"], row["text"], about)
-
-    def _first(self, removed: Any, draw: Any) -> Any:
-        """The first few rows of each step in the order of a draw."""
-        order = ibis.window(group_by=removed.removed_by, order_by=draw)
-        placed = removed.mutate(place=ibis.row_number().over(order))
-        return placed.filter(placed.place < self._examples.per_step)
-
-
-def _side_in_words(pair: dict[str, Any], side: str) -> str:
-    """What the rules look at in one story of a pair."""
-    names = ("score", "created_utc", "n_words")
-    score, created, words = (pair[f"{side}_{name}"] for name in names)
-    when = "unknown" if created is None else f"{pa.scalar(created, pa.timestamp('s'))}"
-    return f"{side}: score {score:,}, {words:,} words, posted {when}"
 
 
 def _with_progress(

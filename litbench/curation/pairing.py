@@ -25,22 +25,12 @@ def within_prompt(stories: Any) -> Any:
         Ibis table with `pair_id`, `prompt_id`, `split` and the rest once per side.
     """
     columns = ("story_id", "score", "created_utc", "n_words", "author")
-    chosen = stories.select(
-        "prompt_id", "split", **{f"chosen_{name}": stories[name] for name in columns}
+    chosen, rejected = (
+        stories.select("prompt_id", "split", **{f"{side}_{name}": name for name in columns})
+        for side in ("chosen", "rejected")
     )
-    rejected = stories.select(
-        rejected_prompt_id="prompt_id",
-        rejected_split="split",
-        **{f"rejected_{name}": stories[name] for name in columns},
-    )
-    pairs = chosen.join(
-        rejected,
-        [
-            chosen.prompt_id == rejected.rejected_prompt_id,
-            chosen.split == rejected.rejected_split,
-            chosen.chosen_score > rejected.rejected_score,
-        ],
-    ).drop("rejected_prompt_id", "rejected_split")
+    is_higher = chosen.chosen_score > rejected.rejected_score
+    pairs = chosen.join(rejected, ["prompt_id", "split", is_higher])
     low = ibis.least(pairs.chosen_story_id, pairs.rejected_story_id)
     high = ibis.greatest(pairs.chosen_story_id, pairs.rejected_story_id)
     return pairs.mutate(pair_id=low.concat("|", high).hexdigest("md5"))
@@ -88,11 +78,6 @@ def breaks_symmetry(pairs: Any, buckets: int, seed: int) -> Any:
     buckets, mirrored around zero, up to the largest absolute difference of the split. Of two
     mirrored buckets the fuller one loses pairs, in seeded order, until both hold the same
     number: the largest balanced subset. Pairs of equal length favour neither side and stay.
-
-    Args:
-        pairs: Ibis table with `split`, `pair_id` (unique) and `n_words` per side.
-        buckets: an even number (paper: 100).
-        seed: seeds the draw.
 
     Returns:
         `pairs` with a boolean column `removed`.

@@ -1,9 +1,11 @@
 """The rules by which stories become pairs."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from litbench.curation.near_duplicates import check_threshold
+from pydantic import Field
+
+from litbench.curation.near_duplicates import check_rensa
 from litbench.curation.splits import day_start
 from litbench.errors import ConfigError
 
@@ -46,36 +48,23 @@ class PairRules:
     max_tokens: int | None = 2_048
     min_words: int | None = 50
     drop_duplicates: bool = True
-    drop_near_duplicates: float | None = None
-    splits: dict[str, float] = field(default_factory=lambda: {"all": 1.0})
+    drop_near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = None
+    splits: dict[str, Annotated[float, Field(gt=0)]] = field(default_factory=lambda: {"all": 1.0})
     test_from: str | None = None
     max_candidate_pairs: int = 20_000_000
-    min_gap: float | None = 0.25
+    min_gap: Annotated[float, Field(ge=0, lt=1)] | None = 0.25
     chosen_later: bool = True
-    max_pairs_per_prompt: int | None = None
-    symmetry_buckets: int | None = 100
+    max_pairs_per_prompt: Annotated[int, Field(ge=1)] | None = None
+    symmetry_buckets: Annotated[int, Field(ge=2, multiple_of=2)] | None = 100
     label_source: Literal["votes", "people", "planted"] = "votes"
 
     def check(self) -> None:
         """Check what the types cannot."""
-        shares = self.splits.values()
-        if not shares or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
-            raise ConfigError(
-                f"splits: {self.splits}: give each split a positive share, summing to 1"
-            )
-        buckets = self.symmetry_buckets
-        if buckets is not None and (buckets < 2 or buckets % 2):
-            raise ConfigError(f"symmetry_buckets is {buckets}: give an even number, 2 or more")
-        if self.min_gap is not None and not 0 <= self.min_gap < 1:
-            raise ConfigError(f"min_gap is {self.min_gap}: give a share from 0 to below 1")
-        most = self.max_pairs_per_prompt
-        if most is not None and most < 1:
-            raise ConfigError(
-                f"max_pairs_per_prompt is {most}: give at least 1, or null for no cap"
-            )
+        if abs(sum(self.splits.values()) - 1) > 1e-6:
+            raise ConfigError(f"splits: {self.splits}: give each split a share, summing to 1")
         if self.test_from is not None:
             day_start(self.test_from)
             if len(self.splits) > 1:
                 raise ConfigError("test_from and splits are both given: keep one of them")
         if self.drop_near_duplicates is not None:
-            check_threshold(self.drop_near_duplicates)
+            check_rensa()

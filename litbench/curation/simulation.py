@@ -1,34 +1,32 @@
 """Simulated readers who vote on stories of known quality, and whole worlds of such stories.
 
-Where the truth is known, one can measure what filters, pairing rules and raters do. The sample
-corpus has its times and votes from here. Nothing here says anything about real readers.
-
-Each prompt has an audience of lognormal size. Readers arrive at a rate that grows as
-1 - exp(-t / growth_hours) and decays as exp(-t / decay_hours). Stories are posted with exponential
-delays. A story is seen by the readers who arrive after it; the share falls with its age as
+Nothing here says anything about real readers. Each prompt has an audience of lognormal size.
+Readers arrive at a rate that grows as 1 - exp(-t / growth_hours) and decays as
+exp(-t / decay_hours). Stories are posted with exponential delays. A story is seen by the readers
+who arrive after it; the share falls with its age as
 exp(-age / fade_hours) and with its rank among the prompt's stories as rank ** -ranking, times a
 lognormal luck factor. Each reader who sees it votes up with probability
 
     sigmoid(base + quality_weight * quality + length_weight * log length + fame_weight * fame
             + noise)
 
-and down with a small fixed probability. Quality, log length and fame are standardised. A weight,
+and down with a small fixed probability; quality, log length and fame are standardised. A weight,
 spread, correlation or growth of 0 switches its part off, a time of infinity (`.inf` in YAML) its
-decay; switching a part off changes no random draw of the others.
+decay, and no random draw of the other parts changes.
 """
 
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
-from litbench.config import as_plain, build, nearest
+from litbench.config import as_plain, build
 from litbench.curation.invented_texts import invented_prompts, invented_texts, styles_of
-from litbench.errors import ConfigError
 from litbench.records import STORIES
 
 # Invented words have no tokenizer: assume the tokens that a word of English prose takes.
@@ -42,14 +40,14 @@ _MOST_READERS = 1e10
 _ABOVE_SCORES = 2**38
 
 Streams = Callable[[str], np.random.Generator]
-
-
-def _check(options: Any, low: float, high: float, *names: str) -> None:
-    """Raise ConfigError for the first named field outside the range; NaN is outside any."""
-    for name in names:
-        value = getattr(options, name)
-        if not low <= value <= high:
-            raise ConfigError(f"{name} is {value}: give {low:g} to {high:g}")
+Seed = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Weight = Annotated[float, Field(ge=-100, le=100)]
+Spread = Annotated[float, Field(ge=0, le=10)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Correlation = Annotated[float, Field(ge=-1, le=1)]
+Hours = Annotated[float, Field(ge=0, le=1e6)]
+Decay = Annotated[float, Field(ge=1e-6)]
 
 
 @dataclass(frozen=True)
@@ -79,37 +77,24 @@ class ReaderSimulation:
         end_utc: latest time of a prompt; votes are read a week after its last story.
     """
 
-    seed: int = 1
-    audience: float = 420.0
-    audience_spread: float = 0.7
-    decay_hours: float = 14.0
-    growth_hours: float = 0.0
-    fade_hours: float = math.inf
-    ranking: float = 0.0
-    steps: int = 24
-    delay_hours: float = 7.0
-    base: float = -2.3
-    quality_weight: float = 0.7
-    length_weight: float = 0.35
-    fame_weight: float = 0.0
-    noise: float = 0.35
-    luck: float = 0.35
-    down: float = 0.015
-    start_utc: int = 1_577_836_800
+    seed: Seed = 1
+    audience: Annotated[float, Field(ge=1e-6, le=1e9)] = 420.0
+    audience_spread: Spread = 0.7
+    decay_hours: Decay = 14.0
+    growth_hours: Hours = 0.0
+    fade_hours: Decay = math.inf
+    ranking: Spread = 0.0
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 24
+    delay_hours: Hours = 7.0
+    base: Weight = -2.3
+    quality_weight: Weight = 0.7
+    length_weight: Weight = 0.35
+    fame_weight: Weight = 0.0
+    noise: Spread = 0.35
+    luck: Spread = 0.35
+    down: Share = 0.015
+    start_utc: Seed = 1_577_836_800
     end_utc: int = 1_672_531_200
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        _check(self, 0, math.inf, "seed", "start_utc")
-        _check(self, 1, 10_000, "steps")
-        _check(self, 1e-6, math.inf, "decay_hours", "fade_hours")
-        _check(self, 0, 10, "audience_spread", "ranking", "noise", "luck")
-        _check(self, 1e-6, 1e9, "audience")
-        _check(self, 0, 1e6, "growth_hours", "delay_hours")
-        _check(self, 0, 1, "down")
-        _check(self, -100, 100, "base", "quality_weight", "length_weight", "fame_weight")
-        if self.end_utc <= self.start_utc:
-            raise ConfigError(f"end_utc is {self.end_utc}: give a time after start_utc")
 
 
 @dataclass(frozen=True)
@@ -135,58 +120,29 @@ class World:
         readers: how they arrive and vote.
     """
 
-    seed: int = 1
-    prompts: int = 1_000
-    stories_per_prompt: float = 8.0
-    stories_spread: float = 0.0
-    stories_audience: float = 0.0
-    median_words: float = 420.0
-    words_spread: float = 0.7
-    quality_length: float = 0.0
-    quality_delay: float = 0.0
-    authors: int = 2_000
-    author_quality: float = 0.3
-    fame_quality: float = 0.0
-    style: float = 0.6
+    seed: Seed = 1
+    prompts: Count = 1_000
+    stories_per_prompt: Annotated[float, Field(ge=1, le=1e7)] = 8.0
+    stories_spread: Annotated[float, Field(ge=0, le=3)] = 0.0
+    stories_audience: Correlation = 0.0
+    median_words: Annotated[float, Field(ge=1, le=1e5)] = 420.0
+    words_spread: Annotated[float, Field(ge=0, le=3)] = 0.7
+    quality_length: Correlation = 0.0
+    quality_delay: Correlation = 0.0
+    authors: Count = 2_000
+    author_quality: Share = 0.3
+    fame_quality: Correlation = 0.0
+    style: Annotated[float, Field(ge=0, le=0.95)] = 0.6
     readers: ReaderSimulation = field(default_factory=ReaderSimulation)
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        _check(self, 0, math.inf, "seed")
-        _check(self, 1, 1e7, "prompts", "authors", "stories_per_prompt")
-        _check(self, 1, 1e5, "median_words")
-        _check(self, 0, 3, "stories_spread", "words_spread")
-        _check(self, -1, 1, "stories_audience", "quality_length", "quality_delay", "fame_quality")
-        _check(self, 0, 1, "author_quality")
-        _check(self, 0, 0.95, "style")
 
 
 def changed_world(base: World, changes: Mapping[str, Any], where: str) -> World:
-    """A world with some keys changed.
-
-    Args:
-        base: all other keys.
-        changes: new values; keys of the readers are dotted, as `readers.length_weight`.
-        where: named in messages.
-
-    Raises:
-        ConfigError: an unknown key, or a value of the wrong type or out of its range.
-    """
-    plain = as_plain(base)
-    readers = plain.pop("readers")
-    flat = plain | {f"readers.{key}": value for key, value in readers.items()}
-    for key in changes:
-        if key not in flat:
-            raise ConfigError(f"{where}: unknown key '{key}': {nearest(key, list(flat))}")
-    flat |= changes
-    values = {key: value for key, value in flat.items() if "." not in key}
-    values["readers"] = {key: flat[f"readers.{key}"] for key in readers}
-    try:
-        return build(World, values, where)
-    except ConfigError as error:
-        # The checks of World do not know where the values come from.
-        message = str(error).removeprefix(f"{where}: ")
-        raise ConfigError(f"{where}: {message}") from error
+    """A world with some keys changed; keys of the readers are dotted, as `readers.ranking`."""
+    values = as_plain(base)
+    for key, value in changes.items():
+        of_readers = key.startswith("readers.")
+        (values["readers"] if of_readers else values)[key.removeprefix("readers.")] = value
+    return build(World, values, where)
 
 
 @dataclass(frozen=True)
@@ -233,14 +189,7 @@ def simulate_votes(
     n_words: Sequence[int],
     options: ReaderSimulation,
 ) -> SimulatedVotes:
-    """Simulate posting times and votes of given stories; `fame_weight` does not count.
-
-    Args:
-        prompt_ids: the prompt of each story; shape (n,).
-        quality: true quality on any scale; shape (n,).
-        n_words: words; shape (n,).
-        options: parameters.
-    """
+    """Simulate posting times and votes of n given stories; `fame_weight` does not count."""
     random = np.random.default_rng(options.seed)
     prompts, prompt_of = np.unique(np.asarray(prompt_ids), return_inverse=True)
     taste = options.quality_weight * _standard(np.asarray(quality, dtype=float))
@@ -259,8 +208,7 @@ def simulate_world(world: World) -> SimulatedWorld:
     """
     from scipy.special import log_ndtr  # noqa: PLC0415
 
-    readers = world.readers
-    random = _streams(world)
+    readers, random = world.readers, _streams(world)
     crowd = random("crowd").standard_normal(world.prompts)
     opened = random("opened").integers(readers.start_utc, readers.end_utc, world.prompts)
     busy = _with(world.stories_audience, crowd, random("busy"))
@@ -288,12 +236,11 @@ def simulate_world(world: World) -> SimulatedWorld:
 
 def _streams(world: World) -> Streams:
     """A generator by name; the same seeds give the same generators."""
-    seeds = [world.seed, world.readers.seed]
     of_readers = ("luck", "readers", "noise", "up", "down")
 
     def stream(name: str) -> np.random.Generator:
-        reader_seed = seeds[1] if name in of_readers else 0
-        return np.random.default_rng([seeds[0], reader_seed, zlib.crc32(name.encode())])
+        reader_seed = world.readers.seed if name in of_readers else 0
+        return np.random.default_rng([world.seed, reader_seed, zlib.crc32(name.encode())])
 
     return stream
 
@@ -301,8 +248,6 @@ def _streams(world: World) -> Streams:
 def _with(correlation: float, values: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Standard normal numbers with the given correlation to `values`; same shape."""
     own = random.standard_normal(values.shape)
-    if not correlation:
-        return own
     mixed: np.ndarray = correlation * values + math.sqrt(1 - correlation**2) * own
     return mixed
 
@@ -331,25 +276,22 @@ def _read(
     """
     count = len(prompt_of)
     audience = (options.audience * np.exp(log_audience))[prompt_of]
-    luck = random("luck").normal(0, options.luck, count)
+    luck = np.exp(random("luck").normal(0, options.luck, count))
     if options.ranking:
         noise = random("noise").normal(0, options.noise, count)
         p_up = 1 / (1 + np.exp(-(options.base + taste + noise)))
-        exposure = np.minimum(audience * np.exp(luck), _MOST_READERS)
+        exposure = np.minimum(audience * luck, _MOST_READERS)
         readers, score = _ranked(options, random, prompt_of, exposure, delay, p_up)
     else:
-        exposure = audience * _share_seen(options, delay, delay)
-        exposure *= np.exp(luck)
+        exposure = audience * _share_seen(options, delay, delay) * luck
         readers = random("readers").poisson(np.minimum(exposure, _MOST_READERS))
         log_odds = options.base + taste + random("noise").normal(0, options.noise, count)
-        up = random("up").binomial(readers, 1 / (1 + np.exp(-log_odds)))
-        score = up - random("down").binomial(readers, options.down)
+        score = random("up").binomial(readers, 1 / (1 + np.exp(-log_odds)))
+        score -= random("down").binomial(readers, options.down)
     created = opened[prompt_of] + np.round(delay * _HOUR).astype(np.int64)
     read = np.zeros(len(opened), dtype=np.int64)
     np.maximum.at(read, prompt_of, created + _READ_AFTER)
-    return SimulatedVotes(
-        created, read[prompt_of], score.astype(np.int64), readers.astype(np.int64)
-    )
+    return SimulatedVotes(created, read[prompt_of], score, readers)
 
 
 def _share_seen(options: ReaderSimulation, delay: np.ndarray, since: np.ndarray) -> np.ndarray:
@@ -360,11 +302,10 @@ def _share_seen(options: ReaderSimulation, delay: np.ndarray, since: np.ndarray)
     """
     if math.isinf(options.decay_hours):
         return np.ones_like(delay)
-    decay, growth = options.decay_hours, options.growth_hours
-    if not growth and math.isinf(options.fade_hours):
+    decay, growth, fade = options.decay_hours, options.growth_hours, 1 / options.fade_hours
+    if not growth and not fade:
         plain: np.ndarray = np.exp(-since / decay)
         return plain
-    fade = 1 / options.fade_hours
     met = np.exp(-since / decay - (since - delay) * fade) / (1 / decay + fade)
     whole = decay
     if growth:
@@ -418,30 +359,22 @@ def _steps(options: ReaderSimulation, delay: np.ndarray) -> Iterator[tuple[np.nd
     # Without growth, every step has the same number of readers.
     ends = -options.decay_hours * np.log1p(-np.arange(1, options.steps) / options.steps)
     left = _share_seen(options, delay, delay)
-    for end in [*ends, None]:
-        after = np.zeros_like(delay)
-        if end is not None:
-            after = _share_seen(options, delay, np.maximum(delay, end))
-        yield delay < (np.inf if end is None else end), left - after
+    for end in ends:
+        after = _share_seen(options, delay, np.maximum(delay, end))
+        yield delay < end, left - after
         left = after
+    yield np.ones(len(delay), dtype=bool), left
 
 
 def stories_table(simulated: SimulatedWorld, *, texts: bool = True) -> pa.Table:
     """The stories as a table by the schema STORIES, with the columns `quality` and `readers`.
 
-    Args:
-        simulated: the world.
-        texts: invent texts of exactly `n_words` words whose style shows `World.style` of the
-            variance of quality (`litbench.curation.invented_texts`); otherwise the text is a
-            placeholder.
-
-    Returns:
-        One row per story, in the world's order. `make_pairs` drops the two additional columns.
+    In the world's order. Without `texts` the text is a placeholder. With them it has exactly
+    `n_words` invented words, whose style shows `World.style` of the variance of quality
+    (`litbench.curation.invented_texts`).
     """
-    world = simulated.world
-    count = len(simulated.prompt)
-    story_ids = [f"s{place}" for place in range(count)]
-    random = _streams(world)
+    world, votes, random = simulated.world, simulated.votes, _streams(simulated.world)
+    story_ids = [f"s{place}" for place in range(len(simulated.prompt))]
     if texts:
         styles = styles_of(simulated.quality, world.style, random("style"))
         stories = invented_texts(styles, simulated.n_words, random("text"))
@@ -455,20 +388,14 @@ def stories_table(simulated: SimulatedWorld, *, texts: bool = True) -> pa.Table:
         "prompt": prompts.take(pa.array(simulated.prompt)),
         "text": stories,
         "n_words": simulated.n_words,
-        "source": ["simulated"] * count,
-        "score": simulated.votes.score,
-        "score_utc": simulated.votes.score_utc,
-        "created_utc": simulated.votes.created_utc,
+        "source": ["simulated"] * len(story_ids),
+        "score": votes.score,
+        "score_utc": votes.score_utc,
+        "created_utc": votes.created_utc,
         "author": [f"a{author}" for author in simulated.author.tolist()],
-        "flair": pa.nulls(count),
+        "flair": pa.nulls(len(story_ids)),
         "n_tokens": np.ceil(simulated.n_words * TOKENS_PER_WORD).astype(np.int64),
     }
-    schema = STORIES.arrow()
-    arrays = [
-        (values if isinstance(values, pa.Array) else pa.array(values)).cast(schema.field(name).type)
-        for name, values in columns.items()
-    ]
-    table = pa.Table.from_arrays(arrays, schema=schema)
-    return table.append_column("quality", pa.array(simulated.quality)).append_column(
-        "readers", pa.array(simulated.votes.readers)
-    )
+    table = pa.table(columns).select(STORIES.arrow().names).cast(STORIES.arrow())
+    table = table.append_column("quality", pa.array(simulated.quality))
+    return table.append_column("readers", pa.array(votes.readers))

@@ -19,17 +19,11 @@ def locate_tokenizer(name: str) -> str:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Load a fast tokenizer from `package:NAME/folder`, a folder, a file or the Hub.
-
-    Raises:
-        ConfigError: it cannot be loaded.
-    """
+    """Load a fast tokenizer from `package:NAME/folder`, a folder, a file or the Hub."""
     place = locate_tokenizer(name)
+    load = Tokenizer.from_file if Path(place).exists() else Tokenizer.from_pretrained
     try:
-        if Path(place).exists():
-            tokenizer = Tokenizer.from_file(place)
-        else:
-            tokenizer = Tokenizer.from_pretrained(place)
+        tokenizer = load(place)
     except Exception as error:
         raise ConfigError(
             f"tokenizer '{name}': cannot be loaded ({error}): give a folder with tokenizer.json or "
@@ -47,24 +41,16 @@ def count_tokens(
     n_words: Sequence[int] | np.ndarray,
     most_words: int,
 ) -> np.ndarray:
-    """Count the tokens of every text, without special tokens.
+    """Count the tokens of n texts, without special tokens; int64, shape (n,).
 
-    Args:
-        tokenizer: see `load_tokenizer`.
-        texts: shape (n,).
-        n_words: words of each text; shape (n,).
-        most_words: a text of more words is not tokenised; its number of words, far above any limit
-            in use, stands in for its tokens.
-
-    Returns:
-        int64, shape (n,).
+    A text of more than `most_words` is not tokenised: its number of words, far above any limit in
+    use, stands in for its tokens.
     """
     counts = np.array(n_words, dtype=np.int64)
     rows = np.flatnonzero(counts <= most_words)
     for start in range(0, len(rows), _TEXTS_PER_BATCH):
         batch = rows[start : start + _TEXTS_PER_BATCH]
-        encodings = tokenizer.encode_batch_fast(
-            [texts[row] for row in batch], add_special_tokens=False
-        )
+        some = [texts[row] for row in batch]
+        encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
         counts[batch] = [len(encoding.ids) for encoding in encodings]
     return counts

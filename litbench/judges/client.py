@@ -18,7 +18,6 @@ import math
 import os
 import random
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,11 +31,7 @@ from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.prices import Price
 from litbench.judges.store import Answer, AnswerStore, Question, Sampling, keys_of, text_of
 
-_OUTCOME_OF = {
-    "content_filter": "refused",
-    "max_tokens": "cut",
-    "model_length": "cut",
-}
+_OUTCOME_OF = {"content_filter": "refused", "max_tokens": "cut", "model_length": "cut"}
 # English runs at 4 to 4.5 bytes a token, Chinese at 4 to 5.
 _BYTES_PER_TOKEN = 4
 # Roles and markers that a provider puts around a question.
@@ -216,7 +211,6 @@ class Client:
     def __post_init__(self) -> None:
         self._model: Any = None
         self._errors_in_a_row = 0
-        self._counts: Counter[str] = Counter()
 
     def open(self) -> Any:
         """Inspect-ai's model, for one event loop.
@@ -266,8 +260,7 @@ class Client:
                     return
                 answers[key] = answer
                 bar.update()
-                shown: dict[str, Any] = {k: n for k, n in self._counts.items() if k != "answered"}
-                bar.set_postfix(shown | {"$": f"{self.budget.dollars:.2f}"})
+                bar.set_postfix({"$": f"{self.budget.dollars:.2f}"})
 
         size = len(waiting)
         if self.batch is None:
@@ -307,7 +300,6 @@ class Client:
                 break
         if answer is None:
             return None
-        self._counts[answer.outcome] += 1
         came_back = not is_error(answer) or answer.input_tokens is not None
         self._errors_in_a_row = 0 if came_back else self._errors_in_a_row + 1
         if self._errors_in_a_row >= traffic.give_up_after:

@@ -25,7 +25,7 @@ from litbench.errors import ConfigError
 from litbench.judges.client import Budget, Traffic, ask, estimate_tokens, is_error
 from litbench.judges.prices import Price, load_prices, price_of
 from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
-from litbench.raters import BlindPair, Estimate, Judgement, Preference, Untrained
+from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 from litbench.templates import AnswerForm, load_template, read_answer, template_files
 from litbench.text import digest
 
@@ -89,7 +89,7 @@ class JudgeOptions:
         return price_of(self.model, load_prices(self.prices))
 
 
-class Judge(Untrained):
+class Judge(Rater):
     """A model behind an interface; see the module.
 
     Attributes:

@@ -17,7 +17,7 @@ from typing import Any
 from litbench import raters
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.raters import Asks, BlindPair, Estimate, Judgement, Preference, Rater
+from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 
 _VOTES = {"first": 1.0, "second": 0.0, "tie": 0.5}
 
@@ -44,14 +44,13 @@ class PanelOptions:
 
 
 @dataclass
-class Panel:
+class Panel(Rater):
     """Several raters, one verdict without order.
 
     A member has one vote: the mean over its orders of 1 for the first story, 0 for the second and
     1/2 for a tie or an order it could not judge. A member that could judge no order is left out
     of that pair and counted. Where nobody could judge, the outcome is the one that all members
-    have, or else `unparsed`. `p_first` is the mean over members, null where one that voted gives
-    none; tokens, cost and time are sums.
+    have, or else `unparsed`. Tokens, cost and time are sums.
     """
 
     members: Mapping[str, Rater]
@@ -60,18 +59,17 @@ class Panel:
 
     def __post_init__(self) -> None:
         self.not_judged = dict.fromkeys(self.members, 0)
-        self._asks = [rater for rater in self.members.values() if isinstance(rater, Asks)]
-        shards = [getattr(rater, "shard", None) for rater in self.members.values()]
-        self.shard: int | None = min(filter(None, shards), default=None)
+        shards = [rater.shard for rater in self.members.values() if rater.shard is not None]
+        self.shard = min(shards, default=None)
 
     def work_in(self, folder: Path) -> None:
         """Let members keep answers in one folder, so that the same question is asked once."""
-        for rater in self._asks:
+        for rater in self.members.values():
             rater.work_in(folder)
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """What the members that send requests would take."""
-        return [estimate for rater in self._asks for estimate in rater.estimate(pairs)]
+        return [found for rater in self.members.values() for found in rater.estimate(pairs)]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Ask every member about every pair; one judgement each, without order."""
@@ -79,13 +77,10 @@ class Panel:
         return [[self._verdict(said)] for said in zip(*answers, strict=True)]
 
     def _verdict(self, said: Sequence[Sequence[Judgement]]) -> Judgement:
-        votes: list[float] = []
-        probabilities: list[float | None] = []
+        votes = []
         for name, judgements in zip(self.members, said, strict=True):
             if any(one.prefers in _VOTES for one in judgements):
                 votes.append(fmean(_VOTES.get(one.prefers, 0.5) for one in judgements))
-                # One order alone has a position bias.
-                probabilities.append(_mean([one.p_first for one in judgements]))
             else:
                 self.not_judged[name] += 1
         everything = [one for judgements in said for one in judgements]
@@ -99,7 +94,7 @@ class Panel:
         # Rounded, since a mean of thirds may miss one half by the last bit.
         lead = round(fmean(votes) - 0.5, 9)
         prefers: Preference = "tie" if not lead else "first" if lead > 0 else "second"
-        return Judgement(prefers, _mean(probabilities), **bill)
+        return Judgement(prefers, **bill)
 
     def training_prompts(self) -> frozenset[str]:
         """`prompt_key` of every prompt that a member was trained on."""
@@ -109,12 +104,6 @@ class Panel:
         """How many pairs each member could not judge, and what the members say of themselves."""
         members = {name: rater.notes() for name, rater in self.members.items()}
         return {"not_judged": self.not_judged, "members": members}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean; None where a value is missing."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Panel:

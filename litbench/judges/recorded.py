@@ -10,7 +10,7 @@ from typing import Any
 
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.raters import BlindPair, Judgement, Preference, RaterSpec, Untrained
+from litbench.raters import BlindPair, Judgement, Preference, Rater, RaterSpec
 from litbench.sources.ratings import RATINGS, ROUNDING, story_digest
 from litbench.tables import read_table
 
@@ -31,7 +31,7 @@ class RecordedOptions:
 
 
 @dataclass
-class RecordedRater(Untrained):
+class RecordedRater(Rater):
     """A recorded judge as a rater like any other.
 
     Attributes:
@@ -43,6 +43,7 @@ class RecordedRater(Untrained):
     by_text: Mapping[str, Mapping[str, Any]]
     by_id: Mapping[str, Mapping[str, Any]]
     kind: str = KIND
+    needs_texts = False
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "RecordedRater":
@@ -59,21 +60,16 @@ class RecordedRater(Untrained):
         return cls(name, by_text, {row["story_id"]: row for row in rows})
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Compare the ratings of both stories; a story it never rated is an error."""
-        return self.judge_known(pairs, [("", "")] * len(pairs))
-
-    def judge_known(
-        self, pairs: Sequence[BlindPair], ids: Sequence[tuple[str, str]]
-    ) -> list[list[Judgement]]:
-        """Compare the ratings of both stories; one without text is known by its id.
+        """Compare the ratings of both stories; a story it never rated is an error.
 
         The explanation is what the judge wrote about both stories, null where one of them has none.
         """
         judged = []
-        for pair, names in zip(pairs, ids, strict=True):
+        for pair in pairs:
+            # Where a text is not known, the id of its story stands in its place.
             rows = [
-                self.by_text.get(story_digest(pair.prompt, text)) if text else self.by_id.get(name)
-                for text, name in zip((pair.first, pair.second), names, strict=True)
+                self.by_text.get(story_digest(pair.prompt, text)) or self.by_id.get(text)
+                for text in (pair.first, pair.second)
             ]
             first, second = (None if row is None else row["rating"] for row in rows)
             told = [row["explanation"] for row in rows if row is not None and row["explanation"]]

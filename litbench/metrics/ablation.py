@@ -23,26 +23,13 @@ from litbench.text import aligned, clean_name
 
 Axis = Literal["variant", "pairs", "parameters"]
 
-# The test set of random pairs labelled by true quality.
-TRUTH = "truth"
-
-_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
-
 
 @dataclass(frozen=True)
 class Arm:
-    """A rater as it stands in an ablation.
+    """A rater as it stands in an ablation, under a unique name.
 
-    Attributes:
-        name: its name in the verdicts, unique.
-        rater: the entry of the config.
-        variant: what it was trained on; None for a rater that was ready.
-        pairs_used: how many pairs of the variant; None for a rater that was ready.
-        equal: whether every variant has an arm with as many pairs.
-        natural: whether these are all pairs of the variant.
-        family: raters that differ in size alone share one.
-        parameters: weights of its model; None where unknown.
-        kind: of the rater.
+    A rater that was ready has no variant. `equal`: every variant has an arm with as many pairs;
+    `natural`: these are all pairs of the variant. Raters that differ in size alone share a family.
     """
 
     name: str
@@ -53,17 +40,13 @@ class Arm:
     natural: bool = False
     family: str | None = None
     parameters: int | None = None
-    kind: str | None = None
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set as indices into all judged pairs.
+    """A test set: indices into all judged pairs, and whether each is labelled the other way there.
 
-    Attributes:
-        name: of the variant or the file, or `TRUTH`.
-        rows: indices; shape (n,).
-        flipped: whether the pair is labelled the other way there; bool, shape (n,).
+    Both have shape (n,).
     """
 
     # Not a class of tests, whatever its name begins with.
@@ -81,18 +64,7 @@ class TestSet:
 
 
 def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet]]:
-    """Gather the distinct pairs of several test sets.
-
-    Args:
-        sets: by name; tables with at least `pair_id` and the ids of both stories, and the same
-            columns.
-
-    Returns:
-        The pairs, each labelled as in the first set that has it, and every set.
-
-    Raises:
-        DataError: one pair_id stands for different stories.
-    """
+    """Gather the distinct pairs of several test sets, each labelled as in the first that has it."""
     together = pa.concat_tables(sets.values())
     ids = together["pair_id"].combine_chunks()
     index = pc.index_in(ids, value_set=pc.unique(ids)).to_numpy()
@@ -101,17 +73,12 @@ def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet
         together[f"{side}_story_id"].to_numpy(zero_copy_only=False)
         for side in ("chosen", "rejected")
     )
-    as_first = chosen[first][index], rejected[first][index]
-    flipped = (chosen == as_first[1]) & (rejected == as_first[0])
-    other = ~flipped & ((chosen != as_first[0]) | (rejected != as_first[1]))
+    flipped = (chosen == rejected[first][index]) & (rejected == chosen[first][index])
+    other = ~flipped & ((chosen != chosen[first][index]) | (rejected != rejected[first][index]))
     if other.any():
-        of_sets = np.repeat(list(sets), [table.num_rows for table in sets.values()])
-        row = int(np.argmax(other))
         raise DataError(
-            f"pair_id {ids[row]} is stories {as_first[0][row]} and {as_first[1][row]} in the test "
-            f"pairs of {of_sets[first[index[row]]]}, and {chosen[row]} and {rejected[row]} in "
-            f"those of {of_sets[row]}: one file numbers its pairs by itself, so give it the ids of "
-            "litbench.records.pair_id"
+            f"pair_id {ids[int(np.argmax(other))]} stands for different stories in the test pairs "
+            f"of {', '.join(sets)}: give each file the ids of litbench.records.pair_id"
         )
     ends = np.cumsum([table.num_rows for table in sets.values()])[:-1]
     parts = zip(sets, np.split(index, ends), np.split(flipped, ends), strict=True)
@@ -120,16 +87,12 @@ def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm on a test set.
+    """An arm on a test set, both by name.
 
     Attributes:
-        arm: name of the arm.
-        test: name of the test set.
-        agreement: of the mean over seeds; the interval is over test prompts, with the trained
-            models as they are.
+        agreement: of the mean over seeds, with the trained models as they are.
         seeds: agreement of each seed; empty for a rater that was ready.
         chosen_longer: agreement where the chosen story is the longer.
-        chosen_shorter: agreement where it is the shorter.
         prefers_longer: how often the rater prefers the longer story, over pairs of different
             length; a tie is one half.
     """
@@ -145,14 +108,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TestFacts:
-    """What a test set is.
-
-    Attributes:
-        name: of the variant or the file, or `TRUTH`.
-        n: pairs.
-        prompts: prompts.
-        longer: how often its labels choose the longer story, over pairs of different length.
-    """
+    """A test set's pairs and prompts, and how often its labels choose the longer story."""
 
     __test__ = False
 
@@ -164,16 +120,12 @@ class TestFacts:
 
 @dataclass(frozen=True)
 class Contrast:
-    """An arm against another one, paired on the same pairs.
+    """An arm against another one, paired on the pairs of a test set.
 
-    Attributes:
-        axis: what differs: the variant (on as many pairs, or on all of each), the number of pairs
-            of the reference variant (the most against the least), or the size of the model (the
-            largest member of a family against the smallest).
-        test: the test set on which both are judged.
-        comparison: names both arms; Holm-corrected over all contrasts of variants, or over all
-            others.
-        seeds: the difference of each seed, where both arms have the same seeds.
+    What differs is the variant (on as many pairs, or on all of each), the number of pairs of the
+    reference variant (the most against the least), or the size of the model (the largest member of
+    a family against the smallest). Holm-corrected over all contrasts of variants, or over all
+    others. `seeds` are the differences of single seeds, where both arms have the same.
     """
 
     axis: Axis
@@ -181,31 +133,10 @@ class Contrast:
     comparison: Comparison
     seeds: list[float]
 
-    def row(self) -> list[str]:
-        """The contrast as cells of text."""
-        found = self.comparison
-        star = "*" if found.is_clear else ""
-        spread = f"{min(self.seeds):+.3f} to {max(self.seeds):+.3f}" if self.seeds else ""
-        return [
-            f"{clean_name(found.rater)} against {clean_name(found.reference)}",
-            f"on {clean_name(self.test)}",
-            f"{found.difference.mean:+.3f}{star}",
-            spread,
-        ]
-
 
 @dataclass(frozen=True)
 class AblationStudy:
-    """The figures of an ablation.
-
-    Attributes:
-        reference: the variant that the others are compared with.
-        arms: all, in their order.
-        tests: the test sets, in their order.
-        headline: names of the test sets on which variants are compared.
-        cells: one for each arm and test set.
-        contrasts: of variants on the headline tests, then of amounts and sizes on the first.
-    """
+    """The figures of an ablation; variants are compared with `reference` on `headline` tests."""
 
     reference: str
     arms: list[Arm]
@@ -231,42 +162,37 @@ class AblationStudy:
     @property
     def most_equal(self) -> int:
         """The largest number of pairs that every variant was trained on."""
-        return most_equal(self.arms)
+        return _most_equal(self.arms)
 
     def matrices(self) -> list[tuple[str, bool, list[Arm]]]:
-        """Each trained rater on every variant: its name, whether at natural size, and its arms.
-
-        At the largest equal size, and at natural size where that differs.
-        """
+        """Each trained rater on every variant: its name, whether at natural size, and its arms."""
         found = []
         for rater in self.trained_raters:
-            own = [arm for arm in self.arms if arm.rater == rater and arm.variant is not None]
-            equal = of_size(own, self.most_equal, natural=False)
-            natural = of_size(own, self.most_equal, natural=True)
+            equal, natural = _at_both_sizes(self.arms, rater)
             found += [(rater, False, equal)] if equal else []
             found += [(rater, True, natural)] if natural and natural != equal else []
         return found
 
 
-def most_equal(arms: Sequence[Arm]) -> int:
-    """The largest number of pairs that every variant was trained on; 0 without any."""
+def _most_equal(arms: Sequence[Arm]) -> int:
     return max((arm.pairs_used or 0 for arm in arms if arm.equal), default=0)
 
 
-def of_size(arms: Sequence[Arm], most: int, *, natural: bool) -> list[Arm]:
-    """The arms at natural size, or at the largest equal one, `most`."""
-    if natural:
-        return [arm for arm in arms if arm.natural]
-    return [arm for arm in arms if arm.equal and arm.pairs_used == most]
+def _at_both_sizes(arms: Sequence[Arm], rater: str) -> tuple[list[Arm], list[Arm]]:
+    """A trained rater's arms at the largest equal size, and at natural size."""
+    own = [arm for arm in arms if arm.rater == rater and arm.variant is not None]
+    most = _most_equal(arms)
+    equal = [arm for arm in own if arm.equal and arm.pairs_used == most]
+    return equal, [arm for arm in own if arm.natural]
 
 
 def by_family(arms: Sequence[Arm], reference: str) -> dict[str, list[Arm]]:
-    """The arms that compare model sizes, by family and number of parameters.
+    """The arms that compare model sizes, by family and number of parameters; unknown ones left out.
 
     Raters trained here are shown at the largest equal number of pairs of the reference, so that no
-    size owes its place to more pairs; ready ones are shown as they are. Unknown sizes are left out.
+    size owes its place to more pairs; ready ones are shown as they are.
     """
-    most = most_equal(arms)
+    most = _most_equal(arms)
     found: dict[str, list[Arm]] = {}
     for arm in sorted(arms, key=lambda arm: arm.parameters or 0):
         at_size = arm.variant == reference and arm.equal and arm.pairs_used == most
@@ -287,9 +213,9 @@ def ablation_study(
 
     Args:
         arms: of the study.
-        credits: by arm, the credit of each seed (`litbench.metrics.agreement.pair_scores`) on the
-            judged pairs, 0 to 1; shape (n,) each. One for a rater that was ready.
-        pairs: what was judged; n rows with `prompt`, `chosen_n_words` and `rejected_n_words`.
+        credits: by arm, the credit of each seed on the judged pairs, 0 to 1; shape (n,) each. One
+            for a rater that was ready.
+        pairs: what was judged; n rows.
         tests: see `join_test_sets`.
         reference: a variant.
         headline: names of the test sets on which variants are compared.
@@ -304,54 +230,50 @@ def ablation_study(
         labels = jackknife_interval(longer[differs].astype(float), prompts[differs])
         facts.append(TestFacts(test.name, len(test.rows), len(np.unique(prompts)), labels))
         for arm in arms:
-            of_seeds = np.stack([test.credit(one) for one in credits[arm.name]])
-            credit = test.credit(np.mean(credits[arm.name], axis=0))
+            of_seeds = [test.credit(one) for one in credits[arm.name]]
+            credit = np.mean(of_seeds, axis=0)
             prefers = np.where(longer, credit, 1 - credit)[differs]
             cells.append(
                 Cell(
                     arm.name,
                     test.name,
                     jackknife_interval(credit, prompts),
-                    [] if arm.variant is None else of_seeds.mean(1).tolist(),
+                    [] if arm.variant is None else [float(one.mean()) for one in of_seeds],
                     jackknife_interval(credit[longer], prompts[longer]),
                     jackknife_interval(credit[shorter], prompts[shorter]),
                     jackknife_interval(prefers, prompts[differs]),
                 )
             )
     against = [test for test in tests if test.name in headline]
+    variants, sizes = _matched(arms, reference)
     contrasts = [
-        *_contrasts(_variants(arms, reference), against, credits, clusters),
-        *_contrasts(_sizes(arms, reference), against[:1], credits, clusters),
+        *_contrasts(variants, against, credits, clusters),
+        *_contrasts(sizes, against[:1], credits, clusters),
     ]
     names = [test.name for test in against]
     return AblationStudy(reference, list(arms), facts, names, cells, contrasts)
 
 
-def _variants(arms: Sequence[Arm], reference: str) -> list[tuple[Axis, Arm, Arm]]:
-    """Each arm with the reference's arm of the same rater and size; every two once."""
-    most = most_equal(arms)
-    found: list[tuple[Axis, Arm, Arm]] = []
-    for rater in dict.fromkeys(arm.rater for arm in arms):
-        own = [arm for arm in arms if arm.rater == rater and arm.variant is not None]
-        for natural in (False, True):
-            at = of_size(own, most, natural=natural)
-            bases = [arm for arm in at if arm.variant == reference]
-            found += [("variant", arm, base) for base in bases for arm in at if arm is not base]
-    return list(dict.fromkeys(found))
+_Match = tuple[Axis, Arm, Arm]
 
 
-def _sizes(arms: Sequence[Arm], reference: str) -> list[tuple[Axis, Arm, Arm]]:
-    """The arm with the most and that with the least pairs of each rater, or weights of a family."""
+def _matched(arms: Sequence[Arm], reference: str) -> tuple[list[_Match], list[_Match]]:
+    """Arms to compare, and what differs: variants of one size, then sizes of data and of models."""
+    variants: list[_Match] = []
     lines: list[tuple[Axis, list[Arm]]] = []
     for rater in dict.fromkeys(arm.rater for arm in arms):
+        for at in _at_both_sizes(arms, rater):
+            bases = [arm for arm in at if arm.variant == reference]
+            variants += [("variant", arm, base) for base in bases for arm in at if arm is not base]
         own = [arm for arm in arms if (arm.rater, arm.variant) == (rater, reference) and arm.equal]
         lines.append(("pairs", sorted(own, key=lambda arm: arm.pairs_used or 0)))
     lines += [("parameters", of) for of in by_family(arms, reference).values()]
-    return [(axis, line[-1], line[0]) for axis, line in lines if len(line) > 1]
+    sizes = [(axis, line[-1], line[0]) for axis, line in lines if len(line) > 1]
+    return list(dict.fromkeys(variants)), sizes
 
 
 def _contrasts(
-    matched: Sequence[tuple[Axis, Arm, Arm]],
+    matched: Sequence[_Match],
     tests: Sequence[TestSet],
     credits: Mapping[str, Sequence[np.ndarray]],
     clusters: np.ndarray,
@@ -399,7 +321,7 @@ def ablation_rows(study: AblationStudy) -> list[dict[str, Any]]:
 
 def write_size(parameters: float) -> str:
     """A number of parameters in the usual short form: 22.7M, 1.24B."""
-    for size, unit in _UNITS:
+    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
         # Half a unit of the last digit shown: 999,999,999 is 1B and not 1000M.
         if parameters >= size * 0.9995:
             return f"{parameters / size:.3g}{unit}"
@@ -408,51 +330,29 @@ def write_size(parameters: float) -> str:
 
 def ablation_text(study: AblationStudy) -> str:
     """The figures for a terminal."""
-    text = "test pairs, and how often their labels choose the longer story:\n" + aligned(
-        [
-            [
-                clean_name(test.name),
-                f"{test.n:,} pairs",
-                f"{test.prompts:,} prompts",
-                str(test.longer),
-            ]
-            for test in study.tests
-        ]
-    )
-    test = study.headline[0]
-    for rater in study.trained_raters:
-        cells = [
-            (arm, study.cell(arm.name, test))
-            for arm in study.arms
-            if (arm.rater, arm.variant) == (rater, study.reference)
-        ]
-        text += f"\n{clean_name(rater)} on {clean_name(study.reference)}, by training pairs:\n"
-        text += aligned(
-            [
-                [
-                    f"{arm.pairs_used:,}", str(cell.agreement),
-                    f"seeds {min(cell.seeds):.3f} to {max(cell.seeds):.3f}",
-                ]
-                for arm, cell in cells
-            ]
-        )  # fmt: skip
-    for rater, is_natural, arms in study.matrices():
-        size = "all pairs of each" if is_natural else f"{study.most_equal:,} pairs of each"
-        text += f"\n{clean_name(rater)}, {size}: agreement, prefers the longer story\n"
-        rows = [["trained on", "pairs", *(f"on {clean_name(name)}" for name in study.headline)]]
-        for arm in arms:
-            own = [study.cell(arm.name, name) for name in study.headline]
-            told = [f"{cell.agreement}, longer {cell.prefers_longer}" for cell in own]
-            rows.append([clean_name(str(arm.variant)), f"{arm.pairs_used:,}", *told])
-        text += aligned(rows)
-    if study.ready:
-        text += f"\nnot trained here, on {clean_name(test)}:\n" + aligned(
-            [
-                [clean_name(arm.name), str(study.cell(arm.name, test).agreement)]
-                for arm in study.ready
-            ]
+    text = ""
+    for test in (one for one in study.tests if one.name in study.headline):
+        text += (
+            f"{clean_name(test.name)}: {test.n:,} test pairs, {test.prompts:,} prompts; the labels "
+            f"choose the longer story in {test.longer}\n"
         )
+        rows = [["", "agreement", "single seeds", "prefers longer"]]
+        for arm in study.arms:
+            cell = study.cell(arm.name, test.name)
+            seeds = f"{min(cell.seeds):.3f} to {max(cell.seeds):.3f}" if cell.seeds else ""
+            rows.append(
+                [clean_name(arm.name), str(cell.agreement), seeds, str(cell.prefers_longer)]
+            )
+        text += f"{aligned(rows)}\n"
     if study.contrasts:
-        text += "\ndifferences, significant (*) after Holm; least and most of single seeds:\n"
-        text += aligned([contrast.row() for contrast in study.contrasts])
-    return text
+        text += "differences, significant (*) after Holm; least and most of single seeds:\n"
+    rows = []
+    for one in study.contrasts:
+        found = one.comparison
+        rows.append([
+            f"{clean_name(found.rater)} against {clean_name(found.reference)}",
+            f"on {clean_name(one.test)}",
+            f"{found.difference.mean:+.3f}{'*' * found.is_clear}",
+            f"{min(one.seeds):+.3f} to {max(one.seeds):+.3f}" if one.seeds else "",
+        ])  # fmt: skip
+    return text + aligned(rows)

@@ -4,6 +4,7 @@ Per order a right verdict counts 1, a tie 1/2, and a pair that was not judged 1/
 over orders (and, in repeated cross-validation, over repeats), then over pairs.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,11 +16,12 @@ from litbench.errors import DataError
 from litbench.records import OUTCOMES, prompt_keys
 from litbench.text import count_words
 
-_CREDIT = {"chosen": 1.0, "rejected": 0.0}
-_JUDGED = ("chosen", "rejected", "tie")
 _ORDERS = ("chosen", "rejected")
-# Explanations counted at a time: counting can need a copy of what it reads.
-_TEXTS_AT_ONCE = 1_000
+# By the place of an outcome among `OUTCOMES`: its credit, whether it is a judgement, and whether it
+# names a story.
+_CREDIT = np.array([{"chosen": 1.0, "rejected": 0.0}.get(name, 0.5) for name in OUTCOMES])
+_IS_NAMED = np.array([name in _ORDERS for name in OUTCOMES])
+_IS_JUDGED = np.array([name in (*_ORDERS, "tie") for name in OUTCOMES])
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,8 @@ class PairScores:
 class Effort:
     """What a rater's verdicts on some pairs came to.
 
-    Attributes:
-        outcomes: verdicts by outcome; every one of `OUTCOMES` is a key.
-        explanation_words: mean number of words of the explanations, over the judgements that have
-            one of at least a word; None without any.
-        input_tokens: tokens read, where verdicts tell; None where none does.
-        output_tokens: tokens written, likewise.
+    `explanation_words` is the mean over the judgements with an explanation of at least a word;
+    None without any, like the tokens.
     """
 
     outcomes: dict[str, int]
@@ -84,9 +82,8 @@ def _mean_by(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     """Mean of each group, NaN for an empty one and where a value is NaN; shape (groups,)."""
     sizes = np.bincount(group, minlength=groups)
     sums = np.bincount(group, weights=values, minlength=groups)
-    means = np.full(groups, np.nan)
-    np.divide(sums, sizes, out=means, where=sizes > 0)
-    return means
+    with np.errstate(invalid="ignore"):
+        return sums / sizes
 
 
 def _sum_by(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
@@ -95,10 +92,6 @@ def _sum_by(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
     sums = np.bincount(group[known], weights=values[known], minlength=groups)
     counts = np.bincount(group[known], minlength=groups)
     return np.where(counts > 0, sums, np.nan)
-
-
-def _credit(outcome: str) -> float:
-    return _CREDIT.get(outcome, 0.5)
 
 
 def _codes(column: pa.ChunkedArray, values: Sequence[str]) -> np.ndarray:
@@ -114,40 +107,6 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     return numbers
 
 
-@dataclass(frozen=True)
-class _Verdicts:
-    """A verdict table's rows as numbers; shape (rows,) each.
-
-    Attributes:
-        raters: names, in the order in which they first appear.
-        rater: place among `raters`.
-        place: place of the pair among the distinct pairs; -1 for others.
-        outcome: place among `OUTCOMES`.
-    """
-
-    raters: list[str]
-    rater: np.ndarray
-    place: np.ndarray
-    outcome: np.ndarray
-
-    @classmethod
-    def of(cls, verdicts: pa.Table, pair_ids: Sequence[str]) -> "_Verdicts":
-        raters = pc.unique(verdicts["rater"]).to_pylist()
-        return cls(
-            raters,
-            _codes(verdicts["rater"], raters),
-            _codes(verdicts["pair_id"], pair_ids),
-            _codes(verdicts["outcome"], OUTCOMES),
-        )
-
-    def rows_of(self) -> list[np.ndarray]:
-        """The rows on these pairs by rater, in the table's order."""
-        wanted = np.flatnonzero(self.place >= 0)
-        order = wanted[np.argsort(self.rater[wanted], kind="stable")]
-        sizes = np.bincount(self.rater[wanted], minlength=len(self.raters))
-        return np.split(order, np.cumsum(sizes)[:-1])
-
-
 def _gather(
     place: np.ndarray,
     fold: np.ndarray,
@@ -157,10 +116,8 @@ def _gather(
     pairs: int,
 ) -> dict[str, np.ndarray]:
     """One rater's arrays of PairScores but for time and price; every pair has a verdict."""
-    is_judged = np.array([name in _JUDGED for name in OUTCOMES])[outcome]
+    is_judged, is_named, credit = _IS_JUDGED[outcome], _IS_NAMED[outcome], _CREDIT[outcome]
     is_chosen, is_tie = (outcome == OUTCOMES.index(name) for name in ("chosen", "tie"))
-    is_named = np.array([name in _CREDIT for name in OUTCOMES])[outcome]
-    credit = np.array([_credit(name) for name in OUTCOMES])[outcome]
 
     folds = int(fold.max()) + 1
     keys, repeat = np.unique(place.astype(np.int64) * folds + fold, return_inverse=True)
@@ -203,99 +160,72 @@ def _gather(
 
 
 def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
-    """Gather verdicts per rater and pair.
+    """Gather verdicts per rater and pair, by rater in the order in which they first appear.
 
-    Args:
-        verdicts: table by the schema VERDICTS; verdicts on other pairs are left out.
-        pairs: table by the schema PAIRS.
-
-    Returns:
-        One PairScores per rater, in the order in which raters first appear.
+    Verdicts on other pairs are left out.
 
     Raises:
         DataError: a rater has no row for some pair. A pair it could not judge is a row with its
             outcome, so a missing row is a fault.
     """
-    pair_ids = pairs["pair_id"].to_pylist()
-    wanted = list(dict.fromkeys(pair_ids))
+    wanted = pairs["pair_id"].unique().to_pylist()
     place_of_pair = _codes(pairs["pair_id"], wanted)
-    table = _Verdicts.of(verdicts, wanted)
-    folds = pc.unique(verdicts["fold"]).drop_null().to_pylist()
+    table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
+    raters = pc.unique(verdicts["rater"]).to_pylist()
+    folds = pc.unique(table["fold"]).drop_null().to_pylist()
+    rater, all_places = _codes(table["rater"], raters), _codes(table["pair_id"], wanted)
+    outcome, order = _codes(table["outcome"], OUTCOMES), _codes(table["order"], _ORDERS)
     # A row without a fold is of the repeat 0.
-    fold = _codes(verdicts["fold"], folds) + 1
-    order = _codes(verdicts["order"], _ORDERS)
+    fold = _codes(table["fold"], folds) + 1
     p_chosen, seconds, cost = (
-        _numbers(verdicts[name]) for name in ("p_chosen", "seconds", "cost_usd")
+        _numbers(table[name]) for name in ("p_chosen", "seconds", "cost_usd")
     )
     scores = []
-    for rater, rows in zip(table.raters, table.rows_of(), strict=True):
-        place = table.place[rows]
+    for number, name in enumerate(raters):
+        rows = np.flatnonzero(rater == number)
+        place = all_places[rows]
         found = np.bincount(place, minlength=len(wanted)) > 0
         if not found.all():
             example = wanted[int(np.argmin(found))]
             raise DataError(
-                f"rater {rater}: no verdict on {int((~found).sum())} of {len(wanted)} pairs, such "
+                f"rater {name}: no verdict on {int((~found).sum())} of {len(wanted)} pairs, such "
                 f"as {example}: run it again on this pairs file"
             )
-        arrays = _gather(
-            place, fold[rows], order[rows], table.outcome[rows], p_chosen[rows], len(wanted)
-        )
+        arrays = _gather(place, fold[rows], order[rows], outcome[rows], p_chosen[rows], len(wanted))
         arrays["seconds"] = _sum_by(seconds[rows], place, len(wanted))
         arrays["cost_usd"] = _sum_by(cost[rows], place, len(wanted))
-        kind = verdicts["kind"][int(rows[0])].as_py()
+        kind = table["kind"][int(rows[0])].as_py()
         scores.append(
-            PairScores(rater, kind, **{name: of[place_of_pair] for name, of in arrays.items()})
+            PairScores(name, kind, **{key: of[place_of_pair] for key, of in arrays.items()})
         )
     return scores
-
-
-def _count_explanations(column: pa.ChunkedArray) -> np.ndarray:
-    """Words of each explanation, 0 for null; shape (rows,)."""
-    counts = []
-    for chunk in column.chunks:
-        for start in range(0, len(chunk), _TEXTS_AT_ONCE):
-            texts = chunk.slice(start, _TEXTS_AT_ONCE)
-            if texts.null_count == len(texts):
-                counts.append(np.zeros(len(texts), dtype=np.int64))
-            else:
-                counts.append(pc.fill_null(count_words(texts), 0).to_numpy(zero_copy_only=False))
-    return np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
 
 
 def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, Effort]:
     """Count outcomes, words and tokens of every rater.
 
-    Args:
-        verdicts: table by the schema VERDICTS; verdicts on other pairs are left out.
-        pairs: table by the schema PAIRS.
+    Verdicts on other pairs are left out.
     """
-    table = _Verdicts.of(verdicts, pairs["pair_id"].unique().to_pylist())
-    words = _count_explanations(verdicts["explanation"])
-    tokens = [_numbers(verdicts[name]) for name in ("input_tokens", "output_tokens")]
-    judged = np.array([name in _JUDGED for name in OUTCOMES])[table.outcome]
+    table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
     found = {}
-    for rater, rows in zip(table.raters, table.rows_of(), strict=True):
-        counts = np.bincount(table.outcome[rows], minlength=len(OUTCOMES))
-        explained = rows[judged[rows] & (words[rows] > 0)]
-        read, written = (
-            int(np.nansum(of[rows])) if np.isfinite(of[rows]).any() else None for of in tokens
-        )
-        found[rater] = Effort(
-            dict(zip(OUTCOMES, counts.tolist(), strict=True)),
-            float(words[explained].mean()) if len(explained) else None,
-            read,
-            written,
-        )
+    for rater in pc.unique(table["rater"]).to_pylist():
+        own = table.filter(pc.equal(table["rater"], rater))
+        counts = dict.fromkeys(OUTCOMES, 0) | Counter(own["outcome"].to_pylist())
+        judged = own.filter(pa.array(_IS_JUDGED[_codes(own["outcome"], OUTCOMES)]))
+        # A thousand texts at a time: counting can need a copy of what it reads.
+        parts = judged["explanation"].drop_null().chunks
+        texts = [part[k : k + 1_000] for part in parts for k in range(0, len(part), 1_000)]
+        words = [n for some in texts for n in count_words(some).to_pylist() if n]
+        tokens = (pc.sum(own[name]).as_py() for name in ("input_tokens", "output_tokens"))
+        found[rater] = Effort(counts, float(np.mean(words)) if words else None, *tokens)
     return found
 
 
 @dataclass(frozen=True)
 class PairFacts:
-    """What strata need to know of each pair; shape (n,) each.
+    """Of each pair, shape (n,): `prompt_key`, and words of chosen minus words of rejected.
 
-    Attributes:
-        clusters: `prompt_key` of the prompt.
-        difference: words of chosen minus words of rejected; float64, NaN where a text is not known.
+    The difference is NaN where a text is not known.
     """
 
     clusters: np.ndarray
@@ -320,21 +250,16 @@ def has_texts(pairs: pa.Table) -> np.ndarray:
 
 
 def per_repeat_agreement(verdicts: pa.Table, pairs: pa.Table, rater: str) -> list[float]:
-    """Headline agreement of each repeat of a cross-validation, by repeat.
-
-    Args:
-        verdicts: table by the schema VERDICTS whose `fold` reads "repeat/fold".
-        pairs: table by the schema PAIRS; verdicts on other pairs are left out.
-        rater: its name.
-    """
-    wanted = set(pairs["pair_id"].to_pylist())
-    folded = pc.and_(pc.equal(verdicts["rater"], rater), pc.is_valid(verdicts["fold"]))
-    credits: dict[int, dict[str, list[float]]] = {}
-    for row in verdicts.select(["pair_id", "fold", "outcome"]).filter(folded).to_pylist():
-        if row["pair_id"] in wanted:
-            repeat = credits.setdefault(int(row["fold"].split("/")[0]), {})
-            repeat.setdefault(row["pair_id"], []).append(_credit(row["outcome"]))
-    return [
-        float(np.mean([np.mean(of) for of in credits[repeat].values()]))
-        for repeat in sorted(credits)
-    ]
+    """Headline agreement of each repeat of a cross-validation, whose `fold` reads "repeat/fold"."""
+    own = verdicts.filter(
+        pc.and_(pc.equal(verdicts["rater"], rater), pc.is_valid(verdicts["fold"]))
+    )
+    ids = pairs["pair_id"].unique().to_pylist()
+    place = _codes(own["pair_id"], ids)
+    repeat = np.array([int(fold.split("/")[0]) for fold in own["fold"].to_pylist()], dtype=int)
+    credit = _CREDIT[_codes(own["outcome"], OUTCOMES)]
+    found = []
+    for number in np.unique(repeat[place >= 0]):
+        rows = (repeat == number) & (place >= 0)
+        found.append(float(np.nanmean(_mean_by(credit[rows], place[rows], len(ids)))))
+    return found

@@ -69,10 +69,9 @@ class AnnotatorAgreement:
 
 
 def krippendorff_alpha(ratings: Sequence[Sequence[float]]) -> float:
-    """Agreement of each story's ratings beyond chance: 1 - observed / expected squared difference.
+    """Agreement of each story's ratings beyond chance (Krippendorff, 2011, interval metric).
 
-    Krippendorff (2011, Computing Krippendorff's alpha-reliability) with the interval metric. NaN
-    where no story has two ratings, or all ratings are equal.
+    NaN where no story has two ratings, or all ratings are equal.
     """
     units = [np.asarray(unit, dtype=float) for unit in ratings if len(unit) > 1]
     if not units:

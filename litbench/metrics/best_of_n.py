@@ -10,14 +10,12 @@ Schulman and Hilton, 2023, Scaling laws for reward model overoptimization).
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
-from litbench.text import digest
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Choice:
         kl: see `kl_bound`.
         gain: reward of the chosen story minus the mean reward of the prompt's stories.
         words: length of the chosen story over the mean length of the prompt's stories.
-        second_gain: as `gain`, by the second rater; None where it gives no rewards.
+        second_gain: as `gain`, by the second rater; None without one.
         beats_random: share of the prompt's other stories to which the second rater prefers the
-            chosen one, a tie is one half; None where it has judged no pair at this n.
+            chosen one, a tie is one half; None without a second rater.
     """
 
     n: int
@@ -119,117 +117,27 @@ def best_of_n(prompts: Sequence[PromptStories], ns: Sequence[int]) -> list[Choic
         ns: see `sizes`.
     """
     names = [stories.prompt for stories in prompts]
+    second = [stories.second for stories in prompts if stories.second is not None]
     found = []
     for n in ns:
         weights = [choice_weights(stories.rewards, n) for stories in prompts]
 
-        def gains(values: Sequence[np.ndarray], chosen: Sequence[np.ndarray] = weights) -> Interval:
-            pairs = zip(chosen, values, strict=True)
-            return mean_interval(np.array([weight @ v - v.mean() for weight, v in pairs]), names)
+        def expected(values: Iterable[np.ndarray], of: list[np.ndarray] = weights) -> np.ndarray:
+            """The mean of some values for the chosen story of each prompt."""
+            return np.array([weight @ value for weight, value in zip(of, values, strict=True)])
 
         lengths = [stories.n_words / max(stories.n_words.mean(), 1.0) for stories in prompts]
-        grown = np.array([weight @ v for weight, v in zip(weights, lengths, strict=True)])
-        second = [stories.second for stories in prompts if stories.second is not None]
-        beats = None
+        gains = expected(stories.rewards - stories.rewards.mean() for stories in prompts)
+        second_gain = beats = None
         if second:
-            shares = [w @ beats_others(v) for w, v in zip(weights, second, strict=True)]
+            second_gain = mean_interval(expected(of - of.mean() for of in second), names)
             # Rounding may exceed one. At n = 1 the share is one half by construction.
-            told = np.clip(shares, 0.0, 1.0)
-            beats = mean_interval(told, names) if n == 1 else jackknife_interval(told, names)
-        found.append(
-            Choice(
-                n=n,
-                kl=kl_bound(n),
-                gain=gains([stories.rewards for stories in prompts]),
-                words=mean_interval(grown, names),
-                second_gain=gains(second) if second else None,
-                beats_random=beats,
-            )
-        )
+            shares = np.clip(expected(map(beats_others, second)), 0.0, 1.0)
+            beats = mean_interval(shares, names) if n == 1 else jackknife_interval(shares, names)
+        words = mean_interval(expected(lengths), names)
+        kl = kl_bound(n)
+        found.append(Choice(n, kl, mean_interval(gains, names), words, second_gain, beats))
     return found
-
-
-@dataclass(frozen=True)
-class Draw:
-    """The best of n random stories of a prompt, and another of its stories.
-
-    Attributes:
-        prompt: index of the prompt.
-        n: stories that the best was chosen from.
-        best: index among the prompt's stories.
-        other: likewise.
-    """
-
-    prompt: int
-    n: int
-    best: int
-    other: int
-
-
-def draw_comparisons(
-    prompts: Sequence[PromptStories], ns: Sequence[int], count: int, seed: int
-) -> list[Draw]:
-    """Draw comparisons for a second rater that gives no rewards; none for n = 1.
-
-    A prompt's draws do not depend on the other prompts.
-
-    Args:
-        prompts: see `best_of_n`.
-        ns: see `sizes`.
-        count: draws per prompt and n.
-        seed: another seed, other draws.
-    """
-    found = []
-    for place, stories in enumerate(prompts):
-        for n in ns:
-            if n == 1:
-                continue
-            source = np.random.default_rng(int(digest(seed, stories.prompt, n), 16))
-            for _ in range(count):
-                order = source.permutation(len(stories.rewards))
-                # The first of equals in a random order is one of them drawn at random.
-                best = int(max(order[:n], key=lambda story: stories.rewards[story]))
-                other = int(source.choice(np.delete(np.arange(len(order)), best)))
-                found.append(Draw(place, n, best, other))
-    return found
-
-
-def with_comparisons(
-    choices: Sequence[Choice],
-    prompts: Sequence[PromptStories],
-    draws: Sequence[Draw],
-    credit: Sequence[float],
-) -> list[Choice]:
-    """The curve with what a second rater said of drawn comparisons.
-
-    Args:
-        choices: from `best_of_n`.
-        prompts: the same.
-        draws: from `draw_comparisons`.
-        credit: of each draw 1 where the best beat the other, 0 where it lost, between for a tie.
-    """
-    found = []
-    for one in choices:
-        at = [place for place, draw in enumerate(draws) if draw.n == one.n]
-        beats = None
-        if at:
-            names = np.array([prompts[draws[place].prompt].prompt for place in at])
-            beats = jackknife_interval(np.array([credit[place] for place in at]), names)
-        found.append(replace(one, beats_random=beats))
-    return found
-
-
-def best_of_n_table(choices: Sequence[Choice]) -> pa.Table:
-    """A row for every n: `n`, `kl`, and mean, low and high of every figure."""
-    rows = []
-    for one in choices:
-        row: dict[str, float | None] = {"n": one.n, "kl": one.kl}
-        for name in ("gain", "words", "second_gain", "beats_random"):
-            interval: Interval | None = getattr(one, name)
-            for end in ("mean", "low", "high"):
-                row[f"{name}_{end}"] = None if interval is None else getattr(interval, end)
-        rows.append(row)
-    return pa.Table.from_pylist(rows)
 
 
 def best_of_n_text(choices: Sequence[Choice]) -> str:

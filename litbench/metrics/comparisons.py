@@ -132,15 +132,8 @@ def _compare(
 class Change:
     """A rater in one evaluation against itself in another evaluation of the same pairs.
 
-    Attributes:
-        rater: name.
-        evaluation: name of the evaluation.
-        reference: name of the evaluation it is compared with.
-        before: agreement in the reference.
-        after: agreement in the evaluation.
-        difference: `after` minus `before`, paired.
-        p_value: two-sided, of no difference.
-        p_holm: after Holm's correction for all changes computed together.
+    `before` is its agreement in the evaluation `reference`, `difference` is paired, and `p_holm` is
+    corrected for all changes computed together.
     """
 
     rater: str

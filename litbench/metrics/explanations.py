@@ -174,13 +174,11 @@ class FeatureDifference:
         feature: its name.
         group: subject or manner.
         rate: share of the verdicts that have the feature.
-        agreement_present: agreement of verdicts with it; None where there are none.
-        agreement_absent: agreement of verdicts without it; None where there are none.
-        difference: the first minus the second, within raters; None where it cannot be told, since
-            the feature is present or absent in fewer than 5 verdicts, or on one prompt alone, or
-            each rater has it always or never.
-        p_holm: two-sided, of no difference, after Holm's correction for all features of all
-            raters, or for all features over all raters; NaN without a difference.
+        agreement_present: agreement of verdicts with it.
+        agreement_absent: agreement of verdicts without it.
+        difference: the first minus the second, within raters; None where the feature is present or
+            absent in fewer than 5 verdicts, or on one prompt alone, or always or never per rater.
+        p_holm: after Holm's correction for all features, of all raters or over all raters.
     """
 
     of: str

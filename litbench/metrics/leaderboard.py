@@ -12,7 +12,6 @@ from litbench.config import nearest
 from litbench.errors import ConfigError
 from litbench.metrics.agreement import (
     PairFacts,
-    PairScores,
     efforts,
     pair_scores,
     per_repeat_agreement,
@@ -27,36 +26,23 @@ _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """One rater's figures.
+    """One rater's figures; what does not apply is None or NaN.
 
     Attributes:
-        rater: name.
-        kind: kind of rater.
         agreement: headline agreement.
         pooled_agreement: from the probability averaged over orders; only for ordered raters.
         both_orders: agreement on pairs judged in every order; only where some were not.
         coverage: share of verdicts that are judgements.
-        flip_rate: share of pairs in which the two orders disagree; only for ordered raters.
-        position_lean: how often the story shown first wins; only for ordered raters.
-        consistent: agreement on pairs of which both orders name the same story; only for ordered
-            raters.
+        flip_rate: share of pairs in which the two orders disagree.
+        position_lean: how often the story shown first wins.
+        consistent: agreement on pairs of which both orders name the same story.
         consistent_share: share of all pairs that are such; over repeats the mean.
-        outcomes: verdicts by outcome, every one of `OUTCOMES`.
-        explanation_words: mean length of an explanation, see `litbench.metrics.agreement.Effort`.
-        input_tokens: read for these pairs; None where nobody tells.
-        output_tokens: written, likewise.
         chosen_longer: agreement on pairs whose chosen story is the longer.
-        chosen_shorter: agreement on pairs whose chosen story is the shorter.
         by_gap: agreement by length gap in words; (least, most, interval).
-        calibration: None without probabilities.
         comparison: against the reference; None for the reference itself.
         repeats: agreement of each repeat of a cross-validation.
-        seconds: time for all its verdicts on these pairs; NaN where no verdict tells.
-        pairs_per_second: pairs over seconds, repeats counted; NaN likewise.
-        stories_per_second: distinct stories of these pairs over seconds, repeats counted; NaN
-            likewise.
-        cost_usd: for these pairs; None where nothing was paid.
-        cost_per_1000_pairs: the same for a thousand of them, repeats counted.
+        pairs_per_second: repeats counted, as in `stories_per_second` and `cost_per_1000_pairs`.
+        stories_per_second: distinct stories.
         before_symmetry: agreement on the pairs before length symmetry, where given.
         trained_on: prompts of these pairs it was trained on; above 0 the row means nothing.
     """
@@ -96,17 +82,6 @@ class LeaderboardRow:
         return self.coverage < 1 or any(value is not None for value in told)
 
 
-def _by_gap(scores: PairScores, facts: PairFacts) -> list[tuple[float, float, Interval]]:
-    size = np.abs(facts.difference)
-    rows = []
-    for low, high in _GAPS:
-        inside = (size >= low) & (size < high)
-        if inside.sum() >= 10:
-            interval = jackknife_interval(scores.credit[inside], facts.clusters[inside])
-            rows.append((float(low), float(high), interval))
-    return rows
-
-
 def check_reference(reference: str, raters: Sequence[str]) -> None:
     """Refuse a reference that is no rater; programs do so before hours of judging."""
     if reference not in raters:
@@ -132,45 +107,48 @@ def leaderboard(
 
     Returns:
         One row per rater, highest agreement first.
-
-    Raises:
-        ConfigError: the reference is no rater of these verdicts.
-        DataError: see `pair_scores`.
     """
     all_scores = pair_scores(verdicts, pairs)
     check_reference(reference, [scores.rater for scores in all_scores])
     facts = PairFacts.of(pairs)
+    clusters, gaps = facts.clusters, np.abs(facts.difference)
     credits = {scores.rater: scores.credit for scores in all_scores}
-    comparisons = {one.rater: one for one in compare_all(credits, reference, facts.clusters)}
+    comparisons = {one.rater: one for one in compare_all(credits, reference, clusters)}
     wider: dict[str, Interval] = {}
     if before_symmetry is not None:
-        clusters = prompt_keys(before_symmetry)
+        keys = prompt_keys(before_symmetry)
         for scores in pair_scores(verdicts, before_symmetry):
-            wider[scores.rater] = jackknife_interval(scores.credit, clusters)
+            wider[scores.rater] = jackknife_interval(scores.credit, keys)
     sides = [pairs[name].to_pylist() for name in ("chosen_story_id", "rejected_story_id")]
-    stories = len({key for side in sides for key in zip(facts.clusters, side, strict=True)})
+    stories = len({key for side in sides for key in zip(clusters, side, strict=True)})
     effort_of = efforts(verdicts, pairs)
     longer, shorter = facts.difference > 0, facts.difference < 0
     rows = []
 
     def interval(values: np.ndarray) -> Interval | None:
         known = np.isfinite(values)
-        return jackknife_interval(values[known], facts.clusters[known]) if known.any() else None
+        return jackknife_interval(values[known], clusters[known]) if known.any() else None
 
     for scores in all_scores:
         ordered = bool(np.isfinite(scores.first_wins).any())
         complete = bool(np.isfinite(scores.both_orders).all())
-        timed = np.isfinite(scores.seconds).any()
-        seconds = float(np.nansum(scores.seconds)) if timed else math.nan
-        paid = np.isfinite(scores.cost_usd).any()
-        cost = float(np.nansum(scores.cost_usd)) if paid else None
+        seconds = (
+            float(np.nansum(scores.seconds)) if np.isfinite(scores.seconds).any() else math.nan
+        )
+        cost = float(np.nansum(scores.cost_usd)) if np.isfinite(scores.cost_usd).any() else None
         repeats = per_repeat_agreement(verdicts, pairs, scores.rater)
-        judged = len(scores.credit) * max(len(repeats), 1)
+        times = max(len(repeats), 1)
+        by_gap = [
+            (float(low), float(high), jackknife_interval(scores.credit[inside], clusters[inside]))
+            for low, high in _GAPS
+            if (inside := (gaps >= low) & (gaps < high)).sum() >= 10
+        ]
+        judged = len(scores.credit) * times
         rows.append(
             LeaderboardRow(
                 rater=scores.rater,
                 kind=scores.kind,
-                agreement=jackknife_interval(scores.credit, facts.clusters),
+                agreement=jackknife_interval(scores.credit, clusters),
                 pooled_agreement=interval(scores.pooled_credit) if ordered else None,
                 both_orders=None if complete else interval(scores.both_orders),
                 coverage=float(scores.judged.mean()),
@@ -179,17 +157,15 @@ def leaderboard(
                 consistent=interval(scores.consistent),
                 consistent_share=float(np.nan_to_num(scores.same).mean()) if ordered else None,
                 **vars(effort_of[scores.rater]),
-                chosen_longer=jackknife_interval(scores.credit[longer], facts.clusters[longer]),
-                chosen_shorter=jackknife_interval(scores.credit[shorter], facts.clusters[shorter]),
-                by_gap=_by_gap(scores, facts),
-                calibration=calibration(scores.p_chosen, facts.clusters),
+                chosen_longer=jackknife_interval(scores.credit[longer], clusters[longer]),
+                chosen_shorter=jackknife_interval(scores.credit[shorter], clusters[shorter]),
+                by_gap=by_gap,
+                calibration=calibration(scores.p_chosen, clusters),
                 comparison=comparisons.get(scores.rater),
                 repeats=repeats,
                 seconds=seconds,
                 pairs_per_second=judged / seconds if seconds else math.inf,
-                stories_per_second=stories * max(len(repeats), 1) / seconds
-                if seconds
-                else math.inf,
+                stories_per_second=stories * times / seconds if seconds else math.inf,
                 cost_usd=cost,
                 cost_per_1000_pairs=None if cost is None else 1_000 * cost / judged,
                 before_symmetry=wider.get(scores.rater),

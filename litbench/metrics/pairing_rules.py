@@ -9,11 +9,11 @@ simulated world gives one value of every measure, so intervals are over the seed
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from litbench.errors import ConfigError
 from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval, mean_interval
 
@@ -50,29 +50,15 @@ class Learner:
     """
 
     length: Literal["log", "words"] = "log"
-    signs: int = 6
-    sign_noise: float = 2.0
-    distractors: int = 24
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        for key in ("signs", "sign_noise", "distractors"):
-            # NaN fails as well.
-            if not 0 <= getattr(self, key) < math.inf:
-                raise ConfigError(f"learner.{key} is {getattr(self, key)}: give a number from 0")
+    signs: Annotated[int, Field(ge=0)] = 6
+    sign_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    distractors: Annotated[int, Field(ge=0)] = 24
 
 
 def observe(
     quality: np.ndarray, n_words: np.ndarray, author: np.ndarray, learner: Learner, seed: int
 ) -> np.ndarray:
-    """What a rater sees of each story.
-
-    Args:
-        quality: standard normal; shape (n,).
-        n_words: shape (n,).
-        author: index of the author; shape (n,).
-        learner: see there.
-        seed: seeds the noise.
+    """What a rater sees of n stories, of which `author` is the index of the author.
 
     Returns:
         Shape (n, 1 + signs + distractors): standardised length, signs, distractors.
@@ -106,11 +92,9 @@ def within_prompts(prompt: np.ndarray) -> np.ndarray:
     return found
 
 
-def share_above(difference: np.ndarray) -> float:
+def _share_above(difference: np.ndarray) -> float:
     """Share of differences above zero; zero counts one half, no difference at all gives NaN."""
-    if not len(difference):
-        return math.nan
-    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+    return float(np.mean((np.sign(difference) + 1) / 2)) if len(difference) else math.nan
 
 
 def pair_figures(quality: np.ndarray, n_words: np.ndarray, pairs: np.ndarray) -> dict[str, float]:
@@ -128,41 +112,28 @@ def pair_figures(quality: np.ndarray, n_words: np.ndarray, pairs: np.ndarray) ->
     better = quality[chosen] - quality[rejected]
     longer = n_words[chosen] - n_words[rejected]
     return {
-        "right": share_above(better),
-        "chosen_longer": share_above(longer),
-        "better_longer": share_above(np.sign(better) * longer),
+        "right": _share_above(better),
+        "chosen_longer": _share_above(longer),
+        "better_longer": _share_above(np.sign(better) * longer),
     }
 
 
 def true_pairs(
     quality: np.ndarray, possible: np.ndarray, most: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Random pairs labelled by true quality.
-
-    Args:
-        quality: of all stories; shape (n,).
-        possible: indices of the two stories of each pair; shape (m, 2).
-        most: how many to draw.
-        random: draws them.
-
-    Returns:
-        Indices of the better story and the other; shape (min(most, m), 2).
-    """
+    """At most so many of the possible pairs, in random order, the better story first."""
     is_better = quality[possible[:, 0]] > quality[possible[:, 1]]
     ordered: np.ndarray = np.where(is_better[:, None], possible, possible[:, ::-1])
     return ordered[random.permutation(len(ordered))[:most]]
 
 
 def fit_preference(differences: np.ndarray) -> np.ndarray:
-    """Weights of a logistic regression without intercept.
+    """Weights of a logistic regression without intercept; shape (k,).
 
     Minimises sum(log(1 + exp(-differences @ w))) + |w|^2 / 2.
 
     Args:
         differences: features of the chosen story minus those of the rejected; shape (m, k).
-
-    Returns:
-        Shape (k,).
     """
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
@@ -170,11 +141,8 @@ def fit_preference(differences: np.ndarray) -> np.ndarray:
     model = LogisticRegression(
         C=1.0, fit_intercept=False, solver="newton-cholesky", tol=1e-8, max_iter=100
     )
-    model.fit(
-        np.concatenate([differences, -differences]),
-        np.repeat([1, 0], len(differences)),
-        sample_weight=np.full(2 * len(differences), 0.5),
-    )
+    both, labels = np.concatenate([differences, -differences]), np.repeat([1, 0], len(differences))
+    model.fit(both, labels, sample_weight=np.full(len(both), 0.5))
     weights: np.ndarray = model.coef_[0]
     return weights
 
@@ -182,22 +150,19 @@ def fit_preference(differences: np.ndarray) -> np.ndarray:
 def judge_random(
     weights: np.ndarray, differences: np.ndarray, better: np.ndarray, longer: np.ndarray
 ) -> dict[str, float]:
-    """Test a rater on random pairs.
+    """Test a rater on random pairs; returns the first three of `MEASURES`, NaN for no pairs.
 
     Args:
         weights: from `fit_preference`; shape (k,).
         differences: features of the first story minus those of the second; shape (m, k).
         better: quality of the first minus that of the second; shape (m,).
         longer: words of the first minus those of the second; shape (m,).
-
-    Returns:
-        The first three of `MEASURES`; a share of no pairs at all is NaN.
     """
     preferred = np.sign(differences @ weights)
     return {
-        "agreement": share_above(preferred * np.sign(better)),
-        "prefers_longer": share_above((preferred * np.sign(longer))[longer != 0]),
-        "random_longer": share_above(np.sign(better) * np.sign(longer)),
+        "agreement": _share_above(preferred * np.sign(better)),
+        "prefers_longer": _share_above((preferred * np.sign(longer))[longer != 0]),
+        "random_longer": _share_above(np.sign(better) * np.sign(longer)),
     }
 
 
@@ -225,49 +190,38 @@ class Summary:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]], reference: str) -> list[Summary]:
-    """Means and 95 % intervals over seeds.
+    """Means and 95 % intervals over seeds, in the order of the rows, then of `MEASURES`.
 
     Args:
         rows: one for each world, value, seed, variant and amount, with those keys and `MEASURES`;
             every world with the same seeds in the same order.
         reference: the variant that differences are to.
-
-    Returns:
-        In the order of the rows, then of `MEASURES`.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         key = (row["world"], row["value"], row["variant"], row["amount"])
         groups.setdefault(key, []).append(row)
-
-    def values(group: tuple[Any, ...], measure: str) -> np.ndarray:
-        return np.array([row[measure] for row in groups[group]], dtype=float)
-
     summaries = []
     for (world, value, variant, amount), of in groups.items():
-        seeds = [row["seed"] for row in of]
+        others = groups[world, value, reference, amount]
+        seeds = np.array([row["seed"] for row in of])
         for measure in MEASURES:
-            own = values((world, value, variant, amount), measure)
-            other = values((world, value, reference, amount), measure)
-            difference = None
+            own, other = (np.array([row[measure] for row in part], float) for part in (of, others))
+            interval, difference = _interval(measure, own, seeds), None
             if variant != reference:
-                difference = _interval(measure, own - other, seeds, is_difference=True)
-            interval = _interval(measure, own, seeds)
+                known = np.isfinite(own - other)
+                gain = (own - other)[known]
+                difference = paired_difference(gain, np.zeros(len(gain)), seeds[known])[0]
             summaries.append(Summary(world, value, variant, amount, measure, interval, difference))
     return summaries
 
 
-def _interval(
-    measure: str, values: np.ndarray, seeds: Sequence[int], *, is_difference: bool = False
-) -> Interval:
+def _interval(measure: str, values: np.ndarray, seeds: np.ndarray) -> Interval:
     known = np.isfinite(values)
-    values, clusters = values[known], np.array(seeds)[known]
-    if measure == "pairs":
-        return mean_interval(values, clusters)
-    if is_difference:
-        return paired_difference(values, np.zeros(len(values)), clusters)[0]
     if measure in _OF_RANDOM_PAIRS:
-        return jackknife_interval(values, clusters)
+        return jackknife_interval(values[known], seeds[known])
+    interval = mean_interval(values[known], seeds[known])
+    if measure == "pairs":
+        return interval
     # Other shares may be fixed by the rule, such as 0.5 by symmetry, and then have no width.
-    interval = mean_interval(values, clusters)
     return replace(interval, low=max(interval.low, 0.0), high=min(interval.high, 1.0))

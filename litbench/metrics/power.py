@@ -16,27 +16,31 @@ import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from litbench.errors import ConfigError
 from litbench.metrics.intervals import clustered_mean, effective_clusters
 
 # Where more are needed, no number suffices.
 _MOST = 10**9
+_CHANCE = 0.5
+
+
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An evaluation of two raters on the same pairs, or of one rater against a fixed agreement.
+    """An evaluation of two raters on the same pairs, or of one rater against chance.
 
     Attributes:
         agreement: of the rater.
         pairs: of the evaluation.
         prompts: of the evaluation.
         reference: agreement of the other rater; None for one rater.
-        against: what the interval of one rater must exclude.
         disagreement: share of pairs in which the two raters name different stories; None where
             their errors are independent. In general, the mean square of the difference of credit.
         intra_prompt: correlation between two pairs of one prompt: of the difference of credit of
@@ -48,46 +52,28 @@ class Case:
             more than one annotator.
 
     Raises:
-        ConfigError: a value out of its range, or raters that cannot exist.
+        ConfigError: numbers that no evaluation can have together.
     """
 
-    agreement: float
+    agreement: Share
     pairs: int
-    prompts: int
-    reference: float | None = None
-    against: float = 0.5
-    disagreement: float | None = None
-    intra_prompt: float = 0.0
-    evenness: float = 1.0
-    annotators: int = 1
-    annotator_agreement: float | None = None
+    prompts: Annotated[int, Field(ge=2)]
+    reference: Share | None = None
+    disagreement: Share | None = None
+    intra_prompt: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    evenness: Share = 1.0
+    annotators: Annotated[int, Field(ge=1)] = 1
+    annotator_agreement: Annotated[float, Field(ge=0.5, le=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Check the values."""
-        shares = {key: getattr(self, key) for key in ("agreement", "reference", "against")}
-        shares |= {"evenness": self.evenness, "intra_prompt": 1 - self.intra_prompt}
-        for key, value in shares.items():
-            # NaN fails as well.
-            if value is not None and not 0 < value <= 1:
-                raise ConfigError(f"{key} is {getattr(self, key)}: give a share between 0 and 1")
-        if not 2 <= self.prompts <= self.pairs:
-            raise ConfigError(
-                f"{self.prompts} prompts and {self.pairs} pairs: give 2 prompts or more, and no "
-                "more prompts than pairs"
-            )
-        known = self.annotator_agreement
-        if self.annotators < 1 or (self.annotators > 1 and known is None):
-            raise ConfigError(
-                f"annotators is {self.annotators}: give 1, or more with annotator_agreement"
-            )
-        if known is not None and not 0.5 <= known <= 1:
-            raise ConfigError(f"annotator_agreement is {known}: give a share from 0.5 to 1")
+        """Check what the types cannot."""
+        if self.prompts > self.pairs:
+            raise ConfigError(f"{self.prompts} prompts have {self.pairs} pairs: give more pairs")
+        if self.annotators > 1 and self.annotator_agreement is None:
+            raise ConfigError(f"annotators is {self.annotators}: give annotator_agreement too")
         if self.reference is None:
             if self.agreement == 1 or self.disagreement is not None:
-                raise ConfigError(
-                    f"agreement is {self.agreement} and disagreement {self.disagreement}: give one "
-                    "rater less than 1 and no disagreement, or a reference too"
-                )
+                raise ConfigError("one rater has an agreement below 1 and no disagreement")
             return
         least = abs(self.agreement - self.reference)
         most = min(self.agreement + self.reference, 2 - self.agreement - self.reference)
@@ -135,7 +121,7 @@ class Case:
 
         value = np.asarray(agreement, dtype=float)
         if self.reference is None:
-            effect = abs(special.logit(value) - special.logit(self.against)) * value * (1 - value)
+            effect = abs(special.logit(value) - special.logit(_CHANCE)) * value * (1 - value)
         else:
             effect = abs(value - self.reference)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -144,7 +130,7 @@ class Case:
         return found
 
 
-def _reach(case: Case, alpha: float) -> tuple[float, float]:
+def _critical(case: Case, alpha: float) -> tuple[float, float]:
     """The critical value of the test, and its degrees of freedom."""
     from scipy import stats  # noqa: PLC0415
 
@@ -152,16 +138,15 @@ def _reach(case: Case, alpha: float) -> tuple[float, float]:
     return float(stats.t.isf(alpha / 2, freedom)), freedom
 
 
-def _beyond(signal: float, case: Case, alpha: float) -> float:
-    """Power at a noncentrality."""
+def _power_at(signal: float, case: Case, alpha: float) -> float:
     from scipy import stats  # noqa: PLC0415
 
-    reach, freedom = _reach(case, alpha)
+    critical, freedom = _critical(case, alpha)
     # scipy's noncentral t has no answer far beyond the critical value.
-    if signal > 10 * reach + 100:
+    if signal > 10 * critical + 100:
         return 1.0
-    above = stats.nct.sf(reach, freedom, signal)
-    return min(1.0, float(above + stats.nct.cdf(-reach, freedom, signal)))
+    above = stats.nct.sf(critical, freedom, signal)
+    return min(1.0, float(above + stats.nct.cdf(-critical, freedom, signal)))
 
 
 def power(case: Case, alpha: float = 0.05) -> float:
@@ -169,7 +154,7 @@ def power(case: Case, alpha: float = 0.05) -> float:
 
     Of several comparisons made together, Holm's rule holds the first to alpha / comparisons.
     """
-    return _beyond(float(case.signal(case.agreement)), case, alpha)
+    return _power_at(float(case.signal(case.agreement)), case, alpha)
 
 
 def needed(
@@ -180,12 +165,8 @@ def needed(
 ) -> int | None:
     """The least number that gives the power; None where no number suffices.
 
-    Args:
-        what: `prompts` with as many pairs each, `pairs` of the same prompts, or `annotators` per
-            pair, for which the case must have an `annotator_agreement`.
-        case: the rest of it stays.
-        wanted: power.
-        alpha: see `power`.
+    `prompts` have as many pairs each, `pairs` are of the same prompts, and `annotators` of each
+    pair need a case with an `annotator_agreement`.
     """
     if what == "annotators" and case.annotator_agreement is None:
         return None
@@ -206,17 +187,12 @@ def needed(
 
 
 def detectable(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> float | None:
-    """The smallest difference of two raters, or agreement of one, that is found so often.
+    """The smallest difference of two raters, or agreement of one, that is found so often, to 1e-5.
 
-    Args:
-        case: its agreement does not matter; two raters disagree as often as in the case.
-        wanted: power.
-        alpha: see `power`.
-
-    Returns:
-        To 1e-5; None where even all disagreement on one side would not be found so often.
+    The agreement of the case does not matter; two raters disagree as often as in the case. None
+    where even all disagreement on one side would not be found so often.
     """
-    base = case.against if case.reference is None else case.reference
+    base = _CHANCE if case.reference is None else case.reference
     # All disagreement on one side is the largest difference there can be.
     most = 1 - 1e-9 if case.reference is None else base + case.square
     values = np.linspace(base, most, 100_001)[1:]
@@ -224,66 +200,46 @@ def detectable(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> float | 
     # On the logit scale the interval of a very high agreement grows faster than its lead.
     top = int(np.argmax(signals))
     place = bisect.bisect_left(
-        range(top + 1), wanted, key=lambda at: _beyond(float(signals[at]), case, alpha)
+        range(top + 1), wanted, key=lambda at: _power_at(float(signals[at]), case, alpha)
     )
     if place > top:
         return None
     return float(values[place] - (0 if case.reference is None else base))
 
 
-@dataclass(frozen=True)
-class Plan:
+def plan(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, float | None]:
     """What an evaluation can tell.
 
-    Attributes:
-        name: of the case.
-        case: what is assumed.
-        power: how often the effect is found.
-        half_width: half of the expected interval at the level of the test.
-        detectable: see `detectable`.
-        prompts_needed: see `needed`; likewise the next two.
-    """
-
-    name: str
-    case: Case
-    power: float
-    half_width: float
-    detectable: float | None
-    prompts_needed: int | None
-    pairs_needed: int | None
-    annotators_needed: int | None
-
-
-def plan(name: str, case: Case, wanted: float = 0.8, alpha: float = 0.05) -> Plan:
-    """Compute all of it.
-
-    Raises:
-        ConfigError: `wanted` is not above alpha and below 1.
+    Returns:
+        `power`; `half_width`, half of the expected interval at the level of the test;
+        `detectable`; `prompts_needed`, `pairs_needed` and `annotators_needed`. See the functions
+        of these names.
     """
     from scipy import special  # noqa: PLC0415
 
     if not alpha < wanted < 1:
         raise ConfigError(f"power is {wanted}: give a number above alpha ({alpha:g}) and below 1")
-    half = _reach(case, alpha)[0] * float(case.error(case.agreement))
+    half = _critical(case, alpha)[0] * float(case.error(case.agreement))
     if case.reference is None:
         certain = case.agreement * (1 - case.agreement)
         ends = special.logit(case.agreement) + np.array([-half, half]) / certain
         half = float(np.diff(special.expit(ends))[0]) / 2
-    least = detectable(case, wanted, alpha)
-    enough = (needed(what, case, wanted, alpha) for what in ("prompts", "pairs", "annotators"))
-    return Plan(name, case, power(case, alpha), half, least, *enough)
+    return {
+        "power": power(case, alpha),
+        "half_width": half,
+        "detectable": detectable(case, wanted, alpha),
+        "prompts_needed": needed("prompts", case, wanted, alpha),
+        "pairs_needed": needed("pairs", case, wanted, alpha),
+        "annotators_needed": needed("annotators", case, wanted, alpha),
+    }
 
 
 def intra_prompt_correlation(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> float:
     """The correlation within prompts that gives the mean the error that the jackknife finds.
 
-    Args:
-        values: one number per pair; shape (n,).
-        clusters: the prompt of each pair; shape (n,).
-
-    Returns:
-        At most 1, and below 0 where pairs of one prompt are less alike than by chance; NaN with
-        one pair in each prompt, fewer than two prompts, or values that are all equal.
+    `values` and `clusters` (the prompts) are per pair. At most 1, and below 0 where pairs of one
+    prompt are less alike than by chance; NaN with one pair in each prompt, fewer than two prompts,
+    or values that are all equal.
     """
     estimate = clustered_mean(values, clusters)
     variance = float(np.var(values)) if len(values) else 0.0

@@ -292,24 +292,18 @@ def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
 
 def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
     """The study for a terminal."""
-    significant = sum(row.is_significant for row in study.units)
     named = "named by counts" if study.described_by is None else "described by a model"
-    table = [["coefficient", "prevalence", "preferred", "fidelity", "unit"]]
-    for unit in study.units[:shown]:
-        c, told = unit.coefficient, unit.fidelity
-        mark = "*" if unit.is_significant else ""
-        fidelity = "–" if told is None else f"{told.agreement.mean:.3f}"
-        shares = [f"{unit.prevalence:.3f}", f"{unit.preferred.mean:.3f}", fidelity]
-        interval = f"{c.mean:+.3f} [{c.low:+.3f}, {c.high:+.3f}]{mark}"
-        table.append([interval, *shares, f"{unit.unit}: {unit.label}"])
-    lines = [
-        f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, {study.held_out}",
-        aligned([[f"  {row.name}", str(row.agreement)] for row in study.agreements]),
+    significant = sum(row.is_significant for row in study.units)
+    agreements = [[f"  {row.name}", str(row.agreement)] for row in study.agreements]
+    rows = [
+        [f"{unit.coefficient}{'*' if unit.is_significant else ''}", f"{unit.unit}: {unit.label}"]
+        for unit in study.units[:shown]
+    ]
+    return (
+        f"held-out agreement: {study.pairs:,} pairs of {study.prompts:,} prompts, "
+        f"{study.held_out}\n{aligned(agreements)}\n"
         f"units of one autoencoder, fitted on all pairs, {named}: {len(study.units)} active, "
         f"{study.silent_units} silent, {significant} significant (*); {study.unexplained:.0%} of "
-        "the held-out differences not explained",
-        aligned(table).rstrip("\n"),
-    ]
-    if len(study.units) > shown:
-        lines.append(f"and {len(study.units) - shown} more in units.csv")
-    return "\n".join(lines)
+        f"the held-out differences not explained\n{aligned(rows) if rows else ''}"
+        f"coefficients of {len(rows)} units; units.csv has all of {len(study.units)}"
+    )

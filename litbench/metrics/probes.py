@@ -6,7 +6,6 @@ right, and the distance from it shows how much the rater cares about the change.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,20 +19,12 @@ from litbench.probes import PROBES, Effect
 from litbench.records import prompt_keys
 from litbench.text import aligned, clean_name
 
-_JUDGED = ("chosen", "rejected", "tie")
-
 
 @dataclass(frozen=True)
 class ProbeResult:
     """A rater on one probe at one strength.
 
     Attributes:
-        rater: name.
-        kind: kind of rater.
-        probe: name.
-        effect: breaking or preserving.
-        strength: above 0, at most 1.
-        stories: that were changed.
         not_applicable: stories that the probe has no change for.
         words_ratio: words of the changed story over those of the original; mean.
         prefers_changed: rate, see the module; None where no pair was judged in both orders.
@@ -75,37 +66,27 @@ def probe_results(
 ) -> list[ProbeResult]:
     """The results of every rater, probe and strength, in this order.
 
-    Args:
-        verdicts: table by the schema VERDICTS on all of `pairs`.
-        pairs: from `litbench.probes.probe_pairs`.
-        not_applicable: from there as well.
-
-    Raises:
-        DataError: see `pair_scores`.
+    `pairs` and `not_applicable` are from `litbench.probes.probe_pairs`, `verdicts` on all pairs.
     """
     clusters = np.array(prompt_keys(pairs))
-    pair_ids = pairs["pair_id"].to_pylist()
-    names, strengths = (np.array(pairs[name].to_pylist()) for name in ("probe", "strength"))
+    ids, names, strengths = (
+        np.array(pairs[n].to_pylist()) for n in ("pair_id", "probe", "strength")
+    )
     words = pairs["rejected_n_words"].to_numpy() / np.maximum(pairs["chosen_n_words"].to_numpy(), 1)
-    rater_of_row = np.array(verdicts["rater"].to_pylist())
+    raters, judged_ids, outcomes = (
+        np.array(verdicts[n].to_pylist()) for n in ("rater", "pair_id", "outcome")
+    )
     results = []
     for scores in pair_scores(verdicts, pairs):
-        own = verdicts.filter(pa.array(rater_of_row == scores.rater))
-        outcomes: dict[str, Counter[str]] = {pair_id: Counter() for pair_id in pair_ids}
-        for pair_id, outcome in zip(
-            own["pair_id"].to_pylist(), own["outcome"].to_pylist(), strict=True
-        ):
-            outcomes[pair_id][outcome] += 1
         found = []
         for probe in PROBES.values():
             for strength in sorted(set(strengths[names == probe.name])):
-                rows = np.flatnonzero((names == probe.name) & (strengths == strength))
-                counts: Counter[str] = sum((outcomes[pair_ids[row]] for row in rows), Counter())
-                judged = sum(counts[name] for name in _JUDGED)
-                flipped = scores.flipped[rows][np.isfinite(scores.flipped[rows])]
-                rates = 1 - scores.both_orders[rows]
-                of = clusters[rows][np.isfinite(rates)]
-                rates = rates[np.isfinite(rates)]
+                rows = (names == probe.name) & (strengths == strength)
+                said = outcomes[(raters == scores.rater) & np.isin(judged_ids, ids[rows])]
+                judged, ties = np.isin(said, ("chosen", "rejected", "tie")), said == "tie"
+                flipped = scores.flipped[rows]
+                known = rows & np.isfinite(scores.both_orders)
+                rates, of = 1 - scores.both_orders[known], clusters[known]
                 rate, p_value = None, math.nan
                 if len(rates):
                     rate = jackknife_interval(rates, of)
@@ -113,14 +94,14 @@ def probe_results(
                 found.append(
                     ProbeResult(
                         scores.rater, scores.kind, probe.name, probe.effect, float(strength),
-                        stories=len(rows),
+                        stories=int(rows.sum()),
                         not_applicable=not_applicable.get(probe.name, {}).get(f"{strength:g}", 0),
                         words_ratio=float(words[rows].mean()),
                         prefers_changed=rate,
                         p_bh=p_value,
-                        ties=counts["tie"] / judged if judged else math.nan,
-                        not_judged=1 - judged / counts.total(),
-                        flip_rate=float(flipped.mean()) if len(flipped) else None,
+                        ties=float(ties.sum() / judged.sum()) if judged.any() else math.nan,
+                        not_judged=float(1 - judged.mean()),
+                        flip_rate=None if np.isnan(flipped).all() else float(np.nanmean(flipped)),
                     )
                 )  # fmt: skip
         adjusted = benjamini_hochberg([one.p_bh for one in found])

@@ -42,16 +42,15 @@ def can_pack(model: Any) -> bool:
     decodes = hasattr(model, "score") or model.get_output_embeddings() is not None
     if not decodes or not getattr(model, "_supports_attention_backend", False):
         return False
-    kinds = set(getattr(config, "layer_types", None) or ())
-    return kinds <= _KNOWN_LAYERS and not _mixes_otherwise(model.get_decoder())
-
-
-def _mixes_otherwise(decoder: Any) -> bool:
-    """Whether a decoder has attention sinks, or convolutions, which know no boundaries."""
     import torch  # noqa: PLC0415
 
-    return any(isinstance(module, torch.nn.Conv1d) for module in decoder.modules()) or any(
-        "sink" in name.rpartition(".")[2] for name, _ in decoder.named_parameters()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    decoder = model.get_decoder()
+    # Convolutions know no boundaries, and sinks take a share of every softmax.
+    return (
+        kinds <= _KNOWN_LAYERS
+        and not any(isinstance(module, torch.nn.Conv1d) for module in decoder.modules())
+        and not any("sink" in name.rpartition(".")[2] for name, _ in decoder.named_parameters())
     )
 
 
@@ -77,20 +76,9 @@ def packed_attention(
 ) -> tuple[Any, None]:
     """Attend within each sequence.
 
-    Args:
-        module: the attention layer.
-        query: (1, heads, tokens, width).
-        key: (1, key heads, tokens, width); the key heads divide the heads.
-        value: as key.
-        attention_mask: none; it would hide the boundaries.
-        dropout: of attention weights.
-        scaling: of the scores; 1 / sqrt(width) when not given.
-        sliding_window: how many tokens back a token sees, itself among them; all when None.
-        cu_seq_lens_q: (sequences + 1,) int32, where each starts, and the end.
-        max_length_q: length of the longest.
-        is_causal: whether a token sees only those before it; the layer's own when None.
-        softcap: a bound on scores; refused, as is any other than None.
-        s_aux: scores of attention sinks; refused likewise.
+    The arguments are those of transformers' attention interface: query (1, heads, tokens, width),
+    key and value (1, key heads, tokens, width), and where each sequence starts, and the end, in
+    `cu_seq_lens_q`, int32 (sequences + 1,).
 
     Returns:
         (1, tokens, heads, width), and no weights.

@@ -47,16 +47,14 @@ class AutoencoderOptions:
 
     def check(self) -> None:
         """Refuse what cannot be trained."""
-        for name in ("units", "active", "batch_size", "epochs", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"autoencoder: {name} is {getattr(self, name)}: give more than 0")
-        if self.active > self.units:
-            raise ConfigError(f"autoencoder: active is {self.active} of {self.units}: give fewer")
-        if self.prefixes != sorted(set(self.prefixes)) or [0, *self.prefixes][-1] != self.units:
+        ends = [0, *self.prefixes]
+        if not 0 < self.active <= self.units or ends != sorted(set(ends)) or ends[-1] != self.units:
             raise ConfigError(
-                f"autoencoder: prefixes is {self.prefixes}: give growing numbers that end in "
-                f"units, {self.units}"
+                f"autoencoder: units is {self.units}, active {self.active} and prefixes "
+                f"{self.prefixes}: give no more active than units, and growing prefixes up to units"
             )
+        if min(self.batch_size, self.epochs, self.learning_rate) <= 0:
+            raise ConfigError("autoencoder: give a batch_size, epochs and learning_rate above 0")
 
     def batch_for(self, examples: int) -> int:
         """Number of examples in a step, for a set of so many examples."""

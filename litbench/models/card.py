@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -81,9 +81,10 @@ AutoPeftModelForSequenceClassification.from_pretrained("FOLDER", num_labels=1).e
     model.config.pad_token_id = tokenizer.pad_token_id"""
 
 
-class TrainedModel(Rater, Protocol):
+class TrainedModel(Protocol):
     """What a trainer of this package returns: a rater with a record of its training."""
 
+    kind: str
     prompts: frozenset[str]
     training_record: dict[str, Any]
     adapter: Any
@@ -151,7 +152,7 @@ def write_trained_model(
         "inputs": without_folders(made["inputs"]),
         "label_source": dict(Counter(pairs["label_source"].to_pylist())),
         "training": {**record, "options": without_folders(record["options"])},
-        "evaluation": None if held_out is None else judge_held_out(model, held_out),
+        "evaluation": None if held_out is None else judge_held_out(cast(Rater, model), held_out),
         "training_prompts": sorted(model.prompts),
     }
 

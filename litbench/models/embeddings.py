@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -83,33 +83,20 @@ class EmbeddingOptions:
                 raise ConfigError(f"embedding: {self.model} has no {name}: leave it out")
 
 
-class Embedding(Protocol):
-    """Embeddings of some texts.
-
-    `notes` has what was read, and what of it was cut off or not known; of different texts.
-    """
-
-    @property
-    def notes(self) -> dict[str, Any]: ...  # noqa: D102
-
-    def fitted_on(self, rows: np.ndarray) -> np.ndarray:
-        """Embeddings of all texts, float32, of shape (n, dimensions); no text but `rows` made them.
-
-        Args:
-            rows: which texts may be fitted on; int, shape (k,).
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class Embedded:
-    """Embeddings by a model that is as it is, whatever texts it is shown; shape (n, dimensions)."""
+    """Embeddings by a model that is as it is, whatever texts it is shown.
+
+    Attributes:
+        vectors: float32, shape (n, dimensions).
+        notes: of different texts, what was read, and what of it was cut off or not known.
+    """
 
     vectors: np.ndarray
     notes: dict[str, Any]
 
     def fitted_on(self, rows: np.ndarray) -> np.ndarray:
-        """See `Embedding`; nothing is fitted."""
+        """Embeddings of all texts, of shape (n, dimensions); nothing is fitted on `rows`."""
         del rows
         return self.vectors
 
@@ -133,7 +120,7 @@ class WordEmbedding:
         self.notes = {"texts": len(set(texts)), "different_words": self._words.shape[1]}
 
     def fitted_on(self, rows: np.ndarray) -> np.ndarray:
-        """See `Embedding`."""
+        """Embeddings of all texts, shape (n, dimensions), fitted on the texts of `rows` alone."""
         from sklearn.decomposition import TruncatedSVD  # noqa: PLC0415
         from sklearn.feature_extraction.text import TfidfTransformer  # noqa: PLC0415
 
@@ -149,6 +136,9 @@ class WordEmbedding:
         weighted = TfidfTransformer().fit(words[rows]).transform(words)
         parts = TruncatedSVD(min(_WORD_DIMENSIONS, len(rows), len(known)), random_state=0)
         return normalised(parts.fit(weighted[rows]).transform(weighted)).astype(np.float32)
+
+
+Embedding = Embedded | WordEmbedding
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -285,13 +285,8 @@ class FeatureStore:
         return np.array(rows_at).reshape(len(keys), len(FEATURES))
 
     def _write(self, keys: Sequence[bytes], values: np.ndarray) -> None:
-        table = pa.table(
-            [
-                pa.array(keys, pa.binary(16)),
-                pa.FixedSizeListArray.from_arrays(values.ravel(), len(FEATURES)),
-            ],
-            schema=_STORED,
-        )
+        rows = pa.FixedSizeListArray.from_arrays(values.ravel(), len(FEATURES))
+        table = pa.table([pa.array(keys, pa.binary(16)), rows], schema=_STORED)
         name = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
 
         def write(path: Path) -> None:
@@ -341,18 +336,12 @@ def _on_all_cores(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
     processes = min(cores, len(stories) // _STORIES_PER_PROCESS)
     if processes < 2:
         return feature_matrix(prompts, stories)
-    pieces = [
-        slice(start, start + _STORIES_AT_ONCE) for start in range(0, len(stories), _STORIES_AT_ONCE)
-    ]
+    starts = range(0, len(stories), _STORIES_AT_ONCE)
+    pieces = ([texts[at : at + _STORIES_AT_ONCE] for at in starts] for texts in (prompts, stories))
     # Arrow's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        parts: Iterable[np.ndarray] = pool.map(
-            feature_matrix,
-            [prompts[piece] for piece in pieces],
-            [stories[piece] for piece in pieces],
-        )
-        return np.concatenate(list(parts))
+        return np.concatenate(list(pool.map(feature_matrix, *pieces)))
 
 
 def _matrix(

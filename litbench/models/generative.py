@@ -10,7 +10,7 @@ read in both orders.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from litbench.models.attention import can_pack
 from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
-from litbench.raters import BlindPair, Judgement, Preference
+from litbench.raters import BlindPair, Judgement, Preference, Rater
 from litbench.templates import (
     AnswerForm,
     Template,
@@ -104,7 +104,7 @@ class _Read:
     output_tokens: int = 0
 
 
-class GenerativeModel:
+class GenerativeModel(Rater):
     """A language model as a rater.
 
     Attributes:
@@ -150,19 +150,7 @@ class GenerativeModel:
 
     @classmethod
     def load(
-        cls,
-        path: str | Path,
-        *,
-        name: str = "generative",
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        template: str | None = None,
-        answer: AnswerForm | None = None,
-        max_length: int | None = None,
-        max_answer_tokens: int | None = None,
-        least_label_mass: float = LEAST_LABEL_MASS,
-        trust_remote_code: bool = False,
+        cls, path: str | Path, *, name: str = "generative", **options: Any
     ) -> "GenerativeModel":
         """Load a model folder, or any causal language model as a zero-shot judge.
 
@@ -170,55 +158,16 @@ class GenerativeModel:
             path: a folder written by `save`, another model's folder, adapter or GGUF file, or a
                 name on the Hub.
             name: the rater's name.
-            device: such as cuda or cpu; a GPU where there is one when not given.
-            dtype: float32, bfloat16 or float16; when not given, bfloat16 on a GPU and float32
-                elsewhere.
-            batch_tokens: most tokens of one forward pass; 4,096 on a CPU and 32,768 elsewhere when
-                not given.
-            template: the question, by a template's name or path; when not given `verdict_label`,
-                or the family `minimal` where `answer` is given.
-            answer: the form of the answer that a family of templates is to ask for.
-            max_length: most tokens of question and answer; 4,096 when not given.
-            max_answer_tokens: room for the answer; by the form of the answer when not given.
-            least_label_mass: below it a verdict is `unparsed`.
-            trust_remote_code: run code from the model's repository.
+            options: see `GenerativeRaterOptions`.
 
         Raises:
-            ConfigError: there is no such template, it asks for another form of answer, or the model
-                was trained on a question and another one is asked for.
+            ConfigError: an unknown option, no such template, one that asks for another form of
+                answer, or the model was trained on a question and another one is asked for.
             DataError: a name on the Hub that cannot be fetched.
             ModelError: it cannot be loaded, or cannot be read as a generative rater.
             MissingExtraError: torch or transformers is not installed.
         """
-        loaded = load_folder(
-            str(path), "language", cls.kind, device=device, dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
-        model, tokenizer = loaded.model, loaded.tokenizer
-        require_packing(model, str(path))
-        if loaded.question is None:
-            question = make_question(
-                tokenizer, model,
-                load_template(template or ("minimal" if answer else "verdict_label"), answer),
-                max_length or _DEFAULT_MAX_LENGTH, max_answer_tokens=max_answer_tokens,
-            )  # fmt: skip
-        else:
-            own = {"template": template, "answer": answer, "max_length": max_length}
-            given = [key for key, value in own.items() if value is not None]
-            if given or max_answer_tokens is not None:
-                raise ConfigError(
-                    f"rater {name}: {path} was trained on one question and keeps it: leave out "
-                    + ", ".join([*given, *(["max_answer_tokens"] if max_answer_tokens else [])])
-                )
-            try:
-                question = Question.make(tokenizer, model, **loaded.question)
-            except TypeError as error:
-                raise ModelError(f"{path}: litbench.json holds no question ({error})") from error
-        return cls(
-            model, tokenizer, question, name=name, prompts=loaded.prompts,
-            batch_tokens=batch_tokens, least_label_mass=least_label_mass, training=loaded.training,
-            adapter=loaded.adapter,
-        )  # fmt: skip
+        return rater_from_options(name, {"path": str(path), **options}, "GenerativeModel.load")
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
@@ -396,7 +345,22 @@ class GenerativeModel:
 
 @dataclass
 class GenerativeRaterOptions:
-    """A generative model as a rater; see GenerativeModel.load."""
+    """A generative model as a rater.
+
+    Attributes:
+        path: of the model; see GenerativeModel.load.
+        device: such as cuda or cpu; a GPU where there is one when not given.
+        dtype: weights' type; bfloat16 on a GPU and float32 elsewhere when not given.
+        batch_tokens: most tokens of one forward pass; 4,096 on a CPU and 32,768 elsewhere when not
+            given.
+        template: the question of an untrained model, by a template's name or path; `verdict_label`
+            when not given, or the family `minimal` where `answer` is given.
+        answer: the form of the answer that a family of templates is to ask for.
+        max_length: most tokens of its question and answer; 4,096 when not given.
+        max_answer_tokens: room for its answer; by the form of the answer when not given.
+        least_label_mass: below it a verdict is `unparsed`.
+        trust_remote_code: run code from the model's repository.
+    """
 
     path: str
     device: str | None = None
@@ -416,5 +380,33 @@ class GenerativeRaterOptions:
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> GenerativeModel:
     """The kind `generative` of a config."""
-    ready = asdict(build(GenerativeRaterOptions, options, where))
-    return GenerativeModel.load(ready.pop("path"), name=name, **ready)
+    given = build(GenerativeRaterOptions, options, where)
+    loaded = load_folder(
+        given.path, "language", "generative", device=given.device, dtype=given.dtype,
+        trust_remote_code=given.trust_remote_code,
+    )  # fmt: skip
+    model, tokenizer = loaded.model, loaded.tokenizer
+    require_packing(model, given.path)
+    if loaded.question is None:
+        family = "minimal" if given.answer else "verdict_label"
+        question = make_question(
+            tokenizer, model, load_template(given.template or family, given.answer),
+            given.max_length or _DEFAULT_MAX_LENGTH, max_answer_tokens=given.max_answer_tokens,
+        )  # fmt: skip
+    else:
+        own = ("template", "answer", "max_length", "max_answer_tokens")
+        named = [key for key in own if getattr(given, key) is not None]
+        if named:
+            raise ConfigError(
+                f"rater {name}: {given.path} was trained on one question and keeps it: leave out "
+                + ", ".join(named)
+            )
+        try:
+            question = Question.make(tokenizer, model, **loaded.question)
+        except TypeError as error:
+            raise ModelError(f"{given.path}: litbench.json holds no question ({error})") from error
+    return GenerativeModel(
+        model, tokenizer, question, name=name, prompts=loaded.prompts,
+        batch_tokens=given.batch_tokens, least_label_mass=given.least_label_mass,
+        training=loaded.training, adapter=loaded.adapter,
+    )  # fmt: skip

@@ -9,9 +9,9 @@ prompt only: Bradley-Terry leaves a free offset per prompt.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -80,82 +80,23 @@ class RewardModel(ScoreRater):
         self.adapter = adapter
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        name: str = "reward",
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        max_length: int | None = None,
-        form: Form | None = None,
-        label: int | None = None,
-        reverse: bool = False,
-        trust_remote_code: bool = False,
-    ) -> "RewardModel":
+    def load(cls, path: str | Path, *, name: str = "reward", **options: Any) -> "RewardModel":
         """Load a model folder, or any sequence-classification model.
 
         Args:
             path: a folder written by `save`, another model's folder or adapter, or a name on the
                 Hub.
             name: the rater's name.
-            device: such as cuda or cpu; a GPU where there is one when not given.
-            dtype: float32, bfloat16 or float16; when not given, bfloat16 on a GPU and float32
-                elsewhere. The head is computed in float32 in any case.
-            batch_tokens: most tokens, padding included, of one forward pass; 2,048 on a CPU and
-                16,384 elsewhere when not given.
-            max_length: most tokens of a sequence, for a model that LitBench did not train.
-            form: how such a model reads prompt and story: `chat`, its own chat template, `pair`,
-                two texts, `text`, one text, or `story`, without the prompt; when not given, chat
-                where the tokenizer has a template, else pair for an encoder and text for a decoder.
-            label: which output is the reward, for a model with several.
-            reverse: a lower output means a better story.
-            trust_remote_code: run code from the model's repository.
+            options: see `RewardRaterOptions`.
 
         Raises:
-            ConfigError: the model has several outputs and none is named, or too few; or `form` or
-                `max_length` for a model trained here.
+            ConfigError: an unknown option; the model has several outputs and none is named, or too
+                few; or `form` or `max_length` for a model trained here.
             DataError: a name on the Hub that cannot be fetched.
             ModelError: it cannot be loaded.
             MissingExtraError: torch or transformers is not installed.
         """
-        loaded = load_folder(
-            str(path), "reward", cls.kind, device=device, dtype=dtype,
-            trust_remote_code=trust_remote_code, num_labels=None,
-        )  # fmt: skip
-        model, tokenizer = loaded.model, loaded.tokenizer
-        labels = model.config.num_labels
-        if label is None and labels > 1:
-            raise ConfigError(
-                f"{path} has {labels} outputs ({model.config.id2label}): say which is the reward, "
-                "as label: 0"
-            )
-        if label is not None and not 0 <= label < labels:
-            raise ConfigError(f"{path} has {labels} outputs, and label is {label}: count from 0")
-        if loaded.is_ours and (form or max_length):
-            raise ConfigError(
-                f"{path} was trained by LitBench and keeps its input format: leave out form and "
-                "max_length"
-            )
-        if not loaded.is_ours:
-            tokenizer.model_max_length = longest_of(model, max_length or _DEFAULT_MAX_LENGTH)
-            # Or it is not saved.
-            tokenizer.init_kwargs["model_max_length"] = tokenizer.model_max_length
-            pad = model.config.get_text_config().pad_token_id
-            if pad is not None:
-                # What transformers goes by, and trl's trainers with it.
-                tokenizer.pad_token_id = pad
-            default: Form = "pair" if is_encoder(model) else "text"
-            form = form or ("chat" if tokenizer.chat_template else default)
-        kept: Any = loaded.form or "chat"
-        made = cls(
-            model, tokenizer, name=name, form=form or kept, prompts=loaded.prompts,
-            batch_tokens=batch_tokens, training=loaded.training, label=label or 0, reverse=reverse,
-            adapter=loaded.adapter,
-        )  # fmt: skip
-        made.is_foreign = not loaded.is_ours
-        return made
+        return rater_from_options(name, {"path": str(path), **options}, "RewardModel.load")
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
@@ -231,11 +172,25 @@ class RewardModel(ScoreRater):
 
 @dataclass
 class RewardRaterOptions:
-    """A reward model as a rater; see RewardModel.load.
+    """A reward model as a rater.
 
     Attributes:
+        path: of the model; see RewardModel.load.
+        device: such as cuda or cpu; a GPU where there is one when not given.
+        dtype: weights' type, bfloat16 on a GPU and float32 elsewhere when not given. The head
+            computes in float32 in any case.
+        batch_tokens: most tokens, padding included, of one forward pass; 2,048 on a CPU and 16,384
+            elsewhere when not given.
+        max_length: most tokens of a sequence, for a model that LitBench did not train; 2,048 when
+            not given.
+        form: how such a model reads prompt and story: `chat`, its own chat template, `pair`, two
+            texts, `text`, one text, or `story`, without the prompt; when not given, chat where the
+            tokenizer has a template, else pair for an encoder and text for a decoder.
+        label: which output is the reward, for a model with several.
+        reverse: a lower output means a better story.
         probability: whether sigmoid(difference of rewards) is meant as a probability; set it to
             false for a model that was not trained on pairs.
+        trust_remote_code: run code from the model's repository.
     """
 
     path: str
@@ -256,8 +211,43 @@ class RewardRaterOptions:
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RewardModel:
     """The kind `reward` of a config."""
-    ready = asdict(build(RewardRaterOptions, options, where))
-    probability = ready.pop("probability")
-    made = RewardModel.load(ready.pop("path"), name=name, **ready)
-    made.gives_probability = probability
+    given = build(RewardRaterOptions, options, where)
+    path, form, label = given.path, given.form, given.label
+    loaded = load_folder(
+        path, "reward", "reward", device=given.device, dtype=given.dtype,
+        trust_remote_code=given.trust_remote_code, num_labels=None,
+    )  # fmt: skip
+    model, tokenizer = loaded.model, loaded.tokenizer
+    labels = model.config.num_labels
+    if label is None and labels > 1:
+        raise ConfigError(
+            f"{path} has {labels} outputs ({model.config.id2label}): say which is the reward, as "
+            "label: 0"
+        )
+    if label is not None and not 0 <= label < labels:
+        raise ConfigError(f"{path} has {labels} outputs, and label is {label}: count from 0")
+    if loaded.is_ours:
+        if form or given.max_length:
+            raise ConfigError(
+                f"{path} was trained by LitBench and keeps its input format: leave out form and "
+                "max_length"
+            )
+        form = cast(Form, loaded.form or "chat")
+    else:
+        longest = longest_of(model, given.max_length or _DEFAULT_MAX_LENGTH)
+        # Given twice, or it is not saved.
+        tokenizer.model_max_length = tokenizer.init_kwargs["model_max_length"] = longest
+        pad = model.config.get_text_config().pad_token_id
+        if pad is not None:
+            # What transformers goes by, and trl's trainers with it.
+            tokenizer.pad_token_id = pad
+        default: Form = "pair" if is_encoder(model) else "text"
+        form = form or ("chat" if tokenizer.chat_template else default)
+    made = RewardModel(
+        model, tokenizer, name=name, form=form, prompts=loaded.prompts,
+        batch_tokens=given.batch_tokens, training=loaded.training, label=label or 0,
+        reverse=given.reverse, adapter=loaded.adapter,
+    )  # fmt: skip
+    made.is_foreign = not loaded.is_ours
+    made.gives_probability = given.probability
     return made

@@ -31,50 +31,13 @@ _SHOWN_ELSEWHERE = ("funnel", "lengths", "stories", "leakage", "digest", "notes"
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """How length and choice go together in some pairs.
-
-    Attributes:
-        difference: words of chosen minus words of rejected; shape (pairs,).
-        longer_wins: agreement of the rater "the longer story wins", clustered by prompt.
-    """
-
-    difference: np.ndarray
-    longer_wins: Interval
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Pairs whose chosen story is the longer, equally long, or the shorter."""
-        signs = np.sign(self.difference)
-        return {
-            name: int((signs == sign).sum())
-            for name, sign in (("longer", 1), ("equal", 0), ("shorter", -1))
-        }
-
-    def buckets(self, widest: int, buckets: int) -> np.ndarray:
-        """Pairs per bucket of the mirrored histogram that symmetry is made in.
-
-        Args:
-            widest: the largest absolute difference before pruning, as the buckets reach so far.
-            buckets: an even number.
-
-        Returns:
-            Counts from the most negative differences to the most positive; shape (buckets,).
-            Pairs of equal length are in no bucket.
-        """
-        half = buckets // 2
-        values = self.difference[self.difference != 0]
-        place = np.minimum(np.abs(values) * half // widest, half - 1)
-        return np.bincount(np.where(values > 0, half + place, half - 1 - place), minlength=buckets)
-
-
-@dataclass(frozen=True)
 class Split:
     """One split.
 
     Attributes:
         name: of the split; "all" for all pairs.
-        lengths: of its pairs.
+        difference: words of chosen minus words of rejected, of each pair.
+        longer_wins: agreement of the rater "the longer story wins", clustered by prompt.
         pairs_per_prompt: by normalised text.
         stories: per side the `words`, `score` and `day` of posting (days since 1970) of its
             distinct stories, sorted, where known.
@@ -83,11 +46,30 @@ class Split:
     """
 
     name: str
-    lengths: Lengths
+    difference: np.ndarray
+    longer_wins: Interval
     pairs_per_prompt: np.ndarray
     stories: dict[str, dict[str, np.ndarray]]
     words: np.ndarray
     gap: np.ndarray
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Pairs whose chosen story is the longer, equally long, or the shorter."""
+        signs = np.sign(self.difference)
+        names = {"longer": 1, "equal": 0, "shorter": -1}
+        return {name: int((signs == sign).sum()) for name, sign in names.items()}
+
+    def buckets(self, widest: int, buckets: int) -> np.ndarray:
+        """Pairs per bucket of the mirrored histogram that symmetry is made in; shape (buckets,).
+
+        From the most negative difference to the most positive, `widest` before pruning; pairs of
+        equal length are in no bucket.
+        """
+        half = buckets // 2
+        values = self.difference[self.difference != 0]
+        place = np.minimum(np.abs(values) * half // widest, half - 1)
+        return np.bincount(np.where(values > 0, half + place, half - 1 - place), minlength=buckets)
 
 
 def _column(table: pa.Table, name: str) -> np.ndarray:
@@ -118,7 +100,7 @@ def _split(name: str, table: pa.Table) -> Split:
     voted = (chosen > 0) & np.isfinite(rejected)
     gap = np.floor(100 * (chosen[voted] - rejected[voted]) / chosen[voted])
     return Split(
-        name, Lengths(difference, longer_wins), np.sort(np.bincount(prompt)), stories,
+        name, difference, longer_wins, np.sort(np.bincount(prompt)), stories,
         np.sort(np.array(list(words.values()))), np.sort(np.clip(gap, -100, 100)).astype(int),
     )  # fmt: skip
 
@@ -138,7 +120,7 @@ def read_splits(pairs: Path) -> tuple[list[Split], list[str]]:
     table = pa_dataset.dataset(str(pairs), format="parquet").to_table(columns)
     names = np.array(table["split"].to_pylist(), dtype=object)
     found = [_split(name, table.filter(pa.array(names == name))) for name in sorted(set(names))]
-    found.sort(key=lambda split: -len(split.lengths.difference))
+    found.sort(key=lambda split: -len(split.difference))
     sources = sorted(set(table["label_source"].to_pylist()))
     return [_split("all", table), *found], sources
 
@@ -198,7 +180,7 @@ def _glance(split: Split) -> dict[str, str]:
     words, sizes = split.words, split.pairs_per_prompt
     low, middle, high = np.quantile(words, [0.05, 0.5, 0.95], method="inverted_cdf")
     return {
-        "pairs": f"{len(split.lengths.difference):,}",
+        "pairs": f"{len(split.difference):,}",
         "prompts": f"{len(sizes):,} ({effective_clusters(sizes):,.0f} effective)",
         "pairs per prompt, least / median / most": _three(sizes),
         "stories": f"{len(words):,}",
@@ -214,7 +196,7 @@ def _glance(split: Split) -> dict[str, str]:
 
 
 def _length_figure(after: Split, before: Split | None, buckets: int) -> Figure:
-    wider = (before or after).lengths
+    wider = before or after
     widest = max(int(np.abs(wider.difference).max()), 1)
     counts = wider.buckets(widest, buckets)
     # The few longest stories would press all the others into the middle.
@@ -225,7 +207,7 @@ def _length_figure(after: Split, before: Split | None, buckets: int) -> Figure:
         "further out."
     )
     drawn = figures.length_buckets(
-        None if before is None else counts, after.lengths.buckets(widest, buckets), widest, shown
+        None if before is None else counts, after.buckets(widest, buckets), widest, shown
     )
     return Figure(f"Length differences: {after.name}", caption, drawn)
 
@@ -286,8 +268,8 @@ def render_data_report(
     rows = []
     for split in [*splits, *([whole] if len(splits) > 1 else [])]:
         earlier = wider.get(split.name)
-        rows += [(split.name, "before", earlier.lengths)] if earlier else []
-        rows.append((split.name, "after" if wider else "", split.lengths))
+        rows += [("before", earlier)] if earlier else []
+        rows.append(("after" if wider else "", split))
     return render(
         "data_page.html",
         title=title,

@@ -45,21 +45,12 @@ PAGES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with its text.
-
-    Attributes:
-        title: heading.
-        caption: what to look for.
-        drawing: from litbench.report.figures.
-        tall: whether it spans two rows of the grid.
-        alt: read aloud in place of the picture; title and caption when not given.
-    """
+    """A picture with its text; a tall one spans two rows of the grid."""
 
     title: str
     caption: str
     drawing: Drawing
     tall: bool = False
-    alt: str = ""
 
 
 def page_links(page: Path) -> list[tuple[str, str]]:
@@ -152,7 +143,7 @@ def render(template: str, **values: Any) -> str:
         raise MissingExtraError("jinja2", "report") from error
 
     def picture(figure: Figure) -> markupsafe.Markup:
-        alt = markupsafe.escape(figure.alt or f"{figure.title}. {figure.caption}")
+        alt = markupsafe.escape(f"{figure.title}. {figure.caption}")
         named = figure.drawing.svg.replace('role="img"', f'role="img" aria-label="{alt}"', 1)
         return markupsafe.Markup(named)  # noqa: S704
 
@@ -185,14 +176,7 @@ def render(template: str, **values: Any) -> str:
 def write_page(
     artifact: Artifact, name: str, panels: Mapping[str, Figure | None], **values: Any
 ) -> None:
-    """Render NAME.html from NAME_page.html and write it with its plots.
-
-    Args:
-        artifact: takes the files.
-        name: of the page.
-        panels: plots by file name, each written as SVG and PNG.
-        values: what the template shows, besides the panels.
-    """
+    """Render NAME_page.html with values and write NAME.html, and the panels by their file names."""
     drawn = {key: panel for key, panel in panels.items() if panel is not None}
     for key, panel in drawn.items():
         for file, write in panel.drawing.files(key).items():

@@ -33,12 +33,7 @@ _CALENDAR = (-25_567, 47_482)
 
 @dataclass(frozen=True)
 class Drawing:
-    """A plot.
-
-    Attributes:
-        source: SVG as a file of its own.
-        figure: of matplotlib.
-    """
+    """A plot: `source` is SVG as a file of its own, `figure` is of matplotlib."""
 
     source: str
     figure: Any
@@ -72,14 +67,7 @@ class Drawing:
 def drawing(
     name: str, draw: Callable[[Any], None], height: float = HEIGHT, width: float = WIDTH
 ) -> Drawing:
-    """Run `draw(axes)` on a fresh figure; every plot is drawn here.
-
-    Args:
-        name: unique on its page.
-        draw: takes the axes; it may remove them and divide `axes.figure` itself.
-        height: in inches.
-        width: in inches.
-    """
+    """Run `draw(axes)` on a fresh figure of a size in inches; names are unique on a page."""
     try:
         import matplotlib as mpl  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -192,13 +180,7 @@ def _sides(axes: Any, chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarra
 
 
 def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str) -> Drawing:
-    """Histogram of a quantity on a logarithmic axis (paper, Figure 3).
-
-    Args:
-        chosen: one number per chosen story, at least 1; shape (n,).
-        rejected: one per rejected story; shape (m,).
-        label: the quantity with its unit.
-    """
+    """Histogram of a quantity from 1 on a logarithmic axis (paper, Figure 3)."""
 
     def draw(axes: Any) -> None:
         both = np.concatenate([chosen, rejected]).astype(float)
@@ -217,12 +199,7 @@ def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str) -> Drawin
 
 
 def timeline(chosen: np.ndarray, rejected: np.ndarray) -> Drawing:
-    """When stories were posted (paper, Figure 3), on an axis of calendar dates.
-
-    Args:
-        chosen: days since 1970 of the chosen stories; shape (n,).
-        rejected: of the rejected ones; shape (m,).
-    """
+    """When stories were posted, in days since 1970, on an axis of dates (paper, Figure 3)."""
 
     def draw(axes: Any) -> None:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415
@@ -281,7 +258,6 @@ class Line:
     Attributes:
         name: in the legend; lines of one name share their colour.
         points: x, the quantity with its interval, and that of each seed (drawn as dots).
-        last: a point that is reached by a dotted line and drawn as an open mark.
         spread: how the intervals are drawn.
         labels: written beside the points.
         published: further points, as hollow marks.
@@ -289,7 +265,6 @@ class Line:
 
     name: str
     points: Sequence[tuple[float, Interval, Sequence[float]]]
-    last: tuple[float, Interval] | None = None
     spread: Literal["band", "bars", "none"] = "band"
     labels: Sequence[str] = ()
     published: Sequence[tuple[float, float]] = ()
@@ -349,19 +324,12 @@ def curves(
                     *zip(*line.published, strict=True), marker="D", color=INK, markersize=5.5,
                     markerfacecolor="none", linestyle="none",
                 )  # fmt: skip
-            if line.last is not None:
-                at, interval = line.last
-                axes.plot([x[-1], at], [mean[-1], interval.mean], ":", color=color, linewidth=0.9)
-                axes.plot([at], [interval.mean], marker=marker, color=color, markersize=6,
-                          markerfacecolor="none", linewidth=0)  # fmt: skip
-        styles = ((0, (6, 2)), (0, (1, 1.6)), (0, (6, 2, 1, 2)), (0, (3, 1.5)))
+        styles = ("--", "-.", (0, (1, 1.6)), (0, (3, 1.5)))
         for index, (name, value) in enumerate(references):
-            handles[name] = axes.axhline(
-                value, color=INK, linewidth=0.9, linestyle=styles[index % 4], alpha=0.75
-            )
+            style = styles[index % 4]
+            handles[name] = axes.axhline(value, color=INK, linewidth=0.9, linestyle=style)
         if tick is not None:
-            values = [at for line in lines for at, *_ in line.points]
-            _log_axis(axes, values + [line.last[0] for line in lines if line.last], tick)
+            _log_axis(axes, [at for line in lines for at, *_ in line.points], tick)
         elif names_of_x:
             axes.set_xticks(range(len(names_of_x)), names_of_x)
         axes.grid(axis="y")
@@ -447,11 +415,10 @@ def policy_curves(
         tuple[str, Sequence[tuple[int, float]], Sequence[tuple[int, float]], float | None]
     ],
 ) -> Drawing:
-    """Reward, length and diversity of a policy over the steps of its training, one below another.
+    """Quantities of a policy over the steps of its training, one below another.
 
-    Args:
-        panels: label, (step, value) in training, (step, value) on held-out prompts, and the same
-            quantity of people's stories, or None.
+    A panel is a label, (step, value) in training, (step, value) on held-out prompts, and the
+    quantity of people's stories, or None.
     """
 
     def draw(axes: Any) -> None:

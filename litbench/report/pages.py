@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from litbench.artifact import Artifact
-from litbench.metrics.ablation import TRUTH, AblationStudy, Arm
+from litbench.metrics.ablation import AblationStudy, Arm, by_family, write_size
 from litbench.metrics.agreement import PairFacts, PairScores, pair_scores
 from litbench.metrics.best_of_n import Choice
 from litbench.metrics.comparisons import Change, compare_pairs
@@ -20,7 +20,7 @@ from litbench.metrics.explanation_text import FEATURES, excerpt
 from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import LeaderboardRow
-from litbench.metrics.pairing_rules import Summary
+from litbench.metrics.pairing_rules import TRUTH, Summary
 from litbench.metrics.power import detectable, measure
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import significance_note, strata_note
@@ -59,17 +59,11 @@ def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dic
     prompts = pairs["prompt_id"].to_pylist()
     first_of = {prompts[row]: row for row in reversed(order)}
     picked = [row for row in order if first_of[prompts[row]] == row][:_EXAMPLES]
-    found = pairs.take(pa.array(picked, pa.int64())).to_pylist()
-    confidence = [max(p[row], 1 - p[row]) if p[row] != 0.5 else None for row in picked]
-    return [
-        {
-            **one,
-            "confidence": sure,
-            "chosen": shorten(one["chosen"], _MOST_LETTERS),
-            "rejected": shorten(one["rejected"], _MOST_LETTERS),
-        }
-        for one, sure in zip(found, confidence, strict=True)
-    ]
+    found: list[dict[str, Any]] = pairs.take(pa.array(picked, pa.int64())).to_pylist()
+    for one, row in zip(found, picked, strict=True):
+        one["confidence"] = max(p[row], 1 - p[row]) if p[row] != 0.5 else None
+        one |= {side: shorten(one[side], _MOST_LETTERS) for side in ("chosen", "rejected")}
+    return found
 
 
 def _misses(pairs: pa.Table, shown: Sequence[PairScores]) -> list[dict[str, Any]]:
@@ -88,9 +82,7 @@ def _misses(pairs: pa.Table, shown: Sequence[PairScores]) -> list[dict[str, Any]
 def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
     found = []
     for rater, parts in records.items():
-        models = [
-            part["notes"]["coefficients"] for part in parts if "coefficients" in part["notes"]
-        ]
+        models = [one["notes"]["coefficients"] for one in parts if "coefficients" in one["notes"]]
         if not models:
             continue
         rows = []
@@ -101,17 +93,13 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
         rows.sort(key=lambda row: -abs(row[1][0][0].mean))
         caption = (
             "Coefficients in log-odds per standard deviation. Right: readers preferred more of it. "
-            f"The {_SHOWN_COEFFICIENTS} largest of {len(rows)}"
+            f"The {_SHOWN_COEFFICIENTS} largest of {len(rows)}; mean and range over models."
         )
-        if len(models) > 1:
-            caption += f"; mean and range over {len(models)} models"
         drawn = figures.dots(
             [(name.replace("_", " "), cells) for name, cells in rows[:_SHOWN_COEFFICIENTS]],
             [rater], "log-odds per standard deviation", levels=[0],
         )  # fmt: skip
-        found.append(
-            Figure(f"Coefficients of {clean_name(rater)}", f"{caption}.", drawn, tall=True)
-        )
+        found.append(Figure(f"Coefficients of {clean_name(rater)}", caption, drawn, tall=True))
     return found
 
 
@@ -134,20 +122,13 @@ def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], st
         )
         found.append(Figure("Agreement by length gap", caption, drawn))
     elif gaps:
-        missing = (
-            "No plot by length gap: only one range of differences in length has 10 pairs or more."
-        )
-    calibrated = [row for row in rows if row.calibration is not None][:6]
-    lines = [
-        Line(
-            short_name(row.rater),
-            [(sure, interval, []) for sure, interval in row.calibration.bins],
-            spread="bars",
-        )
-        for row in calibrated
-        if row.calibration is not None
-    ]
-    if lines:
+        missing = "No plot by length gap: only one range of differences has 10 pairs or more."
+    calibrated = [(row.rater, row.calibration.bins) for row in rows if row.calibration][:6]
+    if calibrated:
+        lines = [
+            Line(short_name(name), [(sure, one, []) for sure, one in bins], spread="bars")
+            for name, bins in calibrated
+        ]
         drawn = figures.curves(lines, "confidence, max(p, 1 - p)", level=None)
         caption = "Dotted: perfect calibration. Bins of equal size."
         found.append(Figure("Reliability", caption, drawn))
@@ -239,81 +220,78 @@ def render_report(
 
 
 def draw_ablation(study: AblationStudy) -> dict[str, Figure]:
-    """Agreement by amount of pairs on every test set (paper, Figure 6).
+    """Agreement by amount of pairs (paper, Figure 6) and by model size (Figure 5), by file name.
 
     With several variants each trained rater has a plot per test set, whose lines are the variants;
-    with one variant the lines are the raters.
-
-    Returns:
-        By a name that a file can have, headline tests first.
+    with one variant the lines are the raters. Sizes are those of families, on the headline's test.
     """
     tests = list(dict.fromkeys([*study.headline, *(test.name for test in study.tests)]))
-    trained = [arm for arm in study.arms if arm.variant is not None]
+    trained = [arm for arm in study.arms if arm.variant is not None and arm.equal]
     several = len({arm.variant for arm in trained}) > 1
-    panels: dict[str, Figure] = {}
+    drawn: list[tuple[str, str, dict[str, list[Arm]]]] = []
     for rater in study.trained_raters if several else [""]:
         arms: dict[str, list[Arm]] = {}
-        for arm in trained:
+        for arm in sorted(trained, key=lambda arm: arm.pairs_used or 0):
             if arm.rater == (rater or arm.rater):
                 arms.setdefault(str(arm.variant) if several else arm.rater, []).append(arm)
-        for test in tests:
+        drawn += [(rater or "pairs", test, arms) for test in tests]
+    families = by_family(study.arms, study.reference)
+    drawn += [("parameters", tests[0], families)] if families else []
+    panels = {}
+    for name, test, arms in drawn:
+        by_size = arms is families
+        lines = []
+        for key, own in arms.items():
+            points = [
+                (float((arm.parameters if by_size else arm.pairs_used) or 0), cell)
+                for arm in own
+                for cell in [study.cell(arm.name, test)]
+            ]
             # More than three bands hide each other.
-            lines = [
-                _line(study, name, own, test, len(arms) <= 3 or name == study.reference)
-                for name, own in arms.items()
-            ]
-            references = [
-                (short_name(arm.name), study.cell(arm.name, test).agreement.mean)
-                for arm in study.ready
-                if arm.family is None
-            ]
-            drawn = figures.curves(
-                lines, "training pairs", tick=figures.short_count, references=references
-            )
-            on = "random pairs by true quality" if test == TRUTH else f"tests of {short_name(test)}"
-            caption = (
-                "Line: mean over seeds. Band: 95 % interval, by test prompt; with many lines only "
-                f"that of {short_name(study.reference)}. Dots: seeds. Open mark: all pairs."
-            )
-            title = f"{short_name(rater) if rater else 'Agreement by training pairs'}, {on}"
-            name = f"ablation_{rater or 'pairs'}_{test}"
-            readable = re.sub(r"[^-\w]+", "-", name, flags=re.ASCII)[:80]
-            same = readable == name
-            key = name if same else f"{readable}-{digest(rater, test)[:8]}"
-            panels[key] = Figure(title, caption, drawn)
+            banded = by_size or len(arms) <= 3 or key == study.reference
+            found = [(at, cell.agreement, cell.seeds) for at, cell in points]
+            lines.append(Line(short_name(key), found, "band" if banded else "none"))
+        references = [
+            (short_name(arm.name), study.cell(arm.name, test).agreement.mean)
+            for arm in study.ready
+            if arm.family is None
+        ]
+        label, tick = ("parameters", write_size) if by_size else ("pairs", figures.short_count)
+        picture = figures.curves(lines, label, tick=tick, references=references)
+        on = f"tests of {short_name(test)}"
+        caption = (
+            f"Raters trained here on {study.most_equal:,} pairs of {short_name(study.reference)}; "
+            "others as they are. Bars and bands: 95 % intervals, by test prompt."
+            if by_size
+            else "Line: mean over seeds. Band: 95 % interval, by test prompt; with many lines only "
+            f"that of {short_name(study.reference)}. Dots: seeds."
+        )
+        file = f"ablation_{name}_{test}"
+        readable = re.sub(r"[^-\w]+", "-", file, flags=re.ASCII)[:80]
+        file = file if readable == file else f"{readable}-{digest(name, test)[:8]}"
+        title = "Agreement by model size" if by_size else f"{short_name(name)}, {on}"
+        panels[file] = Figure(title, caption, picture)
     return panels
-
-
-def _line(study: AblationStudy, name: str, arms: Sequence[Arm], test: str, banded: bool) -> Line:
-    points, last = [], None
-    for arm in sorted(arms, key=lambda arm: arm.pairs_used or 0):
-        cell, used = study.cell(arm.name, test), float(arm.pairs_used or 0)
-        if arm.equal:
-            points.append((used, cell.agreement, cell.seeds))
-        if arm.natural:
-            last = used, cell.agreement
-    return Line(short_name(name), points, last, "band" if banded else "none")
 
 
 def write_ablation(
     artifact: Artifact,
     study: AblationStudy,
     *,
-    title: str,
-    label_sources: Sequence[str],
-    variants: Mapping[str, Mapping[str, Any]],
-    training_pairs: Mapping[str, int],
     funnels: Mapping[str, Sequence[Mapping[str, Any]]],
+    **values: Any,
 ) -> None:
-    """Write ablation.html and its plots."""
+    """Write ablation.html and its plots.
+
+    Funnels are the steps by variant; further values are `title`, `label_sources` of the test pairs,
+    `variants` (their keys that differ) and `training_pairs` by variant.
+    """
     arms = study.matrices()[0][2]
     # The reference, not the best of several variants, which is the best in part by luck.
     arm = next(arm for arm in arms if arm.variant == study.reference)
     test = study.headline[0]
     write_page(
         artifact, "ablation", draw_ablation(study),
-        title=title,
-        label_sources=label_sources,
         study=study,
         arm=arm,
         cell=study.cell(arm.name, test),
@@ -323,14 +301,9 @@ def write_ablation(
             if (one.axis, one.test, one.comparison.reference) == ("variant", test, arm.name)
             and one.comparison.rater in [other.name for other in arms]
         ],
-        has_truth=TRUTH in study.headline,
         matrices=study.matrices(),
-        variants={
-            name: ", ".join(f"{key}: {value}" for key, value in keys.items()) or "the shared rules"
-            for name, keys in variants.items()
-        },
-        training_pairs=training_pairs,
         funnels={name: (steps, most_per_unit(steps)) for name, steps in funnels.items() if steps},
+        **values,
     )  # fmt: skip
 
 
@@ -341,34 +314,26 @@ def write_best_of_n(
     artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None
 ) -> None:
     """Write best_of_n.html and its plots; counts are those of the artifact."""
-    band = "Band: its 95 % interval, by prompt."
-    kinds = {
-        "gain": (
-            rater, 0.0, "gain in reward", "Gain for the rater that chooses",
-            f"Reward of the best of n over the mean of its prompt's stories; only rises. {band}",
-        ),
-        "second_gain": (
-            second, 0.0, "gain in its reward", "Gain for the second rater",
-            f"The same stories by its rewards. Where it stops rising, n is too large. {band}",
-        ),
-        "beats_random": (
-            second, 0.5, "share preferred", "The best of n against a random story",
-            f"How often the second rater prefers it to another story of the prompt. {band}",
-        ),
-        "words": (
-            rater, 1.0, "length, 1 = as the others", "Length",
-            f"Words of the best of n over the mean of the prompt's stories. {band}",
-        ),
-    }  # fmt: skip
+    kinds = [
+        ("gain", rater, 0.0, "gain in reward", "Gain for the rater that chooses",
+         "Reward of the best of n over the mean of its prompt's stories; it can only rise."),
+        ("second_gain", second, 0.0, "gain in its reward", "Gain for the second rater",
+         "The same stories by its rewards. Where it stops rising, n is too large."),
+        ("beats_random", second, 0.5, "share preferred", "The best of n against a random story",
+         "How often the second rater prefers it to another story of the prompt."),
+        ("words", rater, 1.0, "length, 1 = as the others", "Length",
+         "Words of the best of n over the mean of the prompt's stories."),
+    ]  # fmt: skip
     panels = {}
-    for key, (name, level, y_label, title, caption) in kinds.items():
+    for key, name, level, y_label, title, caption in kinds:
         known = [(one.n, getattr(one, key), ()) for one in choices if getattr(one, key) is not None]
         if name is not None and known:
             drawn = figures.curves(
                 [Line(short_name(name), known)], "n, stories chosen from",
                 y_label=y_label, level=level, tick="{:,.0f}".format,
             )  # fmt: skip
-            panels[f"best_of_n_{key}"] = Figure(title, caption, drawn)
+            about = f"{caption} Band: its 95 % interval, by prompt."
+            panels[f"best_of_n_{key}"] = Figure(title, about, drawn)
     trained_on = artifact.counts["trained_on"]
     write_page(
         artifact, "best_of_n", panels,
@@ -443,7 +408,8 @@ def write_probes(
     raters = by_rater(results)
     # A row for every probe and strength, with the results of all raters.
     rows = list(zip(*raters.values(), strict=True))
-    effects = dict.fromkeys(row[0].effect for row in rows)
+    present = {row[0].effect for row in rows}
+    effects = [effect for effect in ("breaking", "preserving") if effect in present]
     write_page(
         artifact, "probes", draw_probes(results),
         title="LitBench: probes",
@@ -460,8 +426,6 @@ def write_probes(
 
 
 # Explanations ---------------------------------------------------------------------------------
-
-_GROUPS = {"subject": "What it talks of", "manner": "How it talks"}
 
 
 def examples_of(feature: str, found: Explanations, count: int = 3) -> list[dict[str, str]]:
@@ -530,34 +494,25 @@ def figure_8_latex(study: ExplanationStudy) -> str:
 
 
 def write_explanations(
-    artifact: Artifact,
-    study: ExplanationStudy,
-    found: Explanations,
-    *,
-    title: str,
-    label_sources: Sequence[str],
+    artifact: Artifact, study: ExplanationStudy, found: Explanations, **values: Any
 ) -> None:
-    """Write explanations.html and Figure 8."""
+    """Write explanations.html and Figure 8; values are `title` and `label_sources` of the pairs."""
     latex = figure_8_latex(study)
     artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     known = [one for one in study.overall if one.difference is not None]
     write_page(
         artifact, "explanations", {"figure8": draw_effects(study)},
-        title=title,
-        label_sources=label_sources,
         study=study,
         known=known,
         significant=sorted(
             (one for one in known if one.is_clear and one.difference),
             key=lambda one: -abs(one.difference.mean if one.difference else 0),
         ),
-        groups=[
-            (name, [one for one in study.overall if one.group == group])
-            for group, name in _GROUPS.items()
-        ],
+        groups={"What it talks of": "subject", "How it talks": "manner"},
         by_rater=study.by_rater if len(study.by_rater) > 1 else {},
         about={name: words.about for name, words in FEATURES.items()},
         examples={name: examples_of(name, found) for name in FEATURES},
+        **values,
     )  # fmt: skip
 
 
@@ -617,25 +572,18 @@ def draw_units(units: Sequence[UnitRow]) -> Figure | None:
     return Figure("Coefficients of the units", caption, drawn)
 
 
-def write_preferences(
-    artifact: Artifact,
-    study: PreferenceStudy,
-    *,
-    title: str,
-    examples: Mapping[int, Sequence[Mapping[str, Any]]],
-    notes: Mapping[str, Any],
-    label_sources: Sequence[str],
-) -> None:
-    """Write preferences.html and its plot."""
+def write_preferences(artifact: Artifact, study: PreferenceStudy, **values: Any) -> None:
+    """Write preferences.html and its plot.
+
+    Values are `title`, `label_sources` of the pairs, `examples` (`pairs_to_read` by unit) and
+    `notes` of the embeddings.
+    """
     write_page(
         artifact, "preferences", {"coefficients": draw_units(study.units)},
-        title=title,
-        label_sources=sorted(set(label_sources)),
         study=study,
         significant=[row for row in study.units if row.is_significant],
-        examples=examples,
         counted={row.unit: surface_label(row.surface) for row in study.units},
-        notes=notes,
+        **values,
     )  # fmt: skip
 
 

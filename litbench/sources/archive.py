@@ -62,13 +62,7 @@ Problem = Callable[[int, str, str, Any], None]
 
 
 def zstd() -> Any:
-    """The standard library's module for zstd, or its backport.
-
-    It raises on truncation, which zstandard and DuckDB do not.
-
-    Raises:
-        MissingExtraError: before Python 3.14, backports.zstd is not installed.
-    """
+    """The standard library's module for zstd, or its backport; both raise on truncation."""
     if sys.version_info >= (3, 14):
         from compression import zstd as module  # noqa: PLC0415
     else:
@@ -89,16 +83,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {".zst": _open_zstd, ".bz2": bz2.open,
 
 
 def read_lines(path: Path, progress: Callable[[int], object]) -> Iterator[bytes]:
-    """Yield the lines of a file, decompressed by the file's ending.
-
-    Args:
-        path: the file.
-        progress: called with numbers of compressed bytes read.
-
-    Raises:
-        DataError: the file cannot be read, is cut off or damaged, or holds an endless line.
-        MissingExtraError: see `zstd`.
-    """
+    """Yield the lines of a file, decompressed by its ending; `progress` gets bytes read."""
     position = 0
     try:
         with path.open("rb", _BLOCK) as file:
@@ -117,8 +102,7 @@ def read_lines(path: Path, progress: Callable[[int], object]) -> Iterator[bytes]
     except Exception as error:  # each format has errors of its own
         raise DataError(
             f"{path} is cut off, damaged or unreadable after byte {position:,} "
-            f"({type(error).__name__}: {error}): get the file again, and run the same command to "
-            "go on; what was imported from other files is kept"
+            f"({type(error).__name__}: {error}): get the file again and run the same command"
         ) from error
 
 
@@ -132,17 +116,11 @@ def read_records(
     """Yield the objects of the subreddits with their line numbers from 1.
 
     Only lines that hold the name of a subreddit in quotes, letter for letter, and lines that are no
-    objects are parsed. (No writer of JSON escapes letters of ASCII.)
-
-    Args:
-        path: the file.
-        subreddits: names as Reddit spells them.
-        problem: called for lines that cannot be used.
-        counts: `lines`, `blank` and `elsewhere` (not of the subreddits) are added to.
-        progress: see `read_lines`.
+    objects are parsed. (No writer of JSON escapes letters of ASCII.) `lines`, `blank` and
+    `elsewhere` (not of the subreddits) are added to `counts`.
 
     Raises:
-        DataError: see `read_lines`.
+        DataError: the file cannot be read, is cut off or damaged, or holds an endless line.
     """
     needles = [f'"{name}"'.encode() for name in subreddits]
     for number, line in enumerate(read_lines(path, progress), 1):
@@ -179,11 +157,7 @@ def _id(kind: str, value: Any, name: str) -> str:
 
 
 def read_utc(record: Mapping[str, Any]) -> int | None:
-    """When the archive read the score of a post or comment; null where it does not say.
-
-    Raises:
-        DataError: the time is not a number.
-    """
+    """When the archive read the score of a post or comment; null where it does not say."""
     meta = record.get("_meta")
     again = number_of(meta, "retrieved_2nd_on") if isinstance(meta, dict) else None
     if again is not None:
@@ -228,12 +202,8 @@ def read_posts(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the posts of a file of submissions by the schema POSTS.
 
-    Args:
-        records: from `read_records`.
-        prompt_tags: tags in capitals; a post is a prompt if its title opens with one of them.
-            Null: every post is one. A post that is no prompt has a null title.
-        problem: called for lines that cannot be used.
-        counts: `prompts` and `not_prompts` are added to.
+    A post is a prompt if its title opens with one of the tags in capitals, or if `prompt_tags` is
+    null. A post that is no prompt has a null title. `prompts` and `not_prompts` are counted.
     """
 
     def make(post: dict[str, Any]) -> dict[str, Any]:
@@ -268,11 +238,8 @@ def answered_post(comment: Mapping[str, Any]) -> str | None:
     """The id of the post that a comment answers; null for a reply to another comment.
 
     A top-level comment has a parent_id that equals link_id. What the later Pushshift API wrote has
-    null there instead, and for a reply the number of its parent.
-
-    Raises:
-        DataError: link_id or parent_id is absent or no id of Reddit, or parent_id names another
-            post.
+    null there instead, and for a reply the number of its parent. An id that is none, or a parent
+    that is another post, is a DataError.
     """
     parent = comment.get("parent_id", "")
     if str(parent)[:3].lower() == "t1_":
@@ -304,8 +271,7 @@ def read_stories(
         salt: see `litbench.sources.posts.load_salt`.
         min_score_age_hours: a score that was read sooner after posting becomes null.
         problem: called for lines that cannot be used.
-        counts: `replies`, `unknown_posts`, `not_prompts`, `rows`, and of the rows
-            `scores_missing`, `scores_hidden`, `scores_not_settled` are added to.
+        counts: what became of every comment and of its score is added to.
     """
     latest_utc = int(time.time()) + 86_400
 

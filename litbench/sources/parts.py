@@ -11,14 +11,9 @@ from litbench.artifact import fingerprint, read_json_part, write_json_part
 class Parts:
     """JSON files in the folder `parts` of an output folder, each whole or absent.
 
-    At first, parts are removed that are damaged, too old, or were made for something else, such as
-    another salt; so is the manifest of an artifact that was made of them. No deleted text stays.
-
-    Args:
-        out: the output folder.
-        made_for: plain values that the parts depend on.
-        read_again_after_days: age (by `read_utc` of the part) from which a part is removed; null
-            for never.
+    Parts that are damaged, older than `read_again_after_days` (by their `read_utc`) or made for
+    something else, such as another salt, are removed first, with the manifest of what was made of
+    them. No deleted text stays.
     """
 
     def __init__(

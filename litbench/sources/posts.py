@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from litbench.curation.bots import BOT_NAMES
+from litbench.curation.moderation import BOT_NAMES
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 
@@ -60,9 +60,6 @@ def load_salt() -> str:
 
     The file is made on first use in the user's configuration folder, so that the same author has
     the same hash in every source this user prepares. It is never written beside the data.
-
-    Raises:
-        ConfigError: the salt is shorter than 16 characters, or the file cannot be made.
     """
     path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "litbench" / "salt"
     salt = os.environ.get(SALT_VARIABLE)
@@ -83,8 +80,7 @@ def load_salt() -> str:
         # Anyone could look up names hashed with an empty salt.
         raise ConfigError(
             f"the salt for authors' names in {SALT_VARIABLE} or {path} is shorter than 16 "
-            f"characters: export a longer {SALT_VARIABLE}, such as the output of openssl rand "
-            "-hex 16, or remove the file, and a new one is made (authors then get other hashes)"
+            f"characters: export a longer {SALT_VARIABLE}, such as of openssl rand -hex 16"
         )
     return salt
 
@@ -134,10 +130,9 @@ def story_row(
         source: written into the column `source`.
         salt: see `load_salt`.
         score_utc: when the score was read; null where unknown.
-        escaped: whether texts hold "&amp;", "&lt;" and "&gt;", as in archives; an API asked with
-            raw_json=1 (praw does) gives them plain.
-        min_score_age_hours: a score read sooner after posting has not settled and becomes null;
-            so does one of unknown age, and one that Reddit hides (it then says 1).
+        escaped: whether texts hold "&amp;", "&lt;" and "&gt;", as in archives, not in the API.
+        min_score_age_hours: a score that was read sooner after posting, at an unknown time, or is
+            hidden (Reddit then says 1) becomes null.
 
     Returns:
         The columns of STORY_ROWS but `n_words` and `n_tokens`.
@@ -179,12 +174,9 @@ def _unescape(text: str) -> str:
 
 
 def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
-    """A field that is text; null where it is absent and not needed.
+    """A field that is text; null where it is absent and not needed, else a DataError.
 
     JSON lets half a surrogate pair by, which UTF-8 cannot hold: it becomes U+FFFD.
-
-    Raises:
-        DataError: it is missing or something else; the message names it and holds no value.
     """
     value = thing.get(name)
     if value is None and not needed:
@@ -200,11 +192,7 @@ def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
 
 
 def number_of(thing: Mapping[str, Any], name: str) -> int | None:
-    """A field that is a whole number, or one as text, as in old archives; null where absent.
-
-    Raises:
-        DataError: it is something else; the message names it and holds no value.
-    """
+    """A field that is a whole number, or one as text, as in old archives; null where absent."""
     value = thing.get(name)
     if value is None:
         return None

@@ -115,8 +115,8 @@ def story_digest(prompt: str, text: str) -> str:
 
 
 def _as_number(value: Any) -> float:
-    if isinstance(value, str) and (word := value.strip().casefold()) in _WORDS:
-        return _WORDS[word]
+    if isinstance(value, str):
+        value = _WORDS.get(value.strip().casefold(), value)
     if not isinstance(value, str | bool | int | float) or not math.isfinite(float(value)):
         raise ValueError("not a finite number")
     return float(value)
@@ -141,15 +141,10 @@ def read_ratings(
         kind: who rated.
         digests: `story_digest` of every story, None of one without text.
         rejected_rows: takes the rows that cannot be used.
-        are_selected: the caller left stories out, so that rows about others are not selected; else
-            they are rejected.
+        are_selected: the caller left stories out: rows about others are left out, not rejected.
 
     Returns:
         Table by the schema RATINGS, in the order of rater and story.
-
-    Raises:
-        ConfigError: no column of values is named, or `least_share` is not above 0 and at most 1.
-        DataError: see `read_table`; a column of values is missing; no rating is left.
     """
     if not how.values:
         raise ConfigError("values: name the columns that hold the ratings")
@@ -247,12 +242,7 @@ def _value_of(
 
 
 def people_means(ratings: pa.Table, least: int) -> dict[str, float]:
-    """Mean rating by the people of every story that at least so many of them rated.
-
-    Args:
-        ratings: table by the schema RATINGS.
-        least: least number of people.
-    """
+    """Mean rating by the people of every story that at least so many of them rated."""
     by_story: dict[str, list[float]] = defaultdict(list)
     for row in ratings.select(["story_id", "rater_kind", "rating"]).to_pylist():
         if row["rater_kind"] == "person" and row["rating"] is not None:
@@ -275,18 +265,8 @@ def pair_rated_stories(
     Stories with equal means are pairs here too, with sides that go by a hash and say nothing:
     they are in split `TIED`. A text that the source does not have is empty, with a length of 0.
 
-    Args:
-        stories: table by the schema RATED_STORIES.
-        means: see `people_means`.
-        funnel: gets the steps.
-        split: name of the split.
-        keep: further columns of the stories, to stand in the pairs once per side.
-
     Returns:
         Table by the schema PAIRS in the order of pair_id, with `rating` and `keep` per side.
-
-    Raises:
-        DataError: no pair can be made, or there is no such column to keep.
     """
     check_prompt_ids(stories, "stories")
     for name in keep:
@@ -345,13 +325,7 @@ def gaps(pairs: pa.Table) -> np.ndarray:
 
 
 def with_label(pairs: pa.Table, min_gap: float, funnel: Funnel) -> pa.Table:
-    """The pairs in which the people prefer one story, by at least `min_gap`.
-
-    Args:
-        pairs: of `pair_rated_stories`.
-        min_gap: least difference of the means, in units of a rating.
-        funnel: gets the steps.
-    """
+    """The pairs in which the people prefer one story, by at least `min_gap` of a rating."""
     gap = gaps(pairs)
     tied, small = np.abs(gap) <= ROUNDING, gap < min_gap - ROUNDING
     funnel.add("ties", "the means differ", "pairs", int((~tied).sum()), int(tied.sum()))

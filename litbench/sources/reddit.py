@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
-from litbench.curation.gone import GONE
+from litbench.curation.moderation import GONE
 from litbench.errors import ConfigError, LitBenchError, MissingExtraError
 from litbench.sources.posts import THING_ID, fullname
 
@@ -68,11 +68,7 @@ def text_state(text: str) -> State:
 
 
 def post_id(value: str) -> str:
-    """The id of a post, in base 36, from an id, a full name or an address.
-
-    Raises:
-        ConfigError: it is none of them.
-    """
+    """The id of a post, in base 36, from an id, a full name or an address."""
     text = value.strip()
     found = re.search(r"/(?:comments|gallery)/([0-9A-Za-z]+)|redd\.it/([0-9A-Za-z]+)/?$", text)
     bare = (found[1] or found[2]) if found else text
@@ -85,11 +81,7 @@ def post_id(value: str) -> str:
 
 
 def search_query(prompt: str) -> str:
-    """The words to search for to find a prompt's posts, without its tag and search operators.
-
-    Raises:
-        ConfigError: the prompt has no words.
-    """
+    """The words to search for to find a prompt's posts, without its tag and search operators."""
     # AND, OR and NOT are operators in upper case only.
     bare = re.sub(r"^[\s*_#>]*\[[^\]]{1,12}\]", " ", prompt).lower()
     words = re.sub(r"[^\w'’]+", " ", bare).split()
@@ -118,11 +110,8 @@ class RedditClient:
     """One application's read-only access to Reddit; not thread-safe, as PRAW is not.
 
     Signs in with the first request. Credentials come from where PRAW looks for them: the
-    environment (`praw_client_id`, `praw_client_secret`) or the section of praw.ini that
-    `praw_site` names. A user's name and password are not used.
-
-    Every method that sends requests raises `RedditError` when there is no usable answer and
-    `ConfigError` when credentials are missing or refused; the messages say what to do.
+    environment (`praw_client_id`, `praw_client_secret`) or praw.ini. Methods that send requests
+    raise `RedditError` when there is no usable answer and `ConfigError` for credentials.
 
     Attributes:
         requests: how many requests were sent; one that failed for good is not counted.
@@ -187,13 +176,7 @@ class RedditClient:
     def find(self, subreddit: str, method: str, **settings: Any) -> list[dict[str, Any]]:
         """Attributes of the posts of a search or a listing.
 
-        Args:
-            subreddit: where to look.
-            method: of PRAW's subreddit: search, top, controversial, new, hot or rising.
-            settings: its arguments, such as `query`, `time_filter` and `limit`.
-
-        Raises:
-            RefusedError: there is no such subreddit, or it is private.
+        `method` is one of PRAW's subreddit: search, top, controversial, new, hot or rising.
         """
         with _explained(f"r/{subreddit}/{method}"):
             return list(map(vars, getattr(self._reddit.subreddit(subreddit), method)(**settings)))
@@ -202,10 +185,8 @@ class RedditClient:
         """A post and all of its top-level comments, without the replies to them.
 
         One request brings up to 500 comments, and each hundred beyond them one more. PRAW's own
-        `replace_more` would read the replies too, in many more requests.
-
-        Raises:
-            RefusedError: the post does not exist or is not public.
+        `replace_more` would read the replies too, in many more requests. `RefusedError`: the post
+        does not exist or is not public.
         """
         name = fullname("t3", post)
         found: dict[str, tuple[dict[str, Any], int]] = {}
@@ -292,16 +273,14 @@ def _explained(what: str) -> Iterator[None]:
     except (exceptions.RequestException, RedditAPIException) as error:
         said = getattr(error, "original_exception", error)
         raise RedditError(
-            f"Reddit gave no usable answer to {what} ({said}): see whether Reddit is up and run "
-            "the same command again to go on"
+            f"Reddit gave no usable answer to {what} ({said}): run the same command again to go on"
         ) from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         if error.args == (401,):
             # prawcore 4.0 has no class for a 401 without a reason.
             raise ConfigError(_CREDENTIALS.format(401)) from error
         raise RedditError(
-            f"Reddit's answer to {what} has an unknown form ({error!r:.80}): see whether a newer "
-            "LitBench knows it"
+            f"Reddit's answer to {what} has an unknown form ({error!r:.80})"
         ) from error
 
 
@@ -315,6 +294,5 @@ def _response_error(what: str, response: Any) -> LitBenchError:
         if status in _REASONS and "/api/v1/access_token" not in response.url:
             return RefusedError(what, str(content.get("reason") or _REASONS[status]))
     return RedditError(
-        f"Reddit answers {what} with status {status} and nothing usable: check that the "
-        "application is allowed to use the API, and run the same command again to go on"
+        f"Reddit answers {what} with status {status} and nothing usable: run the same command again"
     )

@@ -88,7 +88,7 @@ def read_answer(text: str, form: AnswerForm) -> Reading:
         return Reading("refused" if declines else "unparsed", _storable(said))
     explanation = bound.explanation
     if explanation is None:
-        before = _FENCE_LEFT.sub("", _CLOSED_LINE.split(said[: bound.start])[-1].strip())
+        before = _CLOSED_LINE.split(said[: bound.start])[-1].strip().rstrip("`~")
         explanation = before or said[bound.end :]
     return Reading(bound.verdict, _storable(explanation))
 
@@ -167,8 +167,6 @@ _WORD = re.compile(r"[^\W_]|[Ⓐ-ⓩ]")
 _TAGS = re.compile(r"<(?:[/|]?[a-z][^<>]{0,80}|!--[^<>]*+)>|~~[^~\n]{1,80}~~|\\[a-z]*+", re.I)
 _ASIDE = re.compile(r"(?<=\b[AB])\s*+[(\[\"“]++", re.I)
 _SYMBOLS = re.compile(r"[^\w\s.,:;!?=|/'&+%–—-]|_|(?<!\w)'|'(?!\w)")
-_LIST_MARK = re.compile(r"\A[-+•]\s+")
-_FENCE_LEFT = re.compile(r"[`~]{3,}\w*+\s*+\Z")
 
 
 def _folded(text: str) -> str:
@@ -183,8 +181,7 @@ def _folded(text: str) -> str:
 
 def _bare(text: str) -> str:
     """The words of a line without Markdown, HTML, LaTeX, brackets and quotation marks."""
-    kept = _TAGS.sub(" ", _LIST_MARK.sub("", _folded(text).strip()))
-    words = _SYMBOLS.sub(" ", _ASIDE.sub(", ", kept))
+    words = _SYMBOLS.sub(" ", _ASIDE.sub(", ", _TAGS.sub(" ", _folded(text))))
     return " ".join(words.split()).strip(" .,;!-–—")
 
 
