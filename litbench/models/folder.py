@@ -76,7 +76,8 @@ def load_folder(
         head: kind of transformers model.
         kind: kind of rater it must be.
         device: such as cuda or cpu; a GPU where there is one when None.
-        dtype: weights' type; bfloat16 on a GPU and float32 elsewhere when None.
+        dtype: weights' type; bfloat16 on a GPU when None, and elsewhere float32, or the type that
+            LitBench saved the model in.
         trust_remote_code: run code from the model's repository.
         num_labels: outputs of a reward head; None for as many as it has.
     """
@@ -85,8 +86,7 @@ def load_folder(
         # A verifier on the Hub has its litbench.json there, and an adapter its own files.
         place = fetch_model(name, with_code=trust_remote_code)
     content = _read(place / _FILE, kind)
-    common: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-    adapter = None
+    dtype, adapter = dtype or _default_dtype(device), None
     if (place / _ADAPTER_FILE).exists():
         about = content.get("adapter") or {}
         try:
@@ -99,13 +99,16 @@ def load_folder(
                 f"{place / _ADAPTER_FILE} does not name its base model ({error}): save it again"
             ) from error
         adapter = Adapter(base, bool(about.get("quantized")), place)
-        common["dtype"] = common["dtype"] or _default_dtype(device)
         model, tokenizer = load_with_adapter(
-            place, base, head, quantized=adapter.quantized, **common
-        )
+            place, base, head, quantized=adapter.quantized, dtype=dtype,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
     else:
-        common["dtype"] = common["dtype"] or _default_dtype(device)
-        model, tokenizer = load_backbone(str(place), head, num_labels=num_labels, **common)
+        model, tokenizer = load_backbone(
+            str(place), head, num_labels=num_labels, trust_remote_code=trust_remote_code,
+            # A model trained on four-bit weights was judged, and saved, in bfloat16.
+            dtype=dtype or ("auto" if content else "float32"),
+        )  # fmt: skip
     return Loaded(
         on_device(model, device), tokenizer, frozenset(content.get("training_prompts", ())),
         content.get("training", {}), adapter, content.get("question"), content.get("form"),
@@ -113,11 +116,11 @@ def load_folder(
     )  # fmt: skip
 
 
-def _default_dtype(device: str | None) -> str:
+def _default_dtype(device: str | None) -> str | None:
     try:
-        return "float32" if (device or default_device()).startswith("cpu") else "bfloat16"
+        return None if (device or default_device()).startswith("cpu") else "bfloat16"
     except ImportError:
-        return "float32"
+        return None
 
 
 def prompts_of(name: str) -> frozenset[str]:

@@ -332,7 +332,8 @@ class GenerativeRaterOptions:
     Attributes:
         path: of the model; see GenerativeModel.load.
         device: such as cuda or cpu; a GPU where there is one when not given.
-        dtype: weights' type; bfloat16 on a GPU and float32 elsewhere when not given.
+        dtype: weights' type; bfloat16 on a GPU when not given, and elsewhere float32, or the type
+            that LitBench saved the model in.
         batch_tokens: most tokens of one forward pass; 4,096 on a CPU and 32,768 elsewhere when not
             given.
         template: the question of an untrained model, by a template's name or path; `verdict_label`

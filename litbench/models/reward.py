@@ -169,8 +169,8 @@ class RewardRaterOptions:
     Attributes:
         path: of the model; see RewardModel.load.
         device: such as cuda or cpu; a GPU where there is one when not given.
-        dtype: weights' type, bfloat16 on a GPU and float32 elsewhere when not given. The head
-            computes in float32 in any case.
+        dtype: weights' type; bfloat16 on a GPU when not given, and elsewhere float32, or the type
+            that LitBench saved the model in. The head computes in float32 in any case.
         batch_tokens: most tokens, padding included, of one forward pass; 2,048 on a CPU and 16,384
             elsewhere when not given.
         max_length: most tokens of a sequence, for a model that LitBench did not train; 2,048 when
