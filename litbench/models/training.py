@@ -406,8 +406,10 @@ def train(
         )
         trainer.remove_callback(PrinterCallback)
         for name, weight in trainer.model.named_parameters():
-            if "modules_to_save" in name:
-                # trl trains a quantised model's head in 16 bits, where rewards come out equal.
+            adapts_4_bits = options.load_in_4bit and weight.requires_grad
+            if adapts_4_bits or "modules_to_save" in name:
+                # trl trains a quantised model's adapters and head in 16 bits, where updates are
+                # lost to rounding and rewards come out equal.
                 weight.data = weight.data.float()
         if trainer.is_fsdp_enabled and args.bf16:
             _keep_sums_in_32_bits(trainer)
