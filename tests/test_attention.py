@@ -265,9 +265,7 @@ def test_a_decoder_that_cannot_be_packed_is_scored_on_padded_rows(tiny_model, tm
     torch.testing.assert_close(found, torch.stack(plain), rtol=0, atol=SAME)
     # Had its attention been exchanged, the sinks would be missed.
     loaded.config._attn_implementation = attention.ATTENTION
-    with pytest.raises(
-        ModelError, match=r"uses attention sinks \(s_aux\).*set attention to eager"
-    ):
+    with pytest.raises(ModelError, match=r"uses attention sinks \(s_aux\).*set attention to eager"):
         rewards_of(loaded, collate(rows, packed=True, pooling="last"), "last")
 
 

@@ -109,7 +109,7 @@ def test_figures_and_curve_are_told(run):
     card = model_card(run)
     assert "| this model | 0.700 (0.600 to 0.800) |" in card
     assert "? (? to ?)" in card
-    assert "10 pairs of 5 prompts, none of which was trained on" in card
+    assert "10 held-out pairs of 5 prompts" in card
     assert "comparable within a prompt only" in card
     assert "derived from owner/name" in card
 
@@ -120,10 +120,10 @@ def test_without_an_evaluation_it_says_so(run):
 
 def test_a_line_tells_what_was_used_and_what_came_out(run):
     run["training"]["counts"] |= {"pairs": 1_000, "pairs_cut": 3}
-    used = "1,000 pairs (3 cut to fit), 1 steps in 1 s, last loss 0.022; "
+    used = "1,000 pairs (3 truncated), 1 steps in 1 s, last loss 0.022; "
     assert run_text(run) == f"{used}agreement 0.700 (0.600 to 0.800) on 10 pairs of 5 prompts"
     nothing = run_text({**run, "evaluation": None})
-    assert nothing == f"{used}no pairs were given to judge at the end"
+    assert nothing == f"{used}no held-out pairs were given"
 
 
 @pytest.mark.parametrize("adapter", [False, True])

@@ -383,7 +383,7 @@ def test_a_model_that_was_trained_on_a_question_is_asked_no_other(prepared, tmp_
         ({"template": "minimal", "max_answer_tokens": 9}, "template, max_answer_tokens"),
         ({"max_length": 300}, "max_length"),
     ):
-        with pytest.raises(ConfigError, match=f"keeps it: leave out {named}"):
+        with pytest.raises(ConfigError, match=f"was trained on: remove {named}"):
             GenerativeModel.load(tmp_path, **options)
 
 
@@ -412,5 +412,5 @@ def test_attention_on_padded_rows_is_named_as_the_reason(tiny_model, attention, 
         GenerativeModel(model, tokenizer, prepared()[2])
     # A model that cannot do it under any attention is another matter.
     model.config.attn_logit_softcapping = 50.0
-    with pytest.raises(ModelError, match="does not let its attention be exchanged"):
+    with pytest.raises(ModelError, match="does not support packed sequences"):
         require_packing(model, "this")

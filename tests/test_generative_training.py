@@ -224,7 +224,7 @@ def test_forms_that_are_not_trained_are_refused(tiny_model, some_pairs, tmp_path
     path.write_text(f"answer: verdict\n{TEXT}  Preferred: A or Preferred: B?")
     folder = str(tiny_model("llama", head="language"))
     options = GenerativeTraining(model_name_or_path=folder, template=str(path))
-    with pytest.raises(ConfigError, match="answer form verdict, which is not trained"):
+    with pytest.raises(ConfigError, match="answer form verdict, which cannot be trained"):
         train_generative_model(some_pairs(4), options, tmp_path / "run")
 
 

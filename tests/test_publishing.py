@@ -75,11 +75,11 @@ PROMPT = json.dumps({"training_prompts": ["[WP] A gate"]})
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_write("pytorch_model.bin"), r"pytorch_model\.bin is no file"),
+        (_write("pytorch_model.bin"), r"pytorch_model\.bin is not a model file"),
         (_write("modeling.py"), r"modeling\.py is no file"),
         (_write("deep/optimizer.pt"), r"optimizer\.pt is no file"),
         (lambda f: (f / "link.json").symlink_to("/etc/hostname"), r"link\.json is no file"),
-        (lambda f: (f / "model.safetensors").unlink(), "holds no weights as safetensors"),
+        (lambda f: (f / "model.safetensors").unlink(), "has no weights in safetensors"),
         (_write("run.json", "{"), r"run\.json is broken"),
         (_write("run.json", PROMPT), "1 of 1 training_prompts are no hashes"),
         (_write("litbench.json", PROMPT), "1 of 1 training_prompts are no hashes"),
@@ -106,7 +106,7 @@ def test_folders_of_this_machine_are_not_published(folder, where, tmp_path, monk
         ("README.md", f"| base | `{here}` |", "a card of /elsewhere/base"),
     ):
         (folder / name).write_text(text)
-        with pytest.raises(DataError, match=f"{name} names a folder of this machine"):
+        with pytest.raises(DataError, match=f"{name} contains a local path"):
             push_model(folder, PUSH)
         (folder / name).write_text(other)
     push_model(folder, PUSH)
@@ -119,9 +119,9 @@ APART = {"use_peft": True, "merge_adapter": False}
     ("options", "message"),
     [
         ({"hub_model_id": None}, "push_to_hub needs hub_model_id"),
-        ({"hub_model_id": "me/verifier@main"}, "give owner/name and no more"),
-        ({**APART, "model_name_or_path": "/"}, "which nobody else has"),
-        ({**APART, "model_name_or_path": "~"}, "which nobody else has"),
+        ({"hub_model_id": "me/verifier@main"}, "set it to owner/name"),
+        ({**APART, "model_name_or_path": "/"}, "base model is the local folder"),
+        ({**APART, "model_name_or_path": "~"}, "base model is the local folder"),
         (APART, "there is no token for the Hub"),
         ({}, "there is no token for the Hub"),
     ],

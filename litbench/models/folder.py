@@ -162,7 +162,7 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
         raise ModelError(f"{path} is broken ({error}): train the model again") from error
     if kind is not None and stored_kind != kind:
         raise ModelError(
-            f"{path.parent} holds a rater of kind {stored_kind}, not {kind}: set kind: {stored_kind}"
+            f"{path.parent} holds a rater of kind {stored_kind}, not {kind}: use that kind"
         )
     return content
 
