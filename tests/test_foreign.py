@@ -109,7 +109,7 @@ def test_the_day_of_a_template_does_not_change_a_reward(tiny_model, tmp_path, mo
 
 def test_a_head_with_several_outputs_needs_to_be_told_which(tiny_model, stories, pairs):
     folder = tiny_model("llama", num_labels=3)
-    with pytest.raises(ConfigError, match=r"has 3 outputs .*say which is the reward"):
+    with pytest.raises(ConfigError, match=r"has 3 outputs .*set label to the index"):
         outcomes(folder, pairs)
     with pytest.raises(ConfigError, match="label is 3: count from 0"):
         outcomes(folder, pairs, label=3)

@@ -170,7 +170,7 @@ def test_checkpoints_of_another_config_are_named(train, tmp_path, capsys):
     other.mkdir(parents=True)
     (other / "weights").write_bytes(b"x")
     folder = train()
-    assert f"{other} is of another config" in capsys.readouterr().out
+    assert f"{other} has checkpoints of another config" in capsys.readouterr().out
     assert (other / "weights").exists()
     train(report_to="none", save_steps=7)
     assert f"unchanged: {folder}" in capsys.readouterr().out

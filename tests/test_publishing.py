@@ -76,13 +76,16 @@ PROMPT = json.dumps({"training_prompts": ["[WP] A gate"]})
     ("spoil", "message"),
     [
         (_write("pytorch_model.bin"), r"pytorch_model\.bin is not a model file"),
-        (_write("modeling.py"), r"modeling\.py is no file"),
-        (_write("deep/optimizer.pt"), r"optimizer\.pt is no file"),
-        (lambda f: (f / "link.json").symlink_to("/etc/hostname"), r"link\.json is no file"),
+        (_write("modeling.py"), r"modeling\.py is not a model file"),
+        (_write("deep/optimizer.pt"), r"optimizer\.pt is not a model file"),
+        (
+            lambda f: (f / "link.json").symlink_to("/etc/hostname"),
+            r"link\.json is not a model file",
+        ),
         (lambda f: (f / "model.safetensors").unlink(), "has no weights in safetensors"),
         (_write("run.json", "{"), r"run\.json is broken"),
-        (_write("run.json", PROMPT), "1 of 1 training_prompts are no hashes"),
-        (_write("litbench.json", PROMPT), "1 of 1 training_prompts are no hashes"),
+        (_write("run.json", PROMPT), "1 of 1 training_prompts are not hashes"),
+        (_write("litbench.json", PROMPT), "1 of 1 training_prompts are not hashes"),
     ],
 )
 def test_what_a_models_folder_should_not_hold_is_refused(folder, pushed, spoil, message):

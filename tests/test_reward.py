@@ -150,7 +150,7 @@ def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path):
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_of_several_outputs_one_must_be_named(kind, tiny_model, texts):
     folder = tiny_model(kind, num_labels=2)
-    with pytest.raises(ConfigError, match=r"has 2 outputs .* say which is the reward"):
+    with pytest.raises(ConfigError, match=r"has 2 outputs .* set label to the index"):
         RewardModel.load(folder)
     with pytest.raises(ConfigError, match="has 2 outputs, and label is 2"):
         RewardModel.load(folder, label=2)
@@ -215,7 +215,7 @@ def test_a_model_without_our_record_says_how_it_is_read(tiny_model, tmp_path):
     assert model.tokenizer.model_max_length == 128
     assert model.notes()["form"] == "pair"
     model.save(tmp_path)
-    with pytest.raises(ConfigError, match="keeps its input format"):
+    with pytest.raises(ConfigError, match="has its own input format"):
         RewardModel.load(tmp_path, form="text")
 
 

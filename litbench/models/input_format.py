@@ -70,7 +70,7 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
     if is_encoder(model):
         probe = tokenizer("a", "b", return_special_tokens_mask=True)
         ids = probe["input_ids"]
-        first, last = (i for i, special in enumerate(probe["special_tokens_mask"]) if not special)
+        first, last = (i for i, added in enumerate(probe["special_tokens_mask"]) if not added)
         around = [words(ids[:first]), words(ids[first + 1 : last]), words(ids[last + 1 :])]
         start, between, end = map("".join, around)
         tokenizer.eos_token = around[-1][-1]
