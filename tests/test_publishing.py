@@ -88,7 +88,7 @@ PROMPT = json.dumps({"training_prompts": ["[WP] A gate"]})
         (_write("litbench.json", PROMPT), "1 of 1 training_prompts are not hashes"),
     ],
 )
-def test_what_a_models_folder_should_not_hold_is_refused(folder, pushed, spoil, message):
+def test_unexpected_files_and_texts_are_refused(folder, pushed, spoil, message):
     spoil(folder)
     with pytest.raises(DataError, match=message) as caught:
         push_model(folder, PUSH)
@@ -129,7 +129,7 @@ APART = {"use_peft": True, "merge_adapter": False}
         ({}, "there is no token for the Hub"),
     ],
 )
-def test_what_would_stop_a_push_stops_the_training(options, message, monkeypatch):
+def test_push_is_checked_before_training(options, message, monkeypatch):
     import huggingface_hub  # noqa: PLC0415
 
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
@@ -147,7 +147,7 @@ print(json.dumps([model.score(prompts, stories).tolist(), sorted(model.prompts)]
 """
 
 
-def test_a_trained_model_is_pushed_and_loads_by_its_name(tiny_model, pair_table, tmp_path):
+def test_pushed_model_loads_by_name(tiny_model, pair_table, tmp_path):
     pairs = pair_table([{"prompt_id": f"p{place}"} for place in range(8)])
     write_table(pairs, tmp_path / "pairs.parquet")
     keys = {

@@ -148,7 +148,7 @@ class ProgramOptions:
     pairs: str = field(metadata={"help": "Pairs to train on."})
     split: str | None = option(None, "Use only this split.")
     evaluation_split: str | None = option(None, "Split to evaluate on at the end.")
-    evaluation_pairs: str | None = option(None, "Pairs to evaluate on; default: pairs.")
+    evaluation_pairs: str | None = option(None, "Pairs to evaluate on, if not in pairs.")
 
     def __post_init__(self) -> None:
         """Check that `output_dir` is set."""
