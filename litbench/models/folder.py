@@ -80,32 +80,32 @@ def load_folder(
         trust_remote_code: run code from the model's repository.
         num_labels: number of outputs of a reward head; None keeps the model's own.
     """
-    place = Path(resolve(name))
-    if not place.exists():
+    folder = Path(resolve(name))
+    if not folder.exists():
         # Verifiers on the Hub have a litbench.json, and adapters their own files.
-        place = fetch_model(name, with_code=trust_remote_code)
-    content = _read(place / _FILE, kind)
+        folder = fetch_model(name, with_code=trust_remote_code)
+    content = _read(folder / _FILE, kind)
     common: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     adapter = None
-    if (place / _ADAPTER_FILE).exists():
+    if (folder / _ADAPTER_FILE).exists():
         about = content.get("adapter") or {}
         try:
-            config = json.loads((place / _ADAPTER_FILE).read_text(encoding="utf-8"))
+            config = json.loads((folder / _ADAPTER_FILE).read_text(encoding="utf-8"))
             base = about.get("base") or config["base_model_name_or_path"]
             if not about and config.get("revision") and "@" not in base:
                 base += f"@{config['revision']}"
         except (ValueError, KeyError) as error:
             raise ModelError(
-                f"{place / _ADAPTER_FILE} does not name its base model ({error}): save it again"
+                f"{folder / _ADAPTER_FILE} does not name its base model ({error}): save it again"
             ) from error
-        adapter = Adapter(base, bool(about.get("quantized")), place)
+        adapter = Adapter(base, bool(about.get("quantized")), folder)
         common["dtype"] = common["dtype"] or _default_dtype(device)
         model, tokenizer = load_with_adapter(
-            place, base, head, quantized=adapter.quantized, **common
+            folder, base, head, quantized=adapter.quantized, **common
         )
     else:
         common["dtype"] = common["dtype"] or _default_dtype(device)
-        model, tokenizer = load_backbone(str(place), head, num_labels=num_labels, **common)
+        model, tokenizer = load_backbone(str(folder), head, num_labels=num_labels, **common)
     return Loaded(
         on_device(model, device), tokenizer, frozenset(content.get("training_prompts", ())),
         content.get("training", {}), adapter, content.get("question"), content.get("form"),
