@@ -115,7 +115,7 @@ def test_both_ways_compute_attention_within_each_sequence(
         assert call["enable_gqa"] == (key_heads != 4)
 
 
-def test_a_window_wider_than_every_sequence_costs_the_kernel_nothing(kernel):
+def test_kernel_ignores_a_window_wider_than_every_sequence(kernel):
     (query, key, value), starts = parts(4)
     query, key, value = (part.bfloat16() for part in (query, key, value))
     packed_attention(
@@ -136,7 +136,7 @@ def test_a_sequence_does_not_see_its_neighbours():
     assert (one[:, :kept] - other[:, :kept]).abs().max() > 1
 
 
-def test_the_kernel_is_only_taken_for_what_it_can_do(monkeypatch):
+def test_kernel_is_used_only_where_supported(monkeypatch):
     query = torch.zeros(4, 2, 16, dtype=torch.bfloat16)
     assert not attention._has_kernel(query, 0.0)
     capability = {"cuda:1": (8, 0)}
@@ -176,7 +176,7 @@ def rewards_by(model, tokenizer, texts, *, packed):
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2", "gemma3"])
-def test_packed_rows_are_padded_rows_are_eager_attention(kind, tiny_model, sequences, request):
+def test_packed_padded_and_eager_attention_agree(kind, tiny_model, sequences, request):
     folder = str(tiny_model(kind))
     packed, tokenizer = load_backbone(folder)
     assert is_packed(packed)
@@ -247,7 +247,7 @@ def test_models_with_sinks_convolutions_or_chunks_are_not_packed(make):
     assert not can_pack(model)
 
 
-def test_a_decoder_that_cannot_be_packed_is_scored_on_padded_rows(tiny_model, tmp_path):
+def test_decoder_without_packing_is_scored_on_padded_rows(tiny_model, tmp_path):
     torch.manual_seed(0)
     model = gpt_oss()
     torch.nn.init.normal_(model.score.weight)
@@ -265,9 +265,7 @@ def test_a_decoder_that_cannot_be_packed_is_scored_on_padded_rows(tiny_model, tm
     torch.testing.assert_close(found, torch.stack(plain), rtol=0, atol=SAME)
     # Had its attention been exchanged, the sinks would be missed.
     loaded.config._attn_implementation = attention.ATTENTION
-    with pytest.raises(
-        ModelError, match=r"wants attention sinks \(s_aux\).*set attention to eager"
-    ):
+    with pytest.raises(ModelError, match=r"uses attention sinks \(s_aux\).*set attention to eager"):
         rewards_of(loaded, collate(rows, packed=True, pooling="last"), "last")
 
 
@@ -278,14 +276,14 @@ def test_what_packed_attention_does_not_compute_is_refused(wants):
         packed_attention(Layer(), query, key, value, None, cu_seq_lens_q=starts, **wants)
 
 
-def test_padded_rows_on_packed_attention_are_refused_and_not_mixed_up(tiny_model):
+def test_packed_attention_refuses_padded_rows(tiny_model):
     model, _ = load_backbone(str(tiny_model("llama")))
     ids = torch.tensor([[5, 6, 7], [5, 6, 0]])
     with pytest.raises(ModelError, match=r"rows with padding.*set_attn_implementation\('sdpa'\)"):
         model(input_ids=ids, attention_mask=(ids > 0).long())
 
 
-def test_an_attention_that_is_not_there_is_a_clear_error(tiny_model):
+def test_unknown_attention_is_an_error(tiny_model):
     model, _ = load_backbone(str(tiny_model("llama")))
     with pytest.raises(ConfigError, match="attention: 'flash' cannot be used here"):
         set_attention(model, "flash")

@@ -45,7 +45,7 @@ def texts(invented):
 # Head ----------------------------------------------------------------------------------------
 
 
-def test_stories_that_tie_when_the_head_computes_in_bf16_do_not(tiny_model, texts):
+def test_fp32_head_avoids_ties_of_bf16(tiny_model, texts):
     folder = tiny_model("llama")
     model = RewardModel.load(folder, dtype="bfloat16")
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(
@@ -61,7 +61,7 @@ def test_stories_that_tie_when_the_head_computes_in_bf16_do_not(tiny_model, text
     assert np.abs(fine - coarse).max() < 0.1 * fine.std()
 
 
-def test_the_head_stays_in_fp32_in_a_bf16_model_and_after_saving_and_loading(tiny_model, tmp_path):
+def test_head_of_a_bf16_model_stays_in_fp32(tiny_model, tmp_path):
     full, _ = load_backbone(str(tiny_model("llama")))
     weight = head_layers(full)[-1].weight.detach()
     assert not torch.equal(weight, weight.bfloat16().float())
@@ -81,13 +81,13 @@ def test_autocast_does_not_reach_the_head(tiny_model, texts):
     assert (torch.tensor(rewards).bfloat16().double().numpy() != rewards).any()
 
 
-def test_loading_a_model_in_fp32_leaves_others_as_they_were(tiny_model):
+def test_loading_does_not_change_the_model_class(tiny_model):
     kept = transformers.LlamaForSequenceClassification._keep_in_fp32_modules_strict
     load_backbone(str(tiny_model("llama")), dtype="bfloat16")
     assert transformers.LlamaForSequenceClassification._keep_in_fp32_modules_strict == kept
 
 
-def test_a_model_without_a_head_that_we_know_is_refused(tiny_model):
+def test_model_without_a_known_head_is_refused(tiny_model):
     model = transformers.AutoModel.from_pretrained(tiny_model("llama"))
     with pytest.raises(ModelError, match="does not end in a linear layer 'score' or 'classifier'"):
         head_layers(model)
@@ -190,7 +190,7 @@ def test_a_folder_may_hold_an_at_sign(tiny_model, tmp_path, monkeypatch):
 # Batches -------------------------------------------------------------------------------------
 
 
-def test_packed_sequences_restart_their_positions_and_are_read_at_their_ends():
+def test_packed_sequences_restart_positions():
     batch = collate([np.array([5, 6, 7]), np.array([8])], packed=True, pooling="last")
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0]]
@@ -201,7 +201,7 @@ def test_packed_sequences_restart_their_positions_and_are_read_at_their_ends():
 
 
 @pytest.mark.parametrize(("pooling", "read"), [("last", [2, 3]), ("first", [0, 3])])
-def test_padded_rows_are_masked_and_read_by_their_place(pooling, read):
+def test_padded_rows_are_masked_and_read_by_index(pooling, read):
     batch = collate([np.array([5, 6, 7]), np.array([8])], packed=False, pooling=pooling)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
@@ -234,7 +234,7 @@ def adapter(headless, tmp_path):
     return tmp_path, rewards, batch
 
 
-def test_folding_an_adapter_in_keeps_head_and_rewards(adapter, headless):
+def test_merging_an_adapter_keeps_head_and_rewards(adapter, headless):
     folder, rewards, batch = adapter
     merged, _ = load_with_adapter(folder, str(headless), "reward")
     assert not any("lora" in name for name, _ in merged.named_parameters())
@@ -244,7 +244,7 @@ def test_folding_an_adapter_in_keeps_head_and_rewards(adapter, headless):
     assert head_layers(merged)[-1].weight.dtype == torch.float32
 
 
-def test_an_adapter_that_brings_no_head_to_a_headless_model_is_refused(adapter, headless):
+def test_adapter_and_base_without_head_are_refused(adapter, headless):
     from safetensors.torch import load_file, save_file  # noqa: PLC0415
 
     folder, _, _ = adapter
@@ -260,7 +260,7 @@ def test_an_adapter_that_brings_no_head_to_a_headless_model_is_refused(adapter, 
         RewardModel.load(folder)
 
 
-def test_an_adapter_without_a_tokenizer_takes_that_of_its_base(adapter, headless):
+def test_adapter_without_tokenizer_uses_its_base_model(adapter, headless):
     folder, rewards, batch = adapter
     for path in folder.glob("tokenizer*"):
         path.unlink()
@@ -271,7 +271,7 @@ def test_an_adapter_without_a_tokenizer_takes_that_of_its_base(adapter, headless
         torch.testing.assert_close(rewards_of(model.eval(), batch, "last"), rewards)
 
 
-def test_the_base_of_a_foreign_adapter_is_taken_at_its_revision(adapter, monkeypatch):
+def test_foreign_adapter_pins_its_base_revision(adapter, monkeypatch):
     folder, _, _ = adapter
     file = folder / "adapter_config.json"
     about = json.loads(file.read_text())
@@ -301,7 +301,7 @@ def test_an_adapter_in_another_format_is_refused(adapter, headless, tmp_path):
         load_with_adapter(folder, str(headless), "reward")
 
 
-def test_a_gguf_file_is_a_backbone_that_can_be_saved(tmp_path):
+def test_gguf_model_can_be_saved(tmp_path):
     gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
     writer.add_context_length(64)

@@ -85,12 +85,12 @@ def test_the_head_is_what_the_hub_reads(run):
 
 
 @pytest.mark.parametrize("name", ["package:minilm/model", "/home/me/models/a", "name", EVIL])
-def test_a_base_that_is_not_on_the_hub_is_not_linked(run, name):
+def test_local_base_model_is_not_linked(run, name):
     run["training"]["options"]["model_name_or_path"] = name
     assert "base_model" not in head_of(model_card(run))
 
 
-def test_what_others_wrote_is_text_in_the_card(run):
+def test_names_are_escaped_in_the_card(run):
     run["training"]["options"]["model_name_or_path"] = EVIL
     run["inputs"]["pairs"]["path"] = EVIL
     run["label_source"] = {EVIL: 3}
@@ -105,11 +105,11 @@ def test_what_others_wrote_is_text_in_the_card(run):
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} <= {3, 4}
 
 
-def test_figures_and_curve_are_told(run):
+def test_card_contains_figures(run):
     card = model_card(run)
     assert "| this model | 0.700 (0.600 to 0.800) |" in card
     assert "? (? to ?)" in card
-    assert "10 pairs of 5 prompts, none of which was trained on" in card
+    assert "10 held-out pairs of 5 prompts" in card
     assert "comparable within a prompt only" in card
     assert "derived from owner/name" in card
 
@@ -118,12 +118,12 @@ def test_without_an_evaluation_it_says_so(run):
     assert "Not measured" in model_card({**run, "evaluation": None})
 
 
-def test_a_line_tells_what_was_used_and_what_came_out(run):
+def test_run_text(run):
     run["training"]["counts"] |= {"pairs": 1_000, "pairs_cut": 3}
-    used = "1,000 pairs (3 cut to fit), 1 steps in 1 s, last loss 0.022; "
+    used = "1,000 pairs (3 truncated), 1 steps in 1 s, last loss 0.022; "
     assert run_text(run) == f"{used}agreement 0.700 (0.600 to 0.800) on 10 pairs of 5 prompts"
     nothing = run_text({**run, "evaluation": None})
-    assert nothing == f"{used}no pairs were given to judge at the end"
+    assert nothing == f"{used}no held-out pairs were given"
 
 
 @pytest.mark.parametrize("adapter", [False, True])

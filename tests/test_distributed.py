@@ -189,7 +189,7 @@ def test_shards_train_the_model_of_one(run, tmp_path):
     ],
     ids=["two processes", "lora", "generative"],
 )
-def test_a_killed_run_ends_as_if_it_had_not_been(launcher, options, run, tmp_path):
+def test_killed_run_ends_with_the_same_weights(launcher, options, run, tmp_path):
     """With a checkpoint after every step, most kills fall into the writing of one."""
     steps = {"save_strategy": "steps", "eval_strategy": "steps", "eval_steps": 1, "save_steps": 1}
     if "validation" in options:
@@ -212,7 +212,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(launcher, options, run, tmp_pat
 
 
 @pytest.mark.long
-def test_a_launcher_does_not_bury_our_line(run):
+def test_launcher_shows_our_error_last(run):
     """Its report ends with our message; a launch for GPUs is refused without one."""
     process = run("two", TWO, learning_rte=1)
     said, _ = process.communicate(timeout=300)

@@ -49,9 +49,7 @@ def changed(folder, target, change):
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 @pytest.mark.parametrize("pad", ["own", "eos", None])
-def test_a_chat_reward_model_is_read_at_the_end_of_its_whole_rendering(
-    kind, pad, tiny_model, stories
-):
+def test_chat_reward_model_is_read_at_the_last_token(kind, pad, tiny_model, stories):
     """As the cards of such models compute it: template, one BOS, no padding, the last token."""
     folder = tiny_model(kind, pad=pad, chat=True)
     model = RewardModel.load(folder)
@@ -71,7 +69,7 @@ def test_a_chat_reward_model_is_read_at_the_end_of_its_whole_rendering(
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "bert"])
-def test_a_model_trained_without_the_prompt_reads_the_story_alone(kind, tiny_model, stories):
+def test_form_story_leaves_out_the_prompt(kind, tiny_model, stories):
     folder = tiny_model(kind)
     model = RewardModel.load(folder, form="story")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -87,7 +85,7 @@ def test_a_model_trained_without_the_prompt_reads_the_story_alone(kind, tiny_mod
     assert model.notes()["stories_cut"] == 0
 
 
-def test_the_day_of_a_template_does_not_change_a_reward(tiny_model, tmp_path, monkeypatch):
+def test_rewards_do_not_depend_on_the_date(tiny_model, tmp_path, monkeypatch):
     folder = shutil.copytree(tiny_model("llama", chat=True), tmp_path / "dated")
     template = folder / "chat_template.jinja"
     dated = (
@@ -107,9 +105,9 @@ def test_the_day_of_a_template_does_not_change_a_reward(tiny_model, tmp_path, mo
     assert RewardModel.load(folder).score([PROMPT], ["She."]) == today
 
 
-def test_a_head_with_several_outputs_needs_to_be_told_which(tiny_model, stories, pairs):
+def test_several_outputs_need_a_label(tiny_model, stories, pairs):
     folder = tiny_model("llama", num_labels=3)
-    with pytest.raises(ConfigError, match=r"has 3 outputs .*say which is the reward"):
+    with pytest.raises(ConfigError, match=r"has 3 outputs .*set label to the index"):
         outcomes(folder, pairs)
     with pytest.raises(ConfigError, match="label is 3: count from 0"):
         outcomes(folder, pairs, label=3)
@@ -142,13 +140,13 @@ def test_huge_scores_saturate_and_never_overflow(tiny_model, pairs, tmp_path):
     assert np.isfinite(verdicts["reward_chosen"].to_pylist()).all()
 
 
-def test_a_score_that_is_no_number_is_no_verdict(tiny_model, pairs, tmp_path):
+def test_scores_that_are_not_finite_are_refused(tiny_model, pairs, tmp_path):
     folder = changed(tiny_model("llama"), tmp_path, lambda m: m.score.weight.mul_(np.nan))
     with pytest.raises(DataError, match="rewards are not finite"):
         outcomes(folder, pairs)
 
 
-def test_a_score_that_was_not_trained_on_pairs_is_no_probability(tiny_model, pairs):
+def test_probability_false_gives_no_probability(tiny_model, pairs):
     verdicts = outcomes(tiny_model("bert"), pairs, probability=False)
     assert verdicts["p_chosen"].null_count == pairs.num_rows
     assert (
@@ -196,7 +194,7 @@ def test_code_in_a_models_folder_is_not_run(tiny_model, pairs, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_an_adapter_of_someone_else_loads_with_its_base_and_head(tiny_model, stories, tmp_path):
+def test_foreign_adapter_loads_with_base_and_head(tiny_model, stories, tmp_path):
     peft = pytest.importorskip("peft")
     base = tiny_model("llama")
     torch.manual_seed(1)

@@ -146,7 +146,7 @@ def test_renamed_sides_give_one_minus_the_agreement(judge, some_pairs, rename_si
     assert renamed.count("chosen") == 16 - straight.count("chosen")
 
 
-def test_where_the_label_mass_is_low_there_is_no_verdict(judge, some_pairs, tmp_path):
+def test_low_label_mass_is_unparsed(judge, some_pairs, tmp_path):
     model = judge()
     pairs = some_pairs(6)
     masses = judge_pairs(model, pairs)["label_mass"].to_numpy()
@@ -290,9 +290,7 @@ def test_explanations_are_read_by_their_last_verdict_line(explainer, pair_table,
         ("Story A has the storm.\nPreferred: A", "cut"),
     ],
 )
-def test_an_answer_without_a_letter_or_an_end_has_an_outcome_of_its_own(
-    explainer, pair_table, monkeypatch, answer, outcome
-):
+def test_outcomes_of_incomplete_answers(explainer, pair_table, monkeypatch, answer, outcome):
     model = explainer(batch_tokens=100_000)
     answers_with(model, monkeypatch, [answer, answer])
     verdicts = judge_pairs(model, pair_table([{}])).to_pylist()
@@ -300,7 +298,7 @@ def test_an_answer_without_a_letter_or_an_end_has_an_outcome_of_its_own(
 
 
 @pytest.mark.parametrize("own", [7, [6, 7]])
-def test_an_answer_ends_where_the_model_itself_stops_too(explainer, pair_table, monkeypatch, own):
+def test_answer_ends_at_the_models_own_eos(explainer, pair_table, monkeypatch, own):
     """Such as Llama's end of text, beside the end of turn that its chat template writes."""
     model = explainer(batch_tokens=100_000)
     assert 7 not in model.question.end
@@ -355,25 +353,25 @@ def test_a_judge_without_training_writes_in_any_form(asked, pair_table, monkeypa
         assert (row["explanation"] or "") == ("B is alive." if "explanation" in form else "")
 
 
-def test_a_judge_without_training_gives_probabilities_for_a_label_alone(asked, some_pairs):
+def test_zero_shot_judge_gives_probabilities_for_labels_only(asked, some_pairs):
     model = asked(template="writerly", answer="label", least_label_mass=0.0)
     assert model.question.max_answer_tokens == 1
     assert None not in judge_pairs(model, some_pairs(2))["p_chosen"].to_pylist()
 
 
-def test_the_room_for_an_answer_can_be_set(asked, some_pairs):
+def test_max_answer_tokens_can_be_set(asked, some_pairs):
     model = asked(answer="json_explanation", max_answer_tokens=7)
     assert model.question.answer == "json_explanation"
     rows = judge_pairs(model, some_pairs(1)).to_pylist()
     assert max(row["output_tokens"] for row in rows) <= 7
 
 
-def test_a_form_that_a_fixed_template_does_not_have_is_refused(asked):
+def test_answer_form_missing_from_a_template_is_refused(asked):
     with pytest.raises(ConfigError, match="asks for the answer form label, not verdict"):
         asked(template="verdict_label", answer="verdict")
 
 
-def test_a_model_that_was_trained_on_a_question_is_asked_no_other(prepared, tmp_path):
+def test_trained_model_keeps_its_question(prepared, tmp_path):
     model, tokenizer, question = prepared()
     GenerativeModel(model, tokenizer, question).save(tmp_path)
     assert GenerativeModel.load(tmp_path).question == question
@@ -383,13 +381,11 @@ def test_a_model_that_was_trained_on_a_question_is_asked_no_other(prepared, tmp_
         ({"template": "minimal", "max_answer_tokens": 9}, "template, max_answer_tokens"),
         ({"max_length": 300}, "max_length"),
     ):
-        with pytest.raises(ConfigError, match=f"keeps it: leave out {named}"):
+        with pytest.raises(ConfigError, match=f"was trained on: remove {named}"):
             GenerativeModel.load(tmp_path, **options)
 
 
-def test_the_attention_is_put_back_after_writing_and_after_a_failure(
-    explainer, some_pairs, monkeypatch
-):
+def test_attention_is_restored_after_generation(explainer, some_pairs, monkeypatch):
     model = explainer(answer=4)
     before, habits = model.model.config._attn_implementation, model.model.generation_config
 
@@ -412,5 +408,5 @@ def test_attention_on_padded_rows_is_named_as_the_reason(tiny_model, attention, 
         GenerativeModel(model, tokenizer, prepared()[2])
     # A model that cannot do it under any attention is another matter.
     model.config.attn_logit_softcapping = 50.0
-    with pytest.raises(ModelError, match="does not let its attention be exchanged"):
+    with pytest.raises(ModelError, match="does not support packed sequences"):
         require_packing(model, "this")

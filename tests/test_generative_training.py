@@ -119,7 +119,7 @@ def test_a_rationale_fixes_the_side_it_was_written_for(prepared, some_pairs):
             assert question.label_ids[LABELS.index(label)][0] == taught(row)[-2]
 
 
-def test_an_explanation_ends_with_the_turn_and_not_with_a_newline(prepared, some_pairs):
+def test_explanation_ends_with_the_end_of_turn(prepared, some_pairs):
     tokenizer, question = prepared(EXPLANATION, chat=True)
     for row in tokenise(some_pairs(6), tokenizer, question, 0).rows:
         assert tokenizer.decode(row["input_ids"]).endswith(
@@ -128,13 +128,13 @@ def test_an_explanation_ends_with_the_turn_and_not_with_a_newline(prepared, some
 
 
 @pytest.mark.parametrize("text", [LABEL, EXPLANATION])
-def test_both_forms_train_on_the_pairs_that_have_a_rationale(prepared, some_pairs, text):
+def test_both_forms_train_on_pairs_with_rationales(prepared, some_pairs, text):
     tokenizer, question = prepared(text)
     counts = tokenise(some_pairs(4, ["good", "", None, "fine"]), tokenizer, question, 0).counts
     assert (counts["pairs"], counts["rejected: no rationale"]) == (2, 2)
 
 
-def test_answers_that_do_not_fit_are_rejected_and_stories_cut(prepared, some_pairs):
+def test_long_answers_are_rejected_and_stories_truncated(prepared, some_pairs):
     tokenizer, question = prepared(EXPLANATION)
     counts = tokenise(some_pairs(2, ["good", "endless " * 40]), tokenizer, question, 0).counts
     assert counts["rejected: answer longer than max_answer_tokens"] == 1
@@ -154,7 +154,7 @@ def test_answers_that_do_not_fit_are_rejected_and_stories_cut(prepared, some_pai
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3"])
 @pytest.mark.parametrize("text", [LABEL, EXPLANATION])
-def test_the_loss_is_the_cross_entropy_of_the_answer_alone(
+def test_loss_is_cross_entropy_of_the_answer(
     prepared, some_pairs, template, tiny_model, tmp_path, kind, text
 ):
     """Of a step that changes nothing, against plain transformers on one row after another."""
@@ -224,7 +224,7 @@ def test_forms_that_are_not_trained_are_refused(tiny_model, some_pairs, tmp_path
     path.write_text(f"answer: verdict\n{TEXT}  Preferred: A or Preferred: B?")
     folder = str(tiny_model("llama", head="language"))
     options = GenerativeTraining(model_name_or_path=folder, template=str(path))
-    with pytest.raises(ConfigError, match="answer form verdict, which is not trained"):
+    with pytest.raises(ConfigError, match="answer form verdict, which cannot be trained"):
         train_generative_model(some_pairs(4), options, tmp_path / "run")
 
 

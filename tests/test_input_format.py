@@ -138,7 +138,7 @@ def test_the_date_in_a_template_is_fixed(prepared):
     assert text == "26 Jul 2024themoth<end>"
 
 
-def test_max_length_is_lowered_to_the_positions_of_the_model(tiny_model):
+def test_max_length_is_lowered_to_positions(tiny_model):
     for kind in ("llama", "bert"):
         model, _ = load_backbone(str(tiny_model(kind, positions=128)))
         assert longest_of(model, 4_096) == 128

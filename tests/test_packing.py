@@ -25,7 +25,7 @@ def samplers(lengths, processes, micro_batches, size, epoch=0, seed=0, *, packed
     st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 60), st.integers(0, 3),
     st.booleans(),
 )  # fmt: skip
-def test_an_epoch_takes_every_pair_once_in_steps_of_like_size(
+def test_epoch_has_every_pair_once_in_equal_steps(
     processes, micro_batches, size, more, epoch, packed
 ):
     groups = processes * micro_batches

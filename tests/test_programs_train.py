@@ -85,7 +85,7 @@ def run_of(folder):
 
 
 @pytest.mark.parametrize("kind", ["reward", "generative"])
-def test_what_a_training_leaves(kind, train, pairs_file, capsys):
+def test_written_files(kind, train, pairs_file, capsys):
     folder = train(kind, evaluation_split="test", validation=0.2)
     run = run_of(folder)
     pairs = read_table(pairs_file, PAIRS)
@@ -117,7 +117,7 @@ def test_what_a_training_leaves(kind, train, pairs_file, capsys):
     assert "## Limits" in card
 
 
-def test_every_pair_that_training_did_not_use_is_listed_with_its_reason(train, pairs_file):
+def test_unused_pairs_are_listed_with_reasons(train, pairs_file):
     folder = train(validation=0.2)
     rows = [json.loads(line) for line in (folder / "rejected.jsonl").read_text().splitlines()]
     reasons = {row["pair_id"]: row["reason"] for row in rows}
@@ -129,7 +129,7 @@ def test_every_pair_that_training_did_not_use_is_listed_with_its_reason(train, p
     assert "held back for validation" in reasons.values()
 
 
-def test_no_text_of_the_pairs_is_in_what_is_published(train):
+def test_published_files_contain_no_texts(train):
     folder = train(evaluation_split="test")
     for path in (folder / "model").rglob("*"):
         if path.suffix != ".safetensors":
@@ -170,20 +170,20 @@ def test_checkpoints_of_another_config_are_named(train, tmp_path, capsys):
     other.mkdir(parents=True)
     (other / "weights").write_bytes(b"x")
     folder = train()
-    assert f"{other} is of another config" in capsys.readouterr().out
+    assert f"{other} has checkpoints of another config" in capsys.readouterr().out
     assert (other / "weights").exists()
     train(report_to="none", save_steps=7)
     assert f"unchanged: {folder}" in capsys.readouterr().out
 
 
-def test_processes_but_the_first_write_nothing(train, tmp_path, monkeypatch, load_program):
+def test_only_rank_0_writes(train, tmp_path, monkeypatch, load_program):
     module = load_program("train/bradley_terry.py")
     monkeypatch.setattr(module, "train_reward_model", lambda *_, **__: None)
     train()
     assert not list((tmp_path / "run").glob("*"))
 
 
-def test_an_adapter_kept_apart_has_a_card_that_says_so(train):
+def test_card_of_an_unmerged_adapter(train):
     folder = train(use_peft=True, lora_r=2, merge_adapter=False, evaluation_split="test")
     card = (folder / "model" / "README.md").read_text()
     head = yaml.safe_load(card.split("---")[1])
@@ -191,7 +191,7 @@ def test_an_adapter_kept_apart_has_a_card_that_says_so(train):
     assert not (folder / "model" / "model.safetensors").exists()
 
 
-def test_trackers_get_the_whole_config_and_the_held_out_result(train, tmp_path, monkeypatch):
+def test_trackers_get_config_and_held_out_result(train, tmp_path, monkeypatch):
     """Several at once; wandb offline where it has no key, and a key in no file."""
     pytest.importorskip("wandb")
     pytest.importorskip("tensorboard")
@@ -218,7 +218,7 @@ def test_trackers_get_the_whole_config_and_the_held_out_result(train, tmp_path, 
     assert not list(folder.glob("checkpoints-*"))
 
 
-def test_on_a_terminal_a_bar_shows_steps_and_time_left(tiny_model, pairs_file, tmp_path):
+def test_progress_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     """Through a pseudo-terminal, as `script` makes one."""
     program = ROOT / "train" / "bradley_terry.py"
     command = (
@@ -237,7 +237,7 @@ def test_on_a_terminal_a_bar_shows_steps_and_time_left(tiny_model, pairs_file, t
     assert "Writing model shards" not in done.stdout
 
 
-def test_nothing_is_said_but_the_last_line_without_a_terminal(tiny_model, pairs_file, tmp_path):
+def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, tmp_path):
     done = subprocess.run(
         [
             sys.executable, str(ROOT / "train" / "bradley_terry.py"), "--pairs", str(pairs_file),
@@ -252,7 +252,7 @@ def test_nothing_is_said_but_the_last_line_without_a_terminal(tiny_model, pairs_
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_training_config_fits_its_paper_and_itself(path, load_program):
+def test_training_configs_are_valid_and_match_the_paper(path, load_program):
     text = path.read_text(encoding="utf-8")
     (name,) = set(re.findall(rf"(train/\w+\.py) --config configs/train/{path.name}", text))
     module = load_program(name)

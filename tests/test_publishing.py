@@ -75,17 +75,20 @@ PROMPT = json.dumps({"training_prompts": ["[WP] A gate"]})
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_write("pytorch_model.bin"), r"pytorch_model\.bin is no file"),
-        (_write("modeling.py"), r"modeling\.py is no file"),
-        (_write("deep/optimizer.pt"), r"optimizer\.pt is no file"),
-        (lambda f: (f / "link.json").symlink_to("/etc/hostname"), r"link\.json is no file"),
-        (lambda f: (f / "model.safetensors").unlink(), "holds no weights as safetensors"),
+        (_write("pytorch_model.bin"), r"pytorch_model\.bin is not a model file"),
+        (_write("modeling.py"), r"modeling\.py is not a model file"),
+        (_write("deep/optimizer.pt"), r"optimizer\.pt is not a model file"),
+        (
+            lambda f: (f / "link.json").symlink_to("/etc/hostname"),
+            r"link\.json is not a model file",
+        ),
+        (lambda f: (f / "model.safetensors").unlink(), "has no weights in safetensors"),
         (_write("run.json", "{"), r"run\.json is broken"),
-        (_write("run.json", PROMPT), "1 of 1 training_prompts are no hashes"),
-        (_write("litbench.json", PROMPT), "1 of 1 training_prompts are no hashes"),
+        (_write("run.json", PROMPT), "1 of 1 training_prompts are not hashes"),
+        (_write("litbench.json", PROMPT), "1 of 1 training_prompts are not hashes"),
     ],
 )
-def test_what_a_models_folder_should_not_hold_is_refused(folder, pushed, spoil, message):
+def test_unexpected_files_and_texts_are_refused(folder, pushed, spoil, message):
     spoil(folder)
     with pytest.raises(DataError, match=message) as caught:
         push_model(folder, PUSH)
@@ -106,7 +109,7 @@ def test_folders_of_this_machine_are_not_published(folder, where, tmp_path, monk
         ("README.md", f"| base | `{here}` |", "a card of /elsewhere/base"),
     ):
         (folder / name).write_text(text)
-        with pytest.raises(DataError, match=f"{name} names a folder of this machine"):
+        with pytest.raises(DataError, match=f"{name} contains a local path"):
             push_model(folder, PUSH)
         (folder / name).write_text(other)
     push_model(folder, PUSH)
@@ -119,14 +122,14 @@ APART = {"use_peft": True, "merge_adapter": False}
     ("options", "message"),
     [
         ({"hub_model_id": None}, "push_to_hub needs hub_model_id"),
-        ({"hub_model_id": "me/verifier@main"}, "give owner/name and no more"),
-        ({**APART, "model_name_or_path": "/"}, "which nobody else has"),
-        ({**APART, "model_name_or_path": "~"}, "which nobody else has"),
+        ({"hub_model_id": "me/verifier@main"}, "set it to owner/name"),
+        ({**APART, "model_name_or_path": "/"}, "base model is the local folder"),
+        ({**APART, "model_name_or_path": "~"}, "base model is the local folder"),
         (APART, "there is no token for the Hub"),
         ({}, "there is no token for the Hub"),
     ],
 )
-def test_what_would_stop_a_push_stops_the_training(options, message, monkeypatch):
+def test_push_is_checked_before_training(options, message, monkeypatch):
     import huggingface_hub  # noqa: PLC0415
 
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
@@ -144,7 +147,7 @@ print(json.dumps([model.score(prompts, stories).tolist(), sorted(model.prompts)]
 """
 
 
-def test_a_trained_model_is_pushed_and_loads_by_its_name(tiny_model, pair_table, tmp_path):
+def test_pushed_model_loads_by_name(tiny_model, pair_table, tmp_path):
     pairs = pair_table([{"prompt_id": f"p{place}"} for place in range(8)])
     write_table(pairs, tmp_path / "pairs.parquet")
     keys = {

@@ -240,9 +240,7 @@ def test_peft_reads_an_adapters_folder(kind, tiny_model, texts, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
-def test_a_model_of_trl_with_eos_as_pad_is_read_where_it_was_trained(
-    kind, tiny_model, texts, tmp_path
-):
+def test_trl_model_with_eos_as_pad_is_read_before_eos(kind, tiny_model, texts, tmp_path):
     """trl appends EOS to text; transformers skips it where it is the pad token too."""
     rows = {"prompt": [f"{prompt}\n\n" for prompt in texts[0]], "chosen": texts[1]}
     data = datasets.Dataset.from_dict({**rows, "rejected": texts[1]})

@@ -50,7 +50,7 @@ def score_one_by_one(model, prompts, stories):
     return np.array([model.score([p], [s])[0] for p, s in zip(prompts, stories, strict=True)])
 
 
-def test_a_reward_is_the_same_alone_in_a_batch_and_after_save_and_load(folder, texts, tmp_path):
+def test_reward_does_not_depend_on_batch_or_saving(folder, texts, tmp_path):
     model = RewardModel.load(folder)
     together = model.score(*texts)
     assert together.dtype == np.float64
@@ -124,7 +124,7 @@ def test_half_precision_computes_the_head_in_full(tiny_model, texts):
     assert np.abs(rewards - full.score(*texts)).max() < 0.1 * full.score(*texts).std()
 
 
-def test_as_a_rater_it_gives_the_sigmoid_of_the_difference(tiny_model, pair_table, invented):
+def test_verdict_probability_is_sigmoid_of_the_difference(tiny_model, pair_table, invented):
     source = random.Random(2)
     rows = [{"chosen": invented(source, 20), "rejected": invented(source, 40)} for _ in range(10)]
     pairs = pair_table(rows)
@@ -142,7 +142,7 @@ def test_as_a_rater_it_gives_the_sigmoid_of_the_difference(tiny_model, pair_tabl
 # Loading -------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path):
+def test_missing_folder_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="there is no folder"):
         RewardModel.load(tmp_path / "nothing")
 
@@ -150,7 +150,7 @@ def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path):
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_of_several_outputs_one_must_be_named(kind, tiny_model, texts):
     folder = tiny_model(kind, num_labels=2)
-    with pytest.raises(ConfigError, match=r"has 2 outputs .* say which is the reward"):
+    with pytest.raises(ConfigError, match=r"has 2 outputs .* set label to the index"):
         RewardModel.load(folder)
     with pytest.raises(ConfigError, match="has 2 outputs, and label is 2"):
         RewardModel.load(folder, label=2)
@@ -161,7 +161,7 @@ def test_of_several_outputs_one_must_be_named(kind, tiny_model, texts):
     )
 
 
-def test_an_instruction_model_of_others_is_read_in_its_own_template(tiny_model):
+def test_foreign_instruction_model_uses_its_own_template(tiny_model):
     folder = tiny_model("llama", chat=True)
     chat, plain = RewardModel.load(folder), RewardModel.load(folder, form="text")
     assert (chat.form, plain.form) == ("chat", "text")
@@ -210,12 +210,12 @@ def test_a_broken_record_is_a_clear_error(tiny_model, tmp_path, spoil):
         RewardModel.load(tmp_path)
 
 
-def test_a_model_without_our_record_says_how_it_is_read(tiny_model, tmp_path):
+def test_foreign_model_notes_its_form(tiny_model, tmp_path):
     model = RewardModel.load(tiny_model("bert"), max_length=128)
     assert model.tokenizer.model_max_length == 128
     assert model.notes()["form"] == "pair"
     model.save(tmp_path)
-    with pytest.raises(ConfigError, match="keeps its input format"):
+    with pytest.raises(ConfigError, match="has its own input format"):
         RewardModel.load(tmp_path, form="text")
 
 
@@ -233,7 +233,7 @@ def test_unknown_options_name_the_nearest():
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_renaming_the_sides_of_every_pair_turns_agreement_into_one_minus_it(
+def test_swapped_sides_give_one_minus_the_agreement(
     kind, tiny_model, pair_table, rename_sides, invented
 ):
     source = random.Random(0)

@@ -178,9 +178,7 @@ def of_trl(folder, data, center, out):
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3", "gpt2", "bert"])
-def test_gradients_are_those_of_trl_however_a_step_is_cut(
-    kind, tiny_model, marked_rows, pair_table, tmp_path
-):
+def test_gradients_equal_those_of_trl(kind, tiny_model, marked_rows, pair_table, tmp_path):
     folder, found = tiny_model(kind), {}
     rows = [{**row, "margin": 0.1 * k} for k, row in enumerate(marked_rows(12, words=(2, 90)))]
     pairs = pair_table(rows)
@@ -206,7 +204,7 @@ COLUMN = np.linspace(0.1, 1.0, 12)
 
 @pytest.mark.parametrize("center", [None, 0.05])
 @pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_the_loss_is_the_one_written_down_of_the_rewards_that_scoring_gives(
+def test_loss_is_the_documented_formula(
     kind, center, tiny_model, marked_rows, pair_table, tmp_path
 ):
     weight = 1.0 + np.arange(12) % 4
@@ -279,7 +277,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize(("kind", "pad", "changes"), LEFT.values(), ids=LEFT)
-def test_what_was_trained_is_what_is_returned_saved_and_loaded_again(
+def test_trained_returned_and_loaded_models_agree(
     kind, pad, changes, request, tiny_model, marked_rows, pair_table, tmp_path, monkeypatch
 ):
     """Rewards of the live model at the end of training are those of every later form of it."""
@@ -319,9 +317,7 @@ def test_weights_in_bf16_leave_a_head_in_fp32(headless, marked_rows, pair_table,
     assert (body == body.bfloat16()).all()
 
 
-def test_validation_prompts_come_from_training_and_the_best_epoch_is_kept(
-    tiny_model, marked_rows, pair_table, tmp_path
-):
+def test_validation_keeps_the_best_epoch(tiny_model, marked_rows, pair_table, tmp_path):
     # Nothing can be learned, so the loss on other prompts goes up.
     rows = marked_rows(80)
     texts = [row["rejected"] for row in rows]
@@ -357,13 +353,13 @@ def test_a_validation_share_without_prompts_is_refused(share, marked_rows, pair_
         hold_back(pair_table(marked_rows(10)), share, 0)
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tiny_model, marked_rows, pair_table, tmp_path):
+def test_loss_that_is_not_finite_stops_the_run(tiny_model, marked_rows, pair_table, tmp_path):
     options = quick(tiny_model("llama"), learning_rate=1e30, warmup_steps=0, max_grad_norm=0)
     with pytest.raises(ModelError, match="lower learning_rate"):
         train_reward_model(pair_table(marked_rows(64)), options, tmp_path)
 
 
-def test_a_stopped_training_goes_on_and_ends_the_same(
+def test_resumed_training_ends_with_the_same_weights(
     headless, marked_rows, pair_table, tmp_path, monkeypatch
 ):
     pairs = pair_table(marked_rows(50))
@@ -403,13 +399,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
-def test_keys_that_cannot_be_are_refused_in_one_line(values, message):
+def test_invalid_keys_are_refused_in_one_line(values, message):
     with pytest.raises(ConfigError, match=message) as refused:
         options_of({"model_name_or_path": "x", **values}, "raters.minilm")
     assert "\n" not in str(refused.value)
 
 
-def test_every_key_of_trl_and_transformers_works_under_its_own_name():
+def test_keys_of_trl_and_transformers_work():
     values = {
         "model_name_or_path": "owner/name", "model_revision": "v2", "use_peft": True, "lora_r": 8,
         "learning_rate": "1e-4", "report_to": ["wandb", "tensorboard"], "push_to_hub": True,
@@ -429,7 +425,7 @@ def test_every_key_of_trl_and_transformers_works_under_its_own_name():
     assert {"validation", "lora_r", "weight_decay"} <= made.to_dict().keys()
 
 
-def test_a_gpu_that_is_not_there_is_told_at_once(monkeypatch):
+def test_missing_gpu_is_an_error(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="this machine has no GPU"):
         RewardTraining(model_name_or_path="x", bf16=True)
@@ -453,7 +449,7 @@ def test_raters_inside_other_programs_take_the_same_keys(
     assert (model.name, model.training_record["options"]["seed"]) == ("minilm", 7)
 
 
-def test_nothing_is_told_to_anybody(tiny_model, marked_rows, pair_table, tmp_path, monkeypatch):
+def test_no_telemetry_is_sent(tiny_model, marked_rows, pair_table, tmp_path, monkeypatch):
     """trl sends which models are trained to its authors unless it is kept from it."""
     monkeypatch.delenv("CI", raising=False)
 

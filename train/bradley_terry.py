@@ -5,8 +5,8 @@ r"""Train a Bradley-Terry reward model (paper 4.1, A.9).
         train/bradley_terry.py --config configs/train/bradley_terry.yaml
 
 Reads `pairs`. Writes into `output_dir`: `model/` (safetensors, tokenizer with the input format,
-hashes of the training prompts, `run.json`, a model card), `rejected.jsonl` (pairs that training did
-not use, with the reason) and `manifest.json`. A killed run goes on from its last checkpoint. Every
+hashes of the training prompts, `run.json`, a model card), `rejected.jsonl` (pairs not used in
+training, with the reason) and `manifest.json`. A killed run resumes from its last checkpoint. Every
 key of trl's RewardConfig and ModelConfig works under its own name, such as `use_peft`,
 `load_in_4bit`, `report_to` and `push_to_hub`.
 """
@@ -29,11 +29,11 @@ from litbench.models.training import (
 
 @dataclass(kw_only=True)
 class Config(ProgramOptions, RewardTraining):
-    """Pairs, where to write, and how to train."""
+    """Input pairs, output folder and training options."""
 
 
 def main(config: Config) -> None:
-    """Train, judge, write and push."""
+    """Train, evaluate, write and push the model."""
     check_push(config)
     out = Path(config.output_dir)
     artifact = Artifact(

@@ -2,8 +2,8 @@
 
     python train/features.py --config configs/train/sample_features.yaml
 
-Reads `pairs`. Writes `model/features.json` (coefficients one can read) and `manifest.json` into
-`out`. Any machine; seconds for thousands of pairs.
+Reads `pairs`. Writes `model/features.json` (readable coefficients) and `manifest.json` into `out`.
+Runs on any machine, in seconds for thousands of pairs.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from litbench.models.features import FeatureOptions, fit_features
 
 @dataclass(kw_only=True)
 class Config(FeatureOptions):
-    """Pairs and options; the options are those of FeatureOptions.
+    """Configuration of `train/features.py`.
 
     Attributes:
-        pairs: pairs file.
-        out: folder to write.
-        split: only pairs of this split; null for all.
-        c: inverse regularisation strengths to choose from, in folds inside the training pairs.
-        folds: how many such folds, by prompt.
-        drop: features to leave out.
+        pairs: pairs to train on.
+        out: output folder.
+        split: use only this split; null for all.
+        c: inverse regularisation strengths, chosen by cross-validation on the training pairs.
+        folds: number of cross-validation folds, split by prompt.
+        drop: features to exclude.
     """
 
     pairs: Path
@@ -34,7 +34,7 @@ class Config(FeatureOptions):
 
 
 def main(config: Config) -> None:
-    """Fit and write."""
+    """Fit and write the model."""
     artifact = Artifact(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
     if artifact.is_current():
         return

@@ -4,8 +4,8 @@ r"""Train a generative reward model: GenRM or GenRM-CoT (paper 4.2).
         train/generative.py --config configs/train/genrm.yaml
 
 Reads `pairs`. Writes into `output_dir`: `model/` (safetensors, tokenizer, the question, hashes of
-the training prompts, `run.json`, a model card), `rejected.jsonl` (pairs that training did not use,
-with the reason) and `manifest.json`. A killed run goes on from its last checkpoint. Every key of
+the training prompts, `run.json`, a model card), `rejected.jsonl` (pairs not used in training,
+with the reason) and `manifest.json`. A killed run resumes from its last checkpoint. Every key of
 trl's SFTConfig and ModelConfig works under its own name, such as `use_peft`, `load_in_4bit`,
 `report_to` and `push_to_hub`.
 """
@@ -28,11 +28,11 @@ from litbench.models.training import (
 
 @dataclass(kw_only=True)
 class Config(ProgramOptions, GenerativeTraining):
-    """Pairs, where to write, and how to train."""
+    """Input pairs, output folder and training options."""
 
 
 def main(config: Config) -> None:
-    """Train, judge, write and push."""
+    """Train, evaluate, write and push the model."""
     check_push(config)
     out = Path(config.output_dir)
     artifact = Artifact(

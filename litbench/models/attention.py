@@ -1,9 +1,9 @@
-"""Attention over sequences laid end to end, so that nothing is padded.
+"""Attention over packed sequences, without padding.
 
-A batch is one row of tokens; positions restart with every sequence, and `cu_seq_lens_q` holds the
-starts. On a GPU in 16 bits torch's variable-length kernel attends, in 32 bits padded rows do; on a
-CPU one call per sequence costs least. Models find it in transformers' attention interface as
-`ATTENTION`.
+A batch is one row of concatenated sequences: position ids restart with every sequence, and
+`cu_seq_lens_q` holds the boundaries. On a GPU, attention is torch's variable-length kernel in
+16-bit precision and runs on padded rows in 32-bit precision. On a CPU one call per sequence is
+fastest. The implementation is registered in transformers' attention interface as `ATTENTION`.
 """
 
 from itertools import pairwise
@@ -12,15 +12,15 @@ from typing import Any
 from litbench.errors import ModelError
 
 ATTENTION = "litbench_packed"
-# What torch's kernel (FlashAttention 2) can do, and on which GPUs.
-_MOST_HEAD_WIDTH = 256
-_LEAST_CAPABILITY = (8, 0)
-# Kinds of layers in which a token sees nothing but earlier tokens of its own sequence.
+# Limits of torch's kernel (FlashAttention 2).
+_MAX_HEAD_DIM = 256
+_MIN_COMPUTE_CAPABILITY = (8, 0)
+# Layer types in which a token attends to earlier tokens of its own sequence only.
 _KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def register() -> None:
-    """Make `ATTENTION` known to transformers; may be called again."""
+    """Register `ATTENTION` with transformers; repeated calls are harmless."""
     from transformers import AttentionInterface, AttentionMaskInterface  # noqa: PLC0415
 
     AttentionInterface.register(ATTENTION, packed_attention)
@@ -28,10 +28,10 @@ def register() -> None:
 
 
 def can_pack(model: Any) -> bool:
-    """Whether a model of transformers lets its attention be exchanged, and pools its last token.
+    """Whether a transformers model can run on packed sequences.
 
-    Where layers do what `packed_attention` does not (capped scores, sinks, chunks, convolutions
-    over neighbouring tokens), the answer is no.
+    The model must be a decoder whose attention implementation can be replaced. Models with soft
+    capping, attention sinks, chunked attention or convolutions over tokens cannot be packed.
 
     Args:
         model: a model with a `score` or a language-modelling head.
@@ -46,7 +46,7 @@ def can_pack(model: Any) -> bool:
 
     kinds = set(getattr(config, "layer_types", None) or ())
     decoder = model.get_decoder()
-    # Convolutions know no boundaries, and sinks take a share of every softmax.
+    # Convolutions mix tokens across boundaries; sinks take a share of every softmax.
     return (
         kinds <= _KNOWN_LAYERS
         and not any(isinstance(module, torch.nn.Conv1d) for module in decoder.modules())
@@ -74,33 +74,33 @@ def packed_attention(
     s_aux: Any = None,
     **_: Any,
 ) -> tuple[Any, None]:
-    """Attend within each sequence.
+    """Compute attention within each sequence.
 
-    The arguments are those of transformers' attention interface: query (1, heads, tokens, width),
-    key and value (1, key heads, tokens, width), and where each sequence starts, and the end, in
-    `cu_seq_lens_q`, int32 (sequences + 1,).
+    The arguments are those of transformers' attention interface: query (1, heads, tokens,
+    head_dim), key and value (1, key_value_heads, tokens, head_dim), and the boundaries of the
+    sequences in `cu_seq_lens_q`, int32 (sequences + 1,).
 
     Returns:
-        (1, tokens, heads, width), and no weights.
+        Output (1, tokens, heads, head_dim), and None in place of attention weights.
     """
     import torch  # noqa: PLC0415
 
     if softcap is not None or s_aux is not None:
         what = "capped scores (softcap)" if s_aux is None else "attention sinks (s_aux)"
         raise ModelError(
-            f"{type(module).__name__} wants {what}, which packed attention does not compute: set "
+            f"{type(module).__name__} uses {what}, which packed attention does not support: set "
             "attention to eager"
         )
     if cu_seq_lens_q is None or query.shape[0] != 1 or attention_mask is not None:
         raise ModelError(
-            "packed attention was called on rows with padding: set the model's attention to sdpa "
-            "before calling it by yourself (model.set_attn_implementation('sdpa'))"
+            "packed attention was called on rows with padding: before you call the model "
+            "directly, set its attention to sdpa (model.set_attn_implementation('sdpa'))"
         )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
-        # Rotary positions and norms in fp32 give queries and keys in fp32 beside values in 16 bits,
-        # and autocast does not reach the kernel.
+        # Rotary embeddings and norms in fp32 return queries and keys in fp32 while values are in
+        # 16 bits, and autocast does not apply to the kernel.
         low = torch.get_autocast_dtype(kind)
         query, key, value = (part.to(low) for part in (query, key, value))
     query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
@@ -126,9 +126,9 @@ def _has_kernel(query: Any, dropout: float) -> bool:
     return bool(
         query.is_cuda
         and query.dtype in (torch.bfloat16, torch.float16)
-        and query.shape[-1] <= _MOST_HEAD_WIDTH
+        and query.shape[-1] <= _MAX_HEAD_DIM
         and not dropout
-        and torch.cuda.get_device_capability(query.device) >= _LEAST_CAPABILITY
+        and torch.cuda.get_device_capability(query.device) >= _MIN_COMPUTE_CAPABILITY
     )
 
 
@@ -142,7 +142,7 @@ def _one_by_one(
     dropout: float,
     scaling: float | None,
 ) -> Any:
-    """Attention of each sequence by itself: no padding, but as many calls as sequences."""
+    """Compute attention with one call per sequence, without padding."""
     import torch  # noqa: PLC0415
     from torch.nn.functional import scaled_dot_product_attention  # noqa: PLC0415
 
@@ -155,10 +155,10 @@ def _one_by_one(
         mask = None
         if window is not None and end - start > window:
             mask = _mask(end - start, causal, window, query.device)
-        found = scaled_dot_product_attention(
+        out = scaled_dot_product_attention(
             q, k, v, mask, dropout, is_causal=causal and mask is None, scale=scaling
         )
-        pieces.append(found[0].transpose(0, 1))
+        pieces.append(out[0].transpose(0, 1))
     return torch.cat(pieces)
 
 
@@ -172,7 +172,7 @@ def _padded(
     dropout: float,
     scaling: float | None,
 ) -> Any:
-    """Attention of all sequences in one call, on rows padded to the longest."""
+    """Compute attention with one call, on rows padded to the longest sequence."""
     import torch  # noqa: PLC0415
     from torch.nn.functional import scaled_dot_product_attention  # noqa: PLC0415
     from torch.nn.utils.rnn import pad_sequence  # noqa: PLC0415
@@ -185,18 +185,18 @@ def _padded(
     longest = q.shape[2]
     real = torch.arange(longest, device=query.device) < lengths[:, None]
     mask = _mask(longest, causal, window, query.device) & real[:, None, None, :]
-    # A padded query would see no key at all, and its gradient would not be finite.
+    # A padding query with every key masked would have a gradient that is not finite.
     mask = mask | ~real[:, None, :, None]
     grouped = key.shape[1] != query.shape[1]
-    found = scaled_dot_product_attention(q, k, v, mask, dropout, scale=scaling, enable_gqa=grouped)
-    return found.transpose(1, 2)[real]
+    out = scaled_dot_product_attention(q, k, v, mask, dropout, scale=scaling, enable_gqa=grouped)
+    return out.transpose(1, 2)[real]
 
 
 def _mask(length: int, causal: bool, window: int | None, device: Any) -> Any:
-    """Which token (row) sees which (column) within one sequence."""
+    """Boolean mask (length, length): True where the query (row) attends to the key (column)."""
     import torch  # noqa: PLC0415
 
     index = torch.arange(length, device=device)
-    apart = index[:, None] - index[None, :]
+    distance = index[:, None] - index[None, :]
     reach = length if window is None else window
-    return (apart < reach) & (apart >= 0 if causal else apart > -reach)
+    return (distance < reach) & (distance >= 0 if causal else distance > -reach)

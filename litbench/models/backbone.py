@@ -1,8 +1,9 @@
-"""The transformers model inside a rater: loading it, its head, and one way to run it.
+"""Load and run the transformers model inside a rater.
 
-Training and scoring call the same forward pass. Decoders run on sequences laid end to end
-(`litbench.models.attention`) where their attention allows it, all other models on rows padded on
-the right; the tokens to read are given by index. The head computes in fp32, whatever the weights.
+Training and scoring share one forward pass. Decoders run on packed sequences
+(`litbench.models.attention`) where their attention supports it, all other models on rows padded on
+the right. The tokens to read are given by index. The head computes in fp32, whatever the dtype of
+the weights.
 """
 
 import contextlib
@@ -18,15 +19,15 @@ from litbench.models.attention import ATTENTION, can_pack, register
 
 Head = Literal["reward", "language"]
 Pooling = Literal["first", "last"]
-# GPU kernels are compiled by length; rounding it up leaves few of them.
+# GPU kernels are compiled per maximum length; rounding it up keeps their number small.
 _LENGTH_STEP = 256
-# What transformers calls the head of a sequence-classification model.
+# Names of the head of a sequence-classification model in transformers.
 HEADS = ("score", "classifier")
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' progress bars and its report on a new head."""
+    """Silence transformers' progress bars and its warning about a newly initialised head."""
     from transformers.utils import logging  # noqa: PLC0415
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -42,7 +43,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _head_in_fp32(model_class: Any) -> Iterator[None]:
-    """Let `from_pretrained` leave the head's weights in fp32 when the others are in 16 bits."""
+    """Make `from_pretrained` keep the head in fp32 when it loads other weights in 16 bits."""
     before = model_class._keep_in_fp32_modules_strict
     model_class._keep_in_fp32_modules_strict = {*(before or ()), *HEADS}
     try:
@@ -62,26 +63,29 @@ def load_backbone(
     attention: str | None = None,
     num_labels: int | None = 1,
 ) -> Any:
-    """Load a model with its tokenizer, from safetensors or one GGUF file.
+    """Load a model and its tokenizer, from safetensors or one GGUF file.
 
     Args:
         name: `package:NAME/folder`, a folder, `owner/name[@revision]` on the Hub, or a `.gguf`
             file, whose weights are dequantised to `dtype`.
         head: `reward` for sequence classification, `language` for a causal language model.
-        trained_head: whether a reward head must be there, or may be new and random.
+        trained_head: whether to refuse a model without a trained reward head. If False, a missing
+            head is initialised at random.
         trust_remote_code: run code from the model's repository.
-        dtype: weights' type: float32, bfloat16, float16, or auto: what the folder's config names;
-            a reward head stays in float32.
-        quantize: weights in 4 bits (NF4, Dettmers et al., 2023), for QLoRA; needs bitsandbytes.
-        attention: transformers' name of an attention implementation; variable-length attention
-            where the model allows it when not given.
-        num_labels: outputs of a reward head; None for as many as the model has.
+        dtype: dtype of the weights: float32, bfloat16, float16, or auto for the one in the model's
+            config. A reward head stays in float32.
+        quantize: load the weights in 4 bits (NF4, Dettmers et al., 2023) for QLoRA; needs
+            bitsandbytes.
+        attention: name of an attention implementation of transformers. If None, packed attention
+            where the model supports it, and the model's default otherwise.
+        num_labels: number of outputs of a reward head; None keeps the model's own.
 
     Returns:
         (model, tokenizer).
 
     Raises:
-        ModelError: it cannot be loaded, has other labels, or lacks the head it must have.
+        ModelError: the model cannot be loaded, has another number of outputs, or lacks a trained
+            head.
         MissingExtraError: transformers or torch is not installed.
     """
     try:
@@ -114,11 +118,11 @@ def load_backbone(
                     **common, **quantization,
                 )  # fmt: skip
             if "gguf_file" in common:
-                # transformers takes dequantised weights for quantised ones, which it does not save.
+                # transformers treats dequantised weights as quantised, and refuses to save them.
                 weights = model.state_dict()
                 model = type(model)(model.config).to(model.dtype)
                 model.load_state_dict(weights)
-    except Exception as error:  # the loaders raise dozens of types
+    except Exception as error:  # transformers' loaders raise many types
         raise ModelError(
             f"cannot load the model '{name}' ({type(error).__name__}: {error}): check the name, "
             "the network and your access; weights must be safetensors"
@@ -127,7 +131,7 @@ def load_backbone(
     if trained_head and found["missing_keys"]:
         missing = ", ".join(sorted(found["missing_keys"]))
         raise ModelError(
-            f"the model '{name}' lacks trained weights for {missing}: its answers would be random; "
+            f"the model '{name}' lacks trained weights for {missing}: its rewards would be random; "
             "train it with train/bradley_terry.py first"
         )
     for part in _towers(model).values():
@@ -139,15 +143,15 @@ def load_backbone(
         if hasattr(model, "score"):
             model.forward = MethodType(_read_rewards, model)
     elif isinstance(model.get_output_embeddings(), torch.nn.Linear):
-        # In 16 bits the logits of both labels come out equal too often. The weights keep their
-        # type: they may be the embeddings as well.
+        # In 16 bits the logits of the two labels are often equal. The weights keep their dtype,
+        # since they may be tied to the embeddings.
         _run_in_fp32(model.get_output_embeddings())
     set_attention(model, attention)
     return model, tokenizer
 
 
 def _towers(model: Any) -> dict[str, Any]:
-    """The parts of a model that no text reaches, and that get no gradient: vision towers."""
+    """Submodules beside the text decoder by name, such as a vision tower; text never uses them."""
     if model.config.get_text_config() is model.config:
         return {}
     parts = model.base_model.named_children()
@@ -169,18 +173,18 @@ def _four_bits() -> dict[str, Any]:
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
-            # A quantised head would round the very number that is asked for.
+            # A quantised head would round the rewards.
             llm_int8_skip_modules=[*HEADS, "lm_head"],
         )
     }
     if torch.cuda.is_available():
-        # Each process of a machine has its own GPU; transformers would take the first for all.
+        # One GPU per process; by default transformers puts every process on the first GPU.
         arguments["device_map"] = {"": int(os.environ.get("LOCAL_RANK", "0"))}
     return arguments
 
 
 def set_attention(model: Any, attention: str | None = None) -> None:
-    """Set transformers' attention by name; `ATTENTION` where the model allows it when None."""
+    """Set the attention implementation; None selects `ATTENTION` if the model supports it."""
     if attention is None:
         if not can_pack(model):
             return
@@ -190,12 +194,12 @@ def set_attention(model: Any, attention: str | None = None) -> None:
         model.set_attn_implementation(attention)
     except (ValueError, ImportError) as error:
         raise ConfigError(
-            f"attention: '{attention}' cannot be used here ({error}): leave it null"
+            f"attention: '{attention}' cannot be used here ({error}): set it to null"
         ) from error
 
 
 def is_packed(model: Any) -> bool:
-    """Whether a model takes sequences laid end to end, not rows with padding."""
+    """Whether a model runs on packed sequences, and not on padded rows."""
     implementation = str(model.config.get_text_config()._attn_implementation)
     return implementation == ATTENTION or (
         implementation.startswith("flash_attention") and can_pack(model)
@@ -214,13 +218,13 @@ def head_layers(model: Any) -> list[Any]:
     if not layers or layers[-1].out_features != model.config.num_labels:
         raise ModelError(
             f"{type(model).__name__} does not end in a linear layer 'score' or 'classifier' with "
-            f"{model.config.num_labels} outputs: only models with such a head give rewards"
+            f"{model.config.num_labels} outputs: a reward model needs such a head"
         )
     return layers
 
 
 def _run_in_fp32(layer: Any) -> None:
-    """Let a linear layer compute in fp32, whatever its weights, its input and autocast."""
+    """Make a linear layer compute in fp32, whatever the dtype of its weights and input."""
 
     def forward(self: Any, hidden: Any) -> Any:
         import torch  # noqa: PLC0415
@@ -233,14 +237,14 @@ def _run_in_fp32(layer: Any) -> None:
 
 
 def _read_rewards(self: Any, *, read: Any = None, **inputs: Any) -> Any:
-    """Forward pass of a decoder with a reward head: only the tokens to read reach the head.
+    """Forward pass of a decoder that applies the reward head only to the tokens at `read`.
 
-    `read` (sequences,) are the last tokens' indices in the flattened batch; rewards are (sequences,
-    labels) float32.
+    `read` (sequences,) holds the indices of the last tokens in the flattened batch. Returns rewards
+    (sequences, labels), float32.
     """
     if read is None:
         return type(self).forward(self, **inputs)
-    # peft adds arguments that are None.
+    # peft passes further arguments with value None.
     given = {name: value for name, value in inputs.items() if value is not None}
     given.pop("return_dict", None)
     hidden = self.base_model(**given, use_cache=False).last_hidden_state
@@ -254,16 +258,16 @@ def collate(
     pooling: Pooling,
     token_types: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
-    """Make the tensors of one forward pass.
+    """Collate sequences into the tensors of one forward pass.
 
     Args:
-        sequences: token ids.
-        packed: whether to lay them end to end.
-        pooling: where the answer is read: `first` or `last` token.
-        token_types: of padded sequences, where they are not all 0.
+        sequences: token ids of each sequence.
+        packed: concatenate the sequences instead of padding them.
+        pooling: which token is read: the `first` or the `last` one of each sequence.
+        token_types: token type ids for padded rows, if not all are 0.
 
     Returns:
-        Arguments of the model; `read` (sequences,) int64 is the index of the token to read in the
+        Arguments of the model, and `read`, int64 (sequences,): indices of the tokens to read in the
         flattened batch.
     """
     import torch  # noqa: PLC0415
@@ -298,27 +302,27 @@ def collate(
 
 
 def on_device(model: Any, device: str | None) -> Any:
-    """Move a model to a device, such as cuda or cpu; a GPU where there is one when not given."""
+    """Move a model to a device such as cuda or cpu; None selects a GPU if available."""
     where = device or default_device()
     try:
         return model.to(where)
     except (RuntimeError, AssertionError) as error:
-        # A torch without CUDA fails by an assertion.
+        # torch built without CUDA raises an AssertionError.
         said = str(error).split("\n", 1)[0]
         raise ConfigError(
-            f"device: the model cannot be put on '{where}' ({said:.160}): name another, such as cpu"
+            f"device: the model cannot be put on '{where}' ({said:.160}): try another, such as cpu"
         ) from error
 
 
 def default_device() -> str:
-    """A GPU where there is one."""
+    """Return "cuda" if a GPU is available, else "cpu"."""
     import torch  # noqa: PLC0415
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def to_device(batch: Mapping[str, Any], device: Any) -> dict[str, Any]:
-    """Copy a batch's tensors without waiting for them."""
+    """Copy a batch's tensors to a device asynchronously."""
     return {
         name: value.to(device, non_blocking=True) if hasattr(value, "to") else value
         for name, value in batch.items()
@@ -326,7 +330,7 @@ def to_device(batch: Mapping[str, Any], device: Any) -> dict[str, Any]:
 
 
 def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
-    """Run a reward model on a batch of `collate`: (sequences, labels) float32."""
+    """Run a reward model on a batch of `collate`; return rewards (sequences, labels), float32."""
     if pooling == "first":
         inputs = {name: value for name, value in batch.items() if name != "read"}
         return model(**inputs).logits.float()
@@ -334,7 +338,7 @@ def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
 
 
 def answer_logits(model: Any, batch: Mapping[str, Any], read: Any) -> Any:
-    """Run a language model on a packed batch: logits (tokens, vocabulary) at the tokens `read`."""
+    """Run a language model on a packed batch; return logits (tokens, vocabulary) at `read`."""
     inputs = {name: value for name, value in batch.items() if name != "read"}
     return model(**inputs, logits_to_keep=read, use_cache=False).logits[0].float()
 
@@ -352,18 +356,18 @@ def load_with_adapter(
     """Load a base model and merge a trained adapter into its weights.
 
     Args:
-        folder: of peft's adapter; its tokenizer is taken where there is one.
+        folder: the adapter in peft's format; its tokenizer replaces the base model's if present.
         base: name of the model that the adapter was trained on.
-        head: kind of model.
-        quantized: whether the adapter was trained on four-bit weights: it is then merged into
-            those, so that the model answers as it did in training; on the CPU in bfloat16, since a
-            GPU that holds the four-bit weights may not hold whole ones.
-        dtype: type of the merged weights; float32 when None, and bfloat16 where `quantized`.
+        head: see `load_backbone`.
+        quantized: whether the adapter was trained on 4-bit weights. It is then merged into the
+            dequantised 4-bit weights, so that the model computes what it computed in training. This
+            happens on the CPU in bfloat16, since the GPU may lack the memory.
+        dtype: dtype of the merged weights. If None, float32, or bfloat16 if `quantized`.
         trust_remote_code: run code from the base model's repository.
-        attention: as for `load_backbone`.
+        attention: see `load_backbone`.
 
     Returns:
-        (model, tokenizer), as `load_backbone`.
+        (model, tokenizer).
     """
     try:
         import torch  # noqa: PLC0415
@@ -375,12 +379,12 @@ def load_with_adapter(
 
     weights = Path(folder) / "adapter_model.safetensors"
     if not weights.exists():
-        raise ModelError(f"{weights} is not there: an adapter must be saved as safetensors")
+        raise ModelError(f"{weights} does not exist: an adapter must be saved as safetensors")
     with safe_open(weights, "np") as file:
         names = {part for name in file.keys() for part in name.split(".")}  # noqa: SIM118
     model, tokenizer = load_backbone(
         base, head, trained_head=names.isdisjoint(HEADS),
-        # As in training: weights that were rounded before are other weights in four bits.
+        # As in training: rounding before quantisation would give other 4-bit weights.
         dtype="float32" if quantized else dtype or "float32",
         quantize=quantized, trust_remote_code=trust_remote_code, attention=attention,
     )  # fmt: skip
@@ -399,8 +403,8 @@ def load_with_adapter(
                 merged.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     except Exception as error:  # peft and safetensors raise many types
         raise ModelError(
-            f"the adapter in {folder} does not fit {base} ({type(error).__name__}: {error}): both "
-            "must be as they were in training"
+            f"the adapter in {folder} does not fit {base} ({type(error).__name__}: {error}): use "
+            "the base model that it was trained on"
         ) from error
     if quantized and dtype is not None:
         _cast_body(merged, getattr(torch, dtype))
@@ -408,7 +412,7 @@ def load_with_adapter(
 
 
 def _cast_body(model: Any, dtype: Any) -> None:
-    """Change the type of a model's weights, but not of a reward head's."""
+    """Cast all weights except a reward head's."""
     for name, weight in model.named_parameters():
         if name.split(".")[0] not in HEADS:
             weight.data = weight.data.to(dtype)
@@ -416,6 +420,6 @@ def _cast_body(model: Any, dtype: Any) -> None:
 
 
 def no_towers(model: Any) -> str | None:
-    """Peft's pattern of the parts that no text reaches; None where there are none."""
+    """Pattern of modules that peft excludes: vision towers; None if the model has none."""
     towers = "|".join(_towers(model))
     return rf"({towers})\..*" if towers else None

@@ -1,8 +1,8 @@
-"""What a training leaves beside the weights: `run.json`, a model card, rejected pairs.
+"""Write the record of a training: `run.json`, a model card, rejected pairs.
 
-`run.json` says what was done and what came out; the card, `README.md`, is written from it alone and
-is what the Hub shows. Neither holds a text of the pairs, only hashes of their prompts, nor a folder
-of who trained it.
+`run.json` holds the config and the results; the card, `README.md`, is written from `run.json` only
+and is what the Hub shows. Neither contains texts of the pairs (only hashes of their prompts) or
+local paths.
 """
 
 import re
@@ -19,26 +19,26 @@ from litbench.markdown import as_text, escape, make_rows, without_folders
 from litbench.metrics.leaderboard import leaderboard, leaderboard_json
 from litbench.raters import LengthRater, Rater, judge_pairs
 
-# A name on the Hub; anything else is a folder or a package, which no card can point to.
+# A name on the Hub. A card cannot link to anything else, such as a folder or a package.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 # Pairs that training did not use, with the reason.
 REJECTED = "rejected.jsonl"
 
 _TITLES = {"reward": "Reward model", "generative": "Generative reward model"}
 _ABOUT = {
-    "reward": "A Bradley-Terry reward model: one number for a prompt and a story, higher for the "
-    "story that readers are thought to prefer.",
+    "reward": "A Bradley-Terry reward model: one number for a prompt and a story, higher for "
+    "stories that readers are predicted to prefer.",
     "generative": "A generative reward model: it reads a prompt and two stories, A and B, and "
-    "names the one that readers are thought to prefer.",
+    "names the one that readers are predicted to prefer.",
 }
 _LABELS = {
-    "votes": "The chosen story of a pair has more votes of readers than the rejected one.",
-    "people": "People said which story of a pair is better.",
-    "model": "A model said which story of a pair is better, not people.",
+    "votes": "The chosen story of a pair has more reader votes than the rejected one.",
+    "people": "Annotators chose the better story of a pair.",
+    "model": "A model, not a person, chose the better story of a pair.",
     "planted": "**The votes behind these labels are simulated. No claim about readers, writers or "
     "models can be made from them.**",
 }
-# The examples are run by the tests.
+# Tests run these examples.
 _USE = {
     "reward": """\
     from litbench.models.reward import RewardModel
@@ -47,7 +47,7 @@ _USE = {
     rewards = model.score(["a prompt"], ["a story"])
 
 The prompt is the user's message and the story the assistant's; the folder's chat template holds all
-special tokens. With transformers 5 alone, for the same number:
+special tokens. transformers 5 without LitBench gives the same number:
 
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -81,7 +81,7 @@ AutoPeftModelForSequenceClassification.from_pretrained("FOLDER", num_labels=1).e
 
 
 class TrainedModel(Protocol):
-    """What a trainer of this package returns: a rater with a record of its training."""
+    """A rater with a record of its training, as the trainers of this package return it."""
 
     kind: str
     prompts: frozenset[str]
@@ -93,7 +93,12 @@ class TrainedModel(Protocol):
 
 
 def judge_held_out(rater: Rater, pairs: pa.Table) -> dict[str, Any]:
-    """Judge held-out pairs with a trained model and both length baselines; plain values."""
+    """Judge held-out pairs with a trained model and both length baselines.
+
+    Returns:
+        Number of pairs and prompts, label sources, and one leaderboard row per rater, as JSON
+        values.
+    """
     raters = [rater, LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
     verdicts = pa.concat_tables([judge_pairs(one, pairs) for one in raters])
     rows = leaderboard_json(leaderboard(verdicts, pairs, "longer"))
@@ -113,16 +118,16 @@ def write_trained_model(
     checkpoints: Path,
     fingerprint: str,
 ) -> dict[str, Any]:
-    """Judge, then write the model's folder, `rejected.jsonl` and the manifest.
+    """Judge the held-out pairs, then write the model's folder, `rejected.jsonl` and the manifest.
 
-    `held_out` chooses nothing. `checkpoints` is the trainer's folder; it is removed when all is
-    written, and not there when the model was trained before and is only judged now.
+    `held_out` is not used for model selection. `checkpoints` is the trainer's folder. It is removed
+    at the end, and does not exist if the model was trained before and is only judged now.
 
     Returns:
-        What stands in `run.json`.
+        The content of `run.json`.
     """
     record = model.training_record
-    made = artifact.as_manifest()
+    manifest = artifact.as_manifest()
     artifact.counts = {
         "prompts": len(model.prompts),
         **record["counts"],
@@ -130,11 +135,11 @@ def write_trained_model(
         "training_fingerprint": fingerprint,
     }
     run = {
-        **{key: made[key] for key in ("program", "finished_utc", "versions")},
+        **{key: manifest[key] for key in ("program", "finished_utc", "versions")},
         "kind": model.kind,
         "adapter": model.adapter is not None,
-        "config": without_folders(made["config"]),
-        "inputs": without_folders(made["inputs"]),
+        "config": without_folders(manifest["config"]),
+        "inputs": without_folders(manifest["inputs"]),
         "label_source": dict(Counter(pairs["label_source"].to_pylist())),
         "training": {**record, "options": without_folders(record["options"])},
         "evaluation": None if held_out is None else judge_held_out(cast(Rater, model), held_out),
@@ -158,17 +163,17 @@ def write_trained_model(
 
 
 def run_text(run: Mapping[str, Any]) -> str:
-    """What a training used and what came out, in a line."""
-    training, found = run["training"], run["evaluation"]
+    """Summary of a training and its evaluation in one line."""
+    training, evaluation = run["training"], run["evaluation"]
     counts = training["counts"]
-    result = "no pairs were given to judge at the end"
-    if found is not None:
+    result = "no held-out pairs were given"
+    if evaluation is not None:
         result = (
-            f"agreement {_interval(_own_row(run)['agreement'])} on {found['pairs']:,} pairs of "
-            f"{found['prompts']:,} prompts"
+            f"agreement {_interval(_own_row(run)['agreement'])} on {evaluation['pairs']:,} pairs "
+            f"of {evaluation['prompts']:,} prompts"
         )
     return (
-        f"{counts['pairs']:,} pairs ({counts['pairs_cut']} cut to fit), {training['steps']} steps "
+        f"{counts['pairs']:,} pairs ({counts['pairs_cut']} truncated), {training['steps']} steps "
         f"in {training['seconds']:.0f} s, last loss {training['curve'][-1]['loss']:.3f}; {result}"
     )
 
@@ -178,15 +183,15 @@ def _own_row(run: Mapping[str, Any]) -> Mapping[str, Any]:
     return next(row for row in rows if row["kind"] == run["kind"])
 
 
-def _interval(found: Mapping[str, Any]) -> str:
+def _interval(estimate: Mapping[str, Any]) -> str:
     low, mean, high = (
-        "?" if found[key] is None else f"{found[key]:.3f}" for key in ("low", "mean", "high")
+        "?" if estimate[key] is None else f"{estimate[key]:.3f}" for key in ("low", "mean", "high")
     )
     return f"{mean} ({low} to {high})"
 
 
 def model_card(run: Mapping[str, Any]) -> str:
-    """The card, from the content of `run.json`."""
+    """Write the model card from the content of `run.json`."""
     training, kind = run["training"], run["kind"]
     base = escape(as_text(training["options"]["model_name_or_path"]))
     use = _USE[kind].replace("LOADER", _ADAPTER if run["adapter"] else _WHOLE)
@@ -211,7 +216,7 @@ def model_card(run: Mapping[str, Any]) -> str:
 
 ## Use
 
-With LitBench, from this folder or by its name on the Hub:
+With LitBench, from this folder or by the model's name on the Hub:
 
 {use}
 
@@ -223,12 +228,12 @@ As a rater in a config:
 ## Training data
 
 {_table(("input", "name", "SHA-256, or the commit"), inputs)}
-{_table(("counted", "number"), counts.items())}
+{_table(("count", "number"), counts.items())}
 {_table(("label source", "pairs"), sources.items())}
 {" ".join(_LABELS.get(name, escape(name)) for name in sources)}
 
-`run.json` and `litbench.json` hold hashes of the training prompts: LitBench refuses to evaluate the
-model on one of them.
+`run.json` and `litbench.json` hold hashes of the training prompts. LitBench refuses to evaluate the
+model on these prompts.
 
 ## Training
 
@@ -241,36 +246,36 @@ model on one of them.
 ## Limits
 
 - Rewards are comparable within a prompt only: training leaves a free offset per prompt.
-- It learned what the labels above say, of texts like these. How it judges other kinds of text,
-  other languages, or texts written to please it, is not known.
-- Licence: these weights are derived from {base}, whose licence applies to them; see its page. Texts
-  of the training data keep their authors' rights.
+- The model was trained on the labels above and on texts of this kind. Its quality on other kinds of
+  text, other languages, or texts optimised against it is not known.
+- Licence: these weights are derived from {base}, whose licence applies to them; see its page. The
+  authors of the training texts keep their rights.
 
 ## Versions
 
-By `{escape(run["program"])}` on {escape(run["finished_utc"])}.
+Written by `{escape(run["program"])}` on {escape(run["finished_utc"])}.
 
 {_table(("package", "version"), run["versions"].items())}"""
 
 
 def _table(heading: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    shown = [
+    texts = [
         tuple(f"{cell:,}" if type(cell) is int else as_text(cell) for cell in row) for row in rows
     ]
-    return "\n".join(make_rows(heading, shown))
+    return "\n".join(make_rows(heading, texts))
 
 
 def _metadata(run: Mapping[str, Any]) -> Any:
-    """The front matter, which the Hub reads."""
+    """Front matter of the card, for the Hub."""
     from huggingface_hub import EvalResult, ModelCardData  # noqa: PLC0415
 
-    is_reward, found = run["kind"] == "reward", run["evaluation"]
+    is_reward, evaluation = run["kind"] == "reward", run["evaluation"]
     base = str(run["training"]["options"]["model_name_or_path"]).partition("@")[0]
     on_hub = _HUB_NAME.fullmatch(base) is not None
     sources = [str(source["path"]).partition("@")[0] for source in run["inputs"].values()]
     results = None
-    if found is not None and (mean := _own_row(run)["agreement"]["mean"]) is not None:
-        name = f"{found['pairs']:,} held-out pairs of {found['prompts']:,} prompts"
+    if evaluation is not None and (mean := _own_row(run)["agreement"]["mean"]) is not None:
+        name = f"{evaluation['pairs']:,} held-out pairs of {evaluation['prompts']:,} prompts"
         result = EvalResult("preference", "pairs", name, "accuracy", round(mean, 4))
         result.metric_name = "agreement"
         results = [result]
@@ -289,19 +294,20 @@ def _metadata(run: Mapping[str, Any]) -> Any:
 
 
 def _agreement(run: Mapping[str, Any]) -> str:
-    found = run["evaluation"]
-    if found is None:
-        return "Not measured: no pairs were given to judge at the end.\n"
+    evaluation = run["evaluation"]
+    if evaluation is None:
+        return "Not measured: no held-out pairs were given.\n"
     rows = [
         (
             "this model" if row["kind"] == run["kind"] else f"the {row['rater']} story",
             *(_interval(row[key]) for key in ("agreement", "chosen_longer", "chosen_shorter")),
             f"{row['coverage']:.1%}",
         )
-        for row in found["raters"]
+        for row in evaluation["raters"]
     ]
     heading = ("rater", "agreement", "chosen is longer", "chosen is shorter", "judged")
     return (
-        f"{found['pairs']:,} pairs of {found['prompts']:,} prompts, none of which was trained on; "
-        f"they chose nothing. 95 % intervals, clustered by prompt.\n\n{_table(heading, rows)}\n"
+        f"{evaluation['pairs']:,} held-out pairs of {evaluation['prompts']:,} prompts; not used "
+        "for training or model selection. 95 % intervals, clustered by prompt.\n\n"
+        f"{_table(heading, rows)}\n"
     )

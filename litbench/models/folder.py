@@ -1,8 +1,8 @@
-"""The folder of a trained transformers rater, and what stands in its `litbench.json`.
+"""Load and save the folder of a trained transformers rater.
 
-Weights as safetensors, config, tokenizer and chat template as transformers writes them: all that a
-reward needs. Beside them `litbench.json` holds the kind of rater, hashes of the training prompts, a
-record of the training, and the question of a generative rater.
+Weights (safetensors), config, tokenizer and chat template are as transformers writes them, and are
+all that a reward depends on. `litbench.json` adds the kind of rater, hashes of the training
+prompts, a record of the training, and the question of a generative rater.
 """
 
 import json
@@ -33,7 +33,7 @@ _ADAPTER_FILE = "adapter_config.json"
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter in peft's files in `folder`, apart from its base model."""
+    """An adapter saved by peft in `folder`, not merged into its base model."""
 
     base: str
     quantized: bool
@@ -42,7 +42,7 @@ class Adapter:
 
 @dataclass
 class Loaded:
-    """What a folder holds."""
+    """Content of a model folder."""
 
     model: Any
     tokenizer: Any
@@ -53,7 +53,7 @@ class Loaded:
     adapter: Adapter | None = None
     # Arguments of `Question.make`, for a trained generative rater.
     question: dict[str, Any] | None = None
-    # How another's model, saved again, reads prompt and story; None for `chat`.
+    # Input form of a model that LitBench did not train but saved; None for `chat`.
     form: str | None = None
     is_ours: bool = False
 
@@ -71,41 +71,41 @@ def load_folder(
     """Load a rater's model onto a device.
 
     Args:
-        name: a folder that `save_folder` wrote, another model's folder or peft adapter, a GGUF
-            file, or a name on the Hub.
-        head: kind of transformers model.
-        kind: kind of rater it must be.
-        device: such as cuda or cpu; a GPU where there is one when None.
-        dtype: weights' type; bfloat16 on a GPU when None, and elsewhere float32, or the type that
-            LitBench saved the model in.
+        name: a folder written by `save_folder`, the folder of another model or peft adapter, a
+            GGUF file, or a name on the Hub.
+        head: see `load_backbone`.
+        kind: expected kind of rater.
+        device: such as cuda or cpu. If None, a GPU if available.
+        dtype: dtype of the weights. If None, bfloat16 on a GPU; elsewhere float32, or the dtype in
+            which LitBench saved the model.
         trust_remote_code: run code from the model's repository.
-        num_labels: outputs of a reward head; None for as many as it has.
+        num_labels: number of outputs of a reward head; None keeps the model's own.
     """
-    place = Path(resolve(name))
-    if not place.exists():
-        # A verifier on the Hub has its litbench.json there, and an adapter its own files.
-        place = fetch_model(name, with_code=trust_remote_code)
-    content = _read(place / _FILE, kind)
+    folder = Path(resolve(name))
+    if not folder.exists():
+        # Verifiers on the Hub have a litbench.json, and adapters their own files.
+        folder = fetch_model(name, with_code=trust_remote_code)
+    content = _read(folder / _FILE, kind)
     dtype, adapter = dtype or _default_dtype(device), None
-    if (place / _ADAPTER_FILE).exists():
+    if (folder / _ADAPTER_FILE).exists():
         about = content.get("adapter") or {}
         try:
-            config = json.loads((place / _ADAPTER_FILE).read_text(encoding="utf-8"))
+            config = json.loads((folder / _ADAPTER_FILE).read_text(encoding="utf-8"))
             base = about.get("base") or config["base_model_name_or_path"]
             if not about and config.get("revision") and "@" not in base:
                 base += f"@{config['revision']}"
         except (ValueError, KeyError) as error:
             raise ModelError(
-                f"{place / _ADAPTER_FILE} does not name its base model ({error}): save it again"
+                f"{folder / _ADAPTER_FILE} does not name its base model ({error}): save it again"
             ) from error
-        adapter = Adapter(base, bool(about.get("quantized")), place)
+        adapter = Adapter(base, bool(about.get("quantized")), folder)
         model, tokenizer = load_with_adapter(
-            place, base, head, quantized=adapter.quantized, dtype=dtype,
+            folder, base, head, quantized=adapter.quantized, dtype=dtype,
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
     else:
         model, tokenizer = load_backbone(
-            str(place), head, num_labels=num_labels, trust_remote_code=trust_remote_code,
+            str(folder), head, num_labels=num_labels, trust_remote_code=trust_remote_code,
             # A model trained on four-bit weights was judged, and saved, in bfloat16.
             dtype=dtype or ("auto" if content else "float32"),
         )  # fmt: skip
@@ -124,10 +124,10 @@ def _default_dtype(device: str | None) -> str | None:
 
 
 def prompts_of(name: str) -> frozenset[str]:
-    """`prompt_key` of what a backbone was trained on before, where its `litbench.json` tells.
+    """`prompt_key` of a model's training prompts; empty if it has no `litbench.json`.
 
     Args:
-        name: as for `litbench.models.backbone.load_backbone`.
+        name: see `litbench.models.backbone.load_backbone`.
     """
     place, revision = locate(name)
     path = Path(place) / _FILE
@@ -135,19 +135,19 @@ def prompts_of(name: str) -> frozenset[str]:
         from transformers.utils import cached_file  # noqa: PLC0415
 
         try:
-            # Offline, a model in the cache is trained on with what is known of it there.
-            found = cached_file(
+            # Offline, the cached litbench.json is used if there is one.
+            cached = cached_file(
                 place, _FILE, revision=revision, _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
             )  # fmt: skip
         except OSError as error:
             raise ModelError(
-                f"cannot ask the Hub whether {name} knows prompts already ({error}): check the "
+                f"cannot read the training prompts of {name} from the Hub ({error}): check the "
                 "name, the network and your access"
             ) from error
-        if found is None:
+        if cached is None:
             return frozenset()
-        path = Path(found)
+        path = Path(cached)
     return frozenset(_read(path, None).get("training_prompts", ()))
 
 
@@ -158,13 +158,15 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}, not {_FORMAT}")
-        found = content["kind"]
+        stored_kind = content["kind"]
         if not isinstance(content["training_prompts"], list):
-            raise TypeError("training_prompts is no list")
+            raise TypeError("training_prompts is not a list")
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is broken ({error}): train the model again") from error
-    if kind is not None and found != kind:
-        raise ModelError(f"{path.parent} holds a rater of kind {found}, not {kind}: name that kind")
+    if kind is not None and stored_kind != kind:
+        raise ModelError(
+            f"{path.parent} holds a rater of kind {stored_kind}, not {kind}: use that kind"
+        )
     return content
 
 
@@ -186,7 +188,7 @@ def save_folder(folder: Path, kind: str, loaded: Loaded) -> None:
         "question": loaded.question,
         "form": loaded.form,
         "training_prompts": sorted(loaded.prompts),
-        # Only a record: nothing is loaded from the folders it would name.
+        # Nothing is loaded from the paths in this record.
         "training": without_folders(loaded.training),
         "versions": versions(),
     }

@@ -2,11 +2,11 @@
 
     model = GenerativeModel.load("runs/genrm/model")
 
-The label form is read off the model's probabilities where the answer starts: P(A) / (P(A) + P(B)),
-each summed over the tokens that spell the label, and their sum kept as the label mass. Where the
-mass is low the model did not answer the question, and the verdict is `unparsed`. All other forms
-are written greedily (temperature 0) and read as `litbench.templates` reads answers. Every pair is
-read in both orders.
+A label is read from the next-token probabilities after the question: P(A) / (P(A) + P(B)), each
+summed over the tokens that spell the label. P(A) + P(B) is stored as the label mass; a low mass
+means that the model did not answer the question, and the verdict is `unparsed`. All other forms of
+answer are generated greedily (temperature 0) and parsed by `litbench.templates`. Every pair is read
+in both orders.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ from litbench.templates import (
     template_files,
 )
 
-# Half of the mass on other tokens means that something else was about to be said.
+# Below this the model is more likely to continue with something other than a label.
 LEAST_LABEL_MASS = 0.5
-# Verdicts alone are shorter; the rest is for Markdown around them.
+# More than the verdicts need, since models put Markdown around them.
 ANSWER_TOKENS: dict[AnswerForm, int] = {
     "label": 1,
     "verdict": 16,
@@ -54,17 +54,17 @@ _SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
 
 
 def require_packing(model: Any, name: str) -> None:
-    """Check that a language model runs on sequences laid end to end."""
+    """Check that a language model runs on packed sequences."""
     if not is_packed(model) and can_pack(model):
         raise ConfigError(
             f"attention: '{model.config.get_text_config()._attn_implementation}' works on rows "
-            "with padding, which generative raters do not use: leave the key attention null, or "
-            "take flash_attention_2 or flash_attention_3"
+            "with padding, which generative raters do not use: set attention to null, "
+            "flash_attention_2 or flash_attention_3"
         )
     if not is_packed(model):
         raise ModelError(
-            f"{name}: {type(model).__name__} does not let its attention be exchanged, which "
-            "generative raters need: take a Llama, Qwen, Gemma or Mistral, or another newer one"
+            f"{name}: {type(model).__name__} does not support packed sequences, which generative "
+            "raters need: use a Llama, Qwen, Gemma, Mistral or another recent decoder"
         )
 
 
@@ -76,7 +76,7 @@ def make_question(
     max_prompt_tokens: int | None = None,
     max_answer_tokens: int | None = None,
 ) -> Question:
-    """Fit a template to a model; see Question.make."""
+    """Fit a template to a model; see `Question.make`."""
     return Question.make(
         tokenizer,
         model,
@@ -89,8 +89,8 @@ def make_question(
 
 
 @dataclass(frozen=True)
-class _Read:
-    """One reading of one pair: what stood as A, and what came out."""
+class _Reading:
+    """The model's answer to one question; "first" is the story shown as A."""
 
     prefers: Preference
     p_a: float | None = None
@@ -102,8 +102,10 @@ class _Read:
 class GenerativeModel(Rater):
     """A language model as a rater.
 
-    `question` joins prompt and stories and reads the answer; below `least_label_mass` a verdict is
-    `unparsed`; `pairs_cut` counts pairs that did not fit and were cut.
+    Attributes:
+        question: joins prompt and stories into token ids, and reads label probabilities.
+        least_label_mass: a lower label mass gives the verdict `unparsed`.
+        pairs_cut: number of judged pairs that did not fit and were truncated.
     """
 
     kind = "generative"
@@ -141,16 +143,16 @@ class GenerativeModel(Rater):
         """Load a model folder, or any causal language model as a zero-shot judge.
 
         Args:
-            path: a folder written by `save`, another model's folder, adapter or GGUF file, or a
-                name on the Hub.
+            path: a folder written by `save`, the folder, adapter or GGUF file of another model, or
+                a name on the Hub.
             name: the rater's name.
             options: see `GenerativeRaterOptions`.
 
         Raises:
-            ConfigError: an unknown option, no such template, one that asks for another form of
-                answer, or the model was trained on a question and another one is asked for.
-            DataError: a name on the Hub that cannot be fetched.
-            ModelError: it cannot be loaded, or cannot be read as a generative rater.
+            ConfigError: an unknown option or template, a template with another form of answer, or
+                a template for a model that was trained on its own question.
+            DataError: the model cannot be fetched from the Hub.
+            ModelError: the model cannot be loaded, or does not work as a generative rater.
             MissingExtraError: torch or transformers is not installed.
         """
         return rater_from_options(name, {"path": str(path), **options}, "GenerativeModel.load")
@@ -164,18 +166,18 @@ class GenerativeModel(Rater):
         save_folder(folder, self.kind, loaded)
 
     def training_prompts(self) -> frozenset[str]:
-        """`prompt_key` of the training prompts; empty when the model folder does not tell."""
+        """`prompt_key` of the training prompts; empty if the model folder has no record."""
         return self.prompts
 
     def notes(self) -> dict[str, Any]:
-        """Weights, pairs cut so far, and how it was trained."""
-        found: dict[str, Any] = {
+        """Number of parameters, number of truncated pairs so far, and the training record."""
+        notes: dict[str, Any] = {
             "parameters": self.model.num_parameters(),
             "pairs_cut": self.pairs_cut,
         }
         if self.training_record:
-            found["training"] = self.training_record
-        return found
+            notes["training"] = self.training_record
+        return notes
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Read every pair in both orders."""
@@ -185,28 +187,29 @@ class GenerativeModel(Rater):
         swapped = self.question.ask(self.tokenizer, prompts, second, first)
         self.pairs_cut += sum(straight.cut)
         questions = [*straight.ids, *swapped.ids]
-        read = self._weigh if self.question.answer == "label" else self._write
-        answers = read(questions)
+        read = self._read_labels if self.question.answer == "label" else self._generate
+        readings = read(questions)
         judgements = []
-        for place, answer in enumerate(answers):
-            p_first, prefers = answer.p_a, answer.prefers
-            shown: Literal["first", "second"] = "first" if place < len(pairs) else "second"
-            if shown == "second":
+        for index, reading in enumerate(readings):
+            p_first, prefers = reading.p_a, reading.prefers
+            story_a: Literal["first", "second"] = "first" if index < len(pairs) else "second"
+            if story_a == "second":
                 p_first = None if p_first is None else 1 - p_first
                 prefers = _SWAPPED.get(prefers, prefers)
             judgements.append(
                 Judgement(
-                    prefers, p_first, first_shown=shown, explanation=answer.explanation,
-                    input_tokens=len(questions[place]), output_tokens=answer.output_tokens,
-                    label_mass=answer.mass,
+                    prefers, p_first, first_shown=story_a, explanation=reading.explanation,
+                    input_tokens=len(questions[index]), output_tokens=reading.output_tokens,
+                    label_mass=reading.mass,
                 )
             )  # fmt: skip
         return list(zip(judgements[: len(pairs)], judgements[len(pairs) :], strict=True))
 
     def _batches(self, questions: Sequence[list[int]], room: int | None) -> list[list[int]]:
-        """Rows of questions by falling length, at most `batch_tokens` in each batch.
+        """Indices of questions by decreasing length, in batches of at most `batch_tokens`.
 
-        With `room` for an answer all rows of a batch are as long as its first, and that room.
+        With `room` for answers the batches are padded: every row counts as the length of the
+        longest question plus `room`.
         """
         order = sorted(range(len(questions)), key=lambda row: -len(questions[row]))
         batches: list[list[int]] = []
@@ -227,15 +230,15 @@ class GenerativeModel(Rater):
     def _bar(self, total: int) -> Any:
         from tqdm import tqdm  # noqa: PLC0415
 
-        about = f"judge {self.name}"
-        return tqdm(total=total, desc=about, unit=" readings", leave=False, disable=None)
+        label = f"judge {self.name}"
+        return tqdm(total=total, desc=label, unit=" readings", leave=False, disable=None)
 
-    def _weigh(self, questions: Sequence[list[int]]) -> list[_Read]:
-        """Label probabilities of every question; the likelier label is the verdict."""
+    def _read_labels(self, questions: Sequence[list[int]]) -> list[_Reading]:
+        """Read label probabilities; the more likely label is the verdict."""
         import torch  # noqa: PLC0415
 
         device = next(self.model.parameters()).device
-        found: list[_Read | None] = [None] * len(questions)
+        readings: list[_Reading | None] = [None] * len(questions)
         with torch.inference_mode(), self._bar(len(questions)) as bar:
             for rows in self._batches(questions, None):
                 batch = collate([questions[row] for row in rows], packed=True, pooling="last")
@@ -247,27 +250,27 @@ class GenerativeModel(Rater):
                         f"rater {self.name}: logits are not finite: check weights and dtype"
                     )
                 for row, p, labelled in zip(rows, p_a, mass, strict=True):
-                    found[row] = self._verdict(float(p), float(labelled))
+                    readings[row] = self._verdict(float(p), float(labelled))
                 bar.update(len(rows))
-        return [read for read in found if read is not None]
+        return [reading for reading in readings if reading is not None]
 
-    def _verdict(self, p_a: float, mass: float) -> _Read:
+    def _verdict(self, p_a: float, mass: float) -> _Reading:
         if mass < self.least_label_mass:
-            return _Read("unparsed", None, mass, output_tokens=1)
+            return _Reading("unparsed", None, mass, output_tokens=1)
         prefers: Preference = "tie"
         if p_a != 0.5:
             prefers = "first" if p_a > 0.5 else "second"
-        return _Read(prefers, p_a, mass, output_tokens=1)
+        return _Reading(prefers, p_a, mass, output_tokens=1)
 
-    def _write(self, questions: Sequence[list[int]]) -> list[_Read]:
-        """Answers, written greedily and then read."""
+    def _generate(self, questions: Sequence[list[int]]) -> list[_Reading]:
+        """Generate answers greedily and parse them."""
         import torch  # noqa: PLC0415
         from transformers import GenerationConfig  # noqa: PLC0415
 
         device = next(self.model.parameters()).device
         room = self.question.max_answer_tokens
-        ends = self._ends()
-        # Masked, so that any token will do.
+        ends = self._end_tokens()
+        # Any token works as padding, since it is masked.
         pad = self.tokenizer.pad_token_id or 0
         greedy = GenerationConfig(
             do_sample=False,
@@ -275,12 +278,12 @@ class GenerativeModel(Rater):
             eos_token_id=ends,
             pad_token_id=pad,
         )
-        found: list[_Read | None] = [None] * len(questions)
-        # Generation works on rows with padding; the packed attention is put back in any case.
-        packed, habits = self.model.config._attn_implementation, self.model.generation_config
+        readings: list[_Reading | None] = [None] * len(questions)
+        # Generation works on padded rows; the packed attention is restored at the end.
+        packed, own_config = self.model.config._attn_implementation, self.model.generation_config
         set_attention(self.model, "sdpa")
-        # What a model asks for by itself, such as a penalty on words said before, fills every gap
-        # in the options of `generate`, and an answer would not be the likeliest one.
+        # `generate` fills unset options from the model's own generation config, such as a
+        # repetition penalty, and the answer would not be greedy.
         self.model.generation_config = greedy
         try:
             with torch.inference_mode(), self._bar(len(questions)) as bar:
@@ -288,41 +291,41 @@ class GenerativeModel(Rater):
                     width = max(len(questions[row]) for row in rows)
                     ids = torch.full((len(rows), width), pad)
                     mask = torch.zeros_like(ids)
-                    for place, row in enumerate(rows):
-                        ids[place, width - len(questions[row]) :] = torch.tensor(questions[row])
-                        mask[place, width - len(questions[row]) :] = 1
-                    written = self.model.generate(
+                    for index, row in enumerate(rows):
+                        ids[index, width - len(questions[row]) :] = torch.tensor(questions[row])
+                        mask[index, width - len(questions[row]) :] = 1
+                    answers = self.model.generate(
                         input_ids=ids.to(device),
                         attention_mask=mask.to(device),
                         generation_config=greedy,
                     )[:, width:].tolist()
-                    for row, answer in zip(rows, written, strict=True):
-                        found[row] = self._parse(answer, ends)
+                    for row, answer in zip(rows, answers, strict=True):
+                        readings[row] = self._parse(answer, ends)
                     bar.update(len(rows))
         finally:
             set_attention(self.model, packed)
-            self.model.generation_config = habits
-        return [read for read in found if read is not None]
+            self.model.generation_config = own_config
+        return [reading for reading in readings if reading is not None]
 
-    def _ends(self) -> list[int]:
-        """What ends an answer: the end of turn, and whatever the model itself stops at.
+    def _end_tokens(self) -> list[int]:
+        """Tokens that end an answer: the end of turn and the model's own EOS tokens.
 
-        Models that nobody trained on this question may stop at either; one that is led past its
-        own end talks on, and its answer would be `cut`.
+        A model that was not trained on this question may stop at any of them. If one were missing,
+        the model would generate past the end of its answer, and the outcome would be `cut`.
         """
         own = self.model.generation_config.eos_token_id
         listed = own if isinstance(own, list) else [own]
         known = (*self.question.end, *listed, self.tokenizer.eos_token_id)
         return [token for token in dict.fromkeys(known) if token is not None]
 
-    def _parse(self, ids: list[int], ends: Sequence[int]) -> _Read:
-        """What an answer says; one that did not end within its room is `cut`."""
-        stops = [place for place, token in enumerate(ids) if token in ends]
-        kept = ids[: stops[0]] if stops else ids
-        text = self.tokenizer.decode(kept, skip_special_tokens=True)
-        reading = read_answer(text, self.question.answer)
-        prefers = _PREFERENCE_OF[reading.verdict] if stops else "cut"
-        return _Read(prefers, explanation=reading.explanation, output_tokens=len(kept))
+    def _parse(self, ids: list[int], ends: Sequence[int]) -> _Reading:
+        """Parse an answer; one without an end token is `cut`."""
+        stops = [index for index, token in enumerate(ids) if token in ends]
+        answer_ids = ids[: stops[0]] if stops else ids
+        text = self.tokenizer.decode(answer_ids, skip_special_tokens=True)
+        answer = read_answer(text, self.question.answer)
+        prefers = _PREFERENCE_OF[answer.verdict] if stops else "cut"
+        return _Reading(prefers, explanation=answer.explanation, output_tokens=len(answer_ids))
 
 
 @dataclass
@@ -330,18 +333,18 @@ class GenerativeRaterOptions:
     """A generative model as a rater.
 
     Attributes:
-        path: of the model; see GenerativeModel.load.
-        device: such as cuda or cpu; a GPU where there is one when not given.
-        dtype: weights' type; bfloat16 on a GPU when not given, and elsewhere float32, or the type
-            that LitBench saved the model in.
-        batch_tokens: most tokens of one forward pass; 4,096 on a CPU and 32,768 elsewhere when not
-            given.
-        template: the question of an untrained model, by a template's name or path; `verdict_label`
-            when not given, or the family `minimal` where `answer` is given.
-        answer: the form of the answer that a family of templates is to ask for.
-        max_length: most tokens of its question and answer; 4,096 when not given.
-        max_answer_tokens: room for its answer; by the form of the answer when not given.
-        least_label_mass: below it a verdict is `unparsed`.
+        path: path or name of the model; see `GenerativeModel.load`.
+        device: such as cuda or cpu. Default: a GPU if available.
+        dtype: dtype of the weights. Default: bfloat16 on a GPU; elsewhere float32, or the dtype in
+            which LitBench saved the model.
+        batch_tokens: maximum number of tokens in one forward pass. Default: 4,096 on a CPU, 32,768
+            elsewhere.
+        template: name or path of the template, for a model that LitBench did not train. Default:
+            `verdict_label`, or `minimal` if `answer` is given.
+        answer: form of answer to use from a family of templates.
+        max_length: maximum number of tokens of question and answer. Default: 4,096.
+        max_answer_tokens: maximum number of tokens of the answer. Default: depends on its form.
+        least_label_mass: a lower label mass gives the verdict `unparsed`.
         trust_remote_code: run code from the model's repository.
     """
 
@@ -357,12 +360,12 @@ class GenerativeRaterOptions:
     trust_remote_code: bool = False
 
     def files(self) -> dict[str, str]:
-        """The model, and a template of the user's own."""
+        """Model and custom template, by key."""
         return {"path": self.path, **template_files(self.template)}
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> GenerativeModel:
-    """The kind `generative` of a config."""
+    """Make a rater of kind `generative` from its config."""
     given = build(GenerativeRaterOptions, options, where)
     loaded = load_folder(
         given.path, "language", "generative", device=given.device, dtype=given.dtype,
@@ -381,13 +384,13 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Gen
         named = [key for key in own if getattr(given, key) is not None]
         if named:
             raise ConfigError(
-                f"rater {name}: {given.path} was trained on one question and keeps it: leave out "
+                f"rater {name}: {given.path} uses the question that it was trained on: remove "
                 + ", ".join(named)
             )
         try:
             question = Question.make(tokenizer, model, **loaded.question)
         except TypeError as error:
-            raise ModelError(f"{given.path}: litbench.json holds no question ({error})") from error
+            raise ModelError(f"{given.path}: no question in litbench.json ({error})") from error
     return GenerativeModel(
         model, tokenizer, question, name=name, prompts=loaded.prompts,
         batch_tokens=given.batch_tokens, least_label_mass=given.least_label_mass,

@@ -1,8 +1,8 @@
-"""Training a generative reward model with trl's SFTTrainer (paper 4.2; Zhang et al., 2024).
+"""Train a generative reward model with trl's SFTTrainer (paper 4.2; Zhang et al., 2024).
 
-GenRM learns the single label A or B after the question; GenRM-CoT a rationale, the verdict line and
-the end of the answer. Cross-entropy on the answer's tokens only. Which story stands as A is
-assigned by a seeded hash of the pair and exactly balanced, unless a rationale fixes it.
+GenRM learns the label A or B after the question; GenRM-CoT learns a rationale, the verdict line and
+the end of turn. The loss is cross-entropy on the tokens of the answer. A seeded hash of the pair
+decides which story is A, exactly balanced, unless a rationale fixes the order.
 """
 
 from dataclasses import dataclass
@@ -32,29 +32,31 @@ from litbench.templates import assign_positions, load_template, template_files
 
 @dataclass(kw_only=True)
 class GenerativeTraining(TrainingOptions, SFTConfig):  # type: ignore[misc]
-    """Keys of training a generative reward model; see `--help`."""
+    """Configuration of training a generative reward model; see `--help`."""
 
-    max_length: int = option(4_096, "Most tokens of question and answer.")
-    max_prompt_tokens: int = option(256, "Most tokens of the prompt.")
+    max_length: int = option(4_096, "Maximum number of tokens of question and answer.")
+    max_prompt_tokens: int = option(256, "Maximum number of tokens of the prompt.")
     max_answer_tokens: int | None = option(
-        None, "Room for the answer; 512 with an explanation. Pairs with longer ones are rejected."
+        None,
+        "Maximum number of tokens of the answer; 512 with an explanation. Pairs with longer "
+        "answers are rejected.",
     )
     template: str = option(
         "verdict_label",
-        "The question, by name or path; one with an explanation needs pairs with columns "
-        "rationale and rationale_first (data_prep/make_rationales.py).",
+        "Name or path of the question's template; one with an explanation needs pairs with the "
+        "columns rationale and rationale_first (data_prep/make_rationales.py).",
     )
     answer: Literal["label", "explanation"] | None = option(
-        None, "What a family of templates is to ask for."
+        None, "Form of answer to use from a family of templates."
     )
 
     def __post_init__(self) -> None:
-        """Lay sequences end to end."""
+        """Train without padding."""
         self.padding_free = True
         super().__post_init__()
 
     def files(self) -> dict[str, str]:
-        """The model, and a template of the user's own."""
+        """Model and custom template, by key."""
         return {**super().files(), **template_files(self.template)}
 
 
@@ -63,13 +65,13 @@ class PackedSFTTrainer(PairTrainer, SFTTrainer):  # type: ignore[misc]
 
 
 def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> TokenisedPairs:
-    """Turn pairs into questions with answers, as token ids.
+    """Tokenise pairs as questions with answers.
 
-    Where pairs have rationales, those without one are rejected for either form of the answer, so
-    that GenRM and GenRM-CoT train on the same pairs.
+    If the table has rationales, pairs without one are rejected for both forms of answer, so that
+    GenRM and GenRM-CoT train on the same pairs.
 
     Raises:
-        DataError: no column of rationales where the template asks for one.
+        DataError: the template asks for rationales and the table has none.
     """
     ids = pairs["pair_id"].to_pylist()
     chosen_is_a: list[bool] = list(assign_positions(ids, seed))
@@ -78,37 +80,39 @@ def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> 
     if columns <= set(pairs.column_names):
         rationales = pairs["rationale"].to_pylist()
         if question.explains:
-            # A rationale speaks of Story A.
+            # The rationale's text names Story A and Story B in this order.
             chosen_is_a = [first == "chosen" for first in pairs["rationale_first"].to_pylist()]
     elif question.explains:
         raise DataError(
             "the template asks for an explanation, and the pairs lack the columns rationale and "
-            "rationale_first: make them with data_prep/make_rationales.py, or take the template "
+            "rationale_first: add them with data_prep/make_rationales.py, or use the template "
             "verdict_label"
         )
     stories = list(zip(pairs["chosen"].to_pylist(), pairs["rejected"].to_pylist(), strict=True))
-    shown = [both if is_a else both[::-1] for is_a, both in zip(chosen_is_a, stories, strict=True)]
-    first, second = ([both[side] for both in shown] for side in (0, 1))
-    asked = question.ask(tokenizer, pairs["prompt"].to_pylist(), first, second)
+    ordered = [
+        pair if is_a else pair[::-1] for is_a, pair in zip(chosen_is_a, stories, strict=True)
+    ]
+    first, second = ([pair[side] for pair in ordered] for side in (0, 1))
+    questions = question.ask(tokenizer, pairs["prompt"].to_pylist(), first, second)
     rows: list[dict[str, Any]] = []
     rejected: list[dict[str, str]] = []
     shortened = 0
-    for place, pair_id in enumerate(ids):
-        answer = [question.label_ids[0 if chosen_is_a[place] else 1][0]]
+    for index, pair_id in enumerate(ids):
+        answer = [question.label_ids[0 if chosen_is_a[index] else 1][0]]
         if question.explains:
-            text = f"{(rationales[place] or '').strip()}\n\n{VERDICT}"
+            text = f"{(rationales[index] or '').strip()}\n\n{VERDICT}"
             answer = [*tokenize(tokenizer, [text])[0], *answer, *question.end]
         reason = None
-        if not rationales[place]:
+        if not rationales[index]:
             reason = "no rationale"
         elif len(answer) > question.max_answer_tokens:
             reason = "answer longer than max_answer_tokens"
         if reason:
             rejected.append({"pair_id": pair_id, "reason": reason})
             continue
-        shortened += asked.cut[place]
-        tokens = [*asked.ids[place], *answer]
-        labels = [-100] * len(asked.ids[place]) + answer
+        shortened += questions.cut[index]
+        tokens = [*questions.ids[index], *answer]
+        labels = [-100] * len(questions.ids[index]) + answer
         rows.append(
             {"pair_id": pair_id, "input_ids": tokens, "labels": labels, "length": len(tokens)}
         )
@@ -118,20 +122,21 @@ def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> 
 def train_generative_model(
     pairs: pa.Table, options: GenerativeTraining, folder: Path, name: str = "generative"
 ) -> GenerativeModel | None:
-    """Train a generative reward model on preference pairs; all weigh the same.
+    """Train a generative reward model on preference pairs, with equal weights.
 
-    Args and Returns as of `litbench.models.reward_training.train_reward_model`.
+    Arguments and return value are those of
+    `litbench.models.reward_training.train_reward_model`.
 
     Raises:
-        ConfigError: a template whose answers are not trained.
-        DataError: no pairs, or no rationales where the template asks for them.
-        ModelError: the model cannot be loaded, or the loss is no number.
+        ConfigError: a template with a form of answer that cannot be trained.
+        DataError: no pairs, or a template that asks for rationales and a table without them.
+        ModelError: the model cannot be loaded, or the loss is not finite.
     """
     template = load_template(options.template, options.answer)
     if template.answer not in ("label", "explanation"):
         raise ConfigError(
-            f"template {template.name} asks for the answer form {template.answer}, which is not "
-            "trained: take one that asks for a label or an explanation"
+            f"template {template.name} asks for the answer form {template.answer}, which cannot "
+            "be trained: use one that asks for a label or an explanation"
         )
     model, tokenizer = load_to_train(pairs, options, "language")
     require_packing(model, options.model_name())
@@ -143,8 +148,8 @@ def train_generative_model(
         tokenise(part, tokenizer, question, options.seed)
         for part in hold_back(pairs, options.validation, options.seed)
     ]
-    made = train(PackedSFTTrainer, model, tokenizer, options, parts, pairs, folder, "language")
-    return GenerativeModel(question=question, **made, name=name) if made else None
+    trained = train(PackedSFTTrainer, model, tokenizer, options, parts, pairs, folder, "language")
+    return GenerativeModel(question=question, **trained, name=name) if trained else None
 
 
 options_of = partial(read_options, GenerativeTraining)

@@ -1,9 +1,9 @@
-"""The input format of a reward model: how a prompt and a story become one sequence of tokens.
+"""Input format of a reward model: tokenise a prompt and a story as one sequence.
 
-The prompt is a user's message and the story an assistant's. The chat template of the model's folder
-renders them; its tokenizer adds no tokens to the rendered text and truncates it on the right at
-`model_max_length`. Nothing else is stored, so transformers' pipeline, trl, peft and RewardBench
-read what LitBench reads, from messages and from rendered text.
+The prompt is the user's message and the story the assistant's. The chat template in the model's
+folder renders them; its tokenizer adds no tokens to the rendered text and truncates it on the right
+at `model_max_length`. The format is stored nowhere else, so transformers' pipeline, trl, peft and
+RewardBench tokenise as LitBench does, from messages and from rendered text.
 """
 
 import json
@@ -16,17 +16,17 @@ from litbench.errors import ModelError
 
 Form = Literal["chat", "pair", "text", "story"]
 
-# For a backbone without a chat template.
+# For models without a chat template.
 _TEMPLATE = (
     "{{{{- {start} }}}}{{%- for message in messages %}}{{{{- message.content }}}}"
     "{{{{- {end} if message.role == 'assistant' else {between} }}}}{{%- endfor %}}"
 )
-# trl appends EOS to text that does not end on it; many templates put a newline there.
+# trl appends EOS to text that does not end with it; many templates end with a newline.
 _ENDS_ON_EOS = (
     "{{% set conversation %}}{template}{{% endset %}}{{{{- conversation if add_generation_prompt "
     "else conversation.rstrip().removesuffix({end}) + {end} }}}}"
 )
-# Templates of Llama 3.2 write today's date, and a reward would change overnight.
+# Templates of Llama 3.2 insert today's date, so that rewards would change from day to day.
 _DATE = "26 Jul 2024"
 _FIXED_DATE = "{%- macro strftime_now(format) %}" + _DATE + "{% endmacro %}"
 _PROBE = (["prompt"], ["story"])
@@ -34,12 +34,12 @@ _PROBE = (["prompt"], ["story"])
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of some stories, each after its prompt.
+    """Tokenised sequences.
 
     Attributes:
-        ids: one list of token ids per story, each at most `model_max_length` long.
-        cut: whether the sequence was truncated.
-        token_types: numbers of segments, for encoders whose tokenizer gives any but 0.
+        ids: token ids of each sequence.
+        cut: whether each sequence was truncated.
+        token_types: token type ids of each sequence, if the tokenizer returns any but 0.
     """
 
     ids: list[list[int]]
@@ -48,19 +48,19 @@ class Encoded:
 
 
 def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
-    """Write the input format into a backbone's tokenizer, before training; may be repeated.
+    """Store the input format in a model's tokenizer, before training; idempotent.
 
-    Afterwards the tokenizer adds no special tokens of its own and has no BOS token: the chat
-    template spells out all of them. A rendered conversation ends on the EOS token, the pad token
-    is another one, and both padding and truncation are on the right.
+    Afterwards the tokenizer adds no special tokens and has no BOS token: the chat template contains
+    all of them. A rendered conversation ends with the EOS token, the pad token differs from it
+    where possible, and padding and truncation are on the right.
 
     Args:
         tokenizer: a fast tokenizer of transformers; changed in place.
-        model: its model; `config.pad_token_id` is set.
-        max_length: most tokens of a sequence; lowered to what the model has positions for.
+        model: the tokenizer's model; its `config.pad_token_id` is set.
+        max_length: maximum number of tokens, lowered to the model's number of positions.
 
     Raises:
-        ModelError: no EOS token, or a chat template without the user's or assistant's message.
+        ModelError: no EOS token, or a chat template that drops the prompt or the story.
     """
     from tokenizers import processors  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
@@ -70,7 +70,7 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
     if is_encoder(model):
         probe = tokenizer("a", "b", return_special_tokens_mask=True)
         ids = probe["input_ids"]
-        first, last = (at for at, flag in enumerate(probe["special_tokens_mask"]) if not flag)
+        first, last = (i for i, added in enumerate(probe["special_tokens_mask"]) if not added)
         around = [words(ids[:first]), words(ids[first + 1 : last]), words(ids[last + 1 :])]
         start, between, end = map("".join, around)
         tokenizer.eos_token = around[-1][-1]
@@ -84,7 +84,7 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
         if tokenizer.eos_token is None:
             raise ModelError(
                 f"the tokenizer of {model.config.name_or_path or 'this model'} has no EOS token, "
-                "on which a decoder reads the reward: set its eos_token"
+                "at which a decoder's reward is read: set its eos_token"
             )
         adds_bos = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         start, between, end = tokenizer.bos_token if adds_bos else "", "\n\n", tokenizer.eos_token
@@ -111,14 +111,14 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=single, pair=pair, special_tokens=special
     )
-    # Classes of single models, such as BertTokenizer, would put their own special tokens back.
+    # Model-specific classes such as BertTokenizer would add their own special tokens again.
     tokenizer.__class__ = PreTrainedTokenizerFast
     settings = {"padding_side": "right", "truncation_side": "right",
                 "model_max_length": longest_of(model, max_length),
                 "model_input_names": ["input_ids", "attention_mask"]}  # fmt: skip
     for name, value in settings.items():
         setattr(tokenizer, name, value)
-        # Else some of them are not saved.
+        # Some settings are only saved from here.
         tokenizer.init_kwargs[name] = value
     _choose_pad_token(tokenizer, model, rendered)
 
@@ -126,24 +126,24 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
 def encode_stories(
     tokenizer: Any, prompts: Sequence[str], stories: Sequence[str], form: Form = "chat"
 ) -> Encoded:
-    """Tokenise stories after their prompts.
+    """Tokenise each story with its prompt.
 
-    A prompt or story that spells a special token gets a space into it, and stays text.
+    Where a text spells a special token, a space is inserted so that it is tokenised as text.
 
     Args:
-        tokenizer: of the model's folder.
-        prompts: shape (n,).
-        stories: shape (n,).
-        form: `chat`, the folder's chat template, for every model trained here. Other people's
-            models may take a `pair` (encoders), the `text` of prompt, blank line, story and EOS,
-            or the `story` alone, each with the special tokens that their tokenizer adds.
+        tokenizer: the tokenizer of the model's folder.
+        prompts: n prompts.
+        stories: n stories.
+        form: `chat` for the folder's chat template; every model trained by LitBench uses it. For
+            other models: `pair` (two texts, for encoders), `text` (prompt, blank line, story and
+            EOS) or `story` (without the prompt), with the special tokens that the tokenizer adds.
     """
     if not stories:
         return Encoded([], [])
-    spelled = sorted(_special_tokens(tokenizer), key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, spelled)) or "(?!)")
+    special = sorted(_special_tokens(tokenizer), key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, special)) or "(?!)")
     prompts, stories = (
-        [pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) for text in texts]
+        [pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text) for text in texts]
         for texts in (prompts, stories)
     )
     texts: tuple[list[str], ...] = (stories,)
@@ -161,12 +161,12 @@ def encode_stories(
     )
     types = encoded.get("token_type_ids")
     for ids in encoded["input_ids"]:
-        # transformers reads a decoder's reward at the last token that is not the pad token.
+        # transformers reads a decoder's reward at the last token that is not padding.
         while len(ids) > 1 and ids[-1] == tokenizer.pad_token_id:
             ids.pop()
     return Encoded(
         encoded["input_ids"],
-        [bool(one.overflowing) for one in encoded.encodings],
+        [bool(encoding.overflowing) for encoding in encoded.encodings],
         types if types and any(map(any, types)) else None,
     )
 
@@ -190,26 +190,26 @@ def _render(tokenizer: Any, prompts: Sequence[str], stories: Sequence[str]) -> l
 
 
 def is_encoder(model: Any) -> bool:
-    """Whether a model reads its reward at the first position."""
+    """Whether a model is an encoder, whose reward is read at the first token."""
     return not hasattr(model, "score") and model.get_output_embeddings() is None
 
 
 def longest_of(model: Any, max_length: int) -> int:
-    """Lower `max_length` to what the model has positions for."""
+    """Return `max_length`, lowered to the model's number of positions."""
     config = model.config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None:
         return max_length
-    # RoBERTa and its like count positions from the pad token's number + 1.
+    # RoBERTa and similar models number positions from padding_idx + 1.
     embeddings = getattr(model.base_model, "embeddings", None)
     padding = getattr(embeddings, "padding_idx", None)
     return min(max_length, int(positions) - (0 if padding is None else padding + 1))
 
 
 def _choose_pad_token(tokenizer: Any, model: Any, rendered: str) -> None:
-    """Set a pad token that ends no sequence: transformers reads the last token that is not pad.
+    """Set a pad token that ends no sequence, since transformers reads the last non-pad token.
 
-    GPT-2 has EOS alone, which stays the pad token: every reader then skips it.
+    GPT-2 has no special token but EOS, which stays the pad token: all programs then skip it.
     """
     if tokenizer.pad_token is None or tokenizer.pad_token in rendered:
         unused = [text for text in _special_tokens(tokenizer) if text not in rendered]
@@ -221,4 +221,4 @@ def _choose_pad_token(tokenizer: Any, model: Any, rendered: str) -> None:
 
 
 def _special_tokens(tokenizer: Any) -> list[str]:
-    return [one.content for one in tokenizer.added_tokens_decoder.values() if one.special]
+    return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]

@@ -1,9 +1,9 @@
 """Micro-batches of an optimiser step, and the batch of a Bradley-Terry step.
 
 An optimiser step takes `per_device_train_batch_size` x `gradient_accumulation_steps` x processes
-pairs. transformers' `BatchRebalanceSampler` cuts them into as many micro-batches as that product
-says, of about equal cost and not of equal size; losses are summed and divided by the weights of the
-whole step, so gradients do not depend on the cutting.
+pairs. transformers' `BatchRebalanceSampler` splits them into `gradient_accumulation_steps`
+micro-batches per process, of about equal cost instead of equal size. Losses are summed and divided
+by the total weight of the step, so gradients do not depend on the split.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,16 +18,16 @@ from litbench.models.backbone import Pooling, collate
 
 
 class StepSampler(BatchRebalanceSampler):  # type: ignore[misc]
-    """Batch sampler whose steps follow from seed, epoch and number of pairs alone.
+    """Batch sampler whose steps depend only on the seed, the epoch and the number of pairs.
 
-    Unlike the parent's, all steps of an epoch have the same size up to one pair, and the epoch is
-    asked for, since a resumed data loader does not set it.
+    Unlike the parent class, all steps of an epoch have the same size up to one pair, and the epoch
+    comes from a callable, since a resumed data loader does not set it.
 
     Args:
-        lengths: tokens of each pair.
+        lengths: number of tokens of each pair.
         epoch: returns the current epoch.
-        packed: whether sequences are laid end to end, so that none pays for the longest.
-        arguments: of the parent.
+        packed: whether sequences are packed, so that padding costs nothing.
+        arguments: arguments of the parent class.
     """
 
     def __init__(
@@ -54,16 +54,13 @@ class StepSampler(BatchRebalanceSampler):  # type: ignore[misc]
 
 @dataclass
 class PairCollator:
-    """Lays the chosen stories of a micro-batch, then the rejected ones, end to end.
-
-    Encoders get padded rows in place of one long row.
-    """
+    """Collates a micro-batch: the chosen stories, then the rejected ones, packed or padded."""
 
     packed: bool
     pooling: Pooling
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Make the tensors of `litbench.models.backbone.collate`, and `weight` and `margin`."""
+        """Return the tensors of `litbench.models.backbone.collate`, and `weight` and `margin`."""
         sides = ("chosen_ids", "rejected_ids")
         sequences = [np.asarray(example[side]) for side in sides for example in examples]
         numbers = {

@@ -1,11 +1,11 @@
-"""How a question to a generative rater becomes one sequence of tokens.
+"""Tokenise a question to a generative rater as one sequence.
 
     before + prompt + to_a + story A + to_b + story B + after [+ rationale] + label + end
 
-The fixed parts come from a template (`litbench.templates`) inside the model's chat template where
-it has one. They are tokenised apart from the texts and never cut: what does not fit is taken from
-the prompt beyond `max_prompt_tokens`, then from the end of the longer story until both are of one
-length, then from both. The model's folder keeps the template's parts and the lengths.
+The fixed parts come from a template (`litbench.templates`), inside the model's chat template if it
+has one. They are tokenised separately from the texts and never truncated. The prompt is truncated
+to `max_prompt_tokens`; then the longer story loses its end until both stories have the same length,
+then both do. The model's folder stores the template's parts and the length limits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from litbench.models.input_format import Encoded, longest_of
 from litbench.templates import AnswerForm, without_delimiters
 
 LABELS = ("A", "B")
-# What stands before the label of an answer in words.
+# Precedes the label in an answer with a rationale.
 VERDICT = "Preferred:"
-# Stand-ins for texts in a chat template; no template has them, and none trims them.
+# Placeholders for texts in a chat template; templates neither contain nor trim them.
 _SLOTS = ("⟦the-prompt⟧", "⟦story-one⟧", "⟦story-two⟧")
 _ANSWER = "⟦the-answer⟧"
 
@@ -33,17 +33,17 @@ class Question:
     Attributes:
         parts: the template's four fixed texts, around prompt, story A and story B.
         before: token ids before the prompt.
-        to_a: between prompt and the first story.
-        to_b: between the stories.
-        after: after the second story, up to where the answer starts.
-        end: what ends an answer: the end of turn, or EOS.
-        label_ids: for A and for B, every single token that spells the label where an answer starts;
-            the first of each is the one training teaches.
-        answer: the form of the answer; a label is read off the probabilities where the answer
-            starts, any other form is written out and read.
-        max_length: most tokens, of question and answer together.
-        max_prompt_tokens: most tokens of the prompt.
-        max_answer_tokens: room kept for the answer.
+        to_a: token ids between the prompt and story A.
+        to_b: token ids between the stories.
+        after: token ids between story B and the answer.
+        end: token ids that end an answer: the end of turn, or EOS.
+        label_ids: for A and for B, every token that spells the label at the start of an answer; the
+            first of each is the training target.
+        answer: form of the answer. A label is read from the next-token probabilities, any other
+            form is generated and parsed.
+        max_length: maximum number of tokens of question and answer.
+        max_prompt_tokens: maximum number of tokens of the prompt.
+        max_answer_tokens: number of tokens reserved for the answer.
     """
 
     parts: tuple[str, ...]
@@ -73,27 +73,27 @@ class Question:
         """Fit a template to a model.
 
         Args:
-            tokenizer: a fast tokenizer of transformers; with a chat template the question is the
-                user's message, without one the text as it is.
-            model: its language model.
+            tokenizer: a fast tokenizer of transformers. If it has a chat template, the question is
+                the user's message, otherwise plain text.
+            model: the tokenizer's language model.
             parts: the template's four fixed texts.
-            answer: the form of the answer.
-            max_length: lowered to what the model has positions for.
-            max_prompt_tokens: most tokens of the prompt.
-            max_answer_tokens: room kept for the answer and its end.
+            answer: form of the answer.
+            max_length: maximum number of tokens, lowered to the model's number of positions.
+            max_prompt_tokens: maximum number of tokens of the prompt.
+            max_answer_tokens: number of tokens reserved for the answer and its end.
         """
         max_length = longest_of(model, max_length)
         slots = (*_SLOTS, "")
         whole = "".join(text for pair in zip(parts, slots, strict=True) for text in pair)
         if tokenizer.chat_template:
-            question = {"role": "user", "content": whole}
-            before, to_a, to_b, after = _chat_pieces(tokenizer, [question], _SLOTS, asks=True)
-            answered = [question, {"role": "assistant", "content": _ANSWER}]
+            message = {"role": "user", "content": whole}
+            before, to_a, to_b, after = _chat_pieces(tokenizer, [message], _SLOTS, asks=True)
+            answered = [message, {"role": "assistant", "content": _ANSWER}]
             closing = _chat_pieces(tokenizer, answered, [_ANSWER])[-1]
-            # Only the end of turn itself: the newline that templates put after it is never
-            # generated, and a model trained on it would learn to go on.
+            # Only the end-of-turn token, without the newline that templates put after it:
+            # generation stops before it, and training on it would teach the model to continue.
             added = tokenizer.added_tokens_decoder
-            special = [one for one in closing if one in added and added[one].special]
+            special = [token for token in closing if token in added and added[token].special]
             end = tuple(special[:1]) or closing[:1]
         else:
             before, to_a, to_b, after = (tuple(ids) for ids in tokenize(tokenizer, parts))
@@ -105,45 +105,49 @@ class Question:
                 "neither the chat template nor the tokenizer has a token that ends an answer: set "
                 "the tokenizer's eos_token"
             )
-        made = cls(
+        question = cls(
             tuple(parts), before, to_a, to_b, after, end, _label_ids(tokenizer, after, answer),
             answer, max_length, max_prompt_tokens, max_answer_tokens,
         )  # fmt: skip
-        if made.room < 2 * 16:
+        if question.room < 2 * 16:
             raise ModelError(
-                f"max_length {max_length} leaves {made.room} tokens for two stories after the "
+                f"max_length {max_length} leaves {question.room} tokens for two stories after the "
                 "template, the prompt and the answer: raise it"
             )
-        return made
+        return question
 
     def stored(self) -> dict[str, Any]:
-        """What a folder keeps: arguments of `make`."""
+        """Arguments of `make`, for storing in a model's folder."""
         names = ("parts", "answer", "max_length", "max_prompt_tokens", "max_answer_tokens")
         return {name: getattr(self, name) for name in names}
 
     @property
     def explains(self) -> bool:
-        """Whether a rationale and a verdict line make the answer, as training teaches it."""
+        """Whether the answer is a rationale followed by a verdict line."""
         return self.answer == "explanation"
 
     @property
     def room(self) -> int:
-        """Tokens that two stories share under the longest prompt and answer."""
+        """Number of tokens left for both stories with the longest prompt and answer."""
         fixed = sum(map(len, (self.before, self.to_a, self.to_b, self.after)))
         return self.max_length - fixed - self.max_prompt_tokens - self.max_answer_tokens
 
     def ask(
         self, tokenizer: Any, prompts: Sequence[str], first: Sequence[str], second: Sequence[str]
     ) -> Encoded:
-        """Tokenise and join, up to where the answer starts.
+        """Tokenise questions up to the start of the answer.
 
-        Lines of texts that could pass for a template's markers go in without their equals signs.
+        In lines of a text that look like a template's delimiters, equals signs are replaced.
 
-        `first` are the stories that stand as A.
+        Args:
+            tokenizer: the tokenizer that the question was made with.
+            prompts: n prompts.
+            first: n stories shown as A.
+            second: n stories shown as B.
         """
         distinct = list(dict.fromkeys([*prompts, *first, *second]))
-        shown = list(map(without_delimiters, distinct))
-        ids_of = dict(zip(distinct, tokenize(tokenizer, shown) if shown else [], strict=True))
+        safe = list(map(without_delimiters, distinct))
+        ids_of = dict(zip(distinct, tokenize(tokenizer, safe) if safe else [], strict=True))
         ids, cut = [], []
         for prompt, a, b in zip(prompts, first, second, strict=True):
             head = ids_of[prompt][: self.max_prompt_tokens]
@@ -151,14 +155,14 @@ class Question:
             keep_a, keep_b = share(len(ids_of[a]), len(ids_of[b]), room)
             stories = [*ids_of[a][:keep_a], *self.to_b, *ids_of[b][:keep_b]]
             ids.append([*self.before, *head, *self.to_a, *stories, *self.after])
-            whole = (len(ids_of[prompt]), len(ids_of[a]), len(ids_of[b]))
-            cut.append((len(head), keep_a, keep_b) != whole)
+            full = (len(ids_of[prompt]), len(ids_of[a]), len(ids_of[b]))
+            cut.append((len(head), keep_a, keep_b) != full)
         return Encoded(ids, cut)
 
     def read_label(self, logits: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Read label probabilities off the logits where the answer starts.
+        """Compute label probabilities from the logits at the start of the answer.
 
-        The probability of a label is the sum over all tokens that spell it.
+        The probability of a label is summed over all tokens that spell it.
 
         Returns:
             P(A) / (P(A) + P(B)) and the label mass P(A) + P(B); float64, shape (n,) each.
@@ -171,7 +175,7 @@ class Question:
 
 
 def share(first: int, second: int, room: int) -> tuple[int, int]:
-    """Cut the longer of two lengths first, until both fit into `room` together."""
+    """Reduce two lengths to a sum of at most `room`, the longer one first."""
     if first + second <= room:
         return first, second
     half = room // 2
@@ -181,8 +185,8 @@ def share(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of plain texts: one that spells out "</s>" does not place that token."""
-    # verbose=False: how many texts were too long is counted as `cut`.
+    """Tokenise plain texts; spelled-out special tokens such as "</s>" are tokenised as text."""
+    # verbose=False: no warning about long texts, which are counted as `cut`.
     encoded = tokenizer(
         list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False
     )
@@ -196,7 +200,7 @@ def _chat_pieces(
     *,
     asks: bool = False,
 ) -> list[tuple[int, ...]]:
-    """Token ids that a chat template puts before, between and after the slots."""
+    """Token ids that a chat template puts before, between and after the placeholders."""
     rest = tokenizer.apply_chat_template(
         list(messages), tokenize=False, add_generation_prompt=asks, enable_thinking=False
     )
@@ -213,28 +217,28 @@ def _chat_pieces(
 def _label_ids(
     tokenizer: Any, after: Sequence[int], answer: AnswerForm
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Single tokens that spell A or B; first the form that follows what stands before it.
+    """Single tokens that spell A or B; first the one that the tokenizer gives at this position.
 
-    A tokenizer may melt a label with the space before it, so " A" and "A" are two tokens, and
-    which of them a model writes depends on how the text before ends.
+    A tokenizer may merge a label with the space before it, so that " A" and "A" are different
+    tokens. Which of them a model generates depends on the end of the preceding text.
     """
     tail = VERDICT
     if answer == "label":
         tail = tokenizer.decode(list(after)[-8:], skip_special_tokens=False)
     wants_space = tail.endswith(":")
-    found: list[tuple[int, ...]] = []
+    label_ids: list[tuple[int, ...]] = []
     for label in LABELS:
         forms = [f" {label}", label] if wants_space else [label, f" {label}"]
-        # First what the tokenizer makes of the label where it is to stand. A tokenizer that puts a
-        # space before every text would never show the form without one otherwise.
+        # Each form is tokenised after the preceding character and alone: a tokenizer that puts a
+        # space before every text gives the form without a space only after another character.
         texts = [start + form for form in forms for start in (tail[-1:], "")]
         ids = [tokenizer(text, add_special_tokens=False)["input_ids"][-1:] for text in texts]
-        last = dict.fromkeys(one for ending in ids for one in ending)
-        spelled = tuple(one for one in last if tokenizer.decode([one]).strip(" ") == label)
+        last = dict.fromkeys(token for ending in ids for token in ending)
+        spelled = tuple(token for token in last if tokenizer.decode([token]).strip(" ") == label)
         if not spelled:
             raise ModelError(
                 f"the tokenizer has no single token for the label {label}: this model cannot be "
-                "read as a generative rater"
+                "used as a generative rater"
             )
-        found.append(spelled)
-    return found[0], found[1]
+        label_ids.append(spelled)
+    return label_ids[0], label_ids[1]

@@ -3,9 +3,9 @@
     model = RewardModel.load("runs/verifier/model")
     rewards = model.score(["[WP] A door."], ["It opened."])
 
-The same prompt and story get the same reward whatever the batch (1e-5 in fp32), and from every
-program that reads the folder; see `litbench.models.input_format`. Rewards are comparable within a
-prompt only: Bradley-Terry leaves a free offset per prompt.
+The reward of a prompt and a story does not depend on the batch (1e-5 in fp32) or on the program
+that loads the folder; see `litbench.models.input_format`. Rewards are comparable within a prompt
+only: Bradley-Terry training leaves a free offset per prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ class RewardModel(ScoreRater):
     """A sequence-classification model that scores stories.
 
     Attributes:
-        tokenizer: of the folder, with the input format.
-        form: how other people's models read prompt and story; `chat` for every model trained here.
+        tokenizer: the folder's tokenizer, which contains the input format.
+        form: input form; `chat` for every model trained by LitBench, see `encode_stories`.
         prompts: `prompt_key` of the training prompts.
-        stories_cut: how many of the stories scored so far were truncated.
-        is_foreign: whether LitBench did not write the folder.
+        stories_cut: number of scored stories that were truncated.
+        is_foreign: whether the folder was not written by LitBench.
     """
 
     kind = "reward"
@@ -61,7 +61,7 @@ class RewardModel(ScoreRater):
         self.name = name
         self.prompts = prompts
         on_cpu = next(model.parameters()).device.type == "cpu"
-        # Activations of more tokens fall out of a CPU's cache (benchmarks/scoring.py).
+        # Activations of larger batches do not fit into a CPU's cache (benchmarks/scoring.py).
         self.batch_tokens = batch_tokens or (2_048 if on_cpu else 16_384)
         self.stories_cut = 0
         self.shows_progress = True
@@ -76,16 +76,16 @@ class RewardModel(ScoreRater):
         """Load a model folder, or any sequence-classification model.
 
         Args:
-            path: a folder written by `save`, another model's folder or adapter, or a name on the
-                Hub.
+            path: a folder written by `save`, the folder or adapter of another model, or a name on
+                the Hub.
             name: the rater's name.
             options: see `RewardRaterOptions`.
 
         Raises:
-            ConfigError: an unknown option; the model has several outputs and none is named, or too
-                few; or `form` or `max_length` for a model trained here.
-            DataError: a name on the Hub that cannot be fetched.
-            ModelError: it cannot be loaded.
+            ConfigError: an unknown option, a missing or invalid `label`, or `form` or `max_length`
+                for a model trained by LitBench.
+            DataError: the model cannot be fetched from the Hub.
+            ModelError: the model cannot be loaded.
             MissingExtraError: torch or transformers is not installed.
         """
         return rater_from_options(name, {"path": str(path), **options}, "RewardModel.load")
@@ -99,27 +99,27 @@ class RewardModel(ScoreRater):
         save_folder(folder, self.kind, loaded)
 
     def training_prompts(self) -> frozenset[str]:
-        """`prompt_key` of the training prompts; empty when the model folder does not tell."""
+        """`prompt_key` of the training prompts; empty if the model folder has no record."""
         return self.prompts
 
     def notes(self) -> dict[str, Any]:
-        """Number of weights, stories cut so far, and the form where LitBench chose it."""
-        found: dict[str, Any] = {
+        """Number of parameters and truncated stories, and the training record."""
+        notes: dict[str, Any] = {
             "parameters": self.model.num_parameters(),
             "stories_cut": self.stories_cut,
         }
         if self.is_foreign:
-            found["form"] = self.form
+            notes["form"] = self.form
         if self.training_record:
-            found["training"] = self.training_record
-        return found
+            notes["training"] = self.training_record
+        return notes
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Score stories; those beyond `model_max_length` lose their end and are counted.
+        """Score stories; those longer than `model_max_length` are truncated and counted.
 
         Args:
-            prompts: shape (n,).
-            stories: shape (n,).
+            prompts: n prompts.
+            stories: n stories.
 
         Returns:
             Rewards (log-odds scale), float64, shape (n,).
@@ -144,7 +144,7 @@ class RewardModel(ScoreRater):
         ):  # fmt: skip
             start = 0
             while start < len(order):
-                # In the order of falling length the first of a batch is its longest.
+                # Sorted by decreasing length, so the first story of a batch is its longest.
                 longest = len(encoded.ids[order[start]])
                 rows = order[start : start + max(1, self.batch_tokens // longest)]
                 batch = collate(
@@ -152,14 +152,14 @@ class RewardModel(ScoreRater):
                     token_types=None if types is None else [types[row] for row in rows],
                 )  # fmt: skip
                 rewards = rewards_of(self.model, to_device(batch, device), pooling)
-                # Rewards stay on the device until the end: no waiting for it in between.
+                # Rewards stay on the device until the end, to avoid synchronising in the loop.
                 pieces.append(rewards[:, self.label])
                 start += len(rows)
                 bar.update(len(rows))
-        found = np.empty(len(stories), dtype=np.float64)
+        scores = np.empty(len(stories), dtype=np.float64)
         if pieces:
-            found[order] = torch.cat(pieces).double().cpu().numpy()
-        return -found if self.reversed else found
+            scores[order] = torch.cat(pieces).double().cpu().numpy()
+        return -scores if self.reversed else scores
 
 
 @dataclass
@@ -167,21 +167,22 @@ class RewardRaterOptions:
     """A reward model as a rater.
 
     Attributes:
-        path: of the model; see RewardModel.load.
-        device: such as cuda or cpu; a GPU where there is one when not given.
-        dtype: weights' type; bfloat16 on a GPU when not given, and elsewhere float32, or the type
-            that LitBench saved the model in. The head computes in float32 in any case.
-        batch_tokens: most tokens, padding included, of one forward pass; 2,048 on a CPU and 16,384
-            elsewhere when not given.
-        max_length: most tokens of a sequence, for a model that LitBench did not train; 2,048 when
-            not given.
-        form: how such a model reads prompt and story: `chat`, its own chat template, `pair`, two
-            texts, `text`, one text, or `story`, without the prompt; when not given, chat where the
-            tokenizer has a template, else pair for an encoder and text for a decoder.
-        label: which output is the reward, for a model with several.
-        reverse: a lower output means a better story.
-        probability: whether sigmoid(difference of rewards) is meant as a probability; set it to
-            false for a model that was not trained on pairs.
+        path: path or name of the model; see `RewardModel.load`.
+        device: such as cuda or cpu. Default: a GPU if available.
+        dtype: dtype of the weights. Default: bfloat16 on a GPU; elsewhere float32, or the dtype in
+            which LitBench saved the model. The head always
+            computes in float32.
+        batch_tokens: maximum number of tokens in one forward pass, with padding. Default: 2,048 on
+            a CPU, 16,384 elsewhere.
+        max_length: maximum number of tokens of a sequence, for a model that LitBench did not train.
+            Default: 2,048.
+        form: input form of a model that LitBench did not train: `chat` (its chat template), `pair`
+            (two texts), `text` (one text) or `story` (without the prompt). Default: `chat` if the
+            tokenizer has a chat template, else `pair` for an encoder and `text` for a decoder.
+        label: index of the output that is the reward, for a model with several outputs.
+        reverse: whether a lower output means a better story.
+        probability: whether sigmoid(difference of rewards) is a probability; set it to false for a
+            model that was not trained on pairs.
         trust_remote_code: run code from the model's repository.
     """
 
@@ -197,12 +198,12 @@ class RewardRaterOptions:
     trust_remote_code: bool = False
 
     def files(self) -> dict[str, str]:
-        """The model."""
+        """Model, by key."""
         return {"path": self.path}
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RewardModel:
-    """The kind `reward` of a config."""
+    """Make a rater of kind `reward` from its config."""
     given = build(RewardRaterOptions, options, where)
     path, form, label = given.path, given.form, given.label
     loaded = load_folder(
@@ -213,33 +214,33 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Rew
     labels = model.config.num_labels
     if label is None and labels > 1:
         raise ConfigError(
-            f"{path} has {labels} outputs ({model.config.id2label}): say which is the reward, as "
-            "label: 0"
+            f"{path} has {labels} outputs ({model.config.id2label}): set label to the index of the "
+            "reward, such as label: 0"
         )
     if label is not None and not 0 <= label < labels:
         raise ConfigError(f"{path} has {labels} outputs, and label is {label}: count from 0")
     if loaded.is_ours:
         if form or given.max_length:
             raise ConfigError(
-                f"{path} was trained by LitBench and keeps its input format: leave out form and "
+                f"{path} was trained by LitBench and has its own input format: remove form and "
                 "max_length"
             )
         form = cast(Form, loaded.form or "chat")
     else:
         longest = longest_of(model, given.max_length or _DEFAULT_MAX_LENGTH)
-        # Given twice, or it is not saved.
+        # Set in both places, since only init_kwargs is saved.
         tokenizer.model_max_length = tokenizer.init_kwargs["model_max_length"] = longest
         pad = model.config.get_text_config().pad_token_id
         if pad is not None:
-            # What transformers goes by, and trl's trainers with it.
+            # transformers and trl's trainers use the pad token of the model's config.
             tokenizer.pad_token_id = pad
         default: Form = "pair" if is_encoder(model) else "text"
         form = form or ("chat" if tokenizer.chat_template else default)
-    made = RewardModel(
+    rater = RewardModel(
         model, tokenizer, name=name, form=form, prompts=loaded.prompts,
         batch_tokens=given.batch_tokens, training=loaded.training, label=label or 0,
         reverse=given.reverse, adapter=loaded.adapter,
     )  # fmt: skip
-    made.is_foreign = not loaded.is_ours
-    made.gives_probability = given.probability
-    return made
+    rater.is_foreign = not loaded.is_ours
+    rater.gives_probability = given.probability
+    return rater

@@ -1,7 +1,7 @@
-"""Training a Bradley-Terry reward model (paper 4.1, A.9) with trl's RewardTrainer.
+"""Train a Bradley-Terry reward model with trl's RewardTrainer (paper 4.1, A.9).
 
-Loss of a pair: -log sigmoid(reward of chosen - reward of rejected - margin). A step's loss is the
-mean over its pairs, by their weights.
+The loss of a pair is -log sigmoid(chosen reward - rejected reward - margin). The loss of a step is
+the weighted mean over its pairs.
 """
 
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ from litbench.records import numbers_of_pairs, pair_weights
 
 @dataclass(kw_only=True)
 class RewardTraining(TrainingOptions, RewardConfig):  # type: ignore[misc]
-    """Keys of training a reward model; see `--help`."""
+    """Configuration of training a reward model; see `--help`."""
 
-    max_length: int = option(2_048, "Most tokens; ends of longer stories are cut.")
+    max_length: int = option(2_048, "Maximum number of tokens; longer stories lose their end.")
 
 
 class PackedRewardTrainer(PairTrainer, RewardTrainer):  # type: ignore[misc]
-    """trl's RewardTrainer on rows without padding, with weights and a loss of the whole step."""
+    """trl's RewardTrainer without padding, with pair weights and step-wide normalisation."""
 
     loss_is_scaled_for_ga = True
 
@@ -60,40 +60,41 @@ class PackedRewardTrainer(PairTrainer, RewardTrainer):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Weighted loss of a micro-batch, over the weights of the whole step."""
+        """Weighted loss of a micro-batch, divided by the total weight of the step."""
         batch = dict(inputs)
         weight, margin = batch.pop("weight"), batch.pop("margin")
         rewards = rewards_of(model, batch, self.pooling)[:, 0]
         chosen, rejected = rewards.chunk(2)
-        lead = chosen - rejected
-        loss = -logsigmoid(lead - margin)
+        difference = chosen - rejected
+        loss = -logsigmoid(difference - margin)
         if self.args.center_rewards_coefficient is not None:
             loss = loss + self.args.center_rewards_coefficient * (chosen + rejected) ** 2
-        # Gradients of processes are averaged.
+        # Gradients are averaged over processes, so the loss is scaled by their number.
         loss = (loss * weight).sum() * self.accelerator.num_processes / num_items_in_batch
         with torch.no_grad():
-            right = ((lead.sign() + 1) / 2).sum()
+            correct = ((difference.sign() + 1) / 2).sum()
             tokens = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum()
-            sums = [lead.new_tensor(len(lead)), right, lead.sum(), rewards.sum() / 2]
+            pairs = difference.new_tensor(len(difference))
+            sums = [pairs, correct, difference.sum(), rewards.sum() / 2]
             sums += [rewards.min(), rewards.max(), tokens]
             mode = "train" if self.model.training else "eval"
-            self._sums[mode].append(torch.stack([one.float() for one in sums]))
+            self._sums[mode].append(torch.stack([value.float() for value in sums]))
         return (loss, {"rewards": rewards}) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add trl's metrics, over pairs and not over micro-batches; a tie is half right."""
+        """Add trl's metrics as means over pairs; a tie counts as half correct."""
         mode = "train" if self.model.training else "eval"
         if rows := self._sums[mode]:
-            # Waits for the device, and only here.
+            # The only synchronisation with the device.
             means = self.accelerator.gather(torch.stack(rows).mean(0)[None]).mean(0).tolist()
-            pairs, right, lead, reward, low, high, tokens = means
+            pairs, correct, margin, reward, low, high, tokens = means
             if mode == "train":
                 self._total_train_tokens += round(
                     tokens * len(rows) * self.accelerator.num_processes
                 )
             self._metrics[mode] |= {
-                "accuracy": [right / pairs],
-                "margin": [lead / pairs],
+                "accuracy": [correct / pairs],
+                "margin": [margin / pairs],
                 "mean_reward": [reward / pairs],
                 "min_reward": [low],
                 "max_reward": [high],
@@ -104,7 +105,7 @@ class PackedRewardTrainer(PairTrainer, RewardTrainer):  # type: ignore[misc]
 
 
 def tokenise(pairs: pa.Table, tokenizer: Any) -> TokenisedPairs:
-    """Turn pairs into token ids; ends of long stories are cut."""
+    """Tokenise pairs; long stories lose their end."""
     prompts = pairs["prompt"].to_pylist()
     chosen, rejected = (
         encode_stories(tokenizer, prompts, pairs[side].to_pylist())
@@ -119,10 +120,10 @@ def tokenise(pairs: pa.Table, tokenizer: Any) -> TokenisedPairs:
         "length": [len(a) + len(b) for a, b in zip(chosen.ids, rejected.ids, strict=True)],
     }
     rows, unused, shortened = [], [], 0
-    for place, values in enumerate(zip(*columns.values(), strict=True)):
-        row, cut = dict(zip(columns, values, strict=True)), chosen.cut[place] or rejected.cut[place]
+    for index, values in enumerate(zip(*columns.values(), strict=True)):
+        row, cut = dict(zip(columns, values, strict=True)), chosen.cut[index] or rejected.cut[index]
         if row["chosen_ids"] == row["rejected_ids"]:
-            # They would get equal rewards whatever is learned.
+            # Their rewards are always equal.
             reason = "both stories are the same tokens" + (" once cut" if cut else "")
             unused.append({"pair_id": row["pair_id"], "reason": reason})
         else:
@@ -137,28 +138,28 @@ def train_reward_model(
     """Train a reward model on preference pairs.
 
     Args:
-        pairs: table by the schema PAIRS; all its rows are used.
-        options: see RewardTraining.
-        folder: for checkpoints; training goes on from the last one there.
+        pairs: table with the schema PAIRS; all its rows are used.
+        options: see `RewardTraining`.
+        folder: folder for checkpoints; training resumes from the last one in it.
         name: the rater's name.
 
     Returns:
-        The trained model, not saved; None on every process but the first.
+        The trained model, not yet saved. None on every process but rank 0.
 
     Raises:
-        DataError: no pairs, or margins or weights have nulls.
-        ModelError: the model cannot be loaded, or the loss is no number.
+        DataError: no pairs, or nulls in the columns margin or weight.
+        ModelError: the model cannot be loaded, or the loss is not finite.
     """
     model, tokenizer = load_to_train(pairs, options, "reward")
     prepare_tokenizer(tokenizer, model, options.max_length)
     parts = [
         tokenise(part, tokenizer) for part in hold_back(pairs, options.validation, options.seed)
     ]
-    made = train(
+    trained = train(
         PackedRewardTrainer, model, tokenizer, options, parts, pairs, folder, "reward",
         pooling="first" if is_encoder(model) else "last", packed=is_packed(model),
     )  # fmt: skip
-    return RewardModel(**made, name=name) if made else None
+    return RewardModel(**trained, name=name) if trained else None
 
 
 options_of = partial(read_options, RewardTraining)

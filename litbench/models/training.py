@@ -1,8 +1,9 @@
-"""Training a rater on pairs with trl: what both objectives share.
+"""Shared code for training raters on pairs with trl.
 
 trl's RewardTrainer and SFTTrainer train; every key of trl and transformers works under its own
-name. Added here: a few keys, truncation that is counted, validation by prompts, micro-batches of
-equal cost (`litbench.models.packing`), resuming without being told to, and the record of the run.
+name. LitBench adds a few keys, counts of truncated and rejected pairs, validation split by prompt,
+micro-batches of equal cost (`litbench.models.packing`), automatic resuming, and a record of the
+run.
 """
 
 import contextlib
@@ -41,13 +42,13 @@ from litbench.text import digest
 
 C = TypeVar("C")
 
-# Keys that say how the work is done and not what comes out.
+# Keys that do not affect the trained model.
 _RUNTIME = (
     "output_dir", "report_to", "run_name", "project", "disable_tqdm", "log_level", "push_to_hub",
     "resume_from_checkpoint", "save_steps", "save_total_limit", "use_cpu",
 )  # fmt: skip
 _RUNTIME_PREFIXES = ("hub_", "logging_", "dataloader_", "trackio_")
-# Shown in the record whether or not a config names them.
+# Always in the record, even if a config does not set them.
 _MAIN_KEYS = (
     "model_name_or_path", "max_length", "num_train_epochs", "learning_rate", "lr_scheduler_type",
     "warmup_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "dtype",
@@ -59,13 +60,13 @@ _MAIN_KEYS = (
 
 
 def option(default: Any, about: str) -> Any:
-    """A key of a config with its default and its line of `--help`."""
+    """Dataclass field with a default and a `--help` text."""
     return field(default=default, metadata={"help": about})
 
 
 @dataclass(kw_only=True)
 class TrainingOptions(ModelConfig):  # type: ignore[misc]
-    """Keys of both programs beside trl's, and defaults that differ: the paper's (A.9)."""
+    """Keys that both training programs add to trl's, and the paper's defaults (A.9)."""
 
     learning_rate: float = 1e-5
     num_train_epochs: float = 1.0
@@ -80,18 +81,19 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
     ddp_broadcast_buffers: bool | None = False
     lora_target_modules: list[str] | None = field(default_factory=lambda: ["all-linear"])
     hub_private_repo: bool | None = True
-    bf16: bool | None = option(None, "Compute in bfloat16; where a GPU has it when not given.")
+    bf16: bool | None = option(None, "Compute in bfloat16; default: if the GPU supports it.")
     validation: float = option(
-        0.0, "Share of the training prompts held back; they choose the epoch to keep, by loss."
+        0.0,
+        "Share of the training prompts held out; keeps the epoch with the lowest loss on them.",
     )
-    merge_adapter: bool = option(True, "Fold adapters into the weights that are saved.")
+    merge_adapter: bool = option(True, "Merge adapters into the saved weights.")
 
     def __post_init__(self: Any) -> None:
-        """Refuse keys that do not fit together, and a GPU that is not there."""
+        """Check that the keys are consistent and that a requested GPU exists."""
         if not self.model_name_or_path:
             raise ConfigError("key 'model_name_or_path' is missing: give it a value")
         if not 0 <= self.validation < 1:
-            raise ConfigError(f"validation is {self.validation}: give a share from 0 to below 1")
+            raise ConfigError(f"validation is {self.validation}: set it to at least 0 and below 1")
         if self.load_in_8bit or (self.load_in_4bit and not self.use_peft):
             raise ConfigError("to train on quantised weights set load_in_4bit and use_peft: true")
         has_gpu = torch.accelerator.is_available()
@@ -114,26 +116,25 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         ModelConfig.__post_init__(self)
         super(ModelConfig, self).__post_init__()
 
-    # Writes to the run's trackers once the trainer is gone, and closes them; set by `train`.
     def report(self, values: Mapping[str, float]) -> None:
-        """Nothing has been trained."""
+        """Log values to the run's trackers and close them; `train` sets the implementation."""
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """Steps of warm-up; a last step at rate 0 would train nothing."""
+        """Number of warm-up steps; at least one step comes after them."""
         steps = super().get_warmup_steps(num_training_steps)
         return int(min(steps, num_training_steps - 1))
 
     def files(self) -> dict[str, str]:
-        """The model."""
+        """Model, by key."""
         return {"model_name_or_path": self.model_name()}
 
     def model_name(self) -> str:
-        """The model's name, with a revision other than main."""
+        """Name of the model, with its revision unless that is main."""
         revision = "" if self.model_revision == "main" else f"@{self.model_revision}"
         return f"{self.model_name_or_path}{revision}"
 
     def record(self) -> dict[str, Any]:
-        """What a config or the command line named, and the main keys; plain values."""
+        """Main keys and keys set in the config or on the command line, as JSON values."""
         names = dict.fromkeys([*_MAIN_KEYS, *getattr(self, "given", ())])
         kept = [name for name in names if not name.startswith(_RUNTIME_PREFIXES)]
         plain = self.to_dict()
@@ -142,21 +143,21 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
 
 @dataclass(kw_only=True)
 class ProgramOptions:
-    """Keys of a training program beside those of the training."""
+    """Keys for the input and evaluation pairs of a training program."""
 
-    pairs: str = field(metadata={"help": "Pairs file."})
-    split: str | None = option(None, "Only pairs of this split.")
-    evaluation_split: str | None = option(None, "Split that the trained model judges at the end.")
-    evaluation_pairs: str | None = option(None, "File of those pairs, when it is another.")
+    pairs: str = field(metadata={"help": "Pairs to train on."})
+    split: str | None = option(None, "Use only this split.")
+    evaluation_split: str | None = option(None, "Split to evaluate on at the end.")
+    evaluation_pairs: str | None = option(None, "Pairs to evaluate on, if not in pairs.")
 
     def __post_init__(self) -> None:
-        """Check that there is a folder to write."""
+        """Check that `output_dir` is set."""
         if not self.output_dir:  # type: ignore[attr-defined]
             raise ConfigError("key 'output_dir' is missing: give it a value")
         super().__post_init__()  # type: ignore[misc]
 
     def inputs(self) -> dict[str, str]:
-        """The files it reads, by their key."""
+        """Input files, by key."""
         named = {"pairs": self.pairs, "evaluation_pairs": self.evaluation_pairs}
         return {name: path for name, path in named.items() if path is not None}
 
@@ -173,11 +174,11 @@ def read_options(
     arguments: Sequence[str] = (),
     about: str | None = None,
 ) -> C:
-    """Make a config of trl from a mapping and a command line that wins over it.
+    """Parse a trl config from a mapping and command-line arguments, which take precedence.
 
     Raises:
-        ConfigError: an unknown key (the nearest valid one is named), a missing key, or a value
-            that does not fit.
+        ConfigError: an unknown key (the message names the nearest valid one), a missing key, or an
+            invalid value.
         SystemExit: after `--help`.
     """
     parser = _Parser([cls], description=about, allow_abbrev=False)
@@ -198,7 +199,7 @@ def read_options(
 
 
 def run_trainer(main: Callable[[C], None], cls: type[C], about: str | None) -> None:
-    """Run a program's `main` on its command line, and end as `litbench.config.clear_exit` does."""
+    """Run a program's `main` with its command line, with errors as in `clear_exit`."""
 
     def work() -> None:
         arguments, where = sys.argv[1:], "command line"
@@ -211,7 +212,7 @@ def run_trainer(main: Callable[[C], None], cls: type[C], about: str | None) -> N
         main(read_options(cls, values, where, arguments, about))
 
     with clear_exit():
-        # A launcher of several processes ends its own report with a message that was recorded.
+        # `record` lets a multi-process launcher show the error message at the end of its report.
         (record(work) if "TORCHELASTIC_ERROR_FILE" in os.environ else work)()
 
 
@@ -220,12 +221,12 @@ def run_trainer(main: Callable[[C], None], cls: type[C], about: str | None) -> N
 
 @dataclass(frozen=True)
 class TokenisedPairs:
-    """Pairs ready for a trainer.
+    """Tokenised pairs for a trainer.
 
     Attributes:
-        rows: columns of the trainer, and `length`, the tokens of a pair.
-        counts: pairs given, used, cut to fit and rejected by reason, and tokens.
-        rejected: id and reason of each pair that is not used.
+        rows: data set with the trainer's columns and `length`, the number of tokens of a pair.
+        counts: number of pairs given, used, truncated and rejected by reason, and of tokens.
+        rejected: id and reason of each rejected pair.
     """
 
     rows: Any
@@ -236,7 +237,7 @@ class TokenisedPairs:
     def make(
         cls, rows: list[dict[str, Any]], rejected: list[dict[str, str]], cut: int
     ) -> "TokenisedPairs":
-        """Count and keep; `cut` pairs lost tokens."""
+        """Add counts; `cut` is the number of truncated pairs."""
         reasons = Counter(entry["reason"] for entry in rejected)
         counts = {
             "pairs_given": len(rows) + len(rejected),
@@ -249,10 +250,10 @@ class TokenisedPairs:
 
 
 def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:
-    """Split pairs by prompt into those to train on and those to validate on.
+    """Split pairs by prompt into training pairs and validation pairs.
 
     Raises:
-        DataError: a share so small or large that one part has no prompt.
+        DataError: one part would have no prompt.
     """
     if not share:
         return pairs, pairs.slice(0, 0)
@@ -262,7 +263,7 @@ def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Ta
     if not 0 < count < len(prompts):
         raise DataError(
             f"validation {share} of {len(prompts)} prompts leaves no prompt on one side: change "
-            "it, or give more pairs"
+            "validation, or use more pairs"
         )
     held = pc.is_in(pa.array(keys), pa.array(prompts[:count]))
     return pairs.filter(pc.invert(held)), pairs.filter(held)
@@ -272,7 +273,7 @@ def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Ta
 
 
 class PairTrainer:
-    """What both trainers add to trl's; the first base of a class whose second is one of trl's."""
+    """Mixin for trl's trainers; must come before the trainer in the list of base classes."""
 
     args: Any
     state: Any
@@ -280,10 +281,10 @@ class PairTrainer:
     packed = True
 
     def _send_telemetry(self) -> None:
-        """Tell nobody."""
+        """Send no telemetry to trl."""
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Nothing: `litbench.models.card` writes it."""
+        """Do nothing: `litbench.models.card` writes the card."""
 
     def _get_train_sampler(self, _: Any = None) -> StepSampler:
         args, micro_batches = self.args, self.args.gradient_accumulation_steps
@@ -300,17 +301,17 @@ class PairTrainer:
         return sampler
 
     def save_model(self: Any, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save; under FSDP the folder of a checkpoint must be there to be noted as the best."""
+        """Save; under FSDP create the folder first, since the best checkpoint's must exist."""
         if _internal_call and output_dir is not None and self.is_fsdp_enabled:
             Path(output_dir).mkdir(parents=True, exist_ok=True)
         super().save_model(output_dir, _internal_call)  # type: ignore[misc]
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]
-    """Stops a run whose loss is no number."""
+    """Stops a run whose loss or gradient norm is not finite."""
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        # Before a checkpoint, and at the end: what went wrong would be saved unseen.
+        # Log before each checkpoint and at the end, so that `on_log` checks what is saved.
         if control.should_save or state.global_step == state.max_steps:
             control.should_log = True
 
@@ -318,13 +319,13 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         found = [logs[name] for name in ("loss", "grad_norm") if name in (logs or {})]
         if not all(map(math.isfinite, found)):
             raise ModelError(
-                f"at step {state.global_step} loss and norm of the gradient are {found}: lower "
+                f"at step {state.global_step} loss and gradient norm are {found}: lower "
                 "learning_rate, or set bf16: false and dtype: float32"
             )
 
 
 def load_to_train(pairs: pa.Table, options: Any, head: Head) -> Any:
-    """Load the model with its tokenizer; a reward head may be new."""
+    """Load the model to train and its tokenizer; a missing reward head is initialised."""
     if pairs.num_rows == 0:
         raise DataError("there are no pairs to train on: check the filters and the split")
     set_seed(options.seed)
@@ -349,40 +350,40 @@ def train(
     """Train a model on tokenised pairs.
 
     Args:
-        trainer_class: subclass of `PairTrainer` and of a trainer of trl.
-        model: of `load_to_train`.
-        tokenizer: its tokenizer; saved beside it.
-        options: subclass of `TrainingOptions` and of a config of trl.
-        parts: pairs to train on, and pairs held back.
-        pairs: the table that both are from.
-        folder: for checkpoints; training goes on from the last whole one there.
-        head: kind of model.
-        arguments: further ones of the trainer.
+        trainer_class: subclass of `PairTrainer` and a trl trainer.
+        model: from `load_to_train`.
+        tokenizer: from `load_to_train`.
+        options: instance of a subclass of `TrainingOptions` and a trl config.
+        parts: training pairs and validation pairs.
+        pairs: the table that contains both.
+        folder: folder for checkpoints; training resumes from the last complete one in it.
+        head: see `load_backbone`.
+        arguments: further arguments of the trainer.
 
     Returns:
-        What the rater is made of: the model as it will be loaded from now on, with adapters folded
-        in, in fp32 (in bfloat16 after training on four-bit weights), and what it keeps of the run.
-        None on every process but the first.
+        Arguments for the rater: the model as loaded from the saved files, with adapters merged, in
+        fp32 (bfloat16 after training on 4-bit weights), its tokenizer, hashes of the training
+        prompts, the training record and the adapter. None on every process but rank 0.
 
     Raises:
-        DataError: no pairs are left to train on, or none of those held back.
-        ModelError: the loss is no number, or memory is full.
+        DataError: no training pairs or no validation pairs are left.
+        ModelError: the loss is not finite, or the device is out of memory.
     """
     data, validation = parts
     args = copy.copy(options)
-    # That of an earlier training; checkpoints hold the arguments.
+    # Set by an earlier training, and not serialisable with the arguments in checkpoints.
     vars(args).pop("report", None)
     micro_batches = len(data.rows) // args.world_size
     if not micro_batches or (args.validation and not len(validation.rows)):
         raise DataError(
-            f"too few pairs are left ({data.counts}; held back {validation.counts}): check the "
+            f"too few pairs are left ({data.counts}; validation {validation.counts}): check the "
             "filters, the split, validation and max_length"
         )
     args.gradient_accumulation_steps = min(args.gradient_accumulation_steps, micro_batches)
     args.output_dir, args.push_to_hub, args.remove_unused_columns = str(folder), False, False
-    # Truncation is done, and counted.
+    # The pairs are truncated already.
     args.max_length = None
-    # Or several visible GPUs would be used by one process, which trl refuses.
+    # Without this one process would use all visible GPUs, which trl refuses.
     args._n_gpu = min(1, args.n_gpu)
     args.disable_tqdm = args.disable_tqdm or not sys.stderr.isatty()
     _prepare_trackers(args)
@@ -417,8 +418,8 @@ def train(
             trainer.train(args.resume_from_checkpoint or last_whole_checkpoint(folder))
         except torch.OutOfMemoryError as error:
             raise ModelError(
-                "the device's memory is full: halve per_device_train_batch_size and double "
-                "gradient_accumulation_steps, set activation_checkpointing or use_peft: true"
+                "the device is out of memory: halve per_device_train_batch_size and double "
+                "gradient_accumulation_steps, or set activation_checkpointing or use_peft to true"
             ) from error
         if trainer.is_fsdp_enabled:
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
@@ -426,7 +427,7 @@ def train(
     found = _record(trainer, options, data, validation)
     options.report = _reporter(trainer)
     trainer.accelerator.wait_for_everyone()
-    # Rank 0 judges and writes; the others end.
+    # Only rank 0 evaluates and writes.
     trainer.accelerator.end_training()
     if not is_main_process():
         return None
@@ -435,12 +436,12 @@ def train(
     lines = map(json.dumps, [*data.rejected, *validation.rejected, *reasons])
     text = "".join(f"{line}\n" for line in lines)
     write_atomically(folder / REJECTED, lambda path: path.write_text(text, encoding="utf-8"))
-    # Two models side by side may not fit; patched forward passes are cycles.
+    # Free the model before loading it again. The patched forward methods are reference cycles.
     del trainer, model, arguments
     gc.collect()
     torch.cuda.empty_cache()
     base, adapter, attention = options.model_name(), None, options.attn_implementation
-    # FlashAttention refuses fp32.
+    # FlashAttention does not support fp32.
     how: dict[str, Any] = {
         "trust_remote_code": options.trust_remote_code,
         "attention": attention
@@ -473,7 +474,7 @@ def train_inside(
     seed: int,
     where: str,
 ) -> Any:
-    """Train a rater inside cross-validation; the fold's seed joins the config's keys."""
+    """Train a rater inside cross-validation, with the fold's seed unless `options` sets one."""
     ready = read_options(cls, {"seed": seed, **options}, where)
     made = train_model(pairs, ready, folder, name)
     ready.report({})
@@ -481,7 +482,7 @@ def train_inside(
 
 
 def _keep_sums_in_32_bits(trainer: Any) -> None:
-    """Keep gradients and rewards of FSDP out of 16 bits; accelerate's own policy would not."""
+    """Make FSDP reduce gradients in fp32 and not cast rewards, unlike accelerate's policy."""
     from torch.distributed.fsdp import MixedPrecisionPolicy  # noqa: PLC0415
 
     trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(
@@ -490,7 +491,7 @@ def _keep_sums_in_32_bits(trainer: Any) -> None:
 
 
 def _prepare_trackers(args: Any) -> None:
-    """Let wandb work offline where it has no key, and tensorboard write beside the checkpoints."""
+    """Run wandb offline if it has no API key, and put tensorboard files into `output_dir`."""
     for name in ("wandb", "tensorboard"):
         if name in args.report_to and importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, "tracking")
@@ -516,7 +517,7 @@ def _reporter(trainer: Any) -> Callable[[Mapping[str, float]], None]:
     def report(values: Mapping[str, float]) -> None:
         handler.on_log(args, state, control, dict(values))
         if "wandb" in args.report_to:
-            # Else the next fold's training would go on in this run.
+            # Otherwise the next fold's training would log to this run.
             import wandb  # noqa: PLC0415
 
             wandb.finish()
@@ -525,25 +526,25 @@ def _reporter(trainer: Any) -> Callable[[Mapping[str, float]], None]:
 
 
 def is_main_process() -> bool:
-    """Whether this process writes the files."""
+    """Whether this process has rank 0, which writes the files."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def checkpoint_folder(out: Path, training: str) -> Path:
-    """Where a training keeps its checkpoints; says which others lie there and are left alone.
+    """Folder for the checkpoints of a training; prints which other folders are ignored.
 
-    Those of another fingerprint, number of processes or way of sharding are others.
+    The folder depends on the fingerprint, the number of processes and whether FSDP is used.
     """
     launch = [os.environ.get(name, "") for name in ("WORLD_SIZE", "ACCELERATE_USE_FSDP")]
     own = out / f"checkpoints-{fingerprint(training, launch)[:12]}"
     if is_main_process():
         for other in sorted({*out.glob("checkpoints-*")} - {own}):
-            print(f"{other} is of another config, other pairs or another launch: not gone on from")
+            print(f"{other} has checkpoints of another config, data or launch: ignored")
     return own
 
 
 def last_whole_checkpoint(folder: Path) -> str | None:
-    """Find the newest checkpoint whose last file was written; a kill may leave half of one."""
+    """Find the latest complete checkpoint; a killed run may leave an incomplete one."""
     found = []
     for state in folder.glob("checkpoint-*/trainer_state.json"):
         with contextlib.suppress(ValueError, KeyError):
@@ -571,7 +572,7 @@ def _record(
         "parameters_trained": trainer.model.num_parameters(only_trainable=True),
         "steps": state.global_step,
         "kept_step": int(best.rpartition("-")[2]) if best else state.global_step,
-        # Of the last part of a run that was killed.
+        # Since the last resume.
         "seconds": round(seconds, 2),
         "tokens_per_second": round(trainer._total_train_tokens / seconds, 1) if seconds else None,
         "curve": [
