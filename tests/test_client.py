@@ -201,14 +201,14 @@ def test_a_run_that_gets_no_answers_gives_up(
 ) -> None:
     with serve() as server:
         monkeypatch.setenv("FAKE_API_KEY", "wrong-and-still-secret")
-        with pytest.raises(ModelError, match=r"without an answer between them.*Auth") as error:
+        with pytest.raises(ModelError, match=r"consecutive errors, the last: .*Auth") as error:
             run(server, tmp_path, [f"q{k}" for k in range(100)])
         assert "wrong-and-still-secret" not in str(error.value)
         assert WITHHELD in str(error.value)
         assert server.requests == 0
     with serve(faults=lambda n, _: "400" if n > 20 else None) as server:
         few = Traffic(connections=2, max_retries=0, first_wait_seconds=0, give_up_after=3)
-        with pytest.raises(ModelError, match="20 answers are kept"):
+        with pytest.raises(ModelError, match="20 answers are stored"):
             run(server, tmp_path, [f"r{k}" for k in range(100)], traffic=few)
         assert server.requests < 40
 
@@ -326,7 +326,7 @@ def test_a_limit_of_calls_stops_and_the_next_run_goes_on(
 ) -> None:
     limited = Traffic(max_calls=12)
     for known in (12, 24):
-        with pytest.raises(ConfigError, match=f"{known} of 30 questions are asked"):
+        with pytest.raises(ConfigError, match=f"{known} of 30 questions are answered"):
             run(server, tmp_path, traffic=limited)
     assert len(run(server, tmp_path, traffic=limited)) == 30
     assert server.asked == Counter(QUESTIONS)
@@ -396,7 +396,7 @@ def test_a_torn_line_loses_one_answer_and_no_other(tmp_path: Path) -> None:
 def test_two_programs_do_not_write_one_file_but_read_each_others(tmp_path: Path) -> None:
     with AnswerStore(tmp_path) as store:
         store.put("a", Answer("answered", "one"))
-        with pytest.raises(DataError, match="another program writes it"):
+        with pytest.raises(DataError, match="another program is writing it"):
             AnswerStore(tmp_path)
         with AnswerStore(tmp_path, "shard-2") as other:
             assert other.get("a") == Answer("answered", "one")

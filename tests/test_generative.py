@@ -369,7 +369,7 @@ def test_the_room_for_an_answer_can_be_set(asked, some_pairs):
 
 
 def test_a_form_that_a_fixed_template_does_not_have_is_refused(asked):
-    with pytest.raises(ConfigError, match="asks for the answer form label, not verdict"):
+    with pytest.raises(ConfigError, match="has the answer form label, not verdict"):
         asked(template="verdict_label", answer="verdict")
 
 

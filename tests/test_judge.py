@@ -441,7 +441,7 @@ def test_a_limit_in_dollars_holds_over_all_runs_and_shards(
         traffic = {"max_cost_usd": limit, "connections": 2}
         judge = entry(traffic=traffic, prices=str(prices), sampling={"max_tokens": 30})
         if limit < 1:
-            with pytest.raises(ConfigError, match=r"max_cost_usd of \$0.4 would be passed"):
+            with pytest.raises(ConfigError, match=r"max_cost_usd of \$0.4 would be exceeded"):
                 bench.run(pairs, {"judge": judge})
             assert server.dollars(Price(**PRICE)) <= 0.4
         else:

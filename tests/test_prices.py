@@ -81,7 +81,7 @@ def test_a_budget_reserves_the_highest_cost_until_the_answer_is_there() -> None:
     first = budget.take(question, sampling)
     assert first == pytest.approx(1.25)
     assert budget.take(question, sampling) is not None
-    assert budget.take(question, sampling) is None, "$3.75 would be passed"
+    assert budget.take(question, sampling) is None, "$3.75 would be exceeded"
     budget.settle(first, Answer("answered", input_tokens=500, output_tokens=1))
     assert budget.dollars == pytest.approx(0.5)
     assert budget.take(question, sampling) is not None, "0.5 + 1.25 + 1.25 is 3"

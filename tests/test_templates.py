@@ -82,7 +82,7 @@ def test_the_frame_is_no_template() -> None:
     assert packaged_names() == sorted(
         [*FAMILIES, "rationale", "verdict_explanation", "verdict_label"]
     )
-    with pytest.raises(ConfigError, match="there is no template 'frame'"):
+    with pytest.raises(ConfigError, match="unknown template 'frame'"):
         load_template("frame")
 
 
@@ -231,15 +231,15 @@ def test_a_hint_is_seen_only_when_it_is_given(tmp_path: Path) -> None:
     ],
 )
 def test_a_template_that_cannot_be_filled_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the placeholders of its text are .*: write"):
+    with pytest.raises(ConfigError, match=r"the placeholders of its text are .*: it needs"):
         own(tmp_path, text)
 
 
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("criteria: Go by {genre}.", "criteria are empty or hold a placeholder"),
-        ("criteria: ' '", "criteria are empty or hold a placeholder"),
+        ("criteria: Go by {genre}.", "criteria is empty or contains a placeholder"),
+        ("criteria: ' '", "criteria is empty or contains a placeholder"),
         ("criteria: rhyme\ntext: '{prompt}'", "unknown key 'text'"),
         ("criteria: [rhyme]", "key 'criteria'"),
         ("criterion: Go by rhyme.", "unknown key 'criterion'"),
@@ -257,13 +257,13 @@ def test_a_wrong_file_is_named_with_what_is_wrong(written: str, said: str, tmp_p
 
 
 def test_a_wrong_name_or_form_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no template 'verdict_lable' .*verdict_label"):
+    with pytest.raises(ConfigError, match=r"unknown template 'verdict_lable' .*verdict_label"):
         load_template("verdict_lable")
     with pytest.raises(ConfigError, match="cannot read config"):
         load_template(tmp_path / "absent.yaml")
-    with pytest.raises(ConfigError, match=r"no answer form 'json' .*json_verdict"):
+    with pytest.raises(ConfigError, match=r"unknown answer form 'json' .*json_verdict"):
         load_template("writerly", "json")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"asks for the answer form label, not json_verdict"):
+    with pytest.raises(ConfigError, match=r"has the answer form label, not json_verdict"):
         load_template("verdict_label", "json_verdict")
 
 
