@@ -1,4 +1,4 @@
-"""The house rules that a linter does not know."""
+"""House rules that the linter cannot check."""
 
 import ast
 import importlib.metadata
@@ -19,11 +19,11 @@ CONFIGS = [
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
-def test_importing_litbench_and_all_its_modules_needs_no_heavy_library() -> None:
+def test_imports_need_no_heavy_library() -> None:
     code = (
         "import importlib, pkgutil, sys, litbench\n"
         "for found in pkgutil.walk_packages(litbench.__path__, 'litbench.'):\n"
-        # Only a training, `litbench serve` and judges that run import these.
+        # Imported only by training, `litbench serve` and running judges.
         "    if not found.name.endswith("
         "('training', '.packing', '.server', '.judges.log', '.judges.task')):\n"
         "        importlib.import_module(found.name)\n"
@@ -44,7 +44,7 @@ def test_no_program_shadows_a_package() -> None:
     assert not [path for path in PROGRAMS if path.stem in forbidden]
 
 
-def test_program_folders_are_no_packages_and_nothing_is_named_for_nothing() -> None:
+def test_program_folders_and_module_names() -> None:
     assert not [folder for folder in PROGRAM_FOLDERS if (ROOT / folder / "__init__.py").exists()]
     vague = {"utils", "helpers", "common", "misc"}
     assert not [
@@ -53,7 +53,7 @@ def test_program_folders_are_no_packages_and_nothing_is_named_for_nothing() -> N
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
-def test_a_program_can_be_read_from_top_to_bottom(path: Path) -> None:
+def test_program_reads_from_top_to_bottom(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstring = ast.get_docstring(tree) or ""
     assert f"{path.parent.name}/{path.name} --config" in docstring, (
@@ -77,9 +77,7 @@ def test_a_program_can_be_read_from_top_to_bottom(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_config_opens_with_its_command_and_fits_its_program(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_header_and_keys(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.split("\n") if line.startswith("#"))
     shown = re.findall(r"((?:data_prep|train|eval)/\w+\.py) --config (\S+)", header)
@@ -92,7 +90,7 @@ def test_a_config_opens_with_its_command_and_fits_its_program(
     exec(compile(program.read_text(encoding="utf-8"), program, "exec"), namespace)  # noqa: S102
     from litbench.config import load_config  # noqa: PLC0415
 
-    # The GPU that some ask for is not needed to read them.
+    # Reading a config needs no GPU, even if its program does.
     is_training = path.parent.name == "train" and "bf16: true" in text
     here = ["--use_cpu", "true"] if is_training else []
     config = load_config(namespace["Config"], ["--config", str(path), *here])  # type: ignore[arg-type]
@@ -100,7 +98,7 @@ def test_a_config_opens_with_its_command_and_fits_its_program(
 
 
 @pytest.mark.parametrize("path", LAUNCH_CONFIGS, ids=lambda path: path.name)
-def test_a_launch_config_opens_with_its_command_and_is_one_for_accelerate(path: Path) -> None:
+def test_launch_config(path: Path) -> None:
     from accelerate.commands.config.config_args import load_config_from_file  # noqa: PLC0415
 
     name = path.relative_to(ROOT)
@@ -109,7 +107,7 @@ def test_a_launch_config_opens_with_its_command_and_is_one_for_accelerate(path: 
     assert load_config_from_file(str(path)).num_machines == machines
 
 
-def test_the_wheel_ships_the_package_and_its_data_alone() -> None:
+def test_wheel_contents() -> None:
     import tomllib  # noqa: PLC0415
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What tokens cost: the packaged table, a user's own, and what an answer came to."""
+"""Token prices: the packaged table, user overrides, and the cost of answers."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from litbench.judges.store import Answer, Sampling
 PRICE = Price(input=2.0, output=8.0, cached=0.5, batch=0.5)
 
 
-def test_dollars_by_hand() -> None:
+def test_dollars() -> None:
     # 1,000 read, of which 400 from the cache, and 100 written.
     assert PRICE.of(1_000, 100, 400) == pytest.approx((600 * 2 + 400 * 0.5 + 100 * 8) / 1e6)
     assert PRICE.of(1_000, 100, batched=True) == pytest.approx((2_000 + 800) / 2e6)
@@ -27,7 +27,7 @@ def test_dollars_by_hand() -> None:
     assert dollars_of([answer, Answer("error")], PRICE) is dollars_of([answer], None) is None
 
 
-def test_the_packaged_prices_are_prices_and_a_users_override_them(tmp_path: Path) -> None:
+def test_user_prices_override_packaged_ones(tmp_path: Path) -> None:
     packaged = load_prices()
     for model, price in packaged.items():
         assert price.batch in (None, 0.5)
@@ -53,7 +53,7 @@ def test_the_packaged_prices_are_prices_and_a_users_override_them(tmp_path: Path
         ("m/m: {input: 1, output: 2, batsh: 0.5}", "batsh"),
     ],
 )
-def test_what_is_no_price_is_refused_with_its_place(entry: str, said: str, tmp_path: Path) -> None:
+def test_wrong_price(entry: str, said: str, tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text(entry)
     with pytest.raises(ConfigError) as error:
@@ -62,7 +62,7 @@ def test_what_is_no_price_is_refused_with_its_place(entry: str, said: str, tmp_p
     assert "prices.yaml: m/m" in str(error.value)
 
 
-def test_a_models_price_is_its_own_or_that_of_its_name_without_the_date() -> None:
+def test_price_of_dated_model() -> None:
     prices = {"a/m": Price(1, 2), "a/m-2025-04-14": Price(3, 4)}
     assert price_of("a/m-2025-04-14", prices) == Price(3, 4)
     for name in ("a/m", "a/m-2024-01-31", "a/m-20240131", "a/m-latest"):
@@ -73,8 +73,8 @@ def test_a_models_price_is_its_own_or_that_of_its_name_without_the_date() -> Non
         assert price_of(model, {}) == Price(0.0, 0.0), "on this machine"
 
 
-def test_a_budget_reserves_the_highest_cost_until_the_answer_is_there() -> None:
-    # 4,936 bytes are 1,234 tokens, and 16 stand around them: 1,250 tokens at $1,000 a million.
+def test_budget_reserves_the_highest_cost() -> None:
+    # 4,936 bytes are 1,234 tokens, plus 16 for delimiters: 1,250 tokens at $1,000 per million.
     price, sampling = Price(input=1_000, output=0.0), Sampling(max_tokens=10)
     question = "x" * 4_936
     budget = Budget(Traffic(max_cost_usd=3.0), price)

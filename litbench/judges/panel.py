@@ -30,7 +30,7 @@ class PanelOptions:
 
     def __post_init__(self) -> None:
         if len(self.members) < 2:
-            raise ConfigError(f"members has {len(self.members)} raters: a panel needs at least 2")
+            raise ConfigError(f"members has length {len(self.members)}: a panel needs at least 2")
         for spec in self._specs():
             raters.check_options(spec, "raters")
 
