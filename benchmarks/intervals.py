@@ -69,7 +69,7 @@ def percentile_bootstrap(
 
 
 def plain_jackknife(values: np.ndarray, clusters: np.ndarray, _: int) -> tuple[float, float]:
-    """Student's t interval; its degrees of freedom are the effective number of clusters minus one."""
+    """Student's t interval; degrees of freedom: effective number of clusters minus one."""
     estimate = clustered_mean(values, clusters)
     half = float(stats.t.ppf(0.975, estimate.freedom)) * estimate.error
     return estimate.mean - half, estimate.mean + half
