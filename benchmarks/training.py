@@ -227,7 +227,7 @@ def main() -> None:
     print(f"{given.model}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     for side, tps in speeds.items():
         print(f"{side:<7} {median(tps):>9,.0f} ({min(tps):,.0f} to {max(tps):,.0f}) tokens/s")
-    ratios = [own / other for own, other in zip(speeds["packed"], speeds["trl"], strict=True)]
+    ratios = [packed / trl for packed, trl in zip(speeds["packed"], speeds["trl"], strict=True)]
     result: dict[str, Any] = {
         "model": given.model,
         "over_trl": round(median(ratios), 2),

@@ -73,17 +73,17 @@ def read_answer(text: str, form: AnswerForm) -> Reading:
         quoted = bytearray(len(answer))
     objects = list(_objects(answer, quoted))
     hidden = bytearray(quoted)
-    for found in objects:
-        _mark(hidden, found.start, found.end)
+    for item in objects:
+        _mark(hidden, item.start, item.end)
     prose = _blanked(answer, hidden)
     if not is_one_line:
         for span in _between_marks(prose):
             _mark(quoted, *span)
     prose = _blanked(prose, quoted)
-    stated = [found for found in objects if not quoted[found.start] and found.verdict is not None]
+    stated = [item for item in objects if not quoted[item.start] and item.verdict is not None]
     stated = [*stated, *_stated_lines(prose, form)]
-    stated = [found for found in stated if not _is_part_of_a_sentence(found, answer, prose)]
-    final = _final_verdict(sorted(stated, key=lambda found: found.start), prose)
+    stated = [item for item in stated if not _is_part_of_a_sentence(item, answer, prose)]
+    final = _final_verdict(sorted(stated, key=lambda item: item.start), prose)
     if final is None or final.verdict is None:
         declines = _REFUSAL.search(_folded(_blanked(answer, quoted)))
         return Reading("refused" if declines else "unparsed", _storable(answer))
@@ -186,14 +186,14 @@ def _bare(text: str) -> str:
     return " ".join(words.split()).strip(" .,;!-–—")
 
 
-def _value(words: str, *, alone: bool = False) -> Verdict | None:
-    """The verdict that a value begins with, or that it is if `alone`; None if it has none."""
-    found = _VALUE.fullmatch(words) or _TIE.fullmatch(words)
-    if not found or (alone and found["reason"]):
+def _value(words: str, *, whole: bool = False) -> Verdict | None:
+    """The verdict that `words` begin with, or consist of if `whole`; None if there is none."""
+    match = _VALUE.fullmatch(words) or _TIE.fullmatch(words)
+    if not match or (whole and match["reason"]):
         return None
-    if _AMBIGUOUS.search(found["reason"]) or _TAKEN_BACK.search(found["reason"]):
+    if _AMBIGUOUS.search(match["reason"]) or _TAKEN_BACK.search(match["reason"]):
         return None
-    return cast(Verdict, found["label"].upper()) if found.re is _VALUE else "tie"
+    return cast(Verdict, match["label"].upper()) if match.re is _VALUE else "tie"
 
 
 def _final_verdict(stated: Sequence[_Stated], prose: str) -> _Stated | None:
@@ -203,7 +203,7 @@ def _final_verdict(stated: Sequence[_Stated], prose: str) -> _Stated | None:
     *earlier, last = stated
     if _TAKEN_BACK.search(prose, last.end):
         return None
-    if {found.verdict for found in earlier} - {last.verdict}:
+    if {item.verdict for item in earlier} - {last.verdict}:
         before = earlier[-1]
         # "Preferred: A" and "Preferred: B" on consecutive lines repeat the question.
         repeats = before.verdict not in (last.verdict, "unparsed")
@@ -224,7 +224,7 @@ def _stated_lines(prose: str, form: AnswerForm) -> Iterator[_Stated]:
         if keyed:
             verdict = _value(line[keyed.end() :].lstrip(" :"))
         elif index == len(own) - 1 or (index == 0 and form == "label"):
-            verdict = _value(line, alone=True)
+            verdict = _value(line, whole=True)
         if verdict or (keyed and not keyed["sign"].startswith(" is")):
             yield _Stated(start, end, verdict or "unparsed")
 
@@ -257,16 +257,16 @@ def _after_reasoning(text: str) -> str | None:
     if not _OPENED.match(text):
         return text
     quoted, _ = _quoted_blocks(text, skip_json=False)
-    breaks = [0, *(found.end() for found in _PARAGRAPH_BREAK.finditer(text)), len(text)]
+    breaks = [0, *(match.end() for match in _PARAGRAPH_BREAK.finditer(text)), len(text)]
     closings = []
-    for found in islice(_CLOSED.finditer(text), _MOST_CLOSINGS):
-        index = bisect_right(breaks, found.start())
-        before = text[breaks[index - 1] : found.start()]
-        after = text[found.end() : breaks[min(index, len(breaks) - 1)]]
+    for match in islice(_CLOSED.finditer(text), _MOST_CLOSINGS):
+        index = bisect_right(breaks, match.start())
+        before = text[breaks[index - 1] : match.start()]
+        after = text[match.end() : breaks[min(index, len(breaks) - 1)]]
         marked = any(before.count(o) > before.count(c) and c in after for o, c in _TYPOGRAPHIC)
         marked |= any(before.count(mark) % 2 == 1 and mark in after for mark in '"`')
-        if not marked and not quoted[found.start()]:
-            closings.append(found.end())
+        if not marked and not quoted[match.start()]:
+            closings.append(match.end())
     start = 0
     while opened := _OPENED.match(text, start):
         start = next((end for end in closings if end > opened.end()), 0)
@@ -302,18 +302,18 @@ _MARKS = [
 def _lines(text: str) -> Iterator[tuple[int, int]]:
     """Start and end of every line; line breaks as in CommonMark, so U+2028 is not one."""
     start = 0
-    for found in _LINE_BREAK.finditer(text):
-        yield start, found.start()
-        start = found.end()
+    for match in _LINE_BREAK.finditer(text):
+        yield start, match.start()
+        start = match.end()
     yield start, len(text)
 
 
 def _without_outer_fence(text: str) -> str:
     """Remove a fence around the whole answer."""
-    found = _OUTER_FENCE.fullmatch(text)
-    if not found or re.search(rf"^ {{0,3}}{found['marks'][:3]}", found["inside"], re.M):
+    match = _OUTER_FENCE.fullmatch(text)
+    if not match or re.search(rf"^ {{0,3}}{match['marks'][:3]}", match["inside"], re.M):
         return text
-    return found["inside"]
+    return match["inside"]
 
 
 def _quoted_blocks(text: str, skip_json: bool) -> tuple[bytearray, bool]:
@@ -325,16 +325,16 @@ def _quoted_blocks(text: str, skip_json: bool) -> tuple[bytearray, bool]:
     quoted = bytearray(len(text))
     marks, is_json = "", False
     for start, end in _lines(text):
-        found = _FENCE.match(text[start:end])
+        match = _FENCE.match(text[start:end])
         opens = closes = False
-        if found and not marks:
-            opens = "`" not in found["info"] or found["marks"][0] == "~"
-        elif found:
+        if match and not marks:
+            opens = "`" not in match["info"] or match["marks"][0] == "~"
+        elif match:
             # A closing fence has the same character, at least the same length and no info string.
-            closes = found["marks"].startswith(marks) and not found["info"].strip()
-        if found and opens:
-            marks = found["marks"]
-            is_json = skip_json and found["info"].strip().casefold() == "json"
+            closes = match["marks"].startswith(marks) and not match["info"].strip()
+        if match and opens:
+            marks = match["marks"]
+            is_json = skip_json and match["info"].strip().casefold() == "json"
         inside = not is_json if marks else _QUOTED_LINE.match(text[start:end])
         if opens or closes or inside:
             _mark(quoted, start, end)
@@ -350,7 +350,7 @@ def _between_marks(text: str) -> Iterator[tuple[int, int]]:
     """
     for opens, closes in _MARKS:
         first = opens.search(text)
-        ends = [found.end() for found in closes.finditer(text)] if first else []
+        ends = [match.end() for match in closes.finditer(text)] if first else []
         if first and ends and ends[-1] > first.end():
             yield first.start(), ends[-1]
 
@@ -389,10 +389,10 @@ def _objects(text: str, quoted: bytearray) -> Iterator[_Stated]:
     If an object is not valid JSON, the rest of the answer is treated as part of it.
     """
     decoder = json.JSONDecoder(strict=False)
-    found = _OPENS.search(text)
-    while found:
-        start = found.start("start")
-        end = found.end()
+    match = _OPENS.search(text)
+    while match:
+        start = match.start("start")
+        end = match.end()
         if not quoted[start]:
             try:
                 value, end = decoder.raw_decode(text, start)
@@ -406,15 +406,15 @@ def _objects(text: str, quoted: bytearray) -> Iterator[_Stated]:
             verdict = _value(_bare(preferred)) if isinstance(preferred, str) else None
             explanation = reasons if reasons is None or isinstance(reasons, str) else ""
             yield _Stated(start, end, verdict or "unparsed" if values else None, explanation)
-        found = _OPENS.search(text, end)
+        match = _OPENS.search(text, end)
 
 
 def _loose_verdict(text: str) -> Verdict:
     """The verdict of invalid JSON: the value of the last entry, if no other entry is a verdict."""
-    found = _LOOSE_LAST.search(text)
-    if not found or len(_LOOSE_KEY.findall(text)) > 1:
+    match = _LOOSE_LAST.search(text)
+    if not match or len(_LOOSE_KEY.findall(text)) > 1:
         return "unparsed"
-    return _value(_bare(found["value"] or found["bare"])) or "unparsed"
+    return _value(_bare(match["value"] or match["bare"])) or "unparsed"
 
 
 def _storable(text: str) -> str:
