@@ -53,9 +53,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeOpenAI]:
 
 @pytest.fixture
 def server(serve: Callable[..., FakeOpenAI]) -> Iterator[FakeOpenAI]:
-    """A server without faults."""
-    with serve() as one:
-        yield one
+    """A server without failures."""
+    with serve() as server:
+        yield server
 
 
 def run(
@@ -74,15 +74,15 @@ def run(
 def test_answers_keep_order_and_are_stored(server: FakeOpenAI, tmp_path: Path) -> None:
     asked = [*QUESTIONS, QUESTIONS[3]]
     answers = run(server, tmp_path, asked, Traffic(connections=1))
-    assert list(server.asked) == sorted(QUESTIONS), "those that begin alike follow each other"
+    assert list(server.asked) == sorted(QUESTIONS), "sorted by prefix"
     assert [one.text for one in answers] == list(map(echo, asked))
     first = answers[0]
     assert (first.outcome, first.model, first.detail) == ("answered", "judge-1", None)
     words = len(QUESTIONS[0].split())
-    assert (first.input_tokens, first.cached_tokens) == (words, 7), "cached tokens are input too"
+    assert (first.input_tokens, first.cached_tokens) == (words, 7), "input includes cached tokens"
     assert first.output_tokens == words + 2
     assert first.seconds is not None
-    assert server.asked == Counter(QUESTIONS), "the same question twice is asked once"
+    assert server.asked == Counter(QUESTIONS), "duplicates are sent once"
     assert run(server, tmp_path, asked[::-1]) == answers[::-1]
     assert server.requests == len(QUESTIONS)
 
@@ -94,7 +94,7 @@ def test_answers_depend_on_model_question_and_sampling(server: FakeOpenAI, tmp_p
     assert (body["temperature"], body["max_tokens"]) == (0, 1024)
     assert "top_p" not in body
     run(server, tmp_path, question, traffic=Traffic(connections=3))
-    assert server.requests == 1, "how it is sent has no part in an answer"
+    assert server.requests == 1, "traffic is not part of the key"
     sampling = Sampling(temperature=0.5, max_tokens=None, top_p=0.9, seed=4)
     run(server, tmp_path, question, sampling=sampling)
     body = server.bodies[question[0]]
@@ -102,7 +102,7 @@ def test_answers_depend_on_model_question_and_sampling(server: FakeOpenAI, tmp_p
     run(server, tmp_path, question, sample=1)
     assert server.requests == 3
     run(server, tmp_path, question)
-    assert server.requests == 3, "a config that changes back finds its answers"
+    assert server.requests == 3, "restoring the options finds the stored answers"
 
 
 def test_conversation_as_question(server: FakeOpenAI, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_conversation_as_question(server: FakeOpenAI, tmp_path: Path) -> None:
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert run(server, tmp_path, [talk], sampling=sampling) == [answer]
     run(server, tmp_path, [talk[1:], "Sure?"], sampling=sampling)
-    assert server.requests == 3, "each of them is another question"
+    assert server.requests == 3, "each conversation is a different question"
 
 
 def test_keys_are_stable(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_temporary_failures_are_retried(serve: Callable[..., FakeOpenAI], tmp_pa
             known = {q for q, a in zip(questions, answers, strict=True) if a.outcome != "error"}
             before = server.asked.copy()
             answers = run(server, tmp_path, questions)
-            assert not known & (server.asked - before).keys(), "only errors are asked again"
+            assert not known & (server.asked - before).keys(), "only errors are retried"
     assert [one.text for one in answers] == list(map(echo, questions))
     assert set(server.faults) == set(kinds)
 
@@ -172,7 +172,7 @@ def test_timeout_is_retried(serve: Callable[..., FakeOpenAI], tmp_path: Path) ->
         answers = run(server, tmp_path, QUESTIONS[:6], hasty)
     assert [one.outcome for one in answers] == ["answered"] * 6
     assert server.faults["hang"] == 3
-    assert time.monotonic() - started < 200, "nobody waited for it to come back"
+    assert time.monotonic() - started < 200, "the timeout ended the request"
 
 
 def test_refusals_and_truncated_answers_are_stored(
@@ -184,9 +184,9 @@ def test_refusals_and_truncated_answers_are_stored(
         outcomes = [one.outcome for one in answers]
         assert outcomes == ["refused", "refused", "cut", "error", "answered"]
         assert answers[0].text == "I would rather not judge this."
-        assert answers[2].text, "what there is of it is kept"
+        assert answers[2].text, "truncated text is stored"
         assert "empty" in str(answers[3].detail)
-        assert server.asked[QUESTIONS[3]] == 2, "an empty answer is asked for once more"
+        assert server.asked[QUESTIONS[3]] == 2, "empty answers are retried once"
         before = server.asked.copy()
         assert [one.outcome for one in run(server, tmp_path, QUESTIONS[:5])] == outcomes
         assert set(server.asked - before) == {QUESTIONS[3]}
@@ -219,7 +219,7 @@ def test_missing_key_provider_or_extra(
             with pytest.raises(ConfigError, match=said):
                 ask(model, ["q"], store, Sampling(), QUICK)
     monkeypatch.setitem(sys.modules, "inspect_ai.model", None)
-    assert run(server, tmp_path, QUESTIONS[:1])[0].text == echo(QUESTIONS[0]), "it is stored"
+    assert run(server, tmp_path, QUESTIONS[:1])[0].text == echo(QUESTIONS[0]), "stored"
     with pytest.raises(MissingExtraError, match=r"litbench\[judge\]"):
         run(server, tmp_path, QUESTIONS[:2])
 
@@ -326,7 +326,9 @@ def test_call_limit_stops_and_next_run_resumes(server: FakeOpenAI, tmp_path: Pat
     run(server, tmp_path / "again", QUESTIONS[:10], budget=budget)
     with pytest.raises(ConfigError, match="max_calls of 12 is reached: 2 of 5 questions"):
         run(server, tmp_path / "again", QUESTIONS[10:15], budget=budget)
-    assert len(run(server, tmp_path / "again", QUESTIONS[:12], budget=budget)) == 12, "known: free"
+    assert len(run(server, tmp_path / "again", QUESTIONS[:12], budget=budget)) == 12, (
+        "stored answers are free"
+    )
 
 
 def test_number_of_connections(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_program_reads_from_top_to_bottom(path: Path) -> None:
     runs_at_import = [
         node for node in tree.body if isinstance(node, ast.Expr | ast.For | ast.While)
     ]
-    assert len(runs_at_import) == 1, "nothing but the docstring stands at import time"
+    assert len(runs_at_import) == 1, "only the docstring is an expression at module level"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)

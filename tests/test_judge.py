@@ -223,7 +223,7 @@ def test_exchanging_sides_gives_one_minus_agreement_without_calls(
         for name, options in whole.raters.items()
     }
     board = whole.bench.run(rename_sides(whole.pairs), raters, out="renamed")
-    assert whole.server.requests == before, "all that a judge sees is the same"
+    assert whole.server.requests == before, "the questions are unchanged"
 
     def verdicts_of(name: str, out: str) -> list[tuple[str, str, str]]:
         rows = whole.bench.verdicts(name, out)
@@ -346,7 +346,7 @@ def test_errors_are_retried_on_request(bench: Bench, capsys: pytest.CaptureFixtu
     assert len(stored.read_text().splitlines()) == 1
     with bench.serve() as server:
         bench.run(pairs, raters)
-        assert server.requests == 0, "the evaluation is there, errors and all"
+        assert server.requests == 0, "the evaluation is complete, with errors"
         board = bench.run(pairs, raters, errors_again=True)
         assert server.requests == 5
     assert board["judge"]["coverage"] == 1
@@ -442,7 +442,7 @@ def test_cost_limit_holds_over_runs_and_shards(
         else:
             bench.run(pairs, {"judge": judge})
         asked.append(server.requests)
-    assert asked[0] > 6, "it stopped in a later shard"
+    assert asked[0] > 6, "stopped in a later shard"
     # Two concurrent calls may have reserved too much, so the next run can make one more call.
     assert asked[1] <= asked[0] + 1
     assert server.asked.total() == asked[2] == 16
@@ -525,7 +525,7 @@ def test_batch_interface(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         judge = entry("openai/gpt-4o-mini", batch=5)
         board = bench.run(pairs, {"judge": judge})["judge"]
-        assert server.requests == 0, "not one by one"
+        assert server.requests == 0, "no single requests"
         assert sorted(map(len, server.files.values())) == [2, 5, 5]
         assert set(server.asked.values()) == {1}
         bench.run(pairs, {"again": judge | {"answers": str(bench.folder / "out" / "answers")}}, "b")

@@ -109,7 +109,7 @@ def judged_through_kills(
             assert code in (0, -9), said[-2_000:]
             assert KEY not in said
             again = stored & (server.asked - before).keys()
-            assert not again, f"{len(again)} stored answers were asked for again"
+            assert not again, f"{len(again)} stored questions were sent again"
             runs += 1
             assert runs <= kills + 1
     assert killer.killed == kills
@@ -122,12 +122,12 @@ def judged_through_kills(
     assert orders == Counter((pair_id, o) for pair_id in ids for o in ("chosen", "rejected"))
     outcomes = Counter(verdicts["outcome"].to_pylist())
     assert outcomes.keys() <= set(OUTCOMES)
-    assert outcomes["error"] == silent, "but for those that never get an answer"
+    assert outcomes["error"] == silent, "only questions that are never answered"
     # A kill loses only requests in flight; a question without an answer is sent twice per run.
     assert server.answered.total() <= len(questions) + 16 * kills + 2 * silent * runs
-    assert not list(folder.glob("trace*")), "nor elsewhere"
+    assert not list(folder.glob("trace*"))
     logs = list((folder / "out" / "logs").rglob("*.eval"))
-    assert len(logs) == -(-pairs // 1_000), "one for each shard"
+    assert len(logs) == -(-pairs // 1_000), "one per shard"
     print(
         f"{seconds:.0f} s, {server.requests:,} requests for {len(questions):,} calls, faults "
         f"{dict(server.faults)}, outcomes {dict(outcomes)}"

@@ -16,7 +16,7 @@ def test_dollars() -> None:
     # 1,000 read, of which 400 from the cache, and 100 written.
     assert PRICE.of(1_000, 100, 400) == pytest.approx((600 * 2 + 400 * 0.5 + 100 * 8) / 1e6)
     assert PRICE.of(1_000, 100, batched=True) == pytest.approx((2_000 + 800) / 2e6)
-    assert Price(2.0, 8.0).of(1_000, 0, 400) == pytest.approx(2e-3), "cached ones cost as others"
+    assert Price(2.0, 8.0).of(1_000, 0, 400) == pytest.approx(2e-3), "same price for cached tokens"
     assert Price(2.0, 8.0).of(1_000, 0, batched=True) == pytest.approx(2e-3)
     answer = Answer("answered", input_tokens=10, cached_tokens=4, output_tokens=2)
     batched = Answer("cut", input_tokens=10, output_tokens=2, batched=True)
@@ -70,7 +70,7 @@ def test_price_of_dated_model() -> None:
     for other in ("a/m-mini", "a/mm", "b/m", "m", "a/m-2025", "openai-api/local/m"):
         assert price_of(other, prices) is None
     for model in ("hf/folder", "vllm/m", "ollama/m"):
-        assert price_of(model, {}) == Price(0.0, 0.0), "on this machine"
+        assert price_of(model, {}) == Price(0.0, 0.0), "local models are free"
 
 
 def test_budget_reserves_the_highest_cost() -> None:
@@ -87,5 +87,5 @@ def test_budget_reserves_the_highest_cost() -> None:
     assert budget.take(question, sampling) is not None, "0.5 + 1.25 + 1.25 is 3"
     assert "max_cost_usd of $3.0" in budget.spent()
     budget = Budget(Traffic(max_cost_usd=1.0), Price(input=0.0, output=1_000))
-    assert budget.take("q", Sampling(max_tokens=None)) is None, "it may be long"
+    assert budget.take("q", Sampling(max_tokens=None)) is None, "reserves _MOST_TOKENS"
     assert budget.take("q", Sampling(max_tokens=900)) is not None

@@ -44,7 +44,7 @@ def test_packaged_templates_load() -> None:
         template = load_template(name)
         before, _, _, after = template.parts()
         assert template.name == name
-        assert "not addressed to you" in before, "stories are material and not instructions"
+        assert "not addressed to you" in before, "stories are not instructions"
         assert "{" not in "".join(template.parts())
         if template.answer == "explanation":
             assert after.endswith("Preferred: A\nPreferred: B")
