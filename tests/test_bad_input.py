@@ -1,4 +1,4 @@
-"""Input that is broken: one clear line and exit code 2, or the row rejected and the rest kept."""
+"""Bad input: a one-line error with exit code 2, or a rejected row while the others are kept."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ every_format = pytest.mark.parametrize("ending", ENDINGS)
 
 @dataclass
 class Outcome:
-    """What a run of make_stories.py left: exit code, its message, its tables."""
+    """Result of a run of make_stories.py: exit code, error message, tables."""
 
     code: int
     error: str
@@ -37,7 +37,7 @@ class Outcome:
     counts: dict[str, Any]
 
     def adds_up_to(self, rows: int) -> bool:
-        """Whether every row of the file is kept, rejected or not selected, once."""
+        """Whether every row of the file is counted exactly once: kept, rejected or not selected."""
         assert self.code == 0, self.error
         noted = [row["row"] for row in self.rejected_rows]
         assert len(set(noted)) == len(noted)
@@ -46,7 +46,7 @@ class Outcome:
         return len(self.stories) + len(noted) + self.counts["not_selected"] == rows
 
     def says(self, *parts: str) -> bool:
-        """Whether the run ended in exit code 2 and one line that holds all the parts."""
+        """Whether the run ended with exit code 2 and a one-line message containing all parts."""
         assert self.code == 2
         assert self.error.startswith("error: ")
         assert self.error.count("\n") == 1
@@ -66,7 +66,7 @@ def make_stories(
     capsys: pytest.CaptureFixture[str],
     load_program: Callable[[str], ModuleType],
 ) -> Run:
-    """Run make_stories.py on a file, in this process, by its command line."""
+    """Run make_stories.py on a file in this process, with command-line arguments."""
     module = load_program("data_prep/make_stories.py")
     numbers = itertools.count()
 
@@ -129,7 +129,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-# The file as a whole -------------------------------------------------------------------------
+# Whole files ---------------------------------------------------------------------------------
 
 HEADING = b"story_id,post,title,body"
 BAD_FILES = {
@@ -148,18 +148,14 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize(("name", "content", "said"), BAD_FILES.values(), ids=BAD_FILES)
-def test_a_bad_file_is_refused_in_one_line(
-    make_stories: Run, tmp_path: Path, name: str, content: bytes, said: str
-) -> None:
+def test_bad_file(make_stories: Run, tmp_path: Path, name: str, content: bytes, said: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     assert make_stories(path).says(str(path), said)
 
 
 @every_format
-def test_a_missing_column_is_named_with_what_there_is(
-    make_stories: Run, tmp_path: Path, ending: str
-) -> None:
+def test_missing_column(make_stories: Run, tmp_path: Path, ending: str) -> None:
     path = write(tmp_path / f"raw.{ending}", rows_of())
     outcome = make_stories(path, columns=MAP[:2])
     assert outcome.says(str(path), "'prompt_id' is missing", "post, ", "name its origin")
@@ -167,7 +163,7 @@ def test_a_missing_column_is_named_with_what_there_is(
     assert outcome.says(str(path), "no column 'bodi' (mapped to text)", "did you mean 'body'?")
 
 
-def test_a_program_on_bad_input_exits_with_2_in_its_own_process(
+def test_exit_code_2(
     program_process: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     done = program_process(
@@ -182,7 +178,7 @@ def test_a_program_on_bad_input_exits_with_2_in_its_own_process(
 
 
 @every_format
-def test_the_same_row_twice_is_kept_once(make_stories: Run, tmp_path: Path, ending: str) -> None:
+def test_duplicate_row_is_kept_once(make_stories: Run, tmp_path: Path, ending: str) -> None:
     rows = rows_of()
     outcome = make_stories(write(tmp_path / f"raw.{ending}", [*rows, rows[2], rows[2]]))
     assert outcome.adds_up_to(8)
@@ -192,7 +188,7 @@ def test_the_same_row_twice_is_kept_once(make_stories: Run, tmp_path: Path, endi
 
 @pytest.mark.parametrize("broken", [b"\xff", b"\xed\xa0\x80"])
 @every_format
-def test_bytes_that_are_not_utf8_reject_their_row(
+def test_invalid_utf8_rejects_the_row(
     make_stories: Run, tmp_path: Path, ending: str, broken: bytes
 ) -> None:
     path = write(tmp_path / f"raw.{ending}", rows_of())
@@ -226,7 +222,7 @@ def test_bytes_that_are_not_utf8_reject_their_row(
         ('{"story_id": "x", "post": "p", "title": "t", "body": {"text": "nested"}}', "not text"),
     ],
 )
-def test_a_broken_json_line_among_good_ones_is_rejected(
+def test_broken_json_line_is_rejected(
     make_stories: Run, tmp_path: Path, line: str, reason: str
 ) -> None:
     path = write(tmp_path / "raw.jsonl", rows_of())
@@ -241,9 +237,7 @@ def test_a_broken_json_line_among_good_ones_is_rejected(
 
 
 @pytest.mark.parametrize("line", ["x,p,t,b,1,1500000000,more", "x,p,t", '"x"y,p,t'])
-def test_a_csv_row_of_too_many_or_few_fields_is_rejected(
-    make_stories: Run, tmp_path: Path, line: str
-) -> None:
+def test_csv_row_with_wrong_number_of_fields(make_stories: Run, tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "raw.csv", [{**row, "body": "one line"} for row in rows_of()])
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:3], line, *lines[3:]]))
@@ -256,7 +250,7 @@ def test_a_csv_row_of_too_many_or_few_fields_is_rejected(
 
 @pytest.mark.parametrize("place", [0, 3, 5])
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-def test_a_quote_that_is_never_closed_costs_its_own_row_only(
+def test_unclosed_csv_quote_rejects_one_row(
     make_stories: Run, tmp_path: Path, place: int, quoting: Any
 ) -> None:
     buffer = io.StringIO()
@@ -275,7 +269,7 @@ def test_a_quote_that_is_never_closed_costs_its_own_row_only(
     assert noted["row"] == place + 1
 
 
-def test_what_was_rejected_is_printed_and_found_again(make_stories: Run, tmp_path: Path) -> None:
+def test_rejected_rows_are_printed_and_written(make_stories: Run, tmp_path: Path) -> None:
     rows = rows_of()
     rows[2]["score"] = "l" * 10_000
     path = write(tmp_path / "raw.jsonl", rows)
@@ -286,11 +280,11 @@ def test_what_was_rejected_is_printed_and_found_again(make_stories: Run, tmp_pat
     assert len(noted["value"]) <= 120
 
 
-# Any corruption ------------------------------------------------------------------------------
+# Random damage -------------------------------------------------------------------------------
 
 
 def corrupt(data: bytes, rng: random.Random) -> bytes:
-    """Damage a few bytes: change, remove, insert, repeat, cut."""
+    """Damage a few bytes: change, remove, insert, repeat or overwrite some."""
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(data))
         span = rng.choice([1, 1, 1, 2, 8, 40])
@@ -310,18 +304,18 @@ def corrupt(data: bytes, rng: random.Random) -> bytes:
 
 
 def plain_rows(count: int) -> list[dict[str, Any]]:
-    """Rows of one line each, so that the line that was damaged is known."""
+    """Rows of one line each, so that a damaged line is one damaged row."""
     return [{**row, "body": f"Story {row['story_id']} went on, and on."} for row in rows_of(count)]
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_random_damage_never_loses_a_good_row_silently(tmp_path: Path, ending: str) -> None:
+def test_random_damage_loses_no_good_row(tmp_path: Path, ending: str) -> None:
     rng = random.Random(20)
     path = write(tmp_path / f"raw.{ending}", plain_rows(12))
     columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "'test'"}
     expected = read_table(path, STORIES, columns=columns).to_pylist()
     lines = path.read_bytes().splitlines()
-    # The headings are spared: without them there are no columns.
+    # The header is left intact: it defines the columns.
     head = lines.pop(0) + b"\n" if ending == "csv" else b""
     for _ in range(30):
         body = corrupt(b"\n".join(lines), rng)
@@ -330,7 +324,7 @@ def test_random_damage_never_loses_a_good_row_silently(tmp_path: Path, ending: s
         rejected_rows = RejectedRows()
         stories = read_table(path, STORIES, columns=columns, rejected_rows=rejected_rows)
         found = {row["story_id"]: row for row in stories.to_pylist()}
-        # Damage elsewhere may give another row the id of a good one; that is noted.
+        # A damaged row may get the id of an intact one; duplicates are rejected.
         twice = any(row["column"] == "story_id" for row in rejected_rows.rows)
         for line, row in zip(lines, expected, strict=True):
             if line in whole and not twice:
@@ -341,9 +335,7 @@ def test_random_damage_never_loses_a_good_row_silently(tmp_path: Path, ending: s
             assert stories.num_rows + len(rejected_rows.rows) == written, body
 
 
-def test_random_damage_to_parquet_is_an_error_or_rejected_rows(
-    make_stories: Run, tmp_path: Path
-) -> None:
+def test_random_damage_to_parquet(make_stories: Run, tmp_path: Path) -> None:
     rng = random.Random(21)
     path = write(tmp_path / "raw.parquet", rows_of(50))
     good = path.read_bytes()
@@ -360,9 +352,7 @@ def test_random_damage_to_parquet_is_an_error_or_rejected_rows(
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_random_bytes_are_refused_in_one_line(
-    make_stories: Run, tmp_path: Path, ending: str
-) -> None:
+def test_random_bytes(make_stories: Run, tmp_path: Path, ending: str) -> None:
     rng = random.Random(22)
     path = tmp_path / f"raw.{ending}"
     for size in (1, 2, 10, 100, 10_000):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 pytest.importorskip("trl")
 
 
-def test_benchmark_lengths_follow_the_stories(load_program):
+def test_lengths_follow_the_deciles(load_program):
     benchmark = load_program("benchmarks/training.py")
     rows = benchmark.draw_pairs(1_000, 50, seed=3).rows
     for side, deciles in (("chosen", benchmark._CHOSEN), ("rejected", benchmark._REJECTED)):
@@ -21,8 +21,8 @@ def test_benchmark_lengths_follow_the_stories(load_program):
         assert abs(np.median(lengths) - deciles[5]) < 40
 
 
-def test_both_trainers_give_the_same_loss():
-    command = ["--width", "32", "--layers", "1", "--pairs", "4", "--pairs_per_pass", "2"]
+def test_both_trainers_have_the_same_loss():
+    command = ["--width", "32", "--layers", "1", "--pairs", "4", "--pairs_per_micro_batch", "2"]
     command += ["--steps", "2", "--repeats", "1", "--threads", "1"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks/training.py"), *command],

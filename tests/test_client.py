@@ -1,4 +1,4 @@
-"""Questions get their answers whatever fails on the way, and no stored answer is asked again."""
+"""The client retries failures, respects limits and sends no stored question again."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ from litbench.judges.store import Answer, AnswerStore, Sampling, identity, keys_
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 
-# A good answer may be late on a busy machine; only who waits for a hang gives up sooner.
+# Long enough for a busy machine; tests of timeouts set a shorter one.
 QUICK = Traffic(first_wait_seconds=0.01, timeout_seconds=60)
 QUESTIONS = [f"Is {k} a good number? Answer {{story_a}} or é." for k in range(30)]
 OLD_KEYS = [
@@ -40,7 +40,7 @@ def echo(question: str) -> str:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeOpenAI]:
-    """Make a server that this process's client talks to; a context manager."""
+    """Factory of servers for the client of this process; each is a context manager."""
 
     def make(**behaviour: Any) -> FakeOpenAI:
         server = FakeOpenAI(echo, **behaviour)
@@ -53,9 +53,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeOpenAI]:
 
 @pytest.fixture
 def server(serve: Callable[..., FakeOpenAI]) -> Iterator[FakeOpenAI]:
-    """A server without faults."""
-    with serve() as one:
-        yield one
+    """A server without failures."""
+    with serve() as server:
+        yield server
 
 
 def run(
@@ -71,32 +71,30 @@ def run(
         return ask(server.model, asked, store, sampling or Sampling(), traffic, **more)
 
 
-def test_answers_come_in_order_and_are_stored(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_answers_keep_order_and_are_stored(server: FakeOpenAI, tmp_path: Path) -> None:
     asked = [*QUESTIONS, QUESTIONS[3]]
     answers = run(server, tmp_path, asked, Traffic(connections=1))
-    assert list(server.asked) == sorted(QUESTIONS), "those that begin alike follow each other"
+    assert list(server.asked) == sorted(QUESTIONS), "sorted by prefix"
     assert [one.text for one in answers] == list(map(echo, asked))
     first = answers[0]
     assert (first.outcome, first.model, first.detail) == ("answered", "judge-1", None)
     words = len(QUESTIONS[0].split())
-    assert (first.input_tokens, first.cached_tokens) == (words, 7), "cached tokens are input too"
+    assert (first.input_tokens, first.cached_tokens) == (words, 7), "input includes cached tokens"
     assert first.output_tokens == words + 2
     assert first.seconds is not None
-    assert server.asked == Counter(QUESTIONS), "the same question twice is asked once"
+    assert server.asked == Counter(QUESTIONS), "duplicates are sent once"
     assert run(server, tmp_path, asked[::-1]) == answers[::-1]
     assert server.requests == len(QUESTIONS)
 
 
-def test_an_answer_belongs_to_its_model_question_and_sampling(
-    server: FakeOpenAI, tmp_path: Path
-) -> None:
+def test_answers_depend_on_model_question_and_sampling(server: FakeOpenAI, tmp_path: Path) -> None:
     question = QUESTIONS[:1]
     run(server, tmp_path, question)
     body = server.bodies[question[0]]
     assert (body["temperature"], body["max_tokens"]) == (0, 1024)
     assert "top_p" not in body
     run(server, tmp_path, question, traffic=Traffic(connections=3))
-    assert server.requests == 1, "how it is sent has no part in an answer"
+    assert server.requests == 1, "traffic is not part of the key"
     sampling = Sampling(temperature=0.5, max_tokens=None, top_p=0.9, seed=4)
     run(server, tmp_path, question, sampling=sampling)
     body = server.bodies[question[0]]
@@ -104,10 +102,10 @@ def test_an_answer_belongs_to_its_model_question_and_sampling(
     run(server, tmp_path, question, sample=1)
     assert server.requests == 3
     run(server, tmp_path, question)
-    assert server.requests == 3, "a config that changes back finds its answers"
+    assert server.requests == 3, "restoring the options finds the stored answers"
 
 
-def test_a_conversation_is_a_question_too(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_conversation_as_question(server: FakeOpenAI, tmp_path: Path) -> None:
     talk = [("system", "Be brief."), ("user", "Which?"), ("assistant", "A."), ("user", "Sure?")]
     sampling = Sampling(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
     (answer,) = run(server, tmp_path, [talk], sampling=sampling)
@@ -117,11 +115,11 @@ def test_a_conversation_is_a_question_too(server: FakeOpenAI, tmp_path: Path) ->
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert run(server, tmp_path, [talk], sampling=sampling) == [answer]
     run(server, tmp_path, [talk[1:], "Sure?"], sampling=sampling)
-    assert server.requests == 3, "each of them is another question"
+    assert server.requests == 3, "each conversation is a different question"
 
 
-def test_keys_of_stored_answers_stay_what_they_were(tmp_path: Path) -> None:
-    """Another key would pay for every stored answer again."""
+def test_keys_are_stable(tmp_path: Path) -> None:
+    """With a different key, every stored answer would be paid for again."""
     questions = ["Which story is better?", "é"]
     assert keys_of("openai/gpt-4.1", questions, Sampling(), [0, 3]) == OLD_KEYS
     line = {"key": OLD_KEYS[0], "outcome": "cut", "asked_utc": 1.5, "first_token": None}
@@ -129,10 +127,8 @@ def test_keys_of_stored_answers_stay_what_they_were(tmp_path: Path) -> None:
     assert AnswerStore(tmp_path, read_only=True).get(OLD_KEYS[0]) == Answer("cut")
 
 
-def test_a_local_model_is_named_by_its_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder that has the name of a provider's model is not that model."""
+def test_local_model_key_is_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the same name as a provider's model is ignored."""
     monkeypatch.chdir(tmp_path)
     before = keys_of("openai/one", ["q"], Sampling())
     for name, weights in (("one", "a"), ("copy", "a"), ("other", "b")):
@@ -149,7 +145,7 @@ def test_a_local_model_is_named_by_its_content(
 # Failures -------------------------------------------------------------------------------------
 
 
-def test_faults_are_overcome(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
+def test_temporary_failures_are_retried(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
     questions = [f"Question {k}" for k in range(60)]
     kinds = [kind for kind in FAULTS if kind != "hang"]
 
@@ -162,12 +158,12 @@ def test_faults_are_overcome(serve: Callable[..., FakeOpenAI], tmp_path: Path) -
             known = {q for q, a in zip(questions, answers, strict=True) if a.outcome != "error"}
             before = server.asked.copy()
             answers = run(server, tmp_path, questions)
-            assert not known & (server.asked - before).keys(), "only errors are asked again"
+            assert not known & (server.asked - before).keys(), "only errors are retried"
     assert [one.text for one in answers] == list(map(echo, questions))
     assert set(server.faults) == set(kinds)
 
 
-def test_a_silent_server_is_asked_again(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
+def test_timeout_is_retried(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
     hasty = replace(QUICK, timeout_seconds=1)
     started = time.monotonic()
     with serve(
@@ -176,10 +172,10 @@ def test_a_silent_server_is_asked_again(serve: Callable[..., FakeOpenAI], tmp_pa
         answers = run(server, tmp_path, QUESTIONS[:6], hasty)
     assert [one.outcome for one in answers] == ["answered"] * 6
     assert server.faults["hang"] == 3
-    assert time.monotonic() - started < 200, "nobody waited for it to come back"
+    assert time.monotonic() - started < 200, "the timeout ended the request"
 
 
-def test_refusals_and_cuts_are_stored_and_errors_are_not(
+def test_refusals_and_truncated_answers_are_stored(
     serve: Callable[..., FakeOpenAI], tmp_path: Path
 ) -> None:
     manners = dict(zip(QUESTIONS, ("refusal", "filter", "length", "no choice", None), strict=False))
@@ -188,32 +184,32 @@ def test_refusals_and_cuts_are_stored_and_errors_are_not(
         outcomes = [one.outcome for one in answers]
         assert outcomes == ["refused", "refused", "cut", "error", "answered"]
         assert answers[0].text == "I would rather not judge this."
-        assert answers[2].text, "what there is of it is kept"
+        assert answers[2].text, "truncated text is stored"
         assert "empty" in str(answers[3].detail)
-        assert server.asked[QUESTIONS[3]] == 2, "an empty answer is asked for once more"
+        assert server.asked[QUESTIONS[3]] == 2, "empty answers are retried once"
         before = server.asked.copy()
         assert [one.outcome for one in run(server, tmp_path, QUESTIONS[:5])] == outcomes
         assert set(server.asked - before) == {QUESTIONS[3]}
 
 
-def test_a_run_that_gets_no_answers_gives_up(
+def test_gives_up_after_consecutive_errors(
     serve: Callable[..., FakeOpenAI], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with serve() as server:
         monkeypatch.setenv("FAKE_API_KEY", "wrong-and-still-secret")
-        with pytest.raises(ModelError, match=r"without an answer between them.*Auth") as error:
+        with pytest.raises(ModelError, match=r"consecutive errors, the last: .*Auth") as error:
             run(server, tmp_path, [f"q{k}" for k in range(100)])
         assert "wrong-and-still-secret" not in str(error.value)
         assert WITHHELD in str(error.value)
         assert server.requests == 0
     with serve(faults=lambda n, _: "400" if n > 20 else None) as server:
         few = Traffic(connections=2, max_retries=0, first_wait_seconds=0, give_up_after=3)
-        with pytest.raises(ModelError, match="20 answers are kept"):
+        with pytest.raises(ModelError, match="20 answers are stored"):
             run(server, tmp_path, [f"r{k}" for k in range(100)], traffic=few)
         assert server.requests < 40
 
 
-def test_a_missing_key_provider_or_extra_is_named(
+def test_missing_key_provider_or_extra(
     server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run(server, tmp_path, QUESTIONS[:1])
@@ -223,7 +219,7 @@ def test_a_missing_key_provider_or_extra_is_named(
             with pytest.raises(ConfigError, match=said):
                 ask(model, ["q"], store, Sampling(), QUICK)
     monkeypatch.setitem(sys.modules, "inspect_ai.model", None)
-    assert run(server, tmp_path, QUESTIONS[:1])[0].text == echo(QUESTIONS[0]), "it is stored"
+    assert run(server, tmp_path, QUESTIONS[:1])[0].text == echo(QUESTIONS[0]), "stored"
     with pytest.raises(MissingExtraError, match=r"litbench\[judge\]"):
         run(server, tmp_path, QUESTIONS[:2])
 
@@ -246,7 +242,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
-def test_a_message_that_holds_a_key_is_withheld(
+def test_message_with_key_is_withheld(
     spelling: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", KEY)
@@ -266,7 +262,7 @@ def test_a_message_that_holds_a_key_is_withheld(
         ("400", "context_length_exceeded", "cut"),
     ],
 )
-def test_what_a_provider_says_is_shown_without_keys_and_questions(
+def test_provider_message_without_keys_and_questions(
     fault: str, code: str | None, outcome: str, serve: Callable[..., FakeOpenAI], tmp_path: Path
 ) -> None:
     once = replace(QUICK, max_retries=0)
@@ -286,10 +282,8 @@ def test_what_a_provider_says_is_shown_without_keys_and_questions(
 # The budget -----------------------------------------------------------------------------------
 
 
-def test_a_limit_in_dollars_bounds_what_is_billed(
-    serve: Callable[..., FakeOpenAI], tmp_path: Path
-) -> None:
-    """Three of four answers are empty and billed all the same; later runs know it."""
+def test_cost_limit_bounds_billed_dollars(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
+    """Three of four answers are empty but billed; later runs count them."""
     price = Price(input=1_000.0, output=1_000.0, cached=1_000.0)
     sampling = Sampling(max_tokens=20)
     traffic = replace(QUICK, max_cost_usd=1.0, give_up_after=1_000, connections=4)
@@ -310,10 +304,10 @@ def test_a_limit_in_dollars_bounds_what_is_billed(
 
 
 @pytest.mark.parametrize(("fault", "attempts"), [("500", 1), ("400", 0), ("429", 0), ("reset", 1)])
-def test_what_may_be_billed_stays_reserved(
+def test_possible_cost_stays_reserved(
     fault: str, attempts: int, serve: Callable[..., FakeOpenAI], tmp_path: Path
 ) -> None:
-    """Of a failed attempt nobody counts the tokens; a request that is rejected costs nothing."""
+    """Failed attempts report no tokens; a rejected request costs nothing."""
     traffic = replace(QUICK, max_retries=0)
     budget = Budget(traffic, Price(input=0.0, output=1_000.0))
     with serve(faults=lambda *_: fault, retry_after="0.01") as server:
@@ -321,12 +315,10 @@ def test_what_may_be_billed_stays_reserved(
     assert budget.dollars == pytest.approx(attempts * 0.1)
 
 
-def test_a_limit_of_calls_stops_and_the_next_run_goes_on(
-    server: FakeOpenAI, tmp_path: Path
-) -> None:
+def test_call_limit_stops_and_next_run_resumes(server: FakeOpenAI, tmp_path: Path) -> None:
     limited = Traffic(max_calls=12)
     for known in (12, 24):
-        with pytest.raises(ConfigError, match=f"{known} of 30 questions are asked"):
+        with pytest.raises(ConfigError, match=f"{known} of 30 questions are answered"):
             run(server, tmp_path, traffic=limited)
     assert len(run(server, tmp_path, traffic=limited)) == 30
     assert server.asked == Counter(QUESTIONS)
@@ -334,18 +326,18 @@ def test_a_limit_of_calls_stops_and_the_next_run_goes_on(
     run(server, tmp_path / "again", QUESTIONS[:10], budget=budget)
     with pytest.raises(ConfigError, match="max_calls of 12 is reached: 2 of 5 questions"):
         run(server, tmp_path / "again", QUESTIONS[10:15], budget=budget)
-    assert len(run(server, tmp_path / "again", QUESTIONS[:12], budget=budget)) == 12, "known: free"
+    assert len(run(server, tmp_path / "again", QUESTIONS[:12], budget=budget)) == 12, (
+        "stored answers are free"
+    )
 
 
-def test_connections_are_as_many_as_asked_for(
-    serve: Callable[..., FakeOpenAI], tmp_path: Path
-) -> None:
-    """Also when an earlier run in the process had fewer."""
+def test_number_of_connections(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
+    """Even if an earlier run in the same process used fewer connections."""
     for connections in (2, 8):
         enough = threading.Event()
 
         def hold(number: int, _: str, least: int = connections, go: Any = enough) -> None:
-            """Hold all answers back until so many requests came in."""
+            """Delay all answers until enough requests have arrived."""
             if number >= least:
                 go.set()
             go.wait(30)
@@ -357,7 +349,7 @@ def test_connections_are_as_many_as_asked_for(
 
 
 @pytest.mark.long
-def test_a_model_on_this_machine_answers_too(
+def test_local_model_answers(
     tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -374,7 +366,7 @@ def test_a_model_on_this_machine_answers_too(
 # The store ------------------------------------------------------------------------------------
 
 
-def test_a_torn_line_loses_one_answer_and_no_other(tmp_path: Path) -> None:
+def test_truncated_line_loses_one_answer(tmp_path: Path) -> None:
     with AnswerStore(tmp_path) as store:
         for k in range(5):
             store.put(f"k{k}", Answer("answered", f"text\n{k} \ud800 é"))
@@ -393,10 +385,10 @@ def test_a_torn_line_loses_one_answer_and_no_other(tmp_path: Path) -> None:
         assert store.get("c") == Answer("cut")
 
 
-def test_two_programs_do_not_write_one_file_but_read_each_others(tmp_path: Path) -> None:
+def test_store_lock_and_shared_reading(tmp_path: Path) -> None:
     with AnswerStore(tmp_path) as store:
         store.put("a", Answer("answered", "one"))
-        with pytest.raises(DataError, match="another program writes it"):
+        with pytest.raises(DataError, match="another program is writing it"):
             AnswerStore(tmp_path)
         with AnswerStore(tmp_path, "shard-2") as other:
             assert other.get("a") == Answer("answered", "one")
@@ -406,7 +398,7 @@ def test_two_programs_do_not_write_one_file_but_read_each_others(tmp_path: Path)
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_full_disk_ends_the_run_with_a_message(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_full_disk(server: FakeOpenAI, tmp_path: Path) -> None:
     with AnswerStore(tmp_path) as store:
         store.close()
         store._file = full = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
@@ -414,5 +406,5 @@ def test_a_full_disk_ends_the_run_with_a_message(server: FakeOpenAI, tmp_path: P
             ask(server.model, QUESTIONS, store, Sampling(), QUICK)
 
 
-def test_tokens_are_estimated_from_bytes() -> None:
+def test_estimate_tokens() -> None:
     assert list(map(estimate_tokens, ("", "abcde", "故事 \ud800"))) == [0, 2, 2]

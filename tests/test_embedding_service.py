@@ -164,7 +164,7 @@ def test_a_killed_run_pays_for_nothing_twice(serve, tmp_path, monkeypatch):
     ("fault", "said"),
     [
         ("400", r"slow down.*max_tokens.*stored in"),
-        ("401", r"withheld: the message holds a key"),
+        ("401", r"withheld: the message contains an API key"),
         ("fewer", "2 texts were sent"),
         ("nan", "2 texts were sent"),
         ("page", "fake-embedder/small"),

@@ -367,7 +367,7 @@ def test_max_answer_tokens_can_be_set(asked, some_pairs):
 
 
 def test_answer_form_missing_from_a_template_is_refused(asked):
-    with pytest.raises(ConfigError, match="asks for the answer form label, not verdict"):
+    with pytest.raises(ConfigError, match="has the answer form label, not verdict"):
         asked(template="verdict_label", answer="verdict")
 
 

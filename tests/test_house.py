@@ -1,4 +1,4 @@
-"""The house rules that a linter does not know."""
+"""House rules that the linter cannot check."""
 
 import ast
 import importlib.metadata
@@ -19,7 +19,7 @@ CONFIGS = [
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
-def test_importing_litbench_and_all_its_modules_needs_no_heavy_library() -> None:
+def test_imports_need_no_heavy_library() -> None:
     code = (
         "import importlib, pkgutil, sys, litbench\n"
         "for found in pkgutil.walk_packages(litbench.__path__, 'litbench.'):\n"
@@ -46,7 +46,7 @@ def test_no_program_shadows_a_package() -> None:
     assert not [path for path in PROGRAMS if path.stem in forbidden]
 
 
-def test_program_folders_are_no_packages_and_nothing_is_named_for_nothing() -> None:
+def test_program_folders_and_module_names() -> None:
     assert not [folder for folder in PROGRAM_FOLDERS if (ROOT / folder / "__init__.py").exists()]
     vague = {"utils", "helpers", "common", "misc"}
     assert not [
@@ -55,7 +55,7 @@ def test_program_folders_are_no_packages_and_nothing_is_named_for_nothing() -> N
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
-def test_a_program_can_be_read_from_top_to_bottom(path: Path) -> None:
+def test_program_reads_from_top_to_bottom(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstring = ast.get_docstring(tree) or ""
     assert f"{path.parent.name}/{path.name} --config" in docstring, (
@@ -75,13 +75,11 @@ def test_a_program_can_be_read_from_top_to_bottom(path: Path) -> None:
     runs_at_import = [
         node for node in tree.body if isinstance(node, ast.Expr | ast.For | ast.While)
     ]
-    assert len(runs_at_import) == 1, "nothing but the docstring stands at import time"
+    assert len(runs_at_import) == 1, "only the docstring is an expression at module level"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_config_opens_with_its_command_and_fits_its_program(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_header_and_keys(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.split("\n") if line.startswith("#"))
     shown = re.findall(r"((?:data_prep|train|eval)/\w+\.py) --config (\S+)", header)
@@ -101,7 +99,7 @@ def test_a_config_opens_with_its_command_and_fits_its_program(
 
 
 @pytest.mark.parametrize("path", LAUNCH_CONFIGS, ids=lambda path: path.name)
-def test_a_launch_config_opens_with_its_command_and_is_one_for_accelerate(path: Path) -> None:
+def test_launch_config(path: Path) -> None:
     from accelerate.commands.config.config_args import load_config_from_file  # noqa: PLC0415
 
     name = path.relative_to(ROOT)
@@ -109,7 +107,7 @@ def test_a_launch_config_opens_with_its_command_and_is_one_for_accelerate(path: 
     assert load_config_from_file(str(path)).num_machines == 1
 
 
-def test_the_wheel_ships_the_package_and_its_data_alone() -> None:
+def test_wheel_contents() -> None:
     import tomllib  # noqa: PLC0415
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

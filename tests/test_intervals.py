@@ -134,7 +134,7 @@ def test_the_benchmark_draws_what_it_says(benchmark):
     values = (random.random(400) < 0.7).astype(float)
     half = 1.96 * values.std() / math.sqrt(400)
     wanted = values.mean() - half, values.mean() + half
-    found = benchmark.percentile_bootstrap(values, np.arange(400), 0, draws=4_000)
+    found = benchmark.percentile_bootstrap(values, np.arange(400), 0, resamples=4_000)
     assert found == pytest.approx(wanted, abs=0.008)
     sizes = benchmark.draw_sizes("83 prompts, 619 pairs", random)
     assert (len(sizes), sizes.sum()) == (83, 619)

@@ -1,4 +1,4 @@
-"""The kind `judge`, through eval/benchmark.py and against a server on loopback."""
+"""The kind `judge`, run by eval/benchmark.py against a server on loopback."""
 
 import json
 import math
@@ -36,7 +36,7 @@ PAIRS = 42
 
 
 def entry(model: str = FakeOpenAI.model, traffic: Row | None = None, **more: Any) -> Row:
-    """A judge under `raters:`."""
+    """A config entry under `raters:`."""
     return {"kind": "judge", "model": model, "traffic": {**QUICK, **(traffic or {})}, **more}
 
 
@@ -45,7 +45,7 @@ def story(number: int, words: int) -> str:
 
 
 def some_pairs(n: int) -> list[Row]:
-    """Pairs whose chosen story is the longer in two of three; with votes, times and authors."""
+    """Pairs with votes, times and authors; in two of three the chosen story is the longer one."""
     rows = []
     for number in range(n):
         long, short = story(2 * number, 12), story(2 * number + 1, 6)
@@ -62,7 +62,6 @@ def some_pairs(n: int) -> list[Row]:
 
 
 def table_of(rows: int | list[Row]) -> pa.Table:
-    """Pairs, or some."""
     return pair_table.__wrapped__()(some_pairs(rows) if isinstance(rows, int) else rows)
 
 
@@ -75,7 +74,7 @@ class Bench:
     patch: pytest.MonkeyPatch
 
     def serve(self, *answer: Callable[[str], str], **behaviour: Any) -> FakeOpenAI:
-        """A server that judges of this process talk to; a context manager."""
+        """Context manager: a server that the judges of this process use."""
         server = FakeOpenAI(*answer, **behaviour)
         for name, value in server.environment().items():
             self.patch.setenv(name, value)
@@ -121,12 +120,12 @@ def server(bench: Bench) -> Iterator[FakeOpenAI]:
 
 
 def letter(text: str) -> str:
-    """Its verdict, as an answer of the form explanation."""
+    """An answer of the form `explanation` with this verdict."""
     return f"It is the better one.\n\nPreferred: {text}"
 
 
 def saying(verdicts: Sequence[str]) -> Callable[[str], str]:
-    """Another answer for each pair; the number of a pair stands in its stories."""
+    """Answer each pair with its own verdict; the stories contain the number of the pair."""
 
     def answer(question: str) -> str:
         found = re.search(r"Story (\d+) tells", question)
@@ -141,7 +140,7 @@ def saying(verdicts: Sequence[str]) -> Callable[[str], str]:
 
 @dataclass
 class Whole:
-    """A run with everything in it."""
+    """One run of several raters, shared by tests."""
 
     bench: Bench
     pairs: pa.Table
@@ -168,7 +167,7 @@ def whole(
             yield Whole(bench, pairs, bench.run(pairs, raters), server, raters)
 
 
-def test_a_judge_stands_beside_the_other_raters(whole: Whole) -> None:
+def test_judges_share_the_leaderboard(whole: Whole) -> None:
     board, rows = whole.board, whole.bench.verdicts("careful")
     assert board.keys() == whole.raters.keys()
     assert board["careful"]["agreement"]["mean"] == pytest.approx(2 / 3)
@@ -205,7 +204,7 @@ SIDES = ("chosen", "rejected")
 OTHER = {"chosen": "rejected", "rejected": "chosen"}
 
 
-def test_a_judge_that_always_says_a_gets_one_half_and_flips_every_pair(whole: Whole) -> None:
+def test_always_a_gives_one_half_and_flips_every_pair(whole: Whole) -> None:
     lazy = whole.board["lazy"]
     assert lazy["agreement"]["mean"] == 0.5
     assert lazy["flip_rate"]["mean"] == 1.0
@@ -214,7 +213,7 @@ def test_a_judge_that_always_says_a_gets_one_half_and_flips_every_pair(whole: Wh
     assert all(row["outcome"] == row["order"] for row in whole.bench.verdicts("lazy"))
 
 
-def test_with_the_sides_renamed_nothing_is_asked_and_the_agreement_is_one_minus_it(
+def test_exchanging_sides_gives_one_minus_agreement_without_calls(
     whole: Whole, rename_sides: Callable[[pa.Table], pa.Table]
 ) -> None:
     before = whole.server.requests
@@ -224,7 +223,7 @@ def test_with_the_sides_renamed_nothing_is_asked_and_the_agreement_is_one_minus_
         for name, options in whole.raters.items()
     }
     board = whole.bench.run(rename_sides(whole.pairs), raters, out="renamed")
-    assert whole.server.requests == before, "all that a judge sees is the same"
+    assert whole.server.requests == before, "the questions are unchanged"
 
     def verdicts_of(name: str, out: str) -> list[tuple[str, str, str]]:
         rows = whole.bench.verdicts(name, out)
@@ -242,7 +241,7 @@ def test_with_the_sides_renamed_nothing_is_asked_and_the_agreement_is_one_minus_
         assert back["position_lean"]["mean"] == there["position_lean"]["mean"]
 
 
-def test_a_judge_reads_the_prompt_the_stories_and_the_template_and_nothing_else(
+def test_only_prompt_stories_and_template_are_sent(
     whole: Whole,
 ) -> None:
     render = load_template("alternative").render
@@ -254,17 +253,17 @@ def test_a_judge_reads_the_prompt_the_stories_and_the_template_and_nothing_else(
     for body in whole.server.bodies.values():
         assert body.keys() == {"model", "messages", "temperature", "max_tokens"}
         assert [message.keys() for message in body["messages"]] == [{"role", "content"}]
-    # What gives a pair or its label away is neither sent nor in any log.
+    # Nothing that reveals the pair or its label is sent or logged.
     secrets = [*whole.pairs["pair_id"].to_pylist(), "chosen", "rejected"]
     secrets += ["hash-of-somebody", "987654321", "876543219", "987654322", "876543220"]
     texts = [json.dumps(list(whole.server.bodies.values()))]
     texts += [text for path in whole.bench.logs() for _, text in members(path)]
-    assert not [told for told in secrets for text in texts if told in text]
+    assert not [secret for secret in secrets for text in texts if secret in text]
 
 
 def members(log: Path) -> Iterator[tuple[str, str]]:
-    """The files in a log of inspect-ai, as text."""
-    # Teaches Python's own module the compression of these files.
+    """The files in an inspect-ai log, as text."""
+    # Adds the compression of these files to Python's zipfile.
     import inspect_ai._util.zipfile  # noqa: PLC0415
 
     del inspect_ai
@@ -273,7 +272,7 @@ def members(log: Path) -> Iterator[tuple[str, str]]:
             yield name, archive.read(name).decode()
 
 
-def test_each_shard_leaves_one_log_with_both_orders_of_each_pair_in_a_sample(whole: Whole) -> None:
+def test_one_log_per_shard_with_both_orders(whole: Whole) -> None:
     from inspect_ai.log import read_eval_log  # noqa: PLC0415
 
     careful = [path for path in whole.bench.logs() if path.parent.name == "careful"]
@@ -301,10 +300,10 @@ def test_each_shard_leaves_one_log_with_both_orders_of_each_pair_in_a_sample(who
     assert set(read.values()) == {1}
 
 
-# What an answer becomes -----------------------------------------------------------------------
+# Outcomes of answers --------------------------------------------------------------------------
 
 
-def test_every_kind_of_answer_ends_in_its_outcome(bench: Bench) -> None:
+def test_outcome_of_every_kind_of_answer(bench: Bench) -> None:
     pairs = table_of(9)
     answers = [letter("A"), letter("tie"), "I cannot help with judging such stories.", "zxq ## 77",
                "", letter("A"), letter("A"), letter("A"), letter("A")]  # fmt: skip
@@ -334,12 +333,10 @@ def test_every_kind_of_answer_ends_in_its_outcome(bench: Bench) -> None:
     assert (counted["error"], counted["refused"], counted["cut"]) == (4, 6, 2)
 
 
-def test_pairs_that_always_fail_are_errors_and_asked_again_on_request(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_retried_on_request(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = table_of(3)
     raters = {"judge": entry(traffic={"max_retries": 0, "give_up_after": 100, "connections": 1})}
-    # The first question gets its answer.
+    # The first question is answered.
     with bench.serve(faults=lambda number, _: "400" if number > 1 else None) as server:
         board = bench.run(pairs, raters)
     assert board["judge"]["outcomes"]["error"] == 5
@@ -349,14 +346,14 @@ def test_pairs_that_always_fail_are_errors_and_asked_again_on_request(
     assert len(stored.read_text().splitlines()) == 1
     with bench.serve() as server:
         bench.run(pairs, raters)
-        assert server.requests == 0, "the evaluation is there, errors and all"
+        assert server.requests == 0, "the evaluation is complete, with errors"
         board = bench.run(pairs, raters, errors_again=True)
         assert server.requests == 5
     assert board["judge"]["coverage"] == 1
     assert len(bench.logs()) == 1
 
 
-def test_a_label_is_a_verdict_though_one_token_was_all_it_had(bench: Bench) -> None:
+def test_truncated_label_is_a_verdict(bench: Bench) -> None:
     with bench.serve(saying(["A", "Pre", "B"]), manners=lambda _: "limit") as server:
         judge = entry(answer="label", sampling={"max_tokens": 1})
         board = bench.run(table_of(3), {"judge": judge})
@@ -365,12 +362,10 @@ def test_a_label_is_a_verdict_though_one_token_was_all_it_had(bench: Bench) -> N
     assert board["judge"]["coverage"] == pytest.approx(2 / 3)
 
 
-# What is asked, and what it costs -------------------------------------------------------------
+# Requests and cost ----------------------------------------------------------------------------
 
 
-def test_stored_answers_are_not_asked_again_whatever_else_changes(
-    bench: Bench, server: FakeOpenAI
-) -> None:
+def test_stored_answers_are_reused(bench: Bench, server: FakeOpenAI) -> None:
     pairs = table_of(5)
     shared = str(bench.folder / "answers")
     bench.run(pairs, {"judge": entry(answers=shared)})
@@ -378,7 +373,7 @@ def test_stored_answers_are_not_asked_again_whatever_else_changes(
     bench.run(pairs, {"renamed": entry(answers=shared)}, out="out2")
     assert server.requests == 10
     assert bench.verdicts("renamed", "out2")[0]["explanation"]
-    # The last pair comes twice.
+    # The last pair is a duplicate.
     rows = some_pairs(6)
     rows.append({**rows[5], "chosen_story_id": "again", "prompt_id": "p5"})
     bench.run(table_of(rows), {"judge": entry(answers=shared)}, out="out3")
@@ -388,7 +383,7 @@ def test_stored_answers_are_not_asked_again_whatever_else_changes(
     assert server.requests == 22
 
 
-def test_a_dry_run_estimates_calls_tokens_and_dollars_and_sends_nothing(
+def test_dry_run_estimates_without_requests(
     bench: Bench, server: FakeOpenAI, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pairs = table_of(10)
@@ -401,10 +396,10 @@ def test_a_dry_run_estimates_calls_tokens_and_dollars_and_sends_nothing(
     }
 
     def numbers() -> list[str]:
-        """Those in the judge's row of the table."""
+        """The cells of the judge's row of the printed table."""
         bench.run(pairs, raters, out="dry", dry_run=True)
         shown = capsys.readouterr().out
-        assert "–" in shown, "of one no price is known"
+        assert "–" in shown, "one rater has no known price"
         assert "dry run: no request is sent" in shown
         (line,) = (line for line in shown.splitlines() if line.startswith("judge ("))
         return re.split(r"  +", line)[1:]
@@ -428,7 +423,7 @@ def test_a_dry_run_estimates_calls_tokens_and_dollars_and_sends_nothing(
     assert server.requests == 8
 
 
-def test_a_limit_in_dollars_holds_over_all_runs_and_shards(
+def test_cost_limit_holds_over_runs_and_shards(
     bench: Bench, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call costs about 0.04 dollars and reserves 0.07."""
@@ -441,14 +436,14 @@ def test_a_limit_in_dollars_holds_over_all_runs_and_shards(
         traffic = {"max_cost_usd": limit, "connections": 2}
         judge = entry(traffic=traffic, prices=str(prices), sampling={"max_tokens": 30})
         if limit < 1:
-            with pytest.raises(ConfigError, match=r"max_cost_usd of \$0.4 would be passed"):
+            with pytest.raises(ConfigError, match=r"max_cost_usd of \$0.4 would be exceeded"):
                 bench.run(pairs, {"judge": judge})
             assert server.dollars(Price(**PRICE)) <= 0.4
         else:
             bench.run(pairs, {"judge": judge})
         asked.append(server.requests)
-    assert asked[0] > 6, "it stopped in a later shard"
-    # Another run can place a last call where two at once had reserved too much; no more.
+    assert asked[0] > 6, "stopped in a later shard"
+    # Two concurrent calls may have reserved too much, so the next run can make one more call.
     assert asked[1] <= asked[0] + 1
     assert server.asked.total() == asked[2] == 16
 
@@ -466,7 +461,7 @@ def test_a_limit_in_dollars_holds_over_all_runs_and_shards(
         ({"sampling": {"temprature": 1}}, "temprature"),
     ],
 )
-def test_wrong_options_are_named(options: Row, said: str, bench: Bench, server: FakeOpenAI) -> None:
+def test_wrong_options(options: Row, said: str, bench: Bench, server: FakeOpenAI) -> None:
     with pytest.raises(ConfigError, match=said):
         bench.run(table_of(2), {"judge": {**entry(), **options}})
     assert server.requests == 0
@@ -476,7 +471,7 @@ def test_wrong_options_are_named(options: Row, said: str, bench: Bench, server: 
 
 
 def secrets_in(folder: Path, *secrets: str) -> list[str]:
-    """Where pieces of secrets, eight characters long, stand in any file of a folder."""
+    """Files of a folder that contain eight consecutive characters of a secret."""
     from inspect_ai.log import read_eval_log  # noqa: PLC0415
 
     pieces = {one[start : start + 8] for one in secrets for start in range(len(one) - 7)}
@@ -492,7 +487,7 @@ def secrets_in(folder: Path, *secrets: str) -> list[str]:
     return found
 
 
-def test_no_key_is_in_any_file_or_output_though_the_server_says_it(
+def test_no_api_key_in_files_or_output(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     password = LOGIN.partition(":")[2]
@@ -516,12 +511,10 @@ def test_no_key_is_in_any_file_or_output_though_the_server_says_it(
         assert password not in text
 
 
-# inspect-ai 0.3.285 still asks tenacity 9.1 by a name that it deprecates.
+# inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates.
 @pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
-def test_a_batch_is_asked_and_paid_for_as_one(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through inspect-ai's own provider for OpenAI, which looks after a batch every 15 seconds."""
+def test_batch_interface(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses inspect-ai's OpenAI provider, which polls a batch every 15 seconds."""
     from inspect_ai.model._providers.util import batch  # noqa: PLC0415
 
     monkeypatch.setattr(batch, "DEFAULT_BATCH_TICK", 0.05)
@@ -532,7 +525,7 @@ def test_a_batch_is_asked_and_paid_for_as_one(
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         judge = entry("openai/gpt-4o-mini", batch=5)
         board = bench.run(pairs, {"judge": judge})["judge"]
-        assert server.requests == 0, "not one by one"
+        assert server.requests == 0, "no single requests"
         assert sorted(map(len, server.files.values())) == [2, 5, 5]
         assert set(server.asked.values()) == {1}
         bench.run(pairs, {"again": judge | {"answers": str(bench.folder / "out" / "answers")}}, "b")
@@ -540,16 +533,16 @@ def test_a_batch_is_asked_and_paid_for_as_one(
     assert board["agreement"]["mean"] == pytest.approx(4 / 6)
     assert not secrets_in(bench.folder, KEY)
     for row in bench.verdicts("judge"):
-        # The packaged price of the model, and half of that for a batch.
+        # The packaged price of the model, halved for a batch.
         read, written = row["input_tokens"], row["output_tokens"]
         dollars = ((read - 7) * 0.15 + 7 * 0.075 + written * 0.6) / 1e6 / 2
         assert row["cost_usd"] == pytest.approx(dollars)
 
 
-# inspect-ai 0.3.285 still asks tenacity 9.1 by a name that it deprecates.
+# inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates.
 @pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
-def test_inspect_ai_runs_the_pairs_as_a_task(server: FakeOpenAI, tmp_path: Path) -> None:
-    """As `inspect eval litbench/preference` does."""
+def test_inspect_ai_task(server: FakeOpenAI, tmp_path: Path) -> None:
+    """Run the task like `inspect eval litbench/preference`."""
     import inspect_ai  # noqa: PLC0415
 
     from litbench.judges.task import preference  # noqa: PLC0415

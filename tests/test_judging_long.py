@@ -1,4 +1,4 @@
-"""Runs of judges that are killed."""
+"""Killed runs of judges resume."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def judged_through_kills(
         "max_retries": 10,
         "timeout_seconds": 10,
         "first_wait_seconds": 0.01,
-        # A kill ends a row of errors early; the faulty kinds of answers come in rows too.
+        # Large, because the failing kinds of answers come in long rows.
         "give_up_after": 1_000,
     }
     judge = {"kind": "judge", "model": FakeOpenAI.model, "traffic": traffic}
@@ -109,7 +109,7 @@ def judged_through_kills(
             assert code in (0, -9), said[-2_000:]
             assert KEY not in said
             again = stored & (server.asked - before).keys()
-            assert not again, f"{len(again)} stored answers were asked for again"
+            assert not again, f"{len(again)} stored questions were sent again"
             runs += 1
             assert runs <= kills + 1
     assert killer.killed == kills
@@ -122,12 +122,12 @@ def judged_through_kills(
     assert orders == Counter((pair_id, o) for pair_id in ids for o in ("chosen", "rejected"))
     outcomes = Counter(verdicts["outcome"].to_pylist())
     assert outcomes.keys() <= set(OUTCOMES)
-    assert outcomes["error"] == silent, "but for those that never get an answer"
-    # What a kill can lose is what was under way; a question without an answer comes twice a run.
+    assert outcomes["error"] == silent, "only questions that are never answered"
+    # A kill loses only requests in flight; a question without an answer is sent twice per run.
     assert server.answered.total() <= len(questions) + 16 * kills + 2 * silent * runs
-    assert not list(folder.glob("trace*")), "nor elsewhere"
+    assert not list(folder.glob("trace*"))
     logs = list((folder / "out" / "logs").rglob("*.eval"))
-    assert len(logs) == -(-pairs // 1_000), "one for each shard"
+    assert len(logs) == -(-pairs // 1_000), "one per shard"
     print(
         f"{seconds:.0f} s, {server.requests:,} requests for {len(questions):,} calls, faults "
         f"{dict(server.faults)}, outcomes {dict(outcomes)}"
@@ -144,12 +144,12 @@ def judged_through_kills(
             )
         )  # fmt: skip
     calm = read_table(folder / "calm" / "verdicts.parquet", VERDICTS)
-    # Time, and the tokens of attempts that failed and were billed, are a run's own.
+    # Time and the tokens of billed failures differ between runs.
     own = ["seconds", "input_tokens", "output_tokens", "cost_usd"]
     assert verdicts.drop_columns(own).equals(calm.drop_columns(own))
 
 
-def test_a_killed_run_asks_for_no_stored_answer_again(
+def test_killed_run_resumes(
     pair_table: Callable[..., pa.Table],
     load_program: Callable[[str], ModuleType],
     tmp_path: Path,
@@ -158,7 +158,7 @@ def test_a_killed_run_asks_for_no_stored_answer_again(
 
 
 @pytest.mark.long
-def test_2480_pairs_end_in_known_outcomes_through_faults_and_ten_kills(
+def test_2480_pairs_with_failures_and_ten_kills(
     pair_table: Callable[..., pa.Table],
     load_program: Callable[[str], ModuleType],
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""make says clearly why it cannot install."""
+"""Error messages of `make` when it cannot install."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def fake_python(folder: Path, version: str, works: bool) -> Path:
-    """A stand-in for an interpreter: passes or fails the version check, and tells its version."""
+    """A fake interpreter that passes or fails the version check and prints its version."""
     path = folder / "fake-python"
     status = 0 if works else 1
     path.write_text(
@@ -30,7 +30,7 @@ def fake_python(folder: Path, version: str, works: bool) -> Path:
     return path
 
 
-def test_an_old_python_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_old_python(tmp_path: Path) -> None:
     old = fake_python(tmp_path, "3.9.1", works=False)
     done = make(tmp_path, f"PYTHON={old}")
     assert done.returncode != 0
@@ -38,13 +38,13 @@ def test_an_old_python_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
-def test_no_python_at_all_is_said(tmp_path: Path) -> None:
+def test_no_python(tmp_path: Path) -> None:
     done = make(tmp_path, "PYTHON=")
     assert done.returncode != 0
     assert "none was found" in done.stdout
 
 
-def test_a_full_disk_is_said_before_anything_is_installed(tmp_path: Path) -> None:
+def test_full_disk(tmp_path: Path) -> None:
     new = fake_python(tmp_path, "3.12.0", works=True)
     done = make(tmp_path, f"PYTHON={new}", "NEEDED_KB=999999999999999")
     assert done.returncode != 0

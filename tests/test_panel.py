@@ -1,4 +1,4 @@
-"""Panels: what counts as a vote, who is left out, who pays."""
+"""Panels: votes, excluded members, and sums of cost."""
 
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +28,7 @@ PAIR = BlindPair("a prompt", "one", "two")
 
 @dataclass
 class Scripted(Rater):
-    """Says the same of every pair."""
+    """Returns the same judgements for every pair."""
 
     says: list
     name: str = "scripted"
@@ -47,7 +47,7 @@ class Scripted(Rater):
 
 @dataclass
 class Paid(Scripted):
-    """One that sends requests."""
+    """A rater that sends requests."""
 
     shard: int | None = None
     folder: object = None
@@ -71,33 +71,33 @@ def verdict_of(*said):
 @pytest.mark.parametrize(
     ("said", "prefers"),
     [
-        # The majority; a member that flips votes for neither.
+        # Majority; a member that flips has the vote 1/2.
         ([[FIRST], [FIRST, FIRST], [SECOND]], "first"),
         ([[FIRST], [FIRST, SECOND], [SECOND, TIE]], "first"),
         ([[FIRST], [SECOND], [TIE]], "tie"),
-        # An order that was not judged counts 1/2, a member that judged none is left out.
+        # An order that was not judged counts 1/2; a member that judged neither order is excluded.
         ([[SECOND, UNREAD], [TIE]], "second"),
         ([[FAILED], [UNREAD, REFUSED], [SECOND]], "second"),
-        # Three orders: thirds are no binary fractions.
+        # Three orders: thirds are not exact in binary.
         ([[FIRST, FIRST, SECOND], [SECOND, SECOND, FIRST]], "tie"),
-        # Nobody judged.
+        # No member could judge.
         ([[REFUSED], [REFUSED, REFUSED]], "refused"),
         ([[REFUSED], [FAILED]], "unparsed"),
     ],
 )
-def test_the_mean_vote_decides(said, prefers):
+def test_mean_vote_decides(said, prefers):
     one = verdict_of(*said)
     assert (one.prefers, one.first_shown) == (prefers, None)
     assert verdict_of(*said[::-1]).prefers == prefers
 
 
-def test_what_a_member_could_not_judge_is_counted():
+def test_pairs_not_judged_are_counted():
     panel = panel_of([FIRST], [FAILED], [UNREAD, REFUSED])
     panel.judge([PAIR, PAIR])
     assert panel.notes()["not_judged"] == {"0": 0, "1": 2, "2": 2}
 
 
-def test_tokens_price_and_time_are_sums():
+def test_tokens_cost_and_time_are_sums():
     priced = [
         replace(FIRST, cost_usd=0.5, input_tokens=10, output_tokens=1, seconds=2.0),
         replace(SECOND, cost_usd=0.25, input_tokens=11, seconds=3.0),
@@ -108,7 +108,7 @@ def test_tokens_price_and_time_are_sums():
     assert verdict_of([FIRST], [FIRST]).cost_usd is None
 
 
-def test_members_that_ask_share_a_folder_and_tell_their_estimates(tmp_path):
+def test_members_share_a_folder_and_estimate(tmp_path):
     one, other = (Paid([FIRST], name=name, shard=shard) for name, shard in (("a", 5), ("b", 3)))
     panel = Panel({"free": Scripted([FIRST]), "a": one, "b": other})
     panel.work_in(tmp_path)
@@ -119,7 +119,7 @@ def test_members_that_ask_share_a_folder_and_tell_their_estimates(tmp_path):
     assert (free.estimate([PAIR]), free.shard) == ([], None)
 
 
-def test_members_pass_on_what_they_know_and_must_judge_every_pair():
+def test_members_training_prompts_and_missing_judgements():
     keys = [frozenset({prompt_key(name)}) for name in "ab"]
     members = {str(n): Scripted([FIRST], prompts=known) for n, known in enumerate(keys)}
     panel = Panel(members)
@@ -132,7 +132,7 @@ def test_members_pass_on_what_they_know_and_must_judge_every_pair():
 LONGER, COIN = {"kind": "longer"}, {"kind": "random", "seed": 4}
 
 
-def test_a_panel_is_named_in_a_config_and_nests():
+def test_nested_panel_in_config():
     inner = {"kind": "panel", "members": {"x": LONGER, "y": COIN}}
     (spec,) = parse_raters({"all": {"kind": "panel", "members": {"a": inner, "b": COIN}}})
     check_options(spec, "raters")
@@ -146,20 +146,20 @@ def test_a_panel_is_named_in_a_config_and_nests():
     ("members", "message"),
     [
         (None, "key 'members' is missing"),
-        ({"a": LONGER}, "names 1: a panel needs at least 2"),
+        ({"a": LONGER}, "has length 1: a panel needs at least 2"),
         ({"a": LONGER, "b": {}}, "needs a kind"),
         ({"a": LONGER, "b": {"kind": "longr"}}, "members.b: unknown kind 'longr'.*'longer'"),
         ({"a": LONGER, "b": {"kind": "random", "sed": 1}}, "members.b.*'sed'.*'seed'"),
     ],
 )
-def test_what_does_not_fit_is_found_before_anyone_is_asked(members, message):
+def test_wrong_members(members, message):
     options = {} if members is None else {"members": members}
     (spec,) = parse_raters({"panel": {"kind": "panel", **options}})
     with pytest.raises(ConfigError, match=message):
         check_options(spec, "raters")
 
 
-def test_the_same_question_is_asked_once(pair_table, monkeypatch, tmp_path):
+def test_shared_question_is_sent_once(pair_table, monkeypatch, tmp_path):
     pairs = pair_table([{} for _ in range(3)])
     with FakeOpenAI() as server:
         for name, value in server.environment().items():

@@ -1,4 +1,4 @@
-"""What tokens cost: the packaged table, a user's own, and what an answer came to."""
+"""Token prices: the packaged table, user overrides, and the cost of answers."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from litbench.judges.store import Answer, Sampling
 PRICE = Price(input=2.0, output=8.0, cached=0.5, batch=0.5)
 
 
-def test_dollars_by_hand() -> None:
+def test_dollars() -> None:
     # 1,000 read, of which 400 from the cache, and 100 written.
     assert PRICE.of(1_000, 100, 400) == pytest.approx((600 * 2 + 400 * 0.5 + 100 * 8) / 1e6)
     assert PRICE.of(1_000, 100, batched=True) == pytest.approx((2_000 + 800) / 2e6)
-    assert Price(2.0, 8.0).of(1_000, 0, 400) == pytest.approx(2e-3), "cached ones cost as others"
+    assert Price(2.0, 8.0).of(1_000, 0, 400) == pytest.approx(2e-3), "same price for cached tokens"
     assert Price(2.0, 8.0).of(1_000, 0, batched=True) == pytest.approx(2e-3)
     answer = Answer("answered", input_tokens=10, cached_tokens=4, output_tokens=2)
     batched = Answer("cut", input_tokens=10, output_tokens=2, batched=True)
@@ -27,7 +27,7 @@ def test_dollars_by_hand() -> None:
     assert dollars_of([answer, Answer("error")], PRICE) is dollars_of([answer], None) is None
 
 
-def test_the_packaged_prices_are_prices_and_a_users_override_them(tmp_path: Path) -> None:
+def test_user_prices_override_packaged_ones(tmp_path: Path) -> None:
     packaged = load_prices()
     for model, price in packaged.items():
         assert price.batch in (None, 0.5)
@@ -53,7 +53,7 @@ def test_the_packaged_prices_are_prices_and_a_users_override_them(tmp_path: Path
         ("m/m: {input: 1, output: 2, batsh: 0.5}", "batsh"),
     ],
 )
-def test_what_is_no_price_is_refused_with_its_place(entry: str, said: str, tmp_path: Path) -> None:
+def test_wrong_price(entry: str, said: str, tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text(entry)
     with pytest.raises(ConfigError) as error:
@@ -62,7 +62,7 @@ def test_what_is_no_price_is_refused_with_its_place(entry: str, said: str, tmp_p
     assert "prices.yaml: m/m" in str(error.value)
 
 
-def test_a_models_price_is_its_own_or_that_of_its_name_without_the_date() -> None:
+def test_price_of_dated_model() -> None:
     prices = {"a/m": Price(1, 2), "a/m-2025-04-14": Price(3, 4)}
     assert price_of("a/m-2025-04-14", prices) == Price(3, 4)
     for name in ("a/m", "a/m-2024-01-31", "a/m-20240131", "a/m-latest"):
@@ -70,22 +70,22 @@ def test_a_models_price_is_its_own_or_that_of_its_name_without_the_date() -> Non
     for other in ("a/m-mini", "a/mm", "b/m", "m", "a/m-2025", "openai-api/local/m"):
         assert price_of(other, prices) is None
     for model in ("hf/folder", "vllm/m", "ollama/m"):
-        assert price_of(model, {}) == Price(0.0, 0.0), "on this machine"
+        assert price_of(model, {}) == Price(0.0, 0.0), "local models are free"
 
 
-def test_a_budget_reserves_the_highest_cost_until_the_answer_is_there() -> None:
-    # 4,936 bytes are 1,234 tokens, and 16 stand around them: 1,250 tokens at $1,000 a million.
+def test_budget_reserves_the_highest_cost() -> None:
+    # 4,936 bytes are 1,234 tokens, plus 16 for delimiters: 1,250 tokens at $1,000 per million.
     price, sampling = Price(input=1_000, output=0.0), Sampling(max_tokens=10)
     question = "x" * 4_936
     budget = Budget(Traffic(max_cost_usd=3.0), price)
     first = budget.take(question, sampling)
     assert first == pytest.approx(1.25)
     assert budget.take(question, sampling) is not None
-    assert budget.take(question, sampling) is None, "$3.75 would be passed"
+    assert budget.take(question, sampling) is None, "$3.75 would be exceeded"
     budget.settle(first, Answer("answered", input_tokens=500, output_tokens=1))
     assert budget.dollars == pytest.approx(0.5)
     assert budget.take(question, sampling) is not None, "0.5 + 1.25 + 1.25 is 3"
     assert "max_cost_usd of $3.0" in budget.spent()
     budget = Budget(Traffic(max_cost_usd=1.0), Price(input=0.0, output=1_000))
-    assert budget.take("q", Sampling(max_tokens=None)) is None, "it may be long"
+    assert budget.take("q", Sampling(max_tokens=None)) is None, "reserves _MOST_TOKENS"
     assert budget.take("q", Sampling(max_tokens=900)) is not None

@@ -1,1 +1,1 @@
-"""Raters that are asked: models behind an API or a local server, and the engine that asks them."""
+"""LLM judges: models behind an API or a local server, and the client that queries them."""

@@ -1,4 +1,4 @@
-"""Judge: any language model behind an interface as a rater, in both orders.
+"""Judge: a language model behind an API as a rater; every pair is judged in both orders.
 
     raters:
       gpt_4.1:
@@ -7,8 +7,8 @@
         template: reddit_verbose
         answer: json_explanation
 
-The model is any name that inspect-ai knows, see `litbench.judges.client`, which asks and stores.
-Every shard of pairs leaves one log that `inspect view --log-dir FOLDER` shows.
+The model is any name that inspect-ai knows; `litbench.judges.client` sends the questions and stores
+the answers. Every shard of pairs writes one log for `inspect view --log-dir FOLDER`.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 from litbench.templates import AnswerForm, load_template, read_answer, template_files
 from litbench.text import digest
 
-# Tokens of a usual answer; explanations as in the paper's Table 3.
+# Typical answer lengths in tokens; explanations as in the paper's Table 3.
 USUAL_TOKENS: dict[AnswerForm, int] = {
     "label": 1,
     "verdict": 5,
@@ -37,27 +37,27 @@ USUAL_TOKENS: dict[AnswerForm, int] = {
     "explanation": 300,
     "json_explanation": 320,
 }
-# For estimates: how fast a model starts, and how it writes.
+# For estimates: time to the first token, and generation speed.
 _SECONDS_TO_START = 1.0
 _TOKENS_PER_SECOND = 60.0
 _PREFERS: dict[str, Preference] = {"A": "first", "B": "second", "tie": "tie"}
 _PREFERS |= {"unparsed": "unparsed", "refused": "refused"}
-_OTHER: dict[Preference, Preference] = {"first": "second", "second": "first"}
-# Pairs asked at once, and in one log, so that memory does not grow with the pairs.
+_SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
+# Pairs judged at a time and written to one log, so that memory does not grow with the table.
 SHARD = 1_000
 
 
 @dataclass
 class JudgeOptions:
-    """A model behind an interface as a rater.
+    """Options of the kind `judge`.
 
     Attributes:
         model: a name that inspect-ai knows, such as openai/gpt-4.1.
-        template: a family, another packaged template, or a file; see litbench.templates.
-        answer: form of the answer, for a family; explanation when null.
-        sampling: what an answer depends on.
+        template: a template family, a packaged template, or a file; see litbench.templates.
+        answer: answer form for a template family; explanation when null.
+        sampling: generation options.
         traffic: connections, retries and limits.
-        batch: questions per batch of the provider's batch interface; null asks at once.
+        batch: questions per batch of the provider's batch interface; null for no batches.
         prices: file of prices that override the packaged ones.
         answers: folder of stored answers, to share them between evaluations.
     """
@@ -72,11 +72,11 @@ class JudgeOptions:
     answers: Path | None = None
 
     def __post_init__(self) -> None:
-        # Refuses a limit in dollars without a price.
+        # Raises if `max_cost_usd` is set and the model has no price.
         Budget(self.traffic, self.price())
 
     def files(self) -> dict[str, str]:
-        """What verdicts and their prices depend on: own template and prices, a local model."""
+        """User files that verdicts and costs depend on: template, prices, a local model."""
         files = template_files(self.template)
         if self.prices is not None:
             files["prices"] = str(self.prices)
@@ -85,15 +85,15 @@ class JudgeOptions:
         return files
 
     def price(self) -> Price | None:
-        """What the model's tokens cost; None where that is not known."""
+        """Price of the model's tokens; None if unknown."""
         return price_of(self.model, load_prices(self.prices))
 
 
 class Judge(Rater):
-    """A model behind an interface; see the module.
+    """A model behind an API as a rater; see the module.
 
     Attributes:
-        shard: pairs asked at once; None for all, where they are asked in batches.
+        shard: pairs judged at a time; None for all, if the batch interface is used.
     """
 
     kind = "judge"
@@ -108,16 +108,16 @@ class Judge(Rater):
         self._budget = Budget(options.traffic, self._price)
         self._models: set[str] = set()
         self._failed: list[str] = []
-        # Both questions, and their answers, about the pairs that were judged last.
-        self._shown: list[list[tuple[str, Answer]]] = []
+        # Both questions and answers of each pair of the last call of `judge`.
+        self._asked: list[list[tuple[str, Answer]]] = []
 
     def work_in(self, folder: Path) -> None:
-        """Keep answers in `folder/answers`, unless the options name a folder, and logs beside."""
+        """Store answers in `folder/answers`, unless the options name a folder; logs in `logs`."""
         self._folder = folder
 
     def notes(self) -> dict[str, Any]:
         """Model, template and price."""
-        found = {
+        notes = {
             "model": self.options.model,
             "answered_by": sorted(self._models),
             "template": self._template.name,
@@ -126,8 +126,8 @@ class Judge(Rater):
             "price": None if self._price is None else vars(self._price),
         }
         if self._failed:
-            found |= {"errors": len(self._failed), "such_as": self._failed[0]}
-        return found
+            notes |= {"errors": len(self._failed), "such_as": self._failed[0]}
+        return notes
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
         """Estimate the cost without sending requests."""
@@ -158,7 +158,7 @@ class Judge(Rater):
         ]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Ask about every pair in both orders, and read the answers; see `ask` for errors."""
+        """Judge every pair in both orders; raises the errors of `ask`."""
         questions = self._questions(pairs)
         with AnswerStore(self._answers_folder(), _file_name(self.name)) as store:
             self._budget.note_stored(store, self._keys(questions))
@@ -173,39 +173,39 @@ class Judge(Rater):
                 batch=self.options.batch,
             )
         asked = list(zip(questions, answers, strict=True))
-        self._shown = [asked[start : start + 2] for start in range(0, len(asked), 2)]
-        self._models |= {one.model for one in answers if one.model is not None}
-        self._failed += [one.detail or "" for one in answers if is_error(one)]
+        self._asked = [asked[start : start + 2] for start in range(0, len(asked), 2)]
+        self._models |= {answer.model for answer in answers if answer.model is not None}
+        self._failed += [answer.detail or "" for answer in answers if is_error(answer)]
         return [
-            [self._judgement(answer, swapped=place == 1) for place, (_, answer) in enumerate(both)]
-            for both in self._shown
+            [self._judgement(answer, swapped=order == 1) for order, (_, answer) in enumerate(both)]
+            for both in self._asked
         ]
 
     def write_log(
         self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
     ) -> None:
-        """Write a log of inspect-ai for the pairs that were judged last."""
-        # Stored answers can be read without inspect-ai.
+        """Write an inspect-ai log of the last call of `judge`."""
+        # If all answers are stored, the judge also runs without inspect-ai, but writes no log.
         with contextlib.suppress(ImportError):
             from litbench.judges.log import write_log  # noqa: PLC0415
 
             name = _file_name(self.name)
-            named = digest(*(question for both in self._shown for question, _ in both))[:12]
+            questions_id = digest(*(question for both in self._asked for question, _ in both))[:12]
             write_log(
-                self._work_folder() / "logs" / name / f"{name}_{named}.eval",
+                self._work_folder() / "logs" / name / f"{name}_{questions_id}.eval",
                 task=self.name,
                 model=self.options.model,
                 metadata={"template": self._template.name, "answer": self._template.answer},
-                shown=self._shown,
+                asked=self._asked,
                 judged=judged,
                 chosen_first=chosen_first,
             )
 
     def read(self, answer: Answer) -> tuple[Preference, str]:
-        """What an answer says: whether the story shown first or second is preferred, and why.
+        """Return the preference that an answer states, and its explanation.
 
-        A truncated answer has no verdict, since the last one binds and may not have come yet; but
-        for the form `label`, where a letter is the whole answer.
+        A truncated answer has no verdict, because its last verdict may be missing. The exception
+        is the answer form `label`, where one letter is the whole answer.
         """
         form = self._template.answer
         if answer.outcome == "error":
@@ -220,7 +220,7 @@ class Judge(Rater):
     def _judgement(self, answer: Answer, *, swapped: bool) -> Judgement:
         prefers, explanation = self.read(answer)
         if swapped:
-            prefers = _OTHER.get(prefers, prefers)
+            prefers = _SWAPPED.get(prefers, prefers)
         seconds = None if answer.batched else answer.seconds
         return Judgement(
             prefers,
@@ -233,7 +233,7 @@ class Judge(Rater):
         )
 
     def _questions(self, pairs: Sequence[BlindPair]) -> list[str]:
-        """Both questions about every pair, next to each other."""
+        """Questions of all pairs; the two orders of a pair are adjacent."""
         return [
             self._template.render(pair.prompt, *stories)
             for pair in pairs
@@ -248,7 +248,7 @@ class Judge(Rater):
 
     def _work_folder(self) -> Path:
         if self._folder is None:
-            raise ConfigError(f"rater {self.name}: set the key answers, or call work_in")
+            raise ConfigError(f"rater {self.name}: no folder is set: set answers, or call work_in")
         return self._folder
 
 
@@ -257,5 +257,5 @@ def _file_name(name: str) -> str:
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Judge:
-    """The kind `judge` of a config."""
+    """Build a rater of the kind `judge` from its config."""
     return Judge(name, build(JudgeOptions, options, where))

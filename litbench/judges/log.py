@@ -1,4 +1,4 @@
-"""Logs of judged pairs for `inspect view`, written when the answers are there."""
+"""Logs of judged pairs for `inspect view`, written after all answers have arrived."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,28 +22,28 @@ def write_log(
     task: str,
     model: str,
     metadata: Mapping[str, Any],
-    shown: Sequence[Sequence[tuple[str, Answer]]],
+    asked: Sequence[Sequence[tuple[str, Answer]]],
     judged: Sequence[Sequence[Judgement]],
     chosen_first: Sequence[bool],
 ) -> None:
-    """Write one log; a sample is a pair, and accuracy is the agreement of the log's pairs.
+    """Write one log, with one sample per pair; its accuracy is the agreement on these pairs.
 
-    `shown` has question and answer of both orders of every pair, `judged` what they were read as,
-    `chosen_first` whether the chosen story of a pair is its first one.
+    `asked` holds the question and the answer of both orders of every pair, `judged` the judgements
+    read from them, `chosen_first` whether the first story of a pair is the chosen one.
     """
     samples = []
-    for pair, (both, judgements) in enumerate(zip(shown, judged, strict=True)):
+    for pair, (both, judgements) in enumerate(zip(asked, judged, strict=True)):
         target = "first" if chosen_first[pair] else "second"
         # Ties and orders without a verdict count one half, as in the leaderboard.
         credit = [
-            float(one.prefers == target) if one.prefers in ("first", "second") else 0.5
-            for one in judgements
+            float(judgement.prefers == target) if judgement.prefers in ("first", "second") else 0.5
+            for judgement in judgements
         ]
         messages: list[Any] = []
         for question, answer in both:
             messages.append(ChatMessageUser(content=question))
             messages.append(ChatMessageAssistant(content=answer.text or answer.detail or ""))
-        said = ", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements)
+        verdicts = ", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements)
         samples.append(
             logs.EvalSample(
                 id=pair + 1,
@@ -52,7 +52,7 @@ def write_log(
                 target=target,
                 messages=messages,
                 output=ModelOutput.from_content(model, both[-1][1].text),
-                scores={_SCORER: Score(value=sum(credit) / len(credit), answer=said)},
+                scores={_SCORER: Score(value=sum(credit) / len(credit), answer=verdicts)},
             )
         )
     scores = [SampleScore(score=sample.scores[_SCORER]) for sample in samples if sample.scores]

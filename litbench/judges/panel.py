@@ -24,13 +24,13 @@ _VOTES = {"first": 1.0, "second": 0.0, "tie": 0.5}
 
 @dataclass
 class PanelOptions:
-    """A panel: at least two entries as under `raters:`, all of them ready to judge."""
+    """Options of the kind `panel`: at least two entries of the form used under `raters:`."""
 
     members: dict[str, Any]
 
     def __post_init__(self) -> None:
         if len(self.members) < 2:
-            raise ConfigError(f"members names {len(self.members)}: a panel needs at least 2")
+            raise ConfigError(f"members has length {len(self.members)}: a panel needs at least 2")
         for spec in self._specs():
             raters.check_options(spec, "raters")
 
@@ -45,12 +45,12 @@ class PanelOptions:
 
 @dataclass
 class Panel(Rater):
-    """Several raters, one verdict without order.
+    """Several raters with one verdict per pair, independent of order.
 
-    A member has one vote: the mean over its orders of 1 for the first story, 0 for the second and
-    1/2 for a tie or an order it could not judge. A member that could judge no order is left out
-    of that pair and counted. Where nobody could judge, the outcome is the one that all members
-    have, or else `unparsed`. Tokens, cost and time are sums.
+    A member's vote is the mean over its orders of 1 for the first story, 0 for the second and 1/2
+    for a tie or an order it could not judge. A member that could judge neither order of a pair is
+    excluded from that pair and counted. If no member could judge, the outcome is the one all
+    members share, or else `unparsed`. Tokens, cost and time are sums.
     """
 
     members: Mapping[str, Rater]
@@ -63,51 +63,51 @@ class Panel(Rater):
         self.shard = min(shards, default=None)
 
     def work_in(self, folder: Path) -> None:
-        """Let members keep answers in one folder, so that the same question is asked once."""
+        """Share one folder of answers between members, so that no question is sent twice."""
         for rater in self.members.values():
             rater.work_in(folder)
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
-        """What the members that send requests would take."""
-        return [found for rater in self.members.values() for found in rater.estimate(pairs)]
+        """Estimate the cost of the members that send requests."""
+        return [estimate for rater in self.members.values() for estimate in rater.estimate(pairs)]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Ask every member about every pair; one judgement each, without order."""
-        answers = [raters.ask(rater, pairs) for rater in self.members.values()]
-        return [[self._verdict(said)] for said in zip(*answers, strict=True)]
+        """Judge every pair by all members; one judgement per pair, independent of order."""
+        judged = [raters.ask(rater, pairs) for rater in self.members.values()]
+        return [[self._verdict(by_member)] for by_member in zip(*judged, strict=True)]
 
-    def _verdict(self, said: Sequence[Sequence[Judgement]]) -> Judgement:
+    def _verdict(self, by_member: Sequence[Sequence[Judgement]]) -> Judgement:
         votes = []
-        for name, judgements in zip(self.members, said, strict=True):
+        for name, judgements in zip(self.members, by_member, strict=True):
             if any(one.prefers in _VOTES for one in judgements):
                 votes.append(fmean(_VOTES.get(one.prefers, 0.5) for one in judgements))
             else:
                 self.not_judged[name] += 1
-        everything = [one for judgements in said for one in judgements]
-        bill: dict[str, Any] = {}
+        everything = [judgement for judgements in by_member for judgement in judgements]
+        totals: dict[str, Any] = {}
         for key in ("input_tokens", "output_tokens", "cost_usd", "seconds"):
             known = [value for one in everything if (value := getattr(one, key)) is not None]
-            bill[key] = sum(known) if known else None
+            totals[key] = sum(known) if known else None
         if not votes:
-            reasons = {one.prefers for one in everything}
-            return Judgement(reasons.pop() if len(reasons) == 1 else "unparsed", **bill)
-        # Rounded, since a mean of thirds may miss one half by the last bit.
-        lead = round(fmean(votes) - 0.5, 9)
-        prefers: Preference = "tie" if not lead else "first" if lead > 0 else "second"
-        return Judgement(prefers, **bill)
+            outcomes = {judgement.prefers for judgement in everything}
+            return Judgement(outcomes.pop() if len(outcomes) == 1 else "unparsed", **totals)
+        # Rounded, because a mean of thirds may differ from one half in the last bit.
+        margin = round(fmean(votes) - 0.5, 9)
+        prefers: Preference = "tie" if not margin else "first" if margin > 0 else "second"
+        return Judgement(prefers, **totals)
 
     def training_prompts(self) -> frozenset[str]:
         """`prompt_key` of every prompt that a member was trained on."""
         return frozenset().union(*(rater.training_prompts() for rater in self.members.values()))
 
     def notes(self) -> dict[str, Any]:
-        """How many pairs each member could not judge, and what the members say of themselves."""
+        """How many pairs each member could not judge, and the notes of the members."""
         members = {name: rater.notes() for name, rater in self.members.items()}
         return {"not_judged": self.not_judged, "members": members}
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Panel:
-    """The kind `panel` of a config."""
+    """Build a rater of the kind `panel` from its config."""
     entries = build(PanelOptions, options, where).members
     specs = raters.parse_raters({f"{name}.{key}": entry for key, entry in entries.items()})
     return Panel(dict(zip(entries, map(raters.load_rater, specs), strict=True)), name)

@@ -1,4 +1,4 @@
-"""What tokens cost, from a table that users can override."""
+"""Token prices, from a packaged table that users can override."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from litbench.errors import ConfigError
 from litbench.judges.store import Answer
 
 _PACKAGED = Path(__file__).with_name("prices.yaml")
-# As in gpt-4.1-2025-04-14, claude-3-7-sonnet-20250219 and claude-3-5-haiku-latest.
+# Such as gpt-4.1-2025-04-14, claude-3-7-sonnet-20250219 and claude-3-5-haiku-latest.
 _VERSION = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 # Providers whose models run on this machine.
 _FREE = ("hf", "vllm", "sglang", "llama-cpp-python", "ollama")
@@ -26,9 +26,9 @@ class Price:
 
     Attributes:
         input: tokens read.
-        output: tokens written, hidden reasoning too.
-        cached: tokens read from the provider's prompt cache; null for the price of `input`.
-        batch: share of the price to pay in a batch; null for all of it.
+        output: tokens written, including hidden reasoning.
+        cached: tokens read from the provider's prompt cache; the price of `input` when null.
+        batch: factor applied to these prices in a batch; 1 when null.
     """
 
     input: _Dollars
@@ -37,13 +37,13 @@ class Price:
     batch: _Dollars | None = None
 
     def of(self, read: int, written: int, cached: int = 0, *, batched: bool = False) -> float:
-        """Dollars for one call; `cached` are those of the tokens read that came from a cache."""
+        """Dollars for one call; `cached` of the `read` tokens came from the prompt cache."""
         cached_price = self.input if self.cached is None else self.cached
         dollars = (read - cached) * self.input + cached * cached_price + written * self.output
         return dollars / 1e6 * (self.batch if batched and self.batch is not None else 1.0)
 
     def of_answer(self, answer: Answer) -> float | None:
-        """Dollars for an answer; None where the provider did not count its tokens."""
+        """Dollars for an answer; None if the provider did not report token counts."""
         read, written = answer.input_tokens, answer.output_tokens
         if read is None or written is None:
             return None
@@ -51,13 +51,13 @@ class Price:
 
 
 def dollars_of(answers: Iterable[Answer], price: Price | None) -> float | None:
-    """Dollars for all answers, to the millionth; None where one has no known price."""
+    """Dollars for all answers, rounded to the millionth; None if the cost of one is unknown."""
     costs = [None if price is None else price.of_answer(answer) for answer in answers]
     return None if None in costs else round(sum(cost or 0 for cost in costs), 6)
 
 
 def load_prices(path: Path | None = None) -> dict[str, Price]:
-    """Read the packaged table, and over it the user's own: model -> `{input, output, ...}`."""
+    """Read the packaged prices, overridden by the user's file; model -> `Price`."""
     prices: dict[str, Price] = {}
     for file in [_PACKAGED] if path is None else [_PACKAGED, path]:
         for model, entry in read_yaml(file).items():
@@ -68,7 +68,7 @@ def load_prices(path: Path | None = None) -> dict[str, Price]:
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
-    """A model's price, by its name or by its name without the version's date; None if unknown."""
+    """Price of a model, looked up with and without the date of its version; None if unknown."""
     for name in (model, _VERSION.sub("", model)):
         if name in prices:
             return prices[name]

@@ -1,4 +1,4 @@
-"""Recorded judges: preferences from published ratings, without asking anyone.
+"""Recorded judges: preferences derived from published ratings, without sending requests.
 
 The story with the higher rating is preferred; equal ratings are a tie.
 """
@@ -23,7 +23,7 @@ class RecordedOptions:
 
     Attributes:
         path: `ratings.parquet` of data_prep/import_ratings.py.
-        judge: name of the judge in it; the rater's own name when null.
+        judge: name of the judge in that file; the name of the rater when null.
     """
 
     path: Path
@@ -32,11 +32,11 @@ class RecordedOptions:
 
 @dataclass
 class RecordedRater(Rater):
-    """A recorded judge as a rater like any other.
+    """A recorded judge as a rater.
 
     Attributes:
         by_text: rows of the ratings table by `story_digest`.
-        by_id: rows by story_id, for stories whose text is not published.
+        by_id: rows of the ratings table by story_id, for stories whose text is not published.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RecordedRater(Rater):
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], where: str) -> "RecordedRater":
-        """The kind `recorded`; see RecordedOptions."""
+        """Build a rater of the kind `recorded` from its config; see `RecordedOptions`."""
         given = build(RecordedOptions, options, where)
         judge = given.judge or name
         rows = _recorded(given.path)
@@ -60,19 +60,19 @@ class RecordedRater(Rater):
         return cls(name, by_text, {row["story_id"]: row for row in rows})
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Compare the ratings of both stories; a story it never rated is an error.
+        """Compare the ratings of both stories; the outcome is `error` if one was never rated.
 
-        The explanation is what the judge wrote about both stories, null where one of them has none.
+        The explanation joins the explanations of both stories; null if one of them has none.
         """
         judged = []
         for pair in pairs:
-            # Where a text is not known, the id of its story stands in its place.
+            # If the text is not published, `pair.first` and `pair.second` are story ids.
             rows = [
                 self.by_text.get(story_digest(pair.prompt, text)) or self.by_id.get(text)
                 for text in (pair.first, pair.second)
             ]
             first, second = (None if row is None else row["rating"] for row in rows)
-            told = [row["explanation"] for row in rows if row is not None and row["explanation"]]
+            texts = [row["explanation"] for row in rows if row is not None and row["explanation"]]
             prefers: Preference
             if None in rows:
                 prefers = "error"
@@ -82,19 +82,19 @@ class RecordedRater(Rater):
                 prefers = "tie"
             else:
                 prefers = "first" if first > second else "second"
-            explanation = "\n\n".join(told) if len(told) == 2 else None
+            explanation = "\n\n".join(texts) if len(texts) == 2 else None
             rewards = {"reward_first": first, "reward_second": second}
             judged.append([Judgement(prefers, **rewards, explanation=explanation)])
         return judged
 
     def notes(self) -> dict[str, Any]:
-        """How many stories it rated."""
-        unread = sum(row["rating"] is None for row in self.by_id.values())
-        return {"stories": len(self.by_id), "without_rating": unread}
+        """Number of stories, and of those without a rating."""
+        missing = sum(row["rating"] is None for row in self.by_id.values())
+        return {"stories": len(self.by_id), "without_rating": missing}
 
 
 def recorded_specs(ratings: Path) -> list[RaterSpec]:
-    """A config's entry for every recorded judge of a file of ratings, under its own name."""
+    """Rater specs of all recorded judges in a ratings file, named as in the file."""
     judges = dict.fromkeys(row["rater"] for row in _recorded(ratings))
     return [RaterSpec(name, KIND, {"path": str(ratings), "judge": name}) for name in judges]
 

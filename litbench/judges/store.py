@@ -1,7 +1,7 @@
 """Stored answers of models, so that no question is paid for twice.
 
-An answer is one line of a JSON Lines file, appended in one write, under a hash of all that it
-depends on: model, sampling and question. A run can be killed at any moment, and files of several
+Every answer is one line of a JSON Lines file, appended in one write. Its key is a hash of model,
+sampling options and question. A run can be killed at any moment, and files written on several
 machines can be put into one folder.
 """
 
@@ -23,16 +23,16 @@ Outcome = Literal["answered", "refused", "cut", "error"]
 # A text, or a conversation as pairs of a role (system, user or assistant) and a text.
 Question = str | Sequence[tuple[str, str]]
 
-# Providers of inspect-ai whose model may be a folder on this machine.
+# inspect-ai providers whose model may be a local folder.
 _LOCAL_PROVIDERS = ("hf", "sglang", "vllm", "vllm-completions")
 
 
 @dataclass
 class Sampling:
-    """What an answer depends on besides the question and the model; null leaves it to the model.
+    """Generation options of inspect-ai; null uses the default of the model.
 
-    Some reasoning models accept no temperature but null; their thoughts count as `max_tokens`.
-    `extra_body` holds further keys of the request, as the provider names them.
+    Some reasoning models require `temperature: null`, and hidden reasoning counts towards
+    `max_tokens`. `extra_body` holds further request keys, as the provider names them.
     """
 
     temperature: float | None = 0.0
@@ -45,17 +45,17 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one question.
+    """A model's answer to one question.
 
     Attributes:
-        outcome: `cut` at `max_tokens`, or where the question was too long.
-        text: without hidden reasoning; empty after an error.
+        outcome: `cut` if truncated at `max_tokens`, or if the question was too long.
+        text: the answer without hidden reasoning; empty after an error.
         detail: the provider's message about a refusal or an error.
-        input_tokens: those read from the provider's prompt cache included.
-        output_tokens: hidden reasoning included.
-        seconds: of the request that was answered.
-        model: the name that the provider reports.
-        batched: whether it was asked for, and is billed, in a batch.
+        input_tokens: tokens read, including those from the provider's prompt cache.
+        output_tokens: tokens written, including hidden reasoning.
+        seconds: duration of the successful request.
+        model: model name reported by the provider.
+        batched: whether the question was sent, and is billed, in a batch.
     """
 
     outcome: Outcome
@@ -70,14 +70,14 @@ class Answer:
 
 
 class AnswerStore:
-    """Answers by key: every `*.jsonl` of a folder is read, one of them is written.
+    """Answers by key: reads every `*.jsonl` of a folder and appends to one of them.
 
     Attributes:
-        unreadable: lines that hold no answer, such as one that a full disk has torn.
+        unreadable: number of lines without an answer, for example truncated by a full disk.
 
     Args:
-        folder: created when missing, unless `read_only`.
-        name: the file to write; programs that run at the same time need a name each.
+        folder: created if missing, unless `read_only`.
+        name: name of the file to write; programs that run at the same time need different names.
     """
 
     def __init__(self, folder: Path, name: str = "answers", *, read_only: bool = False) -> None:
@@ -96,7 +96,7 @@ class AnswerStore:
                         self._read(line)
         except OSError as error:
             self.close()
-            busy = ", as another program writes it" if isinstance(error, BlockingIOError) else ""
+            busy = ", another program is writing it" if isinstance(error, BlockingIOError) else ""
             raise DataError(f"cannot open {self._path}{busy}: {error}") from error
 
     def __enter__(self) -> Self:
@@ -112,23 +112,23 @@ class AnswerStore:
         return key in self._answers
 
     def close(self) -> None:
-        """Let another program write."""
+        """Close the file and release its lock."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def get(self, key: str) -> Answer | None:
-        """The answer stored under a key, if any."""
+        """The answer stored under a key; None if there is none."""
         return self._answers.get(key)
 
     def billed(self, key: str) -> list[Answer]:
-        """Everything that was paid for under a key: failed attempts, and the answer itself."""
+        """All billed attempts of a key: the failed ones, then the answer."""
         answer = self._answers.get(key)
         return [*self._failed.get(key, []), *([] if answer is None else [answer])]
 
     def put(self, key: str, answer: Answer) -> None:
-        """Store an answer, or the cost of an error; then killing the program cannot lose it."""
-        assert self._file is not None, "the store was opened to be written"
+        """Append an answer, or the cost of an error; on return it survives a killed program."""
+        assert self._file is not None, "the store is closed or read-only"
         line = json.dumps({"key": key, **as_plain(answer)}) + "\n"
         try:
             self._file.write(line.encode("ascii"))
@@ -140,13 +140,13 @@ class AnswerStore:
 
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: a line goes out in one write.
+        # Unbuffered, so that each line is one write.
         self._file = file = self._path.open("a+b", buffering=0)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
-                # A full disk can tear a line. The next one must not be joined to it.
+                # A full disk truncated the last line: start a new one.
                 file.write(b"\n")
 
     def _read(self, line: bytes) -> None:
@@ -166,15 +166,15 @@ class AnswerStore:
 
 @cache
 def identity(model: str) -> str:
-    """What stands for a model in keys and manifests: its name, or the content of its folder."""
+    """Identifier of a model in keys and manifests: its name, or a hash of its local folder."""
     folder = local_folder(model)
     return model if folder is None else f"{model.partition('/')[0]}/{file_digest(folder)}"
 
 
 def local_folder(model: str) -> Path | None:
-    """The folder of a model on this machine, as in `hf/FOLDER`; None for any other name.
+    """The folder of a local model such as `hf/FOLDER`; None for any other name.
 
-    A provider on the network has none, even where a folder has the name of its model.
+    Always None for a remote provider, even if a folder has the same name as its model.
     """
     provider, _, name = model.partition("/")
     is_local = provider in _LOCAL_PROVIDERS and name and Path(name).is_dir()
@@ -184,10 +184,10 @@ def local_folder(model: str) -> Path | None:
 def keys_of(
     model: str, questions: Sequence[Question], sampling: Sampling, sample: int | Sequence[int] = 0
 ) -> list[str]:
-    """The keys of the answers to some questions; of all questions sample by sample.
+    """The keys of the answers to questions: all questions of the first sample, then the next.
 
-    Options that are null have no part in a key, so a new option changes none. Another `sample`
-    asks the same question again.
+    Null options are not part of the key, so that a new option leaves existing keys unchanged. A
+    different `sample` gives a different key for the same question.
     """
     given = {name: value for name, value in as_plain(sampling).items() if value is not None}
     about = (identity(model), json.dumps(given, sort_keys=True))
@@ -198,9 +198,9 @@ def keys_of(
         else ("conversation", json.dumps([list(turn) for turn in question]))
         for question in questions
     ]
-    return [digest(kind, *about, one, content) for one in samples for kind, content in contents]
+    return [digest(kind, *about, number, text) for number in samples for kind, text in contents]
 
 
 def text_of(question: Question) -> str:
-    """All texts of a question."""
+    """The text of a question; the turns of a conversation are joined by line breaks."""
     return question if isinstance(question, str) else "\n".join(text for _, text in question)

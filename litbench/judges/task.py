@@ -1,7 +1,7 @@
-"""`inspect eval litbench/preference -T pairs=FILE --model NAME`: judges as a task of inspect-ai.
+"""`inspect eval litbench/preference -T pairs=FILE --model NAME`: judges as an inspect-ai task.
 
-inspect-ai's own retries, logs and viewer around our templates and verdict parser. The kind `judge`
-of eval/benchmark.py also stores every answer and limits the cost.
+Combines inspect-ai's retries, logs and viewer with LitBench's templates and verdict parser. In
+contrast, the kind `judge` of eval/benchmark.py stores every answer and limits the cost.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from litbench.templates import AnswerForm, load_template, read_answer
 
 @scorer(metrics=[accuracy(), stderr(cluster="prompt_id")])  # type: ignore[untyped-decorator]
 def verdict(form: AnswerForm) -> Scorer:
-    """Score the verdict of an answer: a tie, or none, counts one half."""
+    """Score the verdict of an answer; a tie or a missing verdict counts one half."""
 
     async def score(state: TaskState, target: Any) -> Score:
         reading = read_answer(state.output.completion, form)
@@ -37,13 +37,13 @@ def verdict(form: AnswerForm) -> Scorer:
 def preference(
     pairs: str, template: str = "alternative", answer: str | None = None, split: str | None = None
 ) -> Task:
-    """Which of two stories is better, asked in both orders.
+    """Ask which of two stories is better, in both orders.
 
     Args:
-        pairs: a pairs table.
+        pairs: path of a pairs table.
         template: a template family or file.
-        answer: the answer form, for a family; explanation when null.
-        split: only pairs of this split.
+        answer: answer form for a template family; explanation when null.
+        split: use only the pairs of this split.
     """
     table = read_table(Path(pairs), PAIRS)
     if split is not None:

@@ -1,15 +1,17 @@
-"""The texts shown to generative raters, as files, and how their answers are read.
+"""Question templates for generative raters, and the parser for their answers.
 
     template = load_template("writerly", "json_explanation")
     question = template.render(prompt, story_a, story_b)
 
-A template is a YAML file of one of two kinds. A family has one key, `criteria`: who the judge is
-and what to go by. It stands in a frame that all families share (`frame.yaml`), and may ask for an
-answer in any form (`AnswerForm`). A fixed template has its whole `text`, with `{prompt}`,
-`{story_a}` and `{story_b}` once each and in this order, and `answer`, the form that it asks for.
+A template is a YAML file of one of two kinds. A family has one key, `criteria`: the judge's role
+and the criteria to apply. They are inserted into a frame shared by all families (`frame.yaml`),
+which supports every answer form (`AnswerForm`). A fixed template has two keys: the complete
+`text`, with `{prompt}`, `{story_a}` and `{story_b}` once each and in this order, and `answer`, the
+answer form that this text requests.
 
-The packaged templates fence each text with lines such as `===== STORY A ENDS =====`. Lines of a
-text that begin with five or more equals signs get hyphens instead (`without_delimiters`).
+The packaged templates enclose each text in lines such as `===== STORY A ENDS =====`. In lines of a
+prompt or story that begin with five or more equals signs, they are replaced by hyphens
+(`without_delimiters`).
 """
 
 from litbench.templates.delimiters import without_delimiters

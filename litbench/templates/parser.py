@@ -1,15 +1,16 @@
-"""The verdict parser: which story an answer prefers.
+"""Verdict parser: read which story a judge's answer prefers.
 
     reading = read_answer(answer, "explanation")
 
-The last explicit verdict of the judge binds: a line such as `Preferred: A`, a JSON object with such
-a key, or a last line that is a letter alone. Anything else is `unparsed`; nothing is guessed.
+The last explicit verdict counts: a line such as `Preferred: A`, a JSON object with a key such as
+`preferred`, or a last line that is a single letter. Anything else is `unparsed`; nothing is
+guessed.
 
-Stories may hold verdict lines to steer their judge, and a judge may quote them. Fenced and indented
-code, block quotations, table rows, HTML elements and text in quotation marks are therefore never
-read as a verdict, and neither is a line that the judge introduces with a colon or continues in the
-middle of a sentence. In doubt a text counts as quoted. Every step takes linear time, as answers are
-written under the influence of the stories.
+Stories may contain verdict lines to manipulate the judge, and a judge may quote them. Therefore
+fenced and indented code, block quotations, table rows, HTML elements and text in quotation marks
+are never read as a verdict. The same holds for a line that the judge introduces with a colon or
+that continues in the middle of a sentence. In doubt, text counts as quoted. Every step takes linear
+time, because a story can influence the judge to write a pathological answer.
 """
 
 import json
@@ -21,9 +22,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple, cast
 
-# label: one letter and nothing else. verdict: the one line "Preferred: A". explanation: reasons,
-# then that line as the last one. json_verdict: {"preferred": "A"}. json_explanation: an object with
-# "explanation" first and "preferred" behind it, so that reasons come before the verdict here too.
+# label: a single letter. verdict: the line "Preferred: A". explanation: reasons, then that line.
+# json_verdict: {"preferred": "A"}. json_explanation: an object with the keys "explanation" and
+# "preferred", in this order, so that the reasons come before the verdict here too.
 AnswerForm = Literal["label", "verdict", "explanation", "json_verdict", "json_explanation"]
 Label = Literal["A", "B"]
 Verdict = Literal["A", "B", "tie", "unparsed", "refused"]
@@ -31,13 +32,13 @@ Verdict = Literal["A", "B", "tie", "unparsed", "refused"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What an answer says.
+    """A parsed answer.
 
     Attributes:
         verdict: the preferred story; `tie` for an explicit verdict of no preference; `refused`
-            where the judge declines and states no verdict; else `unparsed`.
-        explanation: the text before the verdict, or else after it; the whole answer where there is
-            no verdict. Hidden reasoning is left out.
+            if the judge declines and states no verdict; else `unparsed`.
+        explanation: the text before the verdict, or after it if there is none before; the whole
+            answer if it has no verdict. Hidden reasoning is excluded.
     """
 
     verdict: Verdict
@@ -45,7 +46,7 @@ class Reading:
 
 
 class _Stated(NamedTuple):
-    """A line or an object and its verdict; `unparsed`: it cannot be read; None: there is none."""
+    """A line or a JSON object with its verdict: `unparsed` if unreadable, None if it has none."""
 
     start: int
     end: int
@@ -56,52 +57,52 @@ class _Stated(NamedTuple):
 def read_answer(text: str, form: AnswerForm) -> Reading:
     """Read a judge's answer.
 
-    A judge that answers in another form than the one asked for is understood. The form decides two
-    things: in the form `label` a letter alone on the first line counts, and in the JSON forms a
-    fence tagged `json` holds the answer and not a quotation.
+    Answers in a different form than the requested one are read as well. The form matters in two
+    cases: for `label` a single letter on the first line counts, and for the JSON forms a fence
+    tagged `json` contains the answer, not a quotation.
     """
-    said = _after_reasoning(text)
-    if said is None:
+    answer = _after_reasoning(text)
+    if answer is None:
         return Reading("unparsed", _storable(text))
-    said = _without_outer_fence(said.strip())
-    quoted, is_open = _quoted_blocks(said, form.startswith("json"))
+    answer = _without_outer_fence(answer.strip())
+    quoted, is_open = _quoted_blocks(answer, form.startswith("json"))
     if is_open:
-        return Reading("unparsed", _storable(said))
-    is_one_line = sum(bool(_WORD.search(said, *line)) for line in _lines(said)) == 1
+        return Reading("unparsed", _storable(answer))
+    is_one_line = sum(bool(_WORD.search(answer, *line)) for line in _lines(answer)) == 1
     if is_one_line:
-        quoted = bytearray(len(said))
-    objects = list(_objects(said, quoted))
+        quoted = bytearray(len(answer))
+    objects = list(_objects(answer, quoted))
     hidden = bytearray(quoted)
-    for one in objects:
-        _mark(hidden, one.start, one.end)
-    prose = _blanked(said, hidden)
+    for item in objects:
+        _mark(hidden, item.start, item.end)
+    prose = _blanked(answer, hidden)
     if not is_one_line:
         for span in _between_marks(prose):
             _mark(quoted, *span)
     prose = _blanked(prose, quoted)
-    stated = [one for one in objects if not quoted[one.start] and one.verdict is not None]
+    stated = [item for item in objects if not quoted[item.start] and item.verdict is not None]
     stated = [*stated, *_stated_lines(prose, form)]
-    stated = [one for one in stated if not _is_part_of_a_sentence(one, said, prose)]
-    bound = _binding(sorted(stated, key=lambda one: one.start), prose)
-    if bound is None or bound.verdict is None:
-        declines = _REFUSAL.search(_folded(_blanked(said, quoted)))
-        return Reading("refused" if declines else "unparsed", _storable(said))
-    explanation = bound.explanation
+    stated = [item for item in stated if not _is_part_of_a_sentence(item, answer, prose)]
+    final = _final_verdict(sorted(stated, key=lambda item: item.start), prose)
+    if final is None or final.verdict is None:
+        declines = _REFUSAL.search(_folded(_blanked(answer, quoted)))
+        return Reading("refused" if declines else "unparsed", _storable(answer))
+    explanation = final.explanation
     if explanation is None:
-        before = _CLOSED_LINE.split(said[: bound.start])[-1].strip().rstrip("`~")
-        explanation = before or said[bound.end :]
-    return Reading(bound.verdict, _storable(explanation))
+        before = _CLOSED_LINE.split(answer[: final.start])[-1].strip().rstrip("`~")
+        explanation = before or answer[final.end :]
+    return Reading(final.verdict, _storable(explanation))
 
 
 def split_verdict(answer: str) -> tuple[str, Label | None]:
-    """Divide an explanation that models are to be trained on.
+    """Split an answer into explanation and label, for training.
 
     Stricter than `read_answer`: only lines that begin with `Preferred:` count, so that models learn
-    the form that was asked for. The last one binds; the text after it is dropped.
+    the requested form. The last such line counts; the text after it is dropped.
 
     Returns:
-        The explanation without the verdict line, and the label. Where no line, or not the last
-        one, names one story, the whole answer and None.
+        The explanation without the verdict line, and the label. If there is no verdict line, or
+        the last one does not name one story: the whole answer and None.
     """
     lines = list(_VERDICT_LINE.finditer(answer))
     named = _NAMED.fullmatch(lines[-1]["named"]) if lines else None
@@ -111,18 +112,18 @@ def split_verdict(answer: str) -> tuple[str, Label | None]:
 
 
 def has_verdict_line(text: str) -> bool:
-    """Whether a line begins with `Preferred:`, whatever it names."""
+    """Whether any line begins with `Preferred:`, even if it names no story."""
     return _VERDICT_LINE.search(text) is not None
 
 
-# Around the words stands whatever Markdown a model likes, as in "**Preferred: Story B**"; the
-# full-width colon (U+FF1A) is the one of Chinese and Japanese keyboards.
+# Allows Markdown around the words, as in "**Preferred: Story B**", and the full-width colon
+# (U+FF1A) of Chinese and Japanese keyboards.
 _VERDICT_LINE = re.compile(
     r"(?:^|(?<=\r))[ \t*_#>`-]*preferred[ \t*_`]*[:\uff1a](?P<named>.*)$", re.I | re.M
 )
 _NAMED = re.compile(r"[\s*_`\"'(\[]*(?:story\s+)?(?P<label>[AB])[\s*_`\"')\].]*", re.I)
 
-# Words of verdicts, matched after `_bare` has removed the markup.
+# Verdict words, matched after `_bare` has removed the markup.
 _NOUN = (
     r"(?:story|response|option|text|answer|candidate|geschichte|histoire|historia|storia|故事|作品)"
 )
@@ -131,7 +132,7 @@ _KEY = (
     r"(?:preferred|preference|verdict|answer|winner|choice|decision|judge?ment|better"
     rf"|bevorzugt|préférée?|preferid[ao]|偏好|首选|答案)(?: ?(?:{_NOUN}|one))?"
 )
-# A name, and perhaps a reason: "B — though A's imagery is lovely".
+# A story with an optional reason: "B — though A's imagery is lovely".
 _REASON = r"(?P<reason>\Z|\s?[,;:.!–—].*| - .*| (?:because|since|for|over|rather than) .*)"
 _VALUE = re.compile(rf"(?:(?:the )?{_NOUN} ?)?(?P<label>[AB]){_REASON}", re.I | re.S)
 _TIE = re.compile(
@@ -157,25 +158,25 @@ _REFUSAL = re.compile(
     r"|\bi (?:don't|do not) have (?:personal )?(?:preferences|opinions)\b",
     re.I,
 )
-_GOES_ON = re.compile(r"[ \t]*+(?:\r\n?|\n)?[ \t]*+(?:[a-zà-ÿ]{2}|[,;’”)])")
+_CONTINUED = re.compile(r"[ \t]*+(?:\r\n?|\n)?[ \t]*+(?:[a-zà-ÿ]{2}|[,;’”)])")
 # A colon after these words introduces the judge's own verdict.
-_OWN_LEAD = re.compile(
+_OWN_INTRODUCTION = re.compile(
     r"\b(?:my|final|overall|therefore|conclusion|verdict|preferred|preference|answer|json)\b", re.I
 )
 _WORD = re.compile(r"[^\W_]|[Ⓐ-ⓩ]")
-# Markup, LaTeX commands, and what opens an aside after a name.
+# Markup, LaTeX commands, and an opening bracket or quotation mark after a story's letter.
 _TAGS = re.compile(r"<(?:[/|]?[a-z][^<>]{0,80}|!--[^<>]*+)>|~~[^~\n]{1,80}~~|\\[a-z]*+", re.I)
 _ASIDE = re.compile(r"(?<=\b[AB])\s*+[(\[\"“]++", re.I)
 _SYMBOLS = re.compile(r"[^\w\s.,:;!?=|/'&+%–—-]|_|(?<!\w)'|'(?!\w)")
 
 
 def _folded(text: str) -> str:
-    """Compatibility forms (NFKC), one kind of blank, nothing invisible."""
+    """Normalise to NFKC, replace all white space by spaces and drop invisible characters."""
     compatible = unicodedata.normalize("NFKC", text).replace("’", "'")
     return "".join(
-        " " if one.isspace() else one
-        for one in compatible
-        if one.isspace() or unicodedata.category(one) not in ("Cc", "Cf")
+        " " if character.isspace() else character
+        for character in compatible
+        if character.isspace() or unicodedata.category(character) not in ("Cc", "Cf")
     )
 
 
@@ -185,24 +186,24 @@ def _bare(text: str) -> str:
     return " ".join(words.split()).strip(" .,;!-–—")
 
 
-def _value(words: str, *, alone: bool = False) -> Verdict | None:
-    """The verdict that some words begin with, or are; None where they name no story and no tie."""
-    found = _VALUE.fullmatch(words) or _TIE.fullmatch(words)
-    if not found or (alone and found["reason"]):
+def _value(words: str, *, whole: bool = False) -> Verdict | None:
+    """The verdict that `words` begin with, or consist of if `whole`; None if there is none."""
+    match = _VALUE.fullmatch(words) or _TIE.fullmatch(words)
+    if not match or (whole and match["reason"]):
         return None
-    if _AMBIGUOUS.search(found["reason"]) or _TAKEN_BACK.search(found["reason"]):
+    if _AMBIGUOUS.search(match["reason"]) or _TAKEN_BACK.search(match["reason"]):
         return None
-    return cast(Verdict, found["label"].upper()) if found.re is _VALUE else "tie"
+    return cast(Verdict, match["label"].upper()) if match.re is _VALUE else "tie"
 
 
-def _binding(stated: Sequence[_Stated], prose: str) -> _Stated | None:
-    """The last verdict, where no doubt is left."""
+def _final_verdict(stated: Sequence[_Stated], prose: str) -> _Stated | None:
+    """The last verdict; None if it is ambiguous."""
     if not stated or stated[-1].verdict == "unparsed":
         return None
     *earlier, last = stated
     if _TAKEN_BACK.search(prose, last.end):
         return None
-    if {one.verdict for one in earlier} - {last.verdict}:
+    if {item.verdict for item in earlier} - {last.verdict}:
         before = earlier[-1]
         # "Preferred: A" and "Preferred: B" on consecutive lines repeat the question.
         repeats = before.verdict not in (last.verdict, "unparsed")
@@ -214,26 +215,26 @@ def _binding(stated: Sequence[_Stated], prose: str) -> _Stated | None:
 
 
 def _stated_lines(prose: str, form: AnswerForm) -> Iterator[_Stated]:
-    """Verdicts that lines state, whatever is quoted being blank."""
+    """Verdicts stated by lines; quoted text is blank in `prose`."""
     own = [line for line in _lines(prose) if _WORD.search(prose, *line)]
-    for at, (start, end) in enumerate(own):
+    for index, (start, end) in enumerate(own):
         line = _bare(prose[start:end])
         keyed = _KEYED.match(line)
         verdict: Verdict | None = None
         if keyed:
             verdict = _value(line[keyed.end() :].lstrip(" :"))
-        elif at == len(own) - 1 or (at == 0 and form == "label"):
-            verdict = _value(line, alone=True)
+        elif index == len(own) - 1 or (index == 0 and form == "label"):
+            verdict = _value(line, whole=True)
         if verdict or (keyed and not keyed["sign"].startswith(" is")):
             yield _Stated(start, end, verdict or "unparsed")
 
 
-def _is_part_of_a_sentence(stated: _Stated, said: str, prose: str) -> bool:
-    """Whether a colon introduces it, but not as the judge's own, or a sentence goes on after it."""
+def _is_part_of_a_sentence(stated: _Stated, answer: str, prose: str) -> bool:
+    """Whether the verdict is introduced by a colon as someone else's, or its sentence continues."""
     before = prose[max(0, stated.start - 300) : stated.start].rstrip(" \t\r\n*_#")
     line = _LINE_BREAK.split(before)[-1]
-    introduced = line.endswith((":", "：")) and not _OWN_LEAD.search(line)
-    return introduced or bool(_GOES_ON.match(said, stated.end))
+    introduced = line.endswith((":", "：")) and not _OWN_INTRODUCTION.search(line)
+    return introduced or bool(_CONTINUED.match(answer, stated.end))
 
 
 # Hidden reasoning -----------------------------------------------------------------------------
@@ -247,24 +248,25 @@ _PARAGRAPH_BREAK = re.compile(r"(?:\r\n?|\n)[ \t]*+(?:\r\n?|\n)")
 
 
 def _after_reasoning(text: str) -> str | None:
-    """What comes after the reasoning that opens an answer; None where it does not end.
+    """The text after the reasoning at the start of an answer; None if the reasoning does not end.
 
-    A closing tag inside a quotation is the story's: in a block, or between the quotation marks of
-    a paragraph. Where the opening tag is missing, the verdict after the reasoning is the last.
+    A closing tag inside a quotation (a quoted block, or quotation marks within a paragraph) belongs
+    to the story and is ignored. Reasoning without an opening tag is kept: the verdict after it is
+    the last one.
     """
     if not _OPENED.match(text):
         return text
     quoted, _ = _quoted_blocks(text, skip_json=False)
-    breaks = [0, *(found.end() for found in _PARAGRAPH_BREAK.finditer(text)), len(text)]
+    breaks = [0, *(match.end() for match in _PARAGRAPH_BREAK.finditer(text)), len(text)]
     closings = []
-    for found in islice(_CLOSED.finditer(text), _MOST_CLOSINGS):
-        at = bisect_right(breaks, found.start())
-        before = text[breaks[at - 1] : found.start()]
-        after = text[found.end() : breaks[min(at, len(breaks) - 1)]]
+    for match in islice(_CLOSED.finditer(text), _MOST_CLOSINGS):
+        index = bisect_right(breaks, match.start())
+        before = text[breaks[index - 1] : match.start()]
+        after = text[match.end() : breaks[min(index, len(breaks) - 1)]]
         marked = any(before.count(o) > before.count(c) and c in after for o, c in _TYPOGRAPHIC)
         marked |= any(before.count(mark) % 2 == 1 and mark in after for mark in '"`')
-        if not marked and not quoted[found.start()]:
-            closings.append(found.end())
+        if not marked and not quoted[match.start()]:
+            closings.append(match.end())
     start = 0
     while opened := _OPENED.match(text, start):
         start = next((end for end in closings if end > opened.end()), 0)
@@ -273,7 +275,7 @@ def _after_reasoning(text: str) -> str | None:
     return text[start:]
 
 
-# Quotations: a mask marks with 1 every character that is quoted. --------------------------------
+# Quotations: masks are 1 at every quoted character. ---------------------------------------------
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<info>.*)", re.S)
@@ -282,7 +284,7 @@ _QUOTED_LINE = re.compile(r" {0,3}[>|]| {4}|\t")
 _TYPOGRAPHIC = [
     tuple(marks) for marks in ("“”", "„“", "„”", "‘’", "«»", "»«", "‹›", "「」", "『』", "《》")
 ]
-# Elements that may hold the judge's verdict; all others quote.
+# HTML elements that may contain the judge's verdict; all others count as quotations.
 _OWN = r"(?:p|div|span|b|i|u|em|strong|html|body|answer|verdict|final|response|result|output|br|hr)"
 _MARKS = [
     (re.compile(opens, re.I | re.M), re.compile(closes, re.I))
@@ -298,41 +300,41 @@ _MARKS = [
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of every line; a line ends as in CommonMark, so not at U+2028."""
+    """Start and end of every line; line breaks as in CommonMark, so U+2028 is not one."""
     start = 0
-    for found in _LINE_BREAK.finditer(text):
-        yield start, found.start()
-        start = found.end()
+    for match in _LINE_BREAK.finditer(text):
+        yield start, match.start()
+        start = match.end()
     yield start, len(text)
 
 
 def _without_outer_fence(text: str) -> str:
-    """The inside of a fence around the whole answer."""
-    found = _OUTER_FENCE.fullmatch(text)
-    if not found or re.search(rf"^ {{0,3}}{found['marks'][:3]}", found["inside"], re.M):
+    """Remove a fence around the whole answer."""
+    match = _OUTER_FENCE.fullmatch(text)
+    if not match or re.search(rf"^ {{0,3}}{match['marks'][:3]}", match["inside"], re.M):
         return text
-    return found["inside"]
+    return match["inside"]
 
 
 def _quoted_blocks(text: str, skip_json: bool) -> tuple[bytearray, bool]:
     """Mask of fenced and indented code, block quotations and table rows.
 
-    With `skip_json` only the two marker lines of a fence tagged `json` are masked. The second
-    value says whether the last fence is not closed.
+    With `skip_json` only the first and last line of a fence tagged `json` are masked. The second
+    value says whether the last fence is unclosed.
     """
     quoted = bytearray(len(text))
     marks, is_json = "", False
     for start, end in _lines(text):
-        found = _FENCE.match(text[start:end])
+        match = _FENCE.match(text[start:end])
         opens = closes = False
-        if found and not marks:
-            opens = "`" not in found["info"] or found["marks"][0] == "~"
-        elif found:
-            # The same character, at least as long, and nothing behind it.
-            closes = found["marks"].startswith(marks) and not found["info"].strip()
-        if found and opens:
-            marks = found["marks"]
-            is_json = skip_json and found["info"].strip().casefold() == "json"
+        if match and not marks:
+            opens = "`" not in match["info"] or match["marks"][0] == "~"
+        elif match:
+            # A closing fence has the same character, at least the same length and no info string.
+            closes = match["marks"].startswith(marks) and not match["info"].strip()
+        if match and opens:
+            marks = match["marks"]
+            is_json = skip_json and match["info"].strip().casefold() == "json"
         inside = not is_json if marks else _QUOTED_LINE.match(text[start:end])
         if opens or closes or inside:
             _mark(quoted, start, end)
@@ -342,13 +344,13 @@ def _quoted_blocks(text: str, skip_json: bool) -> tuple[bytearray, bool]:
 
 
 def _between_marks(text: str) -> Iterator[tuple[int, int]]:
-    """From the first opening to the last closing quotation mark of each kind, and of elements.
+    """Spans from the first opening to the last closing quotation mark or element of each kind.
 
-    Of what stands between two quotations it is often unclear whether it is quoted.
+    Text between two quotations is included, because it is often unclear whether it is quoted.
     """
     for opens, closes in _MARKS:
         first = opens.search(text)
-        ends = [found.end() for found in closes.finditer(text)] if first else []
+        ends = [match.end() for match in closes.finditer(text)] if first else []
         if first and ends and ends[-1] > first.end():
             yield first.start(), ends[-1]
 
@@ -358,9 +360,10 @@ def _mark(mask: bytearray, start: int, end: int) -> None:
 
 
 def _blanked(text: str, mask: bytearray) -> str:
-    """The text with a blank for every masked character but line breaks."""
+    """Replace every masked character except line breaks by a space."""
     return "".join(
-        " " if hidden and one not in "\r\n" else one for one, hidden in zip(text, mask, strict=True)
+        " " if hidden and character not in "\r\n" else character
+        for character, hidden in zip(text, mask, strict=True)
     )
 
 
@@ -381,15 +384,15 @@ _LOOSE_LAST = re.compile(
 
 
 def _objects(text: str, quoted: bytearray) -> Iterator[_Stated]:
-    """Objects that start a line outside of quoted blocks, with the verdicts they state, if any.
+    """JSON objects that start a line outside of quoted blocks, with their verdicts, if any.
 
-    From the first one on that is no JSON, the rest of the answer is taken for that object.
+    If an object is not valid JSON, the rest of the answer is treated as part of it.
     """
     decoder = json.JSONDecoder(strict=False)
-    found = _OPENS.search(text)
-    while found:
-        start = found.start("start")
-        end = found.end()
+    match = _OPENS.search(text)
+    while match:
+        start = match.start("start")
+        end = match.end()
         if not quoted[start]:
             try:
                 value, end = decoder.raw_decode(text, start)
@@ -397,23 +400,23 @@ def _objects(text: str, quoted: bytearray) -> Iterator[_Stated]:
                 end = text.rfind("}", start) + 1 or len(text)
                 yield _Stated(start, end, _loose_verdict(text[start:end]))
                 return
-            values = [given for key, given in value.items() if _OBJECT_KEY.fullmatch(_bare(key))]
-            asked = value.get("preferred", values[-1] if values else None)
-            told = next((value[key] or "" for key in _EXPLANATION_KEYS if key in value), None)
-            verdict = _value(_bare(asked)) if isinstance(asked, str) else None
-            explanation = told if told is None or isinstance(told, str) else ""
+            values = [entry for key, entry in value.items() if _OBJECT_KEY.fullmatch(_bare(key))]
+            preferred = value.get("preferred", values[-1] if values else None)
+            reasons = next((value[key] or "" for key in _EXPLANATION_KEYS if key in value), None)
+            verdict = _value(_bare(preferred)) if isinstance(preferred, str) else None
+            explanation = reasons if reasons is None or isinstance(reasons, str) else ""
             yield _Stated(start, end, verdict or "unparsed" if values else None, explanation)
-        found = _OPENS.search(text, end)
+        match = _OPENS.search(text, end)
 
 
 def _loose_verdict(text: str) -> Verdict:
-    """The verdict of an object that JSON cannot read: its last entry, and the only such one."""
-    found = _LOOSE_LAST.search(text)
-    if not found or len(_LOOSE_KEY.findall(text)) > 1:
+    """The verdict of invalid JSON: the value of the last entry, if no other entry is a verdict."""
+    match = _LOOSE_LAST.search(text)
+    if not match or len(_LOOSE_KEY.findall(text)) > 1:
         return "unparsed"
-    return _value(_bare(found["value"] or found["bare"])) or "unparsed"
+    return _value(_bare(match["value"] or match["bare"])) or "unparsed"
 
 
 def _storable(text: str) -> str:
-    """No blanks around, and no half of a surrogate pair, which an escape of JSON may hold."""
+    """Strip the text and replace lone surrogates, which JSON escapes may contain."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text).strip()

@@ -1,4 +1,4 @@
-"""Template: the fixed text around a prompt and two stories, checked when it is loaded."""
+"""Template: the fixed text around a prompt and two stories, validated on loading."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from litbench.templates.parser import AnswerForm, Label
 from litbench.text import digest
 
 SLOTS = ("prompt", "story_a", "story_b")
-# A name in braces; the braces of JSON hold quotes or nothing and pass through.
+# A name in braces. The braces of JSON contain quotation marks or nothing and do not match.
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _FOLDER = Path(__file__).parent
 _FRAME = _FOLDER / "frame.yaml"
@@ -21,10 +21,10 @@ _FRAME = _FOLDER / "frame.yaml"
 
 @dataclass(frozen=True)
 class FixedFile:
-    """The keys of a file with a whole text, with `{prompt}`, `{story_a}` and `{story_b}`.
+    """The keys of a fixed template; `text` contains `{prompt}`, `{story_a}` and `{story_b}`.
 
-    `hint` stands at `{hint}` for a judge that is told which story won, with `{preferred}` for its
-    letter; a blind judge sees nothing there.
+    For a judge that is told which story won, `hint` replaces `{hint}` in `text`, and the letter of
+    that story replaces `{preferred}` in `hint`. For a blind judge `{hint}` is empty.
     """
 
     answer: AnswerForm
@@ -34,19 +34,19 @@ class FixedFile:
 
 @dataclass(frozen=True)
 class FamilyFile:
-    """The keys of a family's file; `criteria` have no placeholders."""
+    """The keys of a template family; `criteria` contains no placeholders."""
 
     criteria: str
 
 
 @dataclass(frozen=True)
 class Template:
-    """A text with room for a prompt and two stories.
+    """A question text with slots for a prompt and two stories.
 
     Attributes:
-        answer: the form of the answer that the text asks for.
+        answer: the answer form that the text requests.
         pieces: the fixed text before, between and after the prompt, story A and story B.
-        hint: what a judge that is told which story won reads besides, see `hinted`.
+        hint: additional text for a judge that is told which story won, see `hinted`.
     """
 
     name: str
@@ -57,39 +57,39 @@ class Template:
 
     def parts(self) -> tuple[str, str, str, str]:
         """The fixed text before the prompt, before story A, before story B, and after it."""
-        before, to_first, to_second, after = self.pieces
-        return before, to_first, to_second, after.replace("{hint}", "")
+        before_prompt, before_a, before_b, after = self.pieces
+        return before_prompt, before_a, before_b, after.replace("{hint}", "")
 
     def render(self, prompt: str, story_a: str, story_b: str) -> str:
-        """The whole question; a placeholder inside a text stays text."""
-        before, to_first, to_second, after = self.parts()
+        """Return the complete question; placeholders inside a prompt or story are not filled."""
+        before_prompt, before_a, before_b, after = self.parts()
         prompt, story_a, story_b = map(without_delimiters, (prompt, story_a, story_b))
-        return before + prompt + to_first + story_a + to_second + story_b + after
+        return before_prompt + prompt + before_a + story_a + before_b + story_b + after
 
     def hinted(self, preferred: Label) -> "Template":
-        """The template of a judge that is told which story won."""
+        """Return the template for a judge that is told which story won."""
         if self.hint is None:
             raise ConfigError(
                 f"template {self.name} has no hint: add the key hint, and {{hint}} to its text"
             )
-        told = self.hint.replace("{preferred}", preferred)
+        hint = self.hint.replace("{preferred}", preferred)
         *fixed, after = self.pieces
-        pieces = cast(tuple[str, str, str, str], (*fixed, after.replace("{hint}", told)))
+        pieces = cast(tuple[str, str, str, str], (*fixed, after.replace("{hint}", hint)))
         return replace(self, pieces=pieces, hint=None)
 
 
 def packaged_names() -> list[str]:
-    """Names of the packaged templates, families among them, sorted."""
+    """Sorted names of the packaged templates, including families."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml") if path != _FRAME)
 
 
 def family_names() -> list[str]:
-    """Names of the packaged families, sorted."""
+    """Sorted names of the packaged families."""
     return [n for n in packaged_names() if "criteria" in read_yaml(_FOLDER / f"{n}.yaml")]
 
 
 def template_files(name: str | None) -> dict[str, str]:
-    """The file of a user's own template, by option; nothing for a packaged one."""
+    """The file of a user's template, by the name of its option; empty for a packaged template."""
     return {} if name is None or name in packaged_names() else {"template": name}
 
 
@@ -97,18 +97,18 @@ def load_template(name: str | Path, answer: AnswerForm | None = None) -> Templat
     """Load a packaged template or a YAML file.
 
     Args:
-        name: of a packaged template, or the path of a file.
-        answer: form of the answer. A family asks for any, for an explanation when not given; a
-            fixed template for its own only.
+        name: name of a packaged template, or path of a YAML file.
+        answer: answer form. A family supports every form and defaults to `explanation`; a fixed
+            template supports only its own.
 
     Raises:
-        ConfigError: there is no such template, or its keys or placeholders are wrong.
+        ConfigError: the template does not exist, or its keys or placeholders are wrong.
     """
     known = packaged_names()
     path = _FOLDER / f"{name}.yaml" if str(name) in known else Path(name)
     if str(name) not in known and path.suffix not in (".yaml", ".yml"):
         raise ConfigError(
-            f"there is no template '{name}' ({nearest(str(name), known)}): name one of those, or "
+            f"unknown template '{name}' ({nearest(str(name), known)}): use a packaged template or "
             "the path of a .yaml file"
         )
     keys = read_yaml(path)
@@ -118,22 +118,22 @@ def load_template(name: str | Path, answer: AnswerForm | None = None) -> Templat
         file = build(FixedFile, keys, f"template {path}")
     if answer not in (None, file.answer):
         raise ConfigError(
-            f"template {name} asks for the answer form {file.answer}, not {answer}: leave answer "
-            f"out, or take a family, which asks for any form: {', '.join(family_names())}"
+            f"template {name} has the answer form {file.answer}, not {answer}: omit answer, or use "
+            f"a family, which supports every form: {', '.join(family_names())}"
         )
     found = [match[1] for match in _PLACEHOLDER.finditer(file.text)]
     expected = [*SLOTS, *(["hint"] if file.hint is not None else [])]
-    told = [] if file.hint is None else _PLACEHOLDER.findall(file.hint)
+    in_hint = [] if file.hint is None else _PLACEHOLDER.findall(file.hint)
     if (
         found != expected
-        or told not in ([], ["preferred"])
+        or in_hint not in ([], ["preferred"])
         or file.text.rstrip().endswith("{story_b}")
     ):
-        named = ", ".join(f"{{{one}}}" for one in found) or "none"
+        listed = ", ".join(f"{{{name}}}" for name in found) or "none"
         raise ConfigError(
-            f"template {path}: the placeholders of its text are {named}: write {{prompt}}, "
-            "{story_a} and {story_b} once each and in this order, then what to answer; with a key "
-            "hint, which holds {preferred}, also {hint} before the answer"
+            f"template {path}: the placeholders of its text are {listed}: it needs {{prompt}}, "
+            "{story_a} and {story_b} once each and in this order, then the request for an answer; "
+            "with the key hint, whose text may contain {preferred}, also {hint} after {story_b}"
         )
     pieces, text = [], file.text
     for slot in SLOTS:
@@ -144,18 +144,18 @@ def load_template(name: str | Path, answer: AnswerForm | None = None) -> Templat
 
 
 def _framed(family: FamilyFile, answer: AnswerForm, path: Path) -> FixedFile:
-    """A family's criteria in the frame, with the request for one form of answer."""
+    """Insert a family's criteria and the request for an answer form into the frame."""
     criteria = family.criteria.strip()
     if not criteria or _PLACEHOLDER.search(criteria):
         raise ConfigError(
-            f"template {path}: criteria are empty or hold a placeholder: say what to go by; "
-            "prompt, stories and the form of the answer follow by themselves"
+            f"template {path}: criteria is empty or contains a placeholder: describe the criteria "
+            "only; prompt, stories and the request for an answer are added automatically"
         )
     frame: dict[str, Any] = read_yaml(_FRAME)
     if answer not in frame["requests"]:
         raise ConfigError(
-            f"template {path}: there is no answer form '{answer}' "
-            f"({nearest(answer, sorted(frame['requests']))}): name one of those"
+            f"template {path}: unknown answer form '{answer}' "
+            f"({nearest(answer, sorted(frame['requests']))})"
         )
     filled = {"criteria": criteria, "request": frame["requests"][answer]}
     text = _PLACEHOLDER.sub(lambda match: filled.get(match[1], match[0]), frame["text"])
@@ -168,8 +168,8 @@ def assign_positions(pair_ids: Sequence[str], seed: int) -> list[bool]:
     Pairs are sorted by a hash of the seed and their id; the chosen story is A in the first half.
 
     Returns:
-        Whether the chosen story stands as A; shape (n,), true for n / 2 of them, rounded up.
+        Whether the chosen story is shown as A; shape (n,), true for n / 2 pairs, rounded up.
     """
-    shuffled = sorted(range(len(pair_ids)), key=lambda place: digest(seed, pair_ids[place]))
+    shuffled = sorted(range(len(pair_ids)), key=lambda index: digest(seed, pair_ids[index]))
     first_half = set(shuffled[: (len(shuffled) + 1) // 2])
-    return [place in first_half for place in range(len(pair_ids))]
+    return [index in first_half for index in range(len(pair_ids))]
