@@ -149,12 +149,12 @@ def test_a_manifest_tells_of_the_very_file_beside_it(config: Config) -> None:
     path = config.out / "pairs.txt"
     assert read_manifest_of(path) == read_manifest(config.out)
     (config.out / "more.txt").write_text("of another run")
-    with pytest.raises(DataError, match=r"more.txt is not the file that manifest.json"):
+    with pytest.raises(DataError, match=r"more.txt does not match manifest.json"):
         read_manifest_of(config.out / "more.txt")
     # As when a program fails after its first file.
     config.seed = 1
     artifact_of(config).write("pairs.txt", lambda part: part.write_text("other pairs"))
-    with pytest.raises(DataError, match=r"pairs.txt is not the file .*make the product again"):
+    with pytest.raises(DataError, match=r"pairs.txt does not match .*run that program again"):
         read_manifest_of(path)
 
 
@@ -323,7 +323,7 @@ def test_a_manifest_that_is_none_is_a_clear_error(tmp_path: Path) -> None:
     for text in (None, "{", "[]", "3"):
         if text is not None:
             (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(DataError, match=r"manifest.json .*make the product again"):
+        with pytest.raises(DataError, match=r"cannot read manifest.json .*run the program that"):
             read_manifest(tmp_path)
 
 

@@ -39,7 +39,7 @@ def test_a_name_is_taken_apart_and_put_together(text: str, parts: tuple[str | No
 )
 def test_what_is_no_name_is_refused(text: str) -> None:
     assert not hub.is_name(text)
-    with pytest.raises(DataError, match="no name on the Hub: write owner/name"):
+    with pytest.raises(DataError, match="not a name on the Hub: write owner/name"):
         hub.parse_name(text)
 
 
@@ -150,7 +150,8 @@ def test_a_name_without_revision_or_split_means_the_newest(answers: dict[str, An
 
 def test_of_several_splits_one_has_to_be_named(answers: dict[str, Any]) -> None:
     assert answers["owner/name@v1"] == (
-        "DataError: owner/name@v1 has splits ['test', 'train']: name one, as owner/name@v1:test"
+        "DataError: owner/name@v1 has splits ['test', 'train']: name one, such as "
+        "owner/name@v1:test"
     )
 
 
@@ -159,11 +160,11 @@ def test_of_several_splits_one_has_to_be_named(answers: dict[str, Any]) -> None:
     [
         ("owner/name@v1:dev", "Available splits"),
         ("owner/name:hard/train", "hard"),
-        ("owner/name@v9", "owner/name@v9 is no file here, and cannot be reached on the Hub"),
+        ("owner/name@v9", "owner/name@v9 is not a local file, and cannot be reached on the Hub"),
         (f"owner/name@{'0' * 40}:train", "cannot be reached"),
         ("owner/gated", "owner/gated cannot be reached on the Hub"),
         ("owner/private", "check the name and the network; if it is private"),
-        ("owner/nothing", "owner/nothing is no file here"),
+        ("owner/nothing", "owner/nothing is not a local file"),
         ("owner/script", "owner/script cannot be reached"),
         ("owner/broken", "owner/broken cannot be reached"),
     ],
@@ -229,5 +230,5 @@ def test_files_are_replaced_in_one_commit_and_what_is_not_ours_stays(
     refused = server.run(tmp_path, "-c", REPLACE, *arguments, "private", token=TOKEN)
     assert f"{name} is public on the Hub" in refused.stderr
     nobody = server.run(tmp_path, "-c", REPLACE, *arguments, "public", token=None)
-    assert "there is no token for the Hub: sign in" in nobody.stderr
+    assert "no token for the Hub: sign in" in nobody.stderr
     assert len(repository.commits) == 2

@@ -122,8 +122,8 @@ APART = {"use_peft": True, "merge_adapter": False}
         ({"hub_model_id": "me/verifier@main"}, "give owner/name and no more"),
         ({**APART, "model_name_or_path": "/"}, "which nobody else has"),
         ({**APART, "model_name_or_path": "~"}, "which nobody else has"),
-        (APART, "there is no token for the Hub"),
-        ({}, "there is no token for the Hub"),
+        (APART, "no token for the Hub"),
+        ({}, "no token for the Hub"),
     ],
 )
 def test_what_would_stop_a_push_stops_the_training(options, message, monkeypatch):
@@ -156,7 +156,7 @@ def test_a_trained_model_is_pushed_and_loads_by_its_name(tiny_model, pair_table,
     folder = tmp_path / "run" / "model"
     with FakeHub() as hub:
         bare = hub.run(tmp_path, *train, *push)
-        assert "there is no token for the Hub" in bare.stderr
+        assert "no token for the Hub" in bare.stderr
         assert not folder.exists()
         trained = hub.run(tmp_path, *train, token=TOKEN)
         assert trained.returncode == 0, trained.stderr

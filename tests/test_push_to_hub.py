@@ -136,12 +136,12 @@ def test_pairs_that_the_manifest_does_not_tell_of_are_not_published(
     pairs = pq.read_table(artifact / "pairs.parquet")
     # As when make_pairs.py ends over a leak: new pairs beside the manifest of older ones.
     write_table(pairs.slice(1), artifact / "pairs.parquet")
-    with pytest.raises(DataError, match=r"pairs.parquet is not the file .*make the product again"):
+    with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program again"):
         publish()
     write_table(pairs, artifact / "pairs.parquet")
     publish()
     (artifact / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"no manifest.json in .*make the product again"):
+    with pytest.raises(DataError, match=r"cannot read manifest.json in .*run the program that"):
         publish()
 
 
@@ -257,7 +257,7 @@ def test_the_split_that_means_all_is_called_train(
 def test_a_config_that_cannot_be_is_refused(publish: Callable[..., tuple[Path, str]]) -> None:
     with pytest.raises(ConfigError, match="contact is empty"):
         publish(contact=" ")
-    with pytest.raises(DataError, match="no name on the Hub"):
+    with pytest.raises(DataError, match="not a name on the Hub"):
         publish(repository="me")
 
 
@@ -285,7 +285,7 @@ def test_what_is_pushed_arrives_in_one_commit(
 
     assert "nothing was pushed; to push, run the same command with --dry_run false" in push()
     assert not server.requests, "a dry run does not even ask"
-    assert "there is no token for the Hub: sign in" in push("--dry_run", "false", token=None)
+    assert "no token for the Hub: sign in" in push("--dry_run", "false", token=None)
     assert not server.repositories
 
     assert "pushed: http" in push("--dry_run", "false")

@@ -122,9 +122,9 @@ def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, t
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"out": "out.txt"}, r"end it in one of \.parquet"),
-        ({"prompt_column": "text"}, "name two columns"),
-        ({"text_column": "reward"}, "none of reward"),
+        ({"out": "out.txt"}, r"unknown suffix .* use \.parquet"),
+        ({"prompt_column": "text"}, "two different columns"),
+        ({"text_column": "reward"}, "other than reward"),
     ],
 )
 def test_a_job_that_cannot_be_done_is_refused_at_once(job, changes, message):
@@ -135,7 +135,7 @@ def test_a_job_that_cannot_be_done_is_refused_at_once(job, changes, message):
 def test_sources_and_output_are_told_apart(job):
     made = job(story_rows(1))
     for source in (made.out, made.rejected_rows, made.manifest):
-        with pytest.raises(ConfigError, match="is input and output"):
+        with pytest.raises(ConfigError, match="is both input and output"):
             replace(made, input=str(source))
 
 

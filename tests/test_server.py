@@ -232,7 +232,7 @@ WRONG = {
     "no story": ("/score", {"prompt": SECRET, "stories": []}, 422, "send 1 to 5"),
     "too many": ("/score", {"prompt": SECRET, "stories": ["x"] * 6}, 422, "send 1 to 5"),
     "wrong roles": ("/classify", {"messages": [STORY, USER]}, 422, "body.messages"),
-    "fewer prompts": ("/score", {"prompt": ["x"], "stories": ["x", "y"]}, 422, "not as long"),
+    "fewer prompts": ("/score", {"prompt": ["x"], "stories": ["x", "y"]}, 422, "different lengths"),
     "another path": (f"/{SECRET}", {"prompt": SECRET}, 404, "Not Found"),
     "too large": ("/score", {"prompt": SECRET, "stories": ["x" * 20_000]}, 413, "20,000 bytes"),
 }
