@@ -106,8 +106,11 @@ def test_rows_that_cannot_be_scored_are_rejected_and_counted(
         (["--model", "MODEL"], "--input FILE"),
         (["--model", "MODEL", "--story", "x", "--out", "y.csv"], "--input FILE and --out FILE, or"),
         (["--model", "MODEL", "--device", "cpu", "--story", "x"], "is a feature model"),
-        (["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"], "go with --model"),
-        (["--rater", "{kind: longer", "--story", "x"], "is no YAML"),
+        (
+            ["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"],
+            "only work with --model",
+        ),
+        (["--rater", "{kind: longer", "--story", "x"], "is not valid YAML"),
         (["--rater", "longer", "--story", "x"], "needs a kind"),
         (["--rater", "{kind: random}", "--prompt", "p", "--story", "x"], "no rewards"),
         (["--rater", "{kind: longer}", "--story", "x"], "--story TEXT with --prompt TEXT"),

@@ -119,7 +119,7 @@ def test_what_is_no_verdict_is_rejected_with_its_reason(
     manners = drawn_manners(seed=5, share=0.8)
     with FakeOpenAI(manners=manners) as server:
         bring(server, monkeypatch)
-        with pytest.raises(ModelError, match=r"of 24 questions have got no answer.*accept_errors"):
+        with pytest.raises(ModelError, match=r"of 24 questions got no answer.*accept_errors"):
             distil()
         assert not (tmp_path / "out/manifest.json").exists()
         counts = distil(accept_errors=True)
@@ -163,7 +163,7 @@ def test_a_dry_run_tells_and_asks_nothing(
 ) -> None:
     distil(dry_run=True)
     said = capsys.readouterr().out
-    assert "dry run: 24 calls of openai-api/fake/judge, some" in said
+    assert "dry run: 24 calls of openai-api/fake/judge, about" in said
     assert "at most 24,576 output tokens" in said
     assert not (tmp_path / "out").exists()
     with FakeOpenAI() as server:
@@ -181,10 +181,10 @@ def test_nothing_is_asked_before_everything_else_is_right(
     tmp_path: Path,
     pair_table: Callable[..., pa.Table],
 ) -> None:
-    with pytest.raises(ConfigError, match="asks for a label: give one whose answer is"):
+    with pytest.raises(ConfigError, match="asks for a label: use one that asks for an explanation"):
         distil(template="verdict_label")
     pairs = make_pairs(pair_table, 4)
-    with pytest.raises(DataError, match=r"a column \{'rationale'\} already"):
+    with pytest.raises(DataError, match=r"already has the columns \{'rationale'\}"):
         distil(pairs.append_column("rationale", pa.array(["x"] * 4)))
     assert not (tmp_path / "out").exists()
 

@@ -171,7 +171,7 @@ def test_the_card_says_how_it_was_made_and_what_is_in_it(
         "| chosen\\_score | integer | net upvotes of chosen |",
         "| rationale |  | kept from the source |",
         "write to mail@example.org",
-        "belong to those who wrote them",
+        "belong to their authors",
         "Data API terms",
     ):
         assert line in card, line
@@ -238,7 +238,7 @@ def test_ids_that_reddit_does_not_know_are_not_published_as_such(
 ) -> None:
     given = pq.read_table(artifact / "pairs.parquet")[column].to_pylist()
     rewrite(artifact, column, [value, *given[1:]])
-    with pytest.raises(DataError, match=f"column {column}: 1 values are not Reddit's ids"):
+    with pytest.raises(DataError, match=f"column {column}: 1 values are not Reddit ids"):
         publish(ids_only=True)
     publish()
 
@@ -250,7 +250,7 @@ def test_the_split_that_means_all_is_called_train(
     folder, _ = publish()
     assert [path.name for path in (folder / "data").iterdir()] == ["train.parquet"]
     rewrite(artifact, "split", ["all", *["train"] * 51])
-    with pytest.raises(DataError, match="would share a name"):
+    with pytest.raises(DataError, match="would get the same name"):
         publish()
 
 

@@ -61,7 +61,7 @@ def test_messages_and_texts_get_the_same_reward() -> None:
 @pytest.mark.parametrize("prompt", [None, " ", [], [{"role": "system", "content": "s"}]])
 def test_a_prompt_without_text_is_no_prompt(prompt: Any) -> None:
     reward = PolicyReward(Stars(), PLAIN)
-    with pytest.raises(DataError, match="a prompt has no text of the user"):
+    with pytest.raises(DataError, match="a prompt is empty or has no user message"):
         reward(["p", prompt], ["a", "b"])
 
 
@@ -76,7 +76,7 @@ def test_the_prompt_is_read_from_its_column() -> None:
     reward = PolicyReward(Keeps(), PLAIN, prompt_column="writing_prompt")
     reward(["Write about p"], ["a *"], completion_ids=[[1]], writing_prompt=["p"])
     assert prompts == ["p"]
-    with pytest.raises(ConfigError, match="prompt_column is writing_prompt, and"):
+    with pytest.raises(ConfigError, match="prompt_column is writing_prompt, but"):
         reward(["Write about p"], ["a *"], completion_ids=[[1]])
 
 
@@ -156,10 +156,12 @@ def test_a_reward_that_is_not_finite_is_none_and_never_all_of_them() -> None:
 
 
 def test_what_cannot_be_filled_in_is_refused() -> None:
-    with pytest.raises(ConfigError, match="clip, shortest and longest come from reference stories"):
+    with pytest.raises(
+        ConfigError, match="clip, shortest and longest are computed from reference stories"
+    ):
         PolicyReward(Stars(), RewardShaping(clip=0.9))
     for text in ("!", "nan"):
-        with pytest.raises(DataError, match="has no words, or no finite reward"):
+        with pytest.raises(DataError, match="has no words or no finite reward"):
             PolicyReward(Stars(), PLAIN, references=(["p"], [text]))
     for wrong in ({"clip": 0}, {"penalty": -1}, {"scaling": "rnk"}, {"penalty": math.nan}):
         with pytest.raises(ConfigError, match=f"key '{next(iter(wrong))}' is"):
@@ -220,7 +222,7 @@ def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"other_raters": {"reward": {"kind": "longer"}}}, "this name is taken"),
+        ({"other_raters": {"reward": {"kind": "longer"}}}, "this name is reserved"),
         ({"grpo": {"num_generations": 1}}, "trl refuses the keys of grpo .*at least 2 generations"),
         ({"grpo": {"max_step": 1}}, "unknown key 'grpo.max_step': did you mean 'grpo.max_steps'"),
     ],
@@ -278,7 +280,7 @@ def test_the_program_goes_from_stories_to_a_curve(
     with pytest.raises(KeyboardInterrupt):
         program.main(config)
     program.main(config)
-    # Killed in the second step, it went on with the second.
+    # Killed in the second step, it resumed with the second.
     assert trained_to == [0, 1, 1]
     results = json.loads((config.out / "results.json").read_text())
     assert results["held_out_prompts"] == 2
