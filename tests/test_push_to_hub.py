@@ -225,7 +225,7 @@ def test_ids_without_texts(
     # rehydrate.py reads what is published here, by its own names.
     needed = load_program("data_prep/rehydrate.py").IDS.columns
     assert {column.name for column in needed} <= set(table.column_names)
-    assert "no story and no prompt" in card
+    assert "no stories and no prompts" in card
     assert "data_prep/rehydrate.py" in card
     assert "| chosen\\_comment\\_id | text | story\\_id of chosen |" in card
 
