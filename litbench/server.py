@@ -245,8 +245,8 @@ class Middleware:
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            message = f"the body did not arrive within {self.limits.read_s:g} s: send it faster"
-            raise HTTPException(408, message, _CLOSE) from None
+            reason = f"the body did not arrive within {self.limits.read_s:g} s: send it faster"
+            raise HTTPException(408, reason, _CLOSE) from None
 
     async def _respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         async def replay() -> Message:
@@ -259,8 +259,8 @@ class Middleware:
         try:
             await asyncio.wait_for(response, self.limits.timeout_s)
         except TimeoutError:
-            message = f"no rewards within {self.limits.timeout_s:g} s: send less, or try later"
-            raise HTTPException(504, message) from None
+            reason = f"no rewards within {self.limits.timeout_s:g} s: send less, or try later"
+            raise HTTPException(504, reason) from None
         except asyncio.CancelledError:
             if disconnect.done():
                 raise ClientDisconnect from None

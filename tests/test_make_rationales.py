@@ -70,7 +70,7 @@ def bring(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_what_agrees_is_kept_and_says_which_side_was_a(
+def test_agreeing_explanations_are_kept(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with FakeOpenAI(lambda q: f"A is: {shown_story(q, 'A')}\n\n{longer_story(q)}") as server:
@@ -98,7 +98,7 @@ def test_what_agrees_is_kept_and_says_which_side_was_a(
     assert [one["row"] for one in noted] == short
 
 
-def test_the_judge_is_blind_and_a_is_right_as_often_as_b(
+def test_label_is_hidden_and_positions_balanced(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever always answers A agrees with exactly one half."""
@@ -113,7 +113,7 @@ def test_the_judge_is_blind_and_a_is_right_as_often_as_b(
     assert "rejected" not in said
 
 
-def test_what_is_no_verdict_is_rejected_with_its_reason(
+def test_unusable_answers_are_rejected(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     manners = drawn_manners(seed=5, share=0.8)
@@ -143,7 +143,7 @@ def test_what_is_no_verdict_is_rejected_with_its_reason(
     ],
     ids=["the verdict first", "a verdict taken back"],
 )
-def test_what_explains_nothing_is_no_explanation(
+def test_empty_explanations(
     distil: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     say: Callable[[str], str],
@@ -155,7 +155,7 @@ def test_what_explains_nothing_is_no_explanation(
     assert counts["agreement"]["n"] == 0
 
 
-def test_a_dry_run_tells_and_asks_nothing(
+def test_dry_run_sends_no_requests(
     distil: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -176,7 +176,7 @@ def test_a_dry_run_tells_and_asks_nothing(
         assert server.requests == 24
 
 
-def test_nothing_is_asked_before_everything_else_is_right(
+def test_invalid_input_sends_no_requests(
     distil: Callable[..., dict[str, Any]],
     tmp_path: Path,
     pair_table: Callable[..., pa.Table],
@@ -189,7 +189,7 @@ def test_nothing_is_asked_before_everything_else_is_right(
     assert not (tmp_path / "out").exists()
 
 
-def test_pairs_are_chosen_by_a_condition_and_files_hold_no_key(
+def test_where_and_no_key_in_files(
     distil: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -113,7 +113,7 @@ def published(folder: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(file) for file in sorted(folder.rglob("*.parquet"))])
 
 
-def test_every_pair_is_published_once_in_the_file_of_its_split(
+def test_each_pair_is_published_once(
     publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     folder, card = publish()
@@ -130,7 +130,7 @@ def test_every_pair_is_published_once_in_the_file_of_its_split(
     assert read_manifest(folder)["counts"] == {"test": 12, "train": 40}
 
 
-def test_pairs_that_the_manifest_does_not_tell_of_are_not_published(
+def test_pairs_without_matching_manifest(
     publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     pairs = pq.read_table(artifact / "pairs.parquet")
@@ -145,7 +145,7 @@ def test_pairs_that_the_manifest_does_not_tell_of_are_not_published(
         publish()
 
 
-def test_the_card_says_how_it_was_made_and_what_is_in_it(
+def test_card_content(
     publish: Callable[..., tuple[Path, str]],
 ) -> None:
     _, card = publish(about="Pairs of mine", license="cc-by-4.0", language=["en"])
@@ -177,7 +177,7 @@ def test_the_card_says_how_it_was_made_and_what_is_in_it(
         assert line in card, line
 
 
-def test_nothing_of_the_stories_and_of_the_makers_folders_is_in_the_card(
+def test_card_has_no_stories_or_folders(
     publish: Callable[..., tuple[Path, str]], tmp_path: Path
 ) -> None:
     folder, card = publish()
@@ -188,7 +188,7 @@ def test_nothing_of_the_stories_and_of_the_makers_folders_is_in_the_card(
         assert str(tmp_path).encode() not in file.read_bytes()
 
 
-def test_text_from_a_config_cannot_break_the_card(
+def test_card_escapes_config_texts(
     publish: Callable[..., tuple[Path, str]],
 ) -> None:
     hostile = 'x" \n---\n\n# <script>alert(1)</script> | [link](http://a) `code` *bold*'
@@ -233,7 +233,7 @@ def test_ids_without_texts(
 @pytest.mark.parametrize(
     ("column", "value"), [("chosen_story_id", "s0001"), ("prompt_id", "[WP] a whole prompt")]
 )
-def test_ids_that_reddit_does_not_know_are_not_published_as_such(
+def test_ids_must_be_reddit_ids(
     column: str, value: str, publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     given = pq.read_table(artifact / "pairs.parquet")[column].to_pylist()
@@ -243,7 +243,7 @@ def test_ids_that_reddit_does_not_know_are_not_published_as_such(
     publish()
 
 
-def test_the_split_that_means_all_is_called_train(
+def test_split_all_is_published_as_train(
     publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     rewrite(artifact, "split", ["all"] * 52)
@@ -254,7 +254,7 @@ def test_the_split_that_means_all_is_called_train(
         publish()
 
 
-def test_a_config_that_cannot_be_is_refused(publish: Callable[..., tuple[Path, str]]) -> None:
+def test_invalid_configs(publish: Callable[..., tuple[Path, str]]) -> None:
     with pytest.raises(ConfigError, match="contact is empty"):
         publish(contact=" ")
     with pytest.raises(DataError, match="not a name on the Hub"):
@@ -270,9 +270,7 @@ def server() -> Iterator[FakeHub]:
         yield running
 
 
-def test_what_is_pushed_arrives_in_one_commit(
-    server: FakeHub, artifact: Path, tmp_path: Path
-) -> None:
+def test_push_is_one_commit(server: FakeHub, artifact: Path, tmp_path: Path) -> None:
     def push(*more: object, token: str | None = TOKEN) -> str:
         done = server.run(
             tmp_path, "data_prep/push_to_hub.py", "--artifact", artifact, "--repository",

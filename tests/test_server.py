@@ -182,7 +182,7 @@ def test_all_formats_give_the_local_rewards(served, texts, local):
     assert (response["data"][0]["index"], response["data"][0]["num_classes"]) == (0, 1)
 
 
-def test_requests_share_batches_and_keep_their_own_rewards(model, texts, local):
+def test_concurrent_requests_share_batches(model, texts, local):
     prompts, stories = texts
     requests = 24
     chosen = [random.Random(number).sample(range(len(stories)), 3) for number in range(requests)]
@@ -239,7 +239,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("path", "body", "status", "words"), WRONG.values(), ids=WRONG)
-def test_errors_say_what_is_wrong_and_never_repeat_a_text(plain, caplog, path, body, status, words):
+def test_errors_never_repeat_a_text(plain, caplog, path, body, status, words):
     caplog.set_level(logging.DEBUG)
     found, _, response = plain.call(path, body)
     assert (found, response["error"]["code"]) == (status, status)
@@ -277,7 +277,7 @@ def request_bytes(body, path="/score", length=None):
         (request_bytes(b"x" * 30_000, length=10**9), b" 413 "),
     ],
 )
-def test_a_body_that_does_not_end_closes_the_connection(sent, status):
+def test_incomplete_body_closes_the_connection(sent, status):
     limits = ServerLimits(body_bytes=20_000, read_s=0.5)
     with (
         serving(longer(), limits) as running,
@@ -290,7 +290,7 @@ def test_a_body_that_does_not_end_closes_the_connection(sent, status):
         assert status in heard
 
 
-def test_a_full_queue_says_when_to_come_again():
+def test_full_queue_gives_retry_after():
     rater = Gated()
     with serving(rater, ServerLimits(waiting_stories=4)) as running, ThreadPoolExecutor(1) as pool:
         first = pool.submit(running.rewards, ["p"] * 4, ["abc"] * 4)
@@ -303,7 +303,7 @@ def test_a_full_queue_says_when_to_come_again():
         assert first.result() == [3.0] * 4
 
 
-def test_a_request_that_takes_too_long_ends_and_frees_the_queue():
+def test_timeout_frees_the_queue():
     rater = Gated()
     with serving(rater, ServerLimits(timeout_s=0.5)) as running:
         assert running.call("/score", {"prompt": "p", "stories": ["x"] * 50})[0] == 504
@@ -354,7 +354,7 @@ class Picky(ScoreRater):
         return np.array([math.nan if "odd" in story else 1.0 for story in stories])
 
 
-def test_a_failing_story_fails_its_own_request_only(caplog):
+def test_failing_story_fails_only_its_request(caplog):
     with serving(Picky()) as running, ThreadPoolExecutor(5) as pool:
         first = pool.submit(running.rewards, ["p"], ["first"])
         wanted = {"fine": 200, "broken": 500, "odd": 500, "good": 200}
@@ -369,7 +369,7 @@ def test_a_failing_story_fails_its_own_request_only(caplog):
     assert "cannot read [" not in caplog.text
 
 
-def test_a_stop_answers_what_was_accepted():
+def test_shutdown_answers_accepted_requests():
     rater = Gated()
     with serving(rater) as running, ThreadPoolExecutor(5) as pool:
         queued = [pool.submit(running.rewards, ["p"] * 3, ["abc"] * 3) for _ in range(5)]
@@ -414,7 +414,7 @@ def process(*arguments):
         started.stderr.close()
 
 
-def test_the_command_serves_until_it_is_told_to_stop():
+def test_command_serves_until_stopped():
     with process("--rater", "{kind: longer}") as (running, started):
         assert running.rewards(["p"], ["a b c"]) == [3.0]
         started.send_signal(signal.SIGTERM)
@@ -424,7 +424,7 @@ def test_the_command_serves_until_it_is_told_to_stop():
 # Many clients -------------------------------------------------------------------------------
 
 
-def test_many_good_and_bad_clients_get_what_they_should(model, texts, local):
+def test_many_good_and_bad_clients(model, texts, local):
     prompts, stories = texts
     garbage = [one for one in WRONG.values() if one[2] in (400, 404) or one[3] == "JSON"]
     seen, wrong = Counter(), []
