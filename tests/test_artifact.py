@@ -1,4 +1,4 @@
-"""What made a file, when a product is current, and what a kill or a full disk leaves."""
+"""Manifests, when an artifact is current, and recovery from kills and full disks."""
 
 import errno
 import json
@@ -147,7 +147,7 @@ def test_manifest_digest_must_match(config: Config) -> None:
     (config.out / "more.txt").write_text("of another run")
     with pytest.raises(DataError, match=r"more.txt does not match manifest.json"):
         read_manifest_of(config.out / "more.txt")
-    # As when a program fails after its first file.
+    # A program failed after its first file.
     config.seed = 1
     artifact_of(config).write("pairs.txt", lambda part: part.write_text("other pairs"))
     with pytest.raises(DataError, match=r"pairs.txt does not match .*run that program again"):
@@ -177,7 +177,7 @@ def test_input_changed_during_run(config: Config, within: str) -> None:
     with pytest.raises(DataError, match=r"stories.txt changed while it was read"):
         artifact.finish()
     assert not (config.out / "manifest.json").exists()
-    # Written anew with the same bytes it has not changed.
+    # Rewriting the same bytes is not a change.
     artifact = artifact_of(config)
     text = file.read_text()
     file.unlink()
@@ -216,7 +216,7 @@ FIRST, SECOND = "1" * 40, "2" * 40
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The newest commit of owner/name on a Hub that has no other data set."""
+    """Head commits of a Hub with one data set, owner/name."""
     commits = {"owner/name": FIRST}
 
     def ask(repository: str, revision: str | None) -> str:

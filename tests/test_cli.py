@@ -1,4 +1,4 @@
-"""litbench score: rows in, the same rows with rewards out."""
+"""litbench score: the same rows, with rewards."""
 
 import io
 import json
@@ -63,7 +63,7 @@ def test_nan_is_null_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError(f"{name} is no JSON")
 
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    # Python writes such lines, and reads them.
+    # Python reads and writes NaN in JSON.
     rows = [
         {"prompt": "p", "text": "a b", "x": math.nan, "in": {"y": math.inf, "z": [-math.inf, 2.5]}},
         {"prompt": "p", "text": "a", "x": 1.5, "in": None},
@@ -76,7 +76,7 @@ def test_nan_is_null_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     assert (first["x"], first["in"]) == (None, '{"y":Infinity,"z":[-Infinity,2.5]}')
     assert (second["x"], second["in"]) == (1.5, None)
-    # Parquet holds them, and they stay.
+    # Parquet supports NaN, so it is kept.
     run(monkeypatch, *arguments, tmp_path / "out.parquet")
     assert math.isnan(pq.read_table(tmp_path / "out.parquet")["x"][0].as_py())
 

@@ -1,4 +1,4 @@
-"""From YAML and the command line to a checked dataclass, and names to folders."""
+"""Configs from YAML and the command line; locations of models."""
 
 import errno
 import sys
@@ -26,7 +26,7 @@ class Inner:
 
 @dataclass
 class Config:
-    """A config with every kind of key that the programs use.
+    """A config with all types of keys that the programs use.
 
     Attributes:
         out: folder to write.
@@ -48,7 +48,7 @@ class Config:
 
 @dataclass(kw_only=True)
 class Derived(Inner):
-    """Dataclasses wherever a config may hold them.
+    """Nested dataclasses in all supported types.
 
     Attributes:
         spare: one that need not be there,
@@ -83,7 +83,7 @@ def test_values_of_a_file_reach_the_config(tmp_path: Path) -> None:
     assert build(Config, plain) == config
 
 
-# What does not fit ----------------------------------------------------------------------------
+# Invalid configs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Data sets on the Hub: names, commits and rows, read by the real libraries from a server here."""
+"""Data sets on the Hub: names, commits and rows, read by the real libraries from a fake Hub."""
 
 import json
 from collections.abc import Iterator
@@ -102,7 +102,7 @@ def server() -> Iterator[FakeHub]:
 
 @pytest.fixture(scope="module")
 def answers(server: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process without a token reads of many data sets."""
+    """Results of reading many data sets in a process without a token."""
     old = server.publish(
         "owner/name",
         {

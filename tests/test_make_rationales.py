@@ -1,4 +1,4 @@
-"""Rationales agree with the readers, say which side they call A, and cost no call twice."""
+"""Rationales agree with the labels, record the side shown as A, and are requested once."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ QUICK = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
 
 
 def make_pairs(pair_table: Callable[..., pa.Table], count: int) -> pa.Table:
-    """Pairs of which the chosen story is the longer in three of four."""
+    """Pairs whose chosen story is the longer one in three of four cases."""
     rows = []
     for k in range(count):
         long = f"the long story number {k} " + "that goes on " * (k % 5 + 2)
@@ -40,7 +40,7 @@ def make_pairs(pair_table: Callable[..., pa.Table], count: int) -> pa.Table:
 def distil(
     load_program: Callable[[str], ModuleType], tmp_path: Path, pair_table: Callable[..., pa.Table]
 ) -> Callable[..., dict[str, Any]]:
-    """Run the program on 24 pairs (or on `table`) with some keys; its counts."""
+    """Run the program on 24 pairs (or on `table`) with some keys; returns its counts."""
     program = load_program(PROGRAM)
 
     def run(table: pa.Table | None = None, **keys: Any) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_agreeing_explanations_are_kept(
 def test_label_is_hidden_and_positions_balanced(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever always answers A agrees with exactly one half."""
+    """A judge that always answers A agrees with exactly half of the labels."""
     with FakeOpenAI(lambda _: "The first one.\nPreferred: A") as server:
         bring(server, monkeypatch)
         counts = distil()

@@ -1,4 +1,4 @@
-"""What is published and what is not, what the card says, and what arrives on a Hub."""
+"""Published columns, the card, and the files on the Hub."""
 
 import json
 import re
@@ -31,14 +31,14 @@ COUNTS = {
 
 
 def list_outputs(folder: Path) -> None:
-    """Let the manifest of a folder name its files as they are now."""
+    """Update the digests in the manifest of a folder."""
     files = [path for path in folder.iterdir() if path.name != "manifest.json"]
     outputs = {path.name: {"sha256": file_digest(path)} for path in files}
     write_json({**read_manifest(folder), "outputs": outputs}, folder / "manifest.json")
 
 
 def rewrite(artifact: Path, column: str, values: list[str]) -> None:
-    """Make the pairs again with another column."""
+    """Rewrite the pairs with another column."""
     pairs = pq.read_table(artifact / "pairs.parquet")
     place = pairs.column_names.index(column)
     pairs = pairs.set_column(place, column, pa.array(values, pa.large_string()))
@@ -121,7 +121,7 @@ def test_each_pair_is_published_once(
         "test.parquet", "train.parquet",
     ]  # fmt: skip
     given = pq.read_table(artifact / "pairs.parquet")
-    # Nobody's authors are published, not as hashes either.
+    # Authors are not published, not even as hashes.
     assert "author" not in "".join(re.findall(r"^\| \w.*", card, re.MULTILINE))
     names = [name for name in given.column_names if not name.endswith("_author")]
     for split in ("train", "test"):
@@ -134,7 +134,7 @@ def test_pairs_without_matching_manifest(
     publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     pairs = pq.read_table(artifact / "pairs.parquet")
-    # As when make_pairs.py ends over a leak: new pairs beside the manifest of older ones.
+    # make_pairs.py failed on leakage: new pairs beside an older manifest.
     write_table(pairs.slice(1), artifact / "pairs.parquet")
     with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program again"):
         publish()
@@ -222,7 +222,7 @@ def test_ids_without_texts(
         for side in ("chosen", "rejected"):
             assert row[f"{side}_comment_id"] == pair[f"{side}_story_id"]
             assert row[f"{side}_upvotes"] == pair[f"{side}_score"]
-    # rehydrate.py reads what is published here, by its own names.
+    # rehydrate.py can read the published columns.
     needed = load_program("data_prep/rehydrate.py").IDS.columns
     assert {column.name for column in needed} <= set(table.column_names)
     assert "no stories and no prompts" in card
@@ -261,7 +261,7 @@ def test_invalid_configs(publish: Callable[..., tuple[Path, str]]) -> None:
         publish(repository="me")
 
 
-# To a Hub -------------------------------------------------------------------------------------
+# The Hub --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -300,14 +300,14 @@ def test_push_is_one_commit(server: FakeHub, artifact: Path, tmp_path: Path) -> 
     }, "the manifest, which names folders of this machine, stays here"
     assert len(files) == 3
 
-    # Of older files none stays behind, and what is not ours stays.
+    # Older data files are deleted; other files are kept.
     server.publish("me/pairs", {**repository.files(), "data/old.parquet": b"", "mine.txt": b""})
     push("--dry_run", "false")
     assert sorted(repository.files()) == [
         ".gitattributes", "README.md", "data/test.parquet", "data/train.parquet", "mine.txt",
     ]  # fmt: skip
 
-    # Texts meant to be private do not go into a public set.
+    # Private texts are not pushed to a public data set.
     repository.private = False
     commits = len(repository.commits)
     assert "me/pairs is public on the Hub" in push("--dry_run", "false")

@@ -1,4 +1,4 @@
-"""The reward of reinforcement learning: scaling, guard, clipping, and the libraries' forms."""
+"""Reward shaping for reinforcement learning: length, clipping, scaling, and trl's interface."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ PLAIN = RewardShaping(penalty=0)
 
 
 class Stars:
-    """The reward of a story is its number of stars, and what its words give."""
+    """Rewards a story by its number of stars and its number of words."""
 
     def __init__(self, per_word: float = 0.0) -> None:
         self.per_word, self.seen = per_word, 0
@@ -107,7 +107,7 @@ def test_clipping_at_human_quantile() -> None:
         references=(own[0] + rare[0] + others[0], own[1] + rare[1] + others[1]),
     )
     texts = [words(5, 3), words(5, 8), words(5, 8), words(5, 20)]
-    # A prompt with few stories of its own goes by those of all.
+    # A prompt with few references uses those of all prompts.
     assert reward(["p", "p", "rare", "unknown"], texts) == [3.0, 3.0, 8.0, 9.0]
     assert reward.last["clipped_share"] == 0.5
     assert reward.last["raw"] == np.mean([3, 8, 8, 20])
@@ -116,7 +116,7 @@ def test_clipping_at_human_quantile() -> None:
 @pytest.mark.parametrize("scaling", ["raw", "rank"])
 @pytest.mark.parametrize("per_word", [1.0, -1.0])
 def test_too_long_story_gets_less_than_its_prefix(scaling: Any, per_word: float) -> None:
-    # Even where the rater loves length beyond all measure.
+    # Even with a rater that strongly prefers length.
     shaping = RewardShaping(scaling=scaling, shortest=5, longest=20, penalty=0.1)
     reward = PolicyReward(Stars(1_000 * per_word), shaping)
     beginning, whole = words(20), words(21, 500)

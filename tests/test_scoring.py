@@ -1,4 +1,4 @@
-"""Files of any size are scored: every row comes back, kills and processes leave no trace."""
+"""Scoring of files: all rows are kept; kills and several processes do not change the output."""
 
 import contextlib
 import json
@@ -116,7 +116,7 @@ def test_broken_rows_are_rejected(job, tmp_path):
     assert not made.rejected_rows.exists()
 
 
-# What may go wrong ---------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_kind_of_model_folder(tmp_path):
     assert scorer_entry("owner/name", batch_tokens=9)["kind"] == "reward"
 
 
-# Going on ------------------------------------------------------------------------------------
+# Resuming ------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -171,7 +171,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def dying(monkeypatch):
-    """Let the rater die after so many chunks; returns the stories it was given."""
+    """Let the rater raise after some chunks; returns the stories that it scored."""
     given = []
     score = LengthRater.score
 
@@ -201,7 +201,7 @@ def test_killed_run_resumes(job, dying):
         dying(chunks)
         with pytest.raises(Killed):
             score_files(made)
-    # What a kill leaves of a half-written chunk.
+    # A chunk that was half written when the run was killed.
     (folder,) = made.parts.glob("input-*")
     (folder / ".part-half").write_bytes(b"half")
     dying(None)
@@ -317,7 +317,7 @@ def finish(process):
 
 
 def kill(process):
-    """Kill a process and all that it started: a launcher's death does not end them."""
+    """Kill a process and its children, which would survive their launcher."""
     psutil = pytest.importorskip("psutil")
     tree = psutil.Process(process.pid).children(recursive=True)
     process.kill()

@@ -1,4 +1,4 @@
-"""The server: the model's own rewards whatever is asked beside them, clear errors for the rest."""
+"""The server: rewards equal the local ones under any load; invalid requests get clear errors."""
 
 import http.client
 import json
@@ -32,7 +32,7 @@ from litbench.server import ServerLimits, accepted_hosts, make_app, make_server
 
 SAME = 1e-5
 JSON = {"Content-Type": "application/json"}
-# Seconds after which what should have happened has not, on however busy a machine.
+# Timeout of tests in seconds, long enough for a busy machine.
 PATIENCE = 60
 
 
@@ -46,7 +46,7 @@ def lengths(prompts, stories):  # noqa: ARG001
 
 @dataclass
 class Gated(ScoreRater):
-    """Scores when it may, one story at a time unless `batch_tokens` is raised.
+    """Scores when released, one story at a time unless `batch_tokens` is raised.
 
     Nothing depends on how fast the machine is: a test that needs a busy model lets it wait.
     """
@@ -143,7 +143,7 @@ def texts(invented):
 @pytest.fixture(scope="module")
 def local(model, texts):
     found = model.score(*texts)
-    assert found.std() > 1e-2  # else every reward would be right
+    assert found.std() > 1e-2  # otherwise the comparison would be trivial
     return found
 
 
@@ -159,7 +159,7 @@ def plain():
         yield one
 
 
-# The right rewards --------------------------------------------------------------------------
+# Rewards ------------------------------------------------------------------------------------
 
 
 def test_all_formats_give_the_local_rewards(served, texts, local):
@@ -206,7 +206,7 @@ def test_concurrent_requests_share_batches(model, texts, local):
 
 
 def test_connections_send_without_delay(plain):
-    """Without TCP_NODELAY each response on a kept connection takes 40 ms more."""
+    """Without TCP_NODELAY each response on a keep-alive connection takes 40 ms more."""
     connection = http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)
     connection.request("GET", "/health")
     assert connection.getresponse().read()
@@ -217,7 +217,7 @@ def test_connections_send_without_delay(plain):
     connection.close()
 
 
-# Clear errors for the rest ------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------
 
 SECRET = "moonflower"  # noqa: S105
 USER, STORY = {"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}
@@ -245,7 +245,7 @@ def test_errors_never_repeat_a_text(plain, caplog, path, body, status, words):
     assert (found, response["error"]["code"]) == (status, status)
     assert words in response["error"]["message"]
     assert SECRET not in response["error"]["message"]
-    # The access log is off, and has a handler only because pytest gives it one.
+    # The access log is off; its handler is pytest's.
     logged = [one.getMessage() for one in caplog.records if one.name != "uvicorn.access"]
     assert SECRET not in str(logged)
     assert SECRET not in plain.call("/metrics")[2]
@@ -309,7 +309,7 @@ def test_timeout_frees_the_queue():
         assert running.call("/score", {"prompt": "p", "stories": ["x"] * 50})[0] == 504
         running.wait_until(lambda: running.metric("queue_stories") == 0)
         rater.may.set()
-        # A busy machine may need more than half a second for this one, too.
+        # On a busy machine this may take more than half a second, too.
         running.wait_until(
             lambda: running.call("/score", {"prompt": "p", "stories": ["ab"]})[0] == 200
         )
@@ -341,14 +341,14 @@ def test_every_request_but_health_needs_the_token(caplog):
 
 @dataclass
 class Picky(ScoreRater):
-    """Fails on some stories, and gives others no number."""
+    """Raises for some stories and returns NaN for others."""
 
     name: str = "picky"
     kind: str = "picky"
 
     def score(self, prompts, stories):  # noqa: ARG002
         if stories == ["first"]:
-            time.sleep(0.3)  # the others gather meanwhile
+            time.sleep(0.3)  # meanwhile the other requests queue up
         if any("broken" in story for story in stories):
             raise ValueError(f"cannot read {stories}")
         return np.array([math.nan if "odd" in story else 1.0 for story in stories])
@@ -373,7 +373,7 @@ def test_shutdown_answers_accepted_requests():
     rater = Gated()
     with serving(rater) as running, ThreadPoolExecutor(5) as pool:
         queued = [pool.submit(running.rewards, ["p"] * 3, ["abc"] * 3) for _ in range(5)]
-        # One story is with the model.
+        # The model is scoring one story.
         running.wait_until(lambda: running.metric("queue_stories") == 14)
         running.uvicorn.handle_exit(signal.SIGTERM, None)
         running.wait_until(lambda: not running.uvicorn.servers[0].is_serving())
@@ -395,7 +395,7 @@ def test_limits_are_numbers_above_0():
 
 @contextmanager
 def process(*arguments):
-    """The server in a process of its own: its port, and the process."""
+    """Start the server in a separate process; yields its port and the process."""
     started = subprocess.Popen(
         [sys.executable, "-m", "litbench", "serve", "--port", "0", *arguments],
         stderr=subprocess.PIPE,
