@@ -44,7 +44,7 @@ def words(count: int, stars: int = 0) -> str:
     return " ".join(["word"] * count) + " *" * stars
 
 
-def people(stars: Sequence[int], prompt: str = "p", count: int = 10) -> Any:
+def human_stories(stars: Sequence[int], prompt: str = "p", count: int = 10) -> Any:
     return [prompt] * len(stars), [words(count, n) for n in stars]
 
 
@@ -99,8 +99,8 @@ def test_ranks_within_prompt_and_ties(stars: list[int], other: list[int]) -> Non
 
 
 def test_clipping_at_human_quantile() -> None:
-    own, rare = people([0, 1, 2, 3] * 2), people([1], "rare")
-    others = people([9] * 8, "others")
+    own, rare = human_stories([0, 1, 2, 3] * 2), human_stories([1], "rare")
+    others = human_stories([9] * 8, "others")
     reward = PolicyReward(
         Stars(),
         RewardShaping(penalty=0, clip=1.0),
@@ -239,8 +239,8 @@ def test_invalid_config_fails_before_pretraining(
 def test_tie_with_human_story_counts_half(load_program: Any) -> None:
     compare = load_program("train/grpo.py").compare
     before, after = np.array([[0.0, 2.0], [5.0, 5.0]]), np.array([[2.0, 2.0], [7.0, 5.0]])
-    people = {"p": np.array([0.0, 2.0, 4.0]), "q": np.array([5.0])}
-    found = compare(before, after, people)
+    human = {"p": np.array([0.0, 2.0, 4.0]), "q": np.array([5.0])}
+    found = compare(before, after, human)
     assert found["people_beaten_before"] == pytest.approx(((0.5 + 1.5) / 6 + 0.5) / 2)
     assert found["people_beaten_after"] == pytest.approx((1.5 / 3 + 0.75) / 2)
     assert found["gain"]["mean"] == pytest.approx(1.0)
