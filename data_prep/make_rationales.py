@@ -2,15 +2,15 @@
 
     python data_prep/make_rationales.py --config configs/data/make_rationales.yaml
 
-Reads pairs. For each of them a judge, any model that inspect-ai knows, reads the prompt and both
-stories, is not told which one readers preferred, explains and decides. An explanation is kept when
-its verdict agrees with the readers; the verdict itself is cut off. Which story is shown as A is
-drawn by the seed, exactly balanced.
+Reads pairs. For each pair a judge (any model that inspect-ai supports) reads the prompt and both
+stories, explains which is better and gives a verdict; the label is hidden from it. The explanation
+becomes a rationale, without the verdict, if the verdict agrees with the label. Half of the chosen
+stories, drawn by the seed, are shown as Story A.
 
-Writes into `out`: `pairs.parquet`, all pairs with the columns `rationale` (null where none is kept)
-and `rationale_first` (chosen or rejected: the side that it calls Story A); `rejected.jsonl`, the
-pairs without a rationale, with reasons; and `manifest.json`. Every answer is stored in
-`out/answers`: a killed run resumes, and no stored answer is requested again.
+Writes into `out`: `pairs.parquet`, all pairs with the columns `rationale` (null if the pair has
+none) and `rationale_first` (chosen or rejected: the side shown as Story A); `rejected.jsonl`, the
+pairs without a rationale, with reasons; and `manifest.json`. Answers are stored in `out/answers`:
+a killed run resumes, and no stored answer is requested again.
 """
 
 from collections import Counter
@@ -35,19 +35,19 @@ COLUMNS = ("rationale", "rationale_first")
 
 @dataclass
 class Config:
-    """What to explain, and by whom.
+    """The pairs to explain, and the judge.
 
     Attributes:
         pairs: pairs table: a file, a folder saved by datasets, or owner/name[@revision][:split].
         out: folder to write.
-        model: a name that inspect-ai knows, see litbench.judges.client.
-        template: one that comes with LitBench, or a file; asks for an explanation.
-        where: SQL condition on the columns of `pairs`; other pairs are left out.
-        seed: of the order of the two stories.
-        sampling: temperature, length and the like.
+        model: model name for inspect-ai, see litbench.judges.client.
+        template: a template of LitBench, or a file; must ask for an explanation.
+        where: SQL condition on the columns of `pairs`; only matching pairs are used.
+        seed: seed of the order of the two stories.
+        sampling: sampling options, such as temperature and max_tokens.
         traffic: connections, retries and limits.
         prices: file of prices that take precedence over the packaged ones.
-        accept_errors: finish although some pairs have got no answer.
+        accept_errors: finish even if some pairs got no answer.
         dry_run: estimate the cost without sending requests.
     """
 
@@ -64,32 +64,34 @@ class Config:
     dry_run: bool = False
 
 
-def judge(answer: Answer, right: str) -> tuple[str, str | None, str | None]:
-    """Read one answer, `right` being the letter of the story that readers preferred.
+def judge(answer: Answer, correct: str) -> tuple[str, str | None, str | None]:
+    """Read one answer; `correct` is the letter of the chosen story.
 
     Returns:
         The result (agrees, disagrees, unparsed, refused, cut or error), the letter that the judge
-        preferred, and its explanation; these two are null where there are none.
+        preferred or None, and its explanation or None.
     """
     if answer.outcome != "answered":
         return answer.outcome, None, None
     explanation, label = split_verdict(answer.text)
-    # Nothing before the verdict explains it, and a second verdict takes it back.
+    # Unparsed: no text before the verdict, or a second verdict within that text.
     if label is None or not explanation or has_verdict_line(explanation):
         return "unparsed", label, None
-    return "agrees" if label == right else "disagrees", label, explanation
+    return "agrees" if label == correct else "disagrees", label, explanation
 
 
 def request(config: Config, questions: Sequence[str], price: Price | None) -> list[Answer]:
-    """The answers to all questions, stored ones included; none in a dry run, which prints."""
+    """Return the answers to all questions; a dry run prints the cost and returns none."""
     keys = keys_of(config.model, questions, config.sampling)
     with AnswerStore(config.out / "answers", read_only=config.dry_run) as store:
         if config.dry_run:
-            rest = {key: one for key, one in zip(keys, questions, strict=True) if key not in store}
-            tokens = sum(map(estimate_tokens, rest.values()))
-            print(f"dry run: {len(rest):,} calls of {config.model}, some {tokens:,} input tokens")
+            missing = {key: q for key, q in zip(keys, questions, strict=True) if key not in store}
+            tokens = sum(map(estimate_tokens, missing.values()))
+            print(
+                f"dry run: {len(missing):,} calls of {config.model}, about {tokens:,} input tokens"
+            )
             if config.sampling.max_tokens is not None:
-                most = len(rest) * config.sampling.max_tokens
+                most = len(missing) * config.sampling.max_tokens
                 cost = "" if price is None else f", ${price.of(tokens, most):.2f}"
                 print(f"  at most {most:,} output tokens{cost}")
             return []
@@ -102,18 +104,18 @@ def request(config: Config, questions: Sequence[str], price: Price | None) -> li
     errors = [answer.detail for answer in answers if answer.outcome == "error"]
     if errors and not config.accept_errors:
         raise ModelError(
-            f"{len(errors)} of {len(answers)} questions have got no answer, such as: {errors[0]}: "
-            "run the same command again to request these alone, or set accept_errors"
+            f"{len(errors)} of {len(answers)} questions got no answer, for example: {errors[0]}: "
+            "run the same command again to retry them, or set accept_errors"
         )
     return answers
 
 
 def main(config: Config) -> None:
-    """Order the stories, ask, keep what agrees, write."""
+    """Ask the judge about all pairs and write the rationales."""
     template = load_template(config.template)
     if template.answer != "explanation":
         raise ConfigError(
-            f"template {template.name} asks for a {template.answer}: give one whose answer is "
+            f"template {template.name} asks for a {template.answer}: use one that asks for an "
             "explanation, such as rationale"
         )
     price = price_of(config.model, load_prices(config.prices))
@@ -123,7 +125,7 @@ def main(config: Config) -> None:
         program=__file__,
         config=config,
         inputs={"pairs": config.pairs, "template": template.path},
-        # Any other model is its name, which stands in the config.
+        # Other models are identified by their name in the config.
         models={} if folder is None else {"model": folder},
         runtime_keys=("traffic", "prices", "dry_run"),
     )
@@ -134,7 +136,7 @@ def main(config: Config) -> None:
         config.pairs, PAIRS, rejected_rows=rejected_rows, where=config.where, numbered=True
     )
     if found := set(COLUMNS) & set(pairs.column_names):
-        raise DataError(f"{config.pairs}: there is a column {found} already: leave it out")
+        raise DataError(f"{config.pairs}: it already has the columns {found}: drop them")
     numbers, pairs = pairs[ROW].to_pylist(), pairs.drop_columns([ROW])
     chosen_first = assign_positions(pairs["pair_id"].to_pylist(), config.seed)
     texts = (pairs[name].to_pylist() for name in ("prompt", "chosen", "rejected"))
@@ -148,13 +150,13 @@ def main(config: Config) -> None:
     results, letters, kept = Counter(), Counter(), Counter()
     rationales, firsts = [], []
     for number, answer, first in zip(numbers, answers, chosen_first, strict=True):
-        right = "A" if first else "B"
-        result, letter, said = judge(answer, right)
+        correct = "A" if first else "B"
+        result, letter, explanation = judge(answer, correct)
         results[result] += 1
         letters[letter] += 1
         agrees = result == "agrees"
-        kept[right] += agrees
-        rationales.append(said if agrees else None)
+        kept[correct] += agrees
+        rationales.append(explanation if agrees else None)
         firsts.append(("chosen" if first else "rejected") if agrees else None)
         if not agrees:
             rejected_rows.add(
@@ -176,17 +178,17 @@ def main(config: Config) -> None:
         },
         "preferred": {letter: letters[letter] for letter in "AB"},
         "kept_where_right": {letter: kept[letter] for letter in "AB"},
-        "tokens": {name: sum(getattr(one, name) or 0 for one in answers) for name in names},
+        "tokens": {name: sum(getattr(answer, name) or 0 for answer in answers) for name in names},
         "cost_usd": cost,
         "models": sorted({answer.model for answer in answers if answer.model is not None}),
         "rejected_rows": rejected_rows.counts(),
     }  # fmt: skip
     artifact.finish()
     print(f"{config.out / 'pairs.parquet'}: {pairs.num_rows:,} pairs, {agrees:,} with a rationale")
-    print(f"  the judge agrees with the readers on {agrees:,} of {decided:,} pairs")
+    print(f"  the judge agrees with the labels on {agrees:,} of {decided:,} pairs")
     if max(kept.values()) > 2 * min(kept["A"], kept["B"]):
-        print(f"  warning: rationales end in A {kept['A']:,} and in B {kept['B']:,} times: a model "
-              "trained on them learns the letter")  # fmt: skip
+        print(f"  warning: {kept['A']:,} rationales prefer A and {kept['B']:,} prefer B: a model "
+              "trained on them may learn the letter")  # fmt: skip
     if cost is not None:
         print(f"  ${cost:.2f}")
     print(rejected_rows.summary(), end="")

@@ -1,13 +1,13 @@
-"""Write a pairs table as a data set with a card, and push it to the Hub when told to.
+"""Write a pairs table as a data set with a card, and push it to the Hub if asked to.
 
     python data_prep/push_to_hub.py --config configs/data/push_to_hub.yaml
 
 Reads the folder of make_pairs.py, import_pairs.py or rehydrate.py (`pairs.parquet` and
 `manifest.json`). Writes into `out` the folder `data` with a Parquet file for each split, a card
-`README.md` and `manifest.json`. With `dry_run: false` it then makes the data set on the Hub,
+`README.md` and `manifest.json`. With `dry_run: false` it then creates the data set on the Hub,
 private unless `private: false`, and replaces its data and card in one commit; the token comes from
-`hf auth login` or HF_TOKEN. With `ids_only: true` no text is published: only the ids of comments
-and their labels, which rehydrate.py turns into pairs.
+`hf auth login` or HF_TOKEN. With `ids_only: true` no texts are published, only comment ids and
+labels, which rehydrate.py turns into pairs again.
 """
 
 import re
@@ -35,8 +35,8 @@ SIDES = ("chosen", "rejected")
 TEXTS = ("prompt", "chosen", "rejected")
 LABEL_SOURCES = {
     "votes": "The chosen story of a pair has more votes of readers than the rejected one.",
-    "people": "People said which story of a pair is better.",
-    "model": "A model said which story of a pair is better, not people.",
+    "people": "Annotators chose the better story of each pair.",
+    "model": "A model, not human annotators, chose the better story of each pair.",
     "planted": "**The votes behind these labels are simulated. No claim about readers, writers or "
     "models can be made from them.**",
 }
@@ -47,32 +47,31 @@ STATISTICS = """
     FROM read_parquet($path) GROUP BY ALL ORDER BY ALL
 """
 RIGHTS_OF_IDS = """\
-This set holds no story and no prompt, only the ids of comments and what was made of their votes;
-`python data_prep/rehydrate.py` of LitBench fetches the comments that are still there and makes
-full pairs. Whoever fetches them does so under Reddit's User Agreement and its Data API terms, and a
-comment that its author has deleted stays deleted."""
+This data set contains no stories and no prompts, only comment ids and labels derived from votes.
+`python data_prep/rehydrate.py` of LitBench fetches the comments that still exist and makes full
+pairs. Fetching them is subject to Reddit's User Agreement and its Data API terms. A comment that
+its author has deleted cannot be fetched."""
 RIGHTS_OF_TEXTS = """\
-The stories and prompts belong to those who wrote them. Collecting them here gives nobody a right to
-them beyond what the law and the terms of their source give. Where they come from Reddit, its User
-Agreement and its Data API terms hold for every use of them, and a text that its author has deleted
-there is not to be used any more."""
+The stories and prompts belong to their authors. This data set grants no rights to them beyond the
+law and the terms of their source. Texts from Reddit are subject to Reddit's User Agreement and its
+Data API terms, and texts that their authors have deleted there must no longer be used."""
 
 
 @dataclass
 class Config:
-    """What to publish, where, and what the card says.
+    """What to publish, where, and the texts of the card.
 
     Attributes:
         artifact: folder with pairs.parquet and manifest.json.
         repository: owner/name on the Hub.
-        contact: where authors write to have a story removed: an address or a page.
+        contact: address or page where authors can ask to have a story removed.
         out: folder to write.
-        about: what the set is, in words.
-        license: the Hub's key for the licence of the selection and the labels.
-        language: codes of the texts' languages, such as en.
-        ids_only: publish ids of comments and labels, and no text.
+        about: description of the data set, for the card.
+        license: the Hub's identifier of the licence of the selection and the labels.
+        language: language codes of the texts, such as en.
+        ids_only: publish comment ids and labels without texts.
         private: make the data set private.
-        dry_run: write the folder and push nothing.
+        dry_run: write the folder without pushing it.
     """
 
     artifact: Path
@@ -88,50 +87,50 @@ class Config:
 
 
 def published_columns(names: Sequence[str], config: Config) -> dict[str, str]:
-    """The columns to publish: their names in pairs.parquet by the names that they get."""
-    kept = [name for name in names if not name.endswith("_author")]
+    """Return the columns to publish: published names to names in pairs.parquet."""
+    allowed = [name for name in names if not name.endswith("_author")]
     if not config.ids_only:
-        return {name: name for name in kept}
-    # Extra columns may hold texts, such as rationales.
+        return {name: name for name in allowed}
+    # Extra columns may contain texts, such as rationales.
     declared = {column.name for column in PAIRS.columns} - set(TEXTS)
     renamed = {"prompt_id": "post_id"}
     for side in SIDES:
-        # As rehydrate.py reads them.
+        # The names that rehydrate.py reads.
         renamed[f"{side}_story_id"] = f"{side}_comment_id"
         renamed[f"{side}_score"] = f"{side}_upvotes"
-    return {renamed.get(name, name): name for name in kept if name in declared}
+    return {renamed.get(name, name): name for name in allowed if name in declared}
 
 
 def check_ids(path: Path) -> None:
-    """Refuse to publish ids that Reddit does not know, which may hold texts."""
+    """Raise DataError for ids in another format than Reddit's, which may contain texts."""
     kinds = {"chosen_story_id": "t1", "rejected_story_id": "t1", "prompt_id": "t3"}
     for name, kind in kinds.items():
         values = pq.read_table(path, columns=[name])[name].to_pylist()
         wrong = sum(not re.fullmatch(f"{kind}_{THING_ID}", value) for value in values)
         if wrong:
-            # Without the values: messages end up in logs.
+            # Without the values, since messages end up in logs.
             raise DataError(
-                f"{path}: column {name}: {wrong:,} values are not Reddit's ids: ids_only needs "
-                "pairs of Reddit's comments"
+                f"{path}: column {name}: {wrong:,} values are not Reddit ids: ids_only needs "
+                "pairs of Reddit comments"
             )
 
 
 def split_names(path: Path) -> dict[str, str]:
-    """The name of each split on the Hub, where `all` means every split and cannot be one."""
+    """Return the name of each split on the Hub, where `all` is reserved for the union."""
     splits = sorted(set(pq.read_table(path, columns=["split"])["split"].to_pylist()))
     names = {
         split: "train" if split == "all" else re.sub(r"\W", "_", split, flags=re.ASCII)
         for split in splits
     }
     if len(set(names.values())) < len(names):
-        raise DataError(f"splits {splits} would share a name on the Hub: rename one")
+        raise DataError(f"splits {splits} would get the same name on the Hub: rename one")
     return names
 
 
 def write_data(
     folder: Path, path: Path, columns: Mapping[str, str], names: Mapping[str, str]
 ) -> None:
-    """Write `SPLIT.parquet` for every split, in the order of the rows."""
+    """Write `SPLIT.parquet` for every split, with rows in their original order."""
     fields = {new: pa_dataset.field(old) for new, old in columns.items()}
     for split, name in names.items():
         rows = pa_dataset.dataset(path).scanner(
@@ -146,12 +145,12 @@ def write_data(
 def write_card(
     manifest: Mapping[str, Any], path: Path, columns: Mapping[str, str], config: Config
 ) -> str:
-    """The card of the pairs in `path`, as Markdown."""
+    """Return the card of the pairs in `path`, as Markdown."""
     try:
         from huggingface_hub import DatasetCardData  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "data") from error
-    files = [{"split": one, "path": f"data/{one}.parquet"} for one in split_names(path).values()]
+    files = [{"split": name, "path": f"data/{name}.parquet"} for name in split_names(path).values()]
     data = DatasetCardData(
         license=config.license,
         language=config.language or None,
@@ -161,30 +160,30 @@ def write_card(
         configs=[{"config_name": "default", "data_files": files}],
     )
     with duckdb.connect() as connection:
-        found = connection.execute(STATISTICS, {"path": str(path)})
-        heading, rows = [column[0] for column in found.description], found.fetchall()
-    made = {
+        result = connection.execute(STATISTICS, {"path": str(path)})
+        heading, rows = [column[0] for column in result.description], result.fetchall()
+    provenance = {
         "program": manifest["program"],
         "version of LitBench": manifest.get("versions", {}).get("litbench"),
         "finished": manifest.get("finished_utc"),
         "inputs": {
             name: source["sha256"]
             for name, source in manifest.get("inputs", {}).items()
-            # With its hash guesses of a salt could be tried.
+            # The hash of the salt would let others test guesses of it.
             if name != "salt"
         },
-        "config": {key: one for key, one in manifest.get("config", {}).items() if key != "out"},
+        "config": {key: value for key, value in manifest.get("config", {}).items() if key != "out"},
         "rejected rows": manifest.get("counts", {}).get("rejected_rows", {}),
     }
-    # In a block of code nothing is markup.
-    code = yaml.safe_dump(without_folders(made), sort_keys=False, allow_unicode=True)
+    # A code block needs no escaping.
+    code = yaml.safe_dump(without_folders(provenance), sort_keys=False, allow_unicode=True)
     counts = manifest.get("counts", {})
-    # make_pairs.py has what make_stories.py counted under "stories".
-    before = counts.get("stories")
-    before = before if isinstance(before, Mapping) else {}
+    # make_pairs.py stores the counts of make_stories.py under "stories".
+    stories = counts.get("stories")
+    stories = stories if isinstance(stories, Mapping) else {}
     funnel = [
         (step["about"], f"{step['kept']:,} {step['unit']}", f"{step['removed']:,}")
-        for step in [*before.get("funnel", []), *counts.get("funnel", [])]
+        for step in [*stories.get("funnel", []), *counts.get("funnel", [])]
     ]
     about = {column.name: (column.kind, column.about) for column in PAIRS.columns}
     described = [
@@ -194,35 +193,35 @@ def write_card(
         f"---\n{data.to_yaml()}\n---",
         f"# {escape(config.repository)}",
         escape(config.about),
-        "Pairs of stories, each pair written to the same prompt and with one story preferred.",
+        "Pairs of stories written to the same prompt, one of them preferred.",
         *(LABEL_SOURCES[source] for source in sorted({row[1] for row in rows})),
         "\n".join(make_rows(heading, rows)),
         "## How it was made",
         textwrap.indent(code, "    ", lambda _: True),
         "\n".join(make_rows(("step", "kept", "removed"), funnel)),
         "## Columns",
-        "Times are whole seconds since 1970 in UTC. What the source does not have is null.",
+        "Times are in seconds since 1970-01-01 UTC. Values that the source does not have are null.",
         "\n".join(make_rows(("column", "kind", "about"), described)),
         "## Rights",
-        f"The licence named above ({escape(config.license)}) is for the selection and the labels.",
+        f"The licence above ({escape(config.license)}) covers the selection and the labels.",
         RIGHTS_OF_IDS if config.ids_only else RIGHTS_OF_TEXTS,
-        f"**To have a story removed**, write to {escape(config.contact)} and name it by its id or "
-        "its address. It goes from the next version of this set; ask the Hub for the removal of "
-        "older ones.",
+        f"**To have a story removed**, write to {escape(config.contact)} and give its id or "
+        "URL. It will be removed from the next version of this data set; ask the Hub to remove "
+        "older versions.",
     ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
 def main(config: Config) -> None:
-    """Write the folder; push it when told to."""
+    """Write the folder; push it unless `dry_run`."""
     parse_name(config.repository)
     if not config.contact.strip():
-        raise ConfigError("contact is empty: say where authors can ask to be removed")
+        raise ConfigError("contact is empty: say where authors can ask to have a story removed")
     path = config.artifact / "pairs.parquet"
     check_parquet(path, PAIRS)
-    # Otherwise the card could describe other pairs.
+    # The card describes the pairs by their manifest, so it must be theirs.
     manifest = read_manifest_of(path)
-    # Whether and where the files are pushed does not change them.
+    # Pushing does not change the files.
     keys = {key: value for key, value in as_plain(config).items()
             if key not in ("dry_run", "private")}  # fmt: skip
     artifact = Artifact(
@@ -244,7 +243,7 @@ def main(config: Config) -> None:
             for name in names.values()
         }
         artifact.finish()
-        print(f"{config.out}: pairs and a card; read README.md before pushing")
+        print(f"{config.out}: pairs and card written; read README.md before pushing")
     if config.dry_run:
         print("nothing was pushed; to push, run the same command with --dry_run false")
         return

@@ -1,6 +1,6 @@
-"""What a program writes and what made it: config, inputs, counts per step, versions.
+"""Output folders of programs, with a manifest of config, inputs, counts and versions.
 
-A program owns one folder:
+Each program writes one folder:
 
     artifact = Artifact(folder, program=__file__, config=config, inputs={"stories": path})
     if artifact.is_current():
@@ -8,8 +8,8 @@ A program owns one folder:
     artifact.write("pairs.parquet", lambda path: write_table(table, path))
     artifact.finish()  # writes manifest.json
 
-Files and folders appear under their names only when they are whole and on the disk. Parts of
-unfinished work go through `write_part` and `read_part`, which treats a damaged part as missing.
+Files and folders are written to a temporary path, synced and renamed. Parts of unfinished work go
+through `write_part` and `read_part`; a damaged part counts as missing.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ _LIBRARIES = (
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, or of every file below a folder with its name."""
+    """SHA-256 of a file, or of the names and contents of all files in a folder."""
     if path.is_dir():
         hasher = hashlib.sha256()
         for inner in sorted(item for item in path.rglob("*") if item.is_file()):
@@ -62,9 +62,10 @@ def file_digest(path: Path) -> str:
 
 
 def source_digest(source: str | Path, *, is_model: bool = False) -> str:
-    """SHA-256 of a file or folder, "name:owner/name@COMMIT[:split]" of a data set on the Hub.
+    """SHA-256 of a local file or folder, or the name of a data set or model on the Hub.
 
-    Of anything else, and of a model on the Hub, "name:" and the name.
+    Data sets are pinned to a commit: "name:owner/name@COMMIT[:split]". Models and all other names
+    are not: "name:" and the name.
     """
     if not str(source):
         raise DataError("the name of an input is empty: give a file, a folder or a data set's name")
@@ -76,15 +77,15 @@ def source_digest(source: str | Path, *, is_model: bool = False) -> str:
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of every installed library that can change a result."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for library in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[library] = importlib.metadata.version(library)
-    return found
+            installed[library] = importlib.metadata.version(library)
+    return installed
 
 
 def fingerprint(*parts: Any) -> str:
-    """Hash plain values, configs or mappings of them to 64 hexadecimal digits."""
+    """SHA-256 of plain values or configs, as 64 hexadecimal digits."""
     text = json.dumps([as_plain(part) for part in parts], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -92,8 +93,8 @@ def fingerprint(*parts: Any) -> str:
 def write_atomically(
     path: Path, write: Callable[[Path], object], *, is_folder: bool = False
 ) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then rename it into place."""
-    # The suffix stays last, since writers choose the format by it.
+    """Call `write` with a temporary path beside `path`, then rename it to `path`."""
+    # Keep the suffix: writers choose the format by it.
     temporary = path.with_name(f".part-{uuid.uuid4().hex}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +107,7 @@ def write_atomically(
         if not (is_folder and path.exists()):
             temporary.replace(path)
         elif not _exchange(temporary, path):
-            # Where the system cannot exchange folders, a kill between both renames leaves none.
+            # Not atomic: a kill between the two renames leaves no folder at `path`.
             path.rename(temporary.with_name(f"{temporary.name}-old"))
             temporary.replace(path)
     except OSError as error:
@@ -119,12 +120,12 @@ def write_atomically(
             _remove(leftover)
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders exchange their names in one step; False where the system cannot."""
-    exchange = getattr(ctypes.CDLL(None), "renameat2", None)
-    here, swap = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-    names = os.fsencode(one), os.fsencode(other)
-    return exchange is not None and exchange(here, names[0], here, names[1], swap) == 0
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two folders atomically; False if the system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    at_fdcwd, rename_exchange = -100, 2  # constants of Linux
+    paths = (at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second))
+    return renameat2 is not None and renameat2(*paths, rename_exchange) == 0
 
 
 def _remove(path: Path) -> None:
@@ -136,19 +137,19 @@ def _remove(path: Path) -> None:
 
 
 def write_part(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a part of unfinished work, like `write_atomically`, with its digest beside it."""
+    """Write a part of unfinished work atomically, with its digest in a file beside it."""
 
     def with_digest(temporary: Path) -> None:
         write(temporary)
         digest = file_digest(temporary)
-        # Before the part, so that a part without its digest is a damaged one.
+        # The digest first: a part without a digest counts as damaged.
         write_atomically(Path(f"{path}.sha256"), lambda beside: beside.write_text(digest))
 
     write_atomically(path, with_digest)
 
 
 def read_part(path: Path, read: Callable[[Path], T]) -> T | None:
-    """Read what `write_part` wrote; None where the part is missing or damaged."""
+    """Read what `write_part` wrote; None if the part is missing or damaged."""
     try:
         is_whole = Path(f"{path}.sha256").read_bytes() == file_digest(path).encode()
     except OSError:
@@ -157,13 +158,13 @@ def read_part(path: Path, read: Callable[[Path], T]) -> T | None:
 
 
 def as_json(content: Any) -> Any:
-    """Plain values with "inf", "-inf" and "nan" in place of the numbers that JSON does not know."""
+    """Plain values, with "inf", "-inf" and "nan" for numbers that JSON does not have."""
     text = json.dumps(as_plain(content))
     return json.loads(text, parse_constant=lambda name: str(float(name)))
 
 
 def write_json(content: Any, path: Path) -> None:
-    """Write JSON, indented, in place of what was there."""
+    """Write indented JSON atomically."""
     text = json.dumps(as_plain(content), indent=2, ensure_ascii=False) + "\n"
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
@@ -174,57 +175,58 @@ def write_json_part(content: Any, path: Path) -> None:
 
 
 def read_json_part(path: Path) -> Any:
-    """Read what `write_json_part` wrote; None where it is missing or damaged."""
+    """Read what `write_json_part` wrote; None if it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found["content"] if found["sha256"] == fingerprint(found["content"]) else None
+        part = json.loads(path.read_text(encoding="utf-8"))
+        return part["content"] if part["sha256"] == fingerprint(part["content"]) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a folder's manifest; DataError where it is missing or damaged."""
+    """Read a folder's manifest; DataError if it is missing or damaged."""
     try:
         content: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         return {**content}
     except (OSError, ValueError, TypeError) as error:
         raise DataError(
-            f"no manifest.json in {folder} that can be read ({error}): make the product again"
+            f"cannot read manifest.json in {folder} ({error}): run the program that writes it again"
         ) from error
 
 
 def read_manifest_of(path: Path) -> dict[str, Any]:
-    """Read the manifest beside a file; DataError where it does not name the file as it is now."""
+    """Read the manifest beside a file; DataError if the file does not match its digest."""
     manifest = read_manifest(path.parent)
     if not is_output(manifest, path):
         raise DataError(
-            f"{path} is not the file that manifest.json beside it tells of: it was changed, or "
-            "the program that wrote it did not finish; make the product again"
+            f"{path} does not match manifest.json beside it: the file was changed, or the program "
+            "that wrote it did not finish; run that program again"
         )
     return manifest
 
 
 def is_output(manifest: Mapping[str, Any], path: Path) -> bool:
-    """Whether a manifest names a file of its folder, with the bytes that it has now."""
+    """Whether a manifest lists a file of its folder with the file's current digest."""
     output = manifest.get("outputs", {}).get(path.name)
     return isinstance(output, dict) and output.get("sha256") == file_digest(path)
 
 
 class Artifact:
-    """One program's output folder and what made it.
+    """The output folder of one program, and its manifest.
 
-    It depends on the config, on the bytes of its inputs and on the version of its program, not on
-    where inputs and folder lie. What a program puts into `counts` goes into the manifest.
+    The fingerprint covers the config, the contents of the inputs and the program's version, but no
+    paths. `counts` is written to the manifest.
 
     Args:
-        folder: where the files lie.
+        folder: output folder.
         program: path of the program.
-        config: its config.
-        inputs: the files, folders and data sets it reads, by their key in the config.
-        models: the models it uses, likewise.
-        runtime_keys: keys of the config that say how the work is done and not what comes out.
-            They may hold passwords, so the manifest does not have them.
-        version: of the program; raise it when the same config and inputs give other results.
+        config: config of the program.
+        inputs: files, folders and data sets that the program reads, by config key.
+        models: models that the program uses, by config key.
+        runtime_keys: config keys that do not change the results. They may contain passwords, so
+            they are left out of the manifest.
+        version: version of the program; raise it when the same config and inputs give other
+            results.
     """
 
     def __init__(
@@ -249,24 +251,24 @@ class Artifact:
         self._paths = {name: Path(source) for name, source in inputs.items()}
         self.digests = {
             **{name: source_digest(source) for name, source in inputs.items()},
-            **{name: source_digest(one, is_model=True) for name, one in (models or {}).items()},
+            **{name: source_digest(model, is_model=True) for name, model in (models or {}).items()},
         }
         self._inputs = {
             name: {"path": str(source), "sha256": self.digests[name]}
             for name, source in {**inputs, **(models or {})}.items()
         }
-        # `out` until every program has trl's name for it.
-        named = {"out", "output_dir", *self._inputs}
-        keys = {key: value for key, value in self._config.items() if key not in named}
+        # The output folder is `out`, or `output_dir` in programs with trl's names.
+        paths = {"out", "output_dir", *self._inputs}
+        keys = {key: value for key, value in self._config.items() if key not in paths}
         self.fingerprint = fingerprint(keys, self.digests, self._program)
 
     def is_current(self) -> bool:
-        """Whether the folder holds this artifact, whole and unchanged; says so if it does."""
+        """Whether the folder holds this artifact, complete and unchanged; prints a line if so."""
         try:
             manifest = read_manifest(self.folder)
             outputs = {name: output["sha256"] for name, output in manifest["outputs"].items()}
-            found = {name: file_digest(self.folder / name) for name in outputs}
-            is_current = bool(manifest["fingerprint"] == self.fingerprint and found == outputs)
+            current = {name: file_digest(self.folder / name) for name in outputs}
+            is_current = bool(manifest["fingerprint"] == self.fingerprint and current == outputs)
         except (DataError, OSError, KeyError, TypeError, AttributeError):
             return False
         if is_current:
@@ -274,35 +276,35 @@ class Artifact:
         return is_current
 
     def write(self, name: str, write: Callable[[Path], object], *, is_folder: bool = False) -> Path:
-        """Write one file, or one folder as a whole, through `write(path)`."""
+        """Write one file or folder through `write(path)`; an existing one is replaced."""
         path = self.folder / name
         write_atomically(path, write, is_folder=is_folder)
         self._outputs[name] = {"sha256": file_digest(path)}
         return path
 
     def write_folder(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Write one folder through `write(path)`; an older one is replaced as a whole."""
+        """Write one folder through `write(path)`; an existing one is replaced as a whole."""
         return self.write(name, write, is_folder=True)
 
     def finish(self) -> None:
-        """Write the manifest, last; DataError where an input has changed since the start."""
+        """Write the manifest; DataError if an input has changed since the start."""
         for name, path in self._paths.items():
             files = [file for file in (path, *path.rglob("*")) if file.exists()]
             is_newer = any(file.stat().st_mtime > self._started - 2 for file in files)
             if is_newer and source_digest(path) != self.digests[name]:
                 raise DataError(f"{path} changed while it was read: run the same command again")
-        # A killed run could not remove what it was writing.
+        # Temporary files of killed runs.
         for leftover in self.folder.glob(".part-*"):
             _remove(leftover)
         write_json(self.as_manifest(), self.folder / "manifest.json")
 
     def made_of(self) -> str:
-        """What the artifact is made of, as JSON for a page that the same config gives again."""
+        """Config, input digests and versions as JSON: nothing that differs between equal runs."""
         made_of = {"config": self._config, "inputs": self.digests, "versions": versions()}
         return json.dumps(made_of, indent=2)
 
     def as_manifest(self) -> dict[str, Any]:
-        """The manifest as things stand."""
+        """The manifest, with the outputs and counts so far."""
         content = {
             **self._program,
             "fingerprint": self.fingerprint,

@@ -1,10 +1,10 @@
-"""From a YAML file and the command line to a checked dataclass.
+"""Build a checked dataclass from a YAML file and the command line.
 
     config = load_config(Config, sys.argv[1:], about=__doc__)
 
-reads `--config file.yaml`; every further `--key value` (or `--key=value`, dotted for nested keys:
-`--raters.minilm.epochs 1`) wins over the file. `$NAME` and `~` in strings are expanded. An unknown
-key, at any depth, is an error that names the nearest valid one; so is a value of the wrong type.
+reads `--config file.yaml`; `--key value` and `--key=value` override the file, nested keys as
+`--cleaning.cut_vote_talk false`. `$NAME` and `~` in strings are expanded. A value of the wrong
+type is an error, and so is an unknown key at any depth; the message names the nearest valid key.
 """
 
 import contextlib
@@ -32,16 +32,16 @@ from litbench.errors import ConfigError, LitBenchError
 
 C = TypeVar("C")
 
-# Aliases of aliases can make billions of values out of ten lines.
+# Ten lines of nested aliases can expand to billions of values.
 _MOST_VALUES = 1_000_000
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; ConfigError where the file holds none, or gives a key twice."""
+    """Read a YAML mapping; ConfigError if the file is not one or repeats a key."""
     try:
         content = _parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, ConfigError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read config {path} as YAML: {error}: mend it") from error
+        raise ConfigError(f"cannot read config {path} as YAML: {error}: fix the file") from error
     if not isinstance(content, dict | None):
         raise ConfigError(f"config {path} holds a {type(content).__name__}: write key: value lines")
     return content or {}
@@ -61,9 +61,9 @@ def _parse(text: str) -> Any:
 
 
 def _count_values(node: yaml.Node, counts: dict[int, float]) -> float:
-    """Count the values of a document with aliases expanded; refuse keys given twice."""
+    """Count the values of a document with aliases expanded; ConfigError if a key is repeated."""
     if id(node) not in counts:
-        # Met again below itself, a value is endless.
+        # A node that contains itself is infinite.
         counts[id(node)] = math.inf
         children = node.value if isinstance(node, yaml.CollectionNode) else []
         if isinstance(node, yaml.MappingNode):
@@ -79,7 +79,7 @@ def _count_values(node: yaml.Node, counts: dict[int, float]) -> float:
 
 
 def nearest(word: str, choices: Sequence[str], prefix: str = "") -> str:
-    """Name the most similar choice for an error message, or all; `prefix` stands before each."""
+    """Suggest the most similar choice, or list all, each with `prefix`; for error messages."""
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{prefix}{close[0]}'?"
@@ -87,11 +87,11 @@ def nearest(word: str, choices: Sequence[str], prefix: str = "") -> str:
 
 
 def build(cls: type[C], values: Mapping[str, Any], where: str = "config") -> C:
-    """Make a dataclass, and those inside it, from plain values as YAML gives them.
+    """Build a dataclass, with those nested in it, from plain values such as parsed YAML.
 
     Raises:
-        ConfigError: an unknown key (the nearest valid one is named), a missing key, or a value
-            of the wrong type; `where` is named, such as the config's path.
+        ConfigError: an unknown key, a missing key or a value of the wrong type. The message starts
+            with `where`, such as the path of the config.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: holds {values!r:.80}: write key: value lines")
@@ -99,7 +99,7 @@ def build(cls: type[C], values: Mapping[str, Any], where: str = "config") -> C:
     filled = dict(values)
     for field in _fields(hint):
         inner, factory = values.get(field.name), field.default_factory
-        # The outer dataclass may have other defaults for the keys of an inner one.
+        # The outer dataclass may override the defaults of a nested one.
         if isinstance(inner, dict) and callable(factory) and _fields(default := factory()):
             filled[field.name] = {**as_plain(default), **inner}
     try:
@@ -110,9 +110,9 @@ def build(cls: type[C], values: Mapping[str, Any], where: str = "config") -> C:
         problem = min(error.errors(), key=lambda problem: problem["type"] not in unknown)
         path: list[str] = []
         steps = [str(step) for step in problem["loc"][1:]]
-        # Beyond the keys themselves pydantic names members of unions.
-        while len(path) < len(steps) and (below := _below(hint, steps[len(path)])) is not None:
-            hint, path = below, steps[: len(path) + 1]
+        # After the keys, the location names members of unions.
+        while len(path) < len(steps) and (inner := _type_at(hint, steps[len(path)])) is not None:
+            hint, path = inner, steps[: len(path) + 1]
         message = f"key '{'.'.join(path)}' is {problem['input']!r:.120}: {problem['msg']}"
         if problem["type"] == "missing":
             message = f"key '{'.'.join(path)}' is missing: give it a value"
@@ -125,22 +125,24 @@ def build(cls: type[C], values: Mapping[str, Any], where: str = "config") -> C:
 
 @cache
 def _adapter(cls: Any) -> TypeAdapter[Any]:
-    # A dataclass takes no config from outside, but those inside another type inherit its.
+    # TypeAdapter takes no config for a dataclass, but one inside a tuple inherits its config.
     return TypeAdapter(tuple[cls], config=ConfigDict(extra="forbid"))
 
 
 def _parts(hint: Any) -> list[Any]:
-    """The members of a union but None, or the type itself."""
+    """The members of a union without None, or the type itself."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return [one for one in (typing.get_args(hint) if is_union else [hint]) if one is not type(None)]
+    return [
+        part for part in (typing.get_args(hint) if is_union else [hint]) if part is not type(None)
+    ]
 
 
 def _fields(hint: Any) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(hint) if dataclasses.is_dataclass(hint) else ()
 
 
-def _below(hint: Any, key: str) -> Any:
-    """The type that a type holds under a key; None where it says nothing about the key."""
+def _type_at(hint: Any, key: str) -> Any:
+    """The type of the value under a key of a dataclass, mapping or list; None if unknown."""
     for part in _parts(hint):
         if any(field.name == key for field in _fields(part)):
             return typing.get_type_hints(part)[key]
@@ -151,14 +153,16 @@ def _below(hint: Any, key: str) -> Any:
 
 def as_plain(config: Any) -> Any:
     """Turn a config into plain values that JSON and YAML can hold."""
-    return to_jsonable_python(config, fallback=lambda one: getattr(one, "item", one.__str__)())
+    return to_jsonable_python(
+        config, fallback=lambda value: getattr(value, "item", value.__str__)()
+    )
 
 
 def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None) -> C:
     """Build a program's config from its command line; `--help` prints `about` and all keys."""
     if not {"-h", "--help"}.isdisjoint(arguments):
         keys = "\n".join(_describe(cls))
-        print(f"{inspect.cleandoc(about or '')}\n\nKeys, all of which --key value sets:\n\n{keys}")
+        print(f"{inspect.cleandoc(about or '')}\n\nKeys (set each with --key value):\n\n{keys}")
         raise SystemExit(0)
     files: list[str] = []
     values: dict[str, Any] = {}
@@ -178,12 +182,12 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
     for path, text in overrides:
         hint: Any = cls
         for step in path:
-            hint = _below(hint, step)
+            hint = _type_at(hint, step)
         target = values
         for step in path[:-1]:
             if not isinstance(target.get(step), dict | None):
                 raise ConfigError(f"--{'.'.join(path)}: '{step}' holds no keys: set --{step}")
-            # A copy, since an alias may stand for the same mapping elsewhere.
+            # Copied, since other keys may share the mapping through an alias.
             target[step] = dict(target.get(step) or {})
             target = target[step]
         is_text = hint is not None and set(_parts(hint)) <= {str, Path}
@@ -193,13 +197,13 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
 
 
 def _value_of(text: str, *, is_text: bool) -> Any:
-    """Read a value of the command line as YAML; `is_text` is whether its key holds text."""
+    """Parse a value of the command line as YAML; `is_text` if its key takes text only."""
     try:
         value = _parse(text)
         ends = [t.end_mark.index for t in yaml.scan(text) if t.start_mark.index < t.end_mark.index]
     except (ConfigError, yaml.YAMLError, ValueError, RecursionError):
         return text
-    # In "run #2" YAML sees a comment, in "2024" a number and in "{title}: {body}" a mapping.
+    # YAML reads a comment in "run #2", a number in "2024", a mapping in "{title}: {body}".
     has_comment = bool(text[max(ends, default=0) :].strip())
     return text if has_comment or (is_text and not isinstance(value, str | None)) else value
 
@@ -219,7 +223,7 @@ def _expand(value: Any, where: str) -> Any:
 
 
 def _describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
-    """Lines of help: every key with type, default (of `given`, if any) and its docstring's text."""
+    """Yield lines of help: each key with type, default (from `given`, if any) and docstring."""
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
@@ -229,37 +233,38 @@ def _describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         hint = typing.get_type_hints(cls)[field.name]
-        # "pathlib.Path" and "typing.Literal" without their modules.
+        # Without module names: Path, not pathlib.Path.
         kind = re.sub(r"(?:[A-Za-z_]\w*\.)+(?=[A-Z])", "", inspect.formatannotation(hint))
         value = f" = {as_plain(default)!r}" if not _fields(default) else ""
         if default is dataclasses.MISSING:
-            value = " (to be given)"
+            value = " (required)"
         yield f"  {prefix}{field.name}: {kind}{value}"
         if field.name in meanings:
             yield re.sub(r"\n +", "\n      ", f"      {meanings[field.name]}")
         for part in _parts(hint):
             if dataclasses.is_dataclass(part):
-                below = f"{prefix}{field.name}."
-                yield from _describe(part, below, default if _fields(default) else None)
+                inner = f"{prefix}{field.name}."
+                yield from _describe(part, inner, default if _fields(default) else None)
 
 
 @contextlib.contextmanager
 def clear_exit() -> Iterator[None]:
-    """End with one line and an exit code where the user can act on what happened.
+    """Turn errors that the user can act on into one line and an exit code.
 
-    A LitBenchError and a full disk end in 2, Ctrl+C in 130, a closed pipe (`| head`) in 141.
+    The code is 2 for a LitBenchError or a full disk, 130 for Ctrl+C, 141 for a closed pipe
+    (`| head`).
     """
     try:
         yield
     except KeyboardInterrupt:
-        print("stopped; run the same command again to go on", file=sys.stderr)
+        print("stopped; run the same command again to resume", file=sys.stderr)
         raise SystemExit(130) from None
     except BrokenPipeError:
-        # Python would complain once more when it flushes stdout at its end.
+        # Otherwise Python reports the closed pipe again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except Exception as error:
-        # Libraries raise a full disk under many types, and messages of several lines.
+        # Libraries report a full disk with many exception types and messages of several lines.
         is_clear = isinstance(error, LitBenchError | UnicodeDecodeError)
         if not is_clear and os.strerror(errno.ENOSPC) not in str(error):
             raise
@@ -268,6 +273,6 @@ def clear_exit() -> Iterator[None]:
 
 
 def run_program(main: Callable[[C], None], cls: type[C], about: str | None) -> None:
-    """Run a program's `main` on its command line, and end as `clear_exit` does."""
+    """Run `main` with the config of the command line, inside `clear_exit`."""
     with clear_exit():
         main(load_config(cls, sys.argv[1:], about))

@@ -1,8 +1,8 @@
-"""The Hugging Face Hub: names of data sets and models there, reading and replacing their files.
+"""The Hugging Face Hub: parse names, read data sets, fetch models, replace files.
 
 A data set is named `owner/name[@revision][:split]`, or `:configuration/split` where it has several
-configurations. A name is first pinned to the commit that it means now; that commit is read and
-stands in the manifest.
+configurations. A name is pinned to its current commit before it is read, and the manifest records
+that commit.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ _NAME = re.compile(
     re.ASCII,
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# A path to a file that does not exist yet is no name, though names may hold dots as well.
+# Sources with these endings are paths, even if the file does not exist.
 _FILE_ENDINGS = (".parquet", ".jsonl", ".ndjson", ".csv", ".json", ".zst", ".gz", ".txt", ".arrow")
 _MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-# About one row group of a published set: tens of megabytes of stories.
+# Rows per batch: about one row group of a published set, tens of megabytes of stories.
 _ROWS = 4_096
 _SIGN_IN = "sign in with `hf auth login` or export HF_TOKEN"
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A data set's or model's name on the Hub, taken apart; None for what is not given."""
+    """A parsed name of a data set or model on the Hub; None for parts that are not given."""
 
     repository: str
     revision: str | None = None
@@ -42,41 +42,41 @@ class HubName:
     split: str | None = None
 
     def __str__(self) -> str:
-        """The name as a config gives it."""
+        """The name as written in a config."""
         part = "/".join(part for part in (self.configuration, self.split) if part is not None)
         revision = "" if self.revision is None else f"@{self.revision}"
         return f"{self.repository}{revision}{part and ':'}{part}"
 
 
 def is_name(source: str | Path) -> bool:
-    """Whether a source has the form of a data set's name and no such file or folder exists."""
-    found = _NAME.fullmatch(str(source))
-    is_file = found is None or found["repository"].lower().endswith(_FILE_ENDINGS)
+    """Whether a source has the form of a data set's name and is not a local file or folder."""
+    match = _NAME.fullmatch(str(source))
+    is_file = match is None or match["repository"].lower().endswith(_FILE_ENDINGS)
     return not is_file and not Path(source).exists()
 
 
 def parse_name(source: str | Path) -> HubName:
-    """Take `owner/name[@revision][:split]` apart; DataError where the text is no such name."""
-    found = _NAME.fullmatch(str(source))
-    if found is None:
+    """Parse `owner/name[@revision][:split]`; DataError if the text has another form."""
+    match = _NAME.fullmatch(str(source))
+    if match is None:
         raise DataError(
-            f"{str(source)!r:.120} is no name on the Hub: write owner/name, owner/name@revision, "
-            "owner/name:split or owner/name:configuration/split"
+            f"{str(source)!r:.120} is not a name on the Hub: write owner/name, "
+            "owner/name@revision, owner/name:split or owner/name:configuration/split"
         )
-    return HubName(**found.groupdict())
+    return HubName(**match.groupdict())
 
 
 def pin(source: str | Path) -> HubName:
-    """The same data set at the commit that its name stands for now, asked once per process."""
+    """Resolve a data set's revision to a commit, looked up once per process."""
     name = parse_name(source)
     if _COMMIT.fullmatch(name.revision or ""):
         return name
-    return replace(name, revision=_ask_commit(name.repository, name.revision))
+    return replace(name, revision=_look_up_commit(name.repository, name.revision))
 
 
 @cache
-def _ask_commit(repository: str, revision: str | None) -> str:
-    with _asking_for(f"{HubName(repository, revision)} is no file here, and"):
+def _look_up_commit(repository: str, revision: str | None) -> str:
+    with _hub_errors(f"{HubName(repository, revision)} is not a local file and"):
         from huggingface_hub import HfApi  # noqa: PLC0415
 
         info = HfApi().dataset_info(repository, revision=revision, timeout=30)
@@ -84,8 +84,8 @@ def _ask_commit(repository: str, revision: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _asking_for(what: str) -> Iterator[None]:
-    """One error for the dozens of types that the Hub's libraries and their transport raise."""
+def _hub_errors(what: str) -> Iterator[None]:
+    """Turn the many exception types of the Hub's libraries into a DataError."""
     try:
         yield
     except LitBenchError:
@@ -100,9 +100,9 @@ def _asking_for(what: str) -> Iterator[None]:
 
 
 def open_stream(source: str) -> Iterator[pa.RecordBatch]:
-    """Stream a data set's own columns, in the order of its files; nothing is kept on disk."""
+    """Stream a data set's columns in the order of its files, without storing it on disk."""
     name = pin(source)
-    with _asking_for(source):
+    with _hub_errors(source):
         import datasets  # noqa: PLC0415
 
         loaded = datasets.load_dataset(
@@ -112,17 +112,17 @@ def open_stream(source: str) -> Iterator[pa.RecordBatch]:
         if isinstance(loaded, dict):
             if len(loaded) > 1:
                 first = replace(parse_name(source), split=min(loaded))
-                raise DataError(f"{source} has splits {sorted(loaded)}: name one, as {first}")
+                raise DataError(f"{source} has splits {sorted(loaded)}: name one, such as {first}")
             loaded = next(iter(loaded.values()))
         for table in loaded.with_format("arrow").iter(batch_size=_ROWS):
             yield from table.replace_schema_metadata(None).to_batches()
 
 
 def fetch_model(name: str, *, with_code: bool = False) -> Path:
-    """Bring config, tokenizer and safetensors (and code) of a model into the local cache."""
+    """Download a model's config, tokenizer, safetensors (and code) to the local cache."""
     repository, _, revision = name.partition("@")
     patterns = [*_MODEL_FILES, *(["*.py"] if with_code else [])]
-    with _asking_for(f"model {name}"):
+    with _hub_errors(f"model {name}"):
         from huggingface_hub import snapshot_download as fetch  # noqa: PLC0415
 
         folder = fetch(repository, revision=revision or None, allow_patterns=patterns)
@@ -130,12 +130,12 @@ def fetch_model(name: str, *, with_code: bool = False) -> Path:
 
 
 def check_token() -> None:
-    """Refuse to start what has to write on the Hub later, where there is no token."""
-    with _asking_for("your account"):
+    """Raise ConfigError if there is no token; called before work that is pushed later."""
+    with _hub_errors("your account"):
         from huggingface_hub import get_token  # noqa: PLC0415
 
         if get_token() is None:
-            raise ConfigError(f"there is no token for the Hub: {_SIGN_IN}, with the right to write")
+            raise ConfigError(f"no token for the Hub: {_SIGN_IN}; the token needs write access")
 
 
 def replace_files(
@@ -146,13 +146,14 @@ def replace_files(
     private: bool,
     is_ours: Callable[[str], bool],
 ) -> str:
-    """Make a data set or a model on the Hub, or replace its files, in one commit.
+    """Create a data set or model on the Hub, or replace its files, in one commit.
 
-    `files` are by their path there; a file there that `is_ours` and is not among them is deleted.
-    With `private`, pushing to a public one is an error. Returns the commit's address.
+    `files` maps paths on the Hub to local files. Other files on the Hub are deleted if `is_ours`
+    holds for their path. With `private`, pushing to a public repository is an error. Returns the
+    URL of the commit.
     """
     check_token()
-    with _asking_for(name):
+    with _hub_errors(name):
         import huggingface_hub as library  # noqa: PLC0415
 
         api = library.HfApi()
@@ -160,13 +161,13 @@ def replace_files(
         before = api.repo_info(name, repo_type=kind)
         if private and not before.private:
             raise ConfigError(f"{name} is public on the Hub: make it private there, or push with "
-                              "private (of a model, hub_private_repo) false")  # fmt: skip
-        there = [sibling.rfilename for sibling in before.siblings or []]
-        stale = [path for path in there if is_ours(path) and path not in files]
+                              "private: false (hub_private_repo for a model)")  # fmt: skip
+        existing = [sibling.rfilename for sibling in before.siblings or []]
+        stale = [path for path in existing if is_ours(path) and path not in files]
         changes = [library.CommitOperationAdd(path, file) for path, file in files.items()]
         changes += map(library.CommitOperationDelete, stale)
         message = "Files and card written by LitBench"
-        # With the parent, nobody else's change since we looked is lost.
+        # With parent_commit, a concurrent change by someone else is not overwritten.
         commit = api.create_commit(
             name, changes, commit_message=message, repo_type=kind, parent_commit=before.sha
         )

@@ -1,4 +1,4 @@
-"""Markdown of cards, made from texts that others wrote, which may hold any markup."""
+"""Markdown for cards, from texts of others, which may contain any markup."""
 
 import html
 import json
@@ -8,19 +8,19 @@ from typing import Any
 
 
 def escape(value: Any) -> str:
-    """Plain text for one line of Markdown, whatever is in it."""
+    """A value as one line of Markdown, with all markup escaped."""
     line = html.escape(" ".join(str(value).split()), quote=False)
     return re.sub(r"([\\`*_\[\]|~$]|^[#+=-])", r"\\\1", line)
 
 
 def make_rows(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """A table in Markdown; cells are escaped."""
+    """The lines of a Markdown table; cells are escaped."""
     lines = [f"| {' | '.join(heading)} |", f"|{' --- |' * len(heading)}"]
     return [*lines, *(f"| {' | '.join(map(escape, row))} |" for row in rows), ""]
 
 
 def without_folders(value: Any) -> Any:
-    """A value of a config without the folders of who made it."""
+    """A config value with absolute paths reduced to file names, which hides the user's folders."""
     if isinstance(value, Mapping):
         return {key: without_folders(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -31,6 +31,6 @@ def without_folders(value: Any) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A value as a config would give it, without folders."""
-    shown = without_folders(value)
-    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+    """A config value as text, with absolute paths reduced to file names."""
+    value = without_folders(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,12 +1,12 @@
-"""Scoring files of any size: the same rows with rewards, in chunks that survive a kill.
+"""Score files of any size: the same rows with rewards, in chunks, so that killed runs resume.
 
     score_files(ScoringJob(spec, "stories.jsonl", Path("scored.parquet")))
 
-Rows are read into a Parquet file beside the output. The rewards of a chunk of rows are one small
-file (a part), so a killed run loses the chunks that it was scoring. Several processes, started by
-`accelerate launch`, share the chunks; the main process reads the input and writes the output.
-Batches never cross the border of a chunk, so the output has the same bytes whether or not a run was
-killed, and whatever the number of processes, for the same rater, options, device and threads.
+Rows are read into a Parquet file beside the output. The rewards of each chunk of rows are stored in
+a small file (a part), so a killed run loses only the chunks in progress. Several processes, started
+by `accelerate launch`, share the chunks; the main process reads the input and writes the output.
+No batch spans two chunks. So for the same rater, options, device and threads the output has the
+same bytes, for any number of processes and whether or not a run was killed.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ from litbench.records import Column, Schema
 from litbench.tables import LargeTable, RejectedRows, write_sorted_batches
 from litbench.text import prompt_key
 
-# Raise it when a change of the code changes rewards: parts of another version are scored again.
+# Raise it when code changes rewards: parts of another version are scored again.
 VERSION = 1
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
 ADDED = ("reward", "rank_within_prompt")
@@ -61,16 +61,16 @@ _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config
 
 @dataclass(frozen=True)
 class ScoringJob:
-    """What to score, with what, and where the result goes.
+    """What to score, with which rater, and where to write.
 
     Attributes:
-        rater: a rater of a kind that gives rewards.
+        rater: a rater that gives rewards.
         input: Parquet, JSONL, CSV, a folder saved by `datasets`, or a data set's name.
-        out: Parquet, JSONL or CSV, by its ending.
+        out: file to write: Parquet, JSONL or CSV, by its suffix.
         prompt_column: the column that holds the prompt.
         text_column: the column that holds the story.
-        where: SQL condition (DuckDB) on a row of the input; others are left out.
-        chunk_stories: stories of a chunk.
+        where: SQL condition (DuckDB) on the rows of the input; only matching rows are scored.
+        chunk_stories: stories per chunk.
     """
 
     rater: RaterSpec
@@ -83,43 +83,43 @@ class ScoringJob:
 
     def __post_init__(self) -> None:
         if self.out.suffix not in SUFFIXES:
-            raise ConfigError(f"the output is {self.out}: end it in one of {', '.join(SUFFIXES)}")
+            raise ConfigError(f"unknown suffix of output {self.out}: use {', '.join(SUFFIXES)}")
         if len({self.prompt_column, self.text_column, *ADDED}) < 2 + len(ADDED):
             raise ConfigError(
-                f"prompt and story are in columns {self.prompt_column} and {self.text_column}: "
-                f"name two columns, none of {', '.join(ADDED)}"
+                f"prompt_column is {self.prompt_column} and text_column {self.text_column}: "
+                f"give two different columns other than {' and '.join(ADDED)}"
             )
         written = {path.resolve() for path in (self.out, self.manifest, self.rejected_rows)}
         if Path(self.input).resolve() in written:
-            raise ConfigError(f"{self.input} is input and output: name another output")
+            raise ConfigError(f"{self.input} is both input and output: choose another output")
 
     @property
     def schema(self) -> Schema:
-        """The columns that a row needs; all others are kept."""
+        """The required columns; all others are kept."""
         prompt = Column(self.prompt_column, "text", "the prompt's text", required=True)
         text = Column(self.text_column, "text", "the story's text", required=True)
         return Schema("stories to score", (prompt, text), key=())
 
     @property
     def parts(self) -> Path:
-        """The folder of the parts until the output is whole."""
+        """Folder of the parts, removed when the output is complete."""
         return Path(f"{self.out}.parts")
 
     @property
     def manifest(self) -> Path:
-        """What made the output."""
+        """The manifest beside the output."""
         return Path(f"{self.out}.manifest.json")
 
     @property
     def rejected_rows(self) -> Path:
-        """Rows that could not be scored, each with its reason; absent when there is none."""
+        """Rows that could not be scored, with reasons; absent if all could."""
         return Path(f"{self.out}.rejected.jsonl")
 
 
 def scorer_entry(
     model: str, device: str | None = None, batch_tokens: int | None = None
 ) -> dict[str, Any]:
-    """A config's entry for the folder of a feature or reward model, or for a model on the Hub."""
+    """The rater's config entry for a model folder, or for a reward model on the Hub."""
     folder = Path(model)
     if folder.is_dir() and not any((folder / name).exists() for name in _MODEL_FILES):
         raise ConfigError(
@@ -135,7 +135,7 @@ def scorer_entry(
 
 
 def scorer_spec(entry: Any) -> RaterSpec:
-    """Check a rater's entry, as a config has it below its name; see `litbench.raters`."""
+    """Check a rater's config entry and parse it; see `litbench.raters`."""
     kind = entry.get("kind", "rater") if isinstance(entry, Mapping) else "rater"
     (spec,) = parse_raters({str(kind): entry})
     check_options(spec, "raters")
@@ -143,18 +143,18 @@ def scorer_spec(entry: Any) -> RaterSpec:
 
 
 def load_scorer(spec: RaterSpec) -> ScoreRater:
-    """Load a rater that gives each story a reward; ConfigError where it judges pairs only."""
+    """Load a rater that gives rewards; ConfigError if it only judges pairs."""
     rater = load_rater(spec)
     if not isinstance(rater, ScoreRater):
         raise ConfigError(
-            f"a rater of kind '{spec.kind}' gives verdicts on pairs and no rewards: take one with "
+            f"a rater of kind '{spec.kind}' gives verdicts on pairs and no rewards: use one with "
             "rewards, such as reward or features"
         )
     return rater
 
 
 def finite_rewards(rater: ScoreRater, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-    """A rater's rewards, float64, shape (n,); DataError where one is not finite."""
+    """A rater's rewards, float64, shape (n,); DataError if one is not finite."""
     rewards = np.asarray(rater.score(prompts, stories), dtype=np.float64)
     finite = np.isfinite(rewards)
     if not finite.all():
@@ -166,7 +166,7 @@ def finite_rewards(rater: ScoreRater, prompts: Sequence[str], stories: Sequence[
 
 
 def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
-    """What a rater's rewards depend on beside prompts and stories; plain values."""
+    """Everything that rewards depend on except the texts, as plain values."""
     models = files_of([spec])
     return {
         "rater": as_plain(spec),
@@ -176,12 +176,12 @@ def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
 
 
 class _Rows:
-    """The rows in a Parquet file of their own, and a part with the rewards of each chunk."""
+    """The input's rows in one Parquet file, and a part with the rewards for each chunk."""
 
-    def __init__(self, job: ScoringJob, mark: str) -> None:
+    def __init__(self, job: ScoringJob, job_fingerprint: str) -> None:
         self.job = job
         self.columns = [job.prompt_column, job.text_column]
-        self.folder = job.parts / f"input-{mark[:16]}"
+        self.folder = job.parts / f"input-{job_fingerprint[:16]}"
         self.path = self.folder / "rows.parquet"
 
     def read(self, rejected: RejectedRows) -> None:
@@ -198,10 +198,10 @@ class _Rows:
             write_atomically(self.path, lambda path: write_sorted_batches(reader, job.schema, path))
 
     def chunks(self) -> Iterator[tuple[Path, list[str], list[str]]]:
-        """Part, prompts and stories of every chunk, whose borders depend on the rows alone."""
+        """Yield the part's path, the prompts and the stories of every chunk."""
         with pq.ParquetFile(self.path, pre_buffer=False) as file:
-            found = file.iter_batches(self.job.chunk_stories, columns=self.columns)
-            for number, chunk in enumerate(found):
+            batches = file.iter_batches(self.job.chunk_stories, columns=self.columns)
+            for number, chunk in enumerate(batches):
                 texts = (chunk[name].to_pylist() for name in self.columns)
                 yield self.folder / f"{number:07d}.json", *texts
 
@@ -213,89 +213,89 @@ class _Rows:
             for part, prompts, stories in itertools.islice(self.chunks(), index, None, count):
                 if read_json_part(part) is None:
                     cut = -rater.notes().get("stories_cut", 0)
-                    # Minus zero is zero, also to what compares rewards bit by bit.
+                    # Adding 0.0 turns -0.0 into 0.0, so that equal rewards have equal bytes.
                     rewards = finite_rewards(rater, prompts, stories) + 0.0
                     cut += rater.notes().get("stories_cut", 0)
                     write_json_part({"rewards": rewards.tolist(), "stories_cut": cut}, part)
                 bar.update(len(stories))
 
     def scored(self) -> tuple[pa.Table, int]:
-        """The columns of `ADDED` for every row, and how many stories lost their end."""
+        """The columns of `ADDED` for every row, and the number of truncated stories."""
         tables, cut = [], 0
         for part, prompts, _ in self.chunks():
-            found = read_json_part(part)
-            if found is None:
+            stored = read_json_part(part)
+            if stored is None:
                 raise DataError(f"{part} is damaged or missing: run the same command again")
             keys = [prompt_key(prompt)[:16] for prompt in prompts]
-            tables.append(pa.table({"prompt": keys, "reward": found["rewards"]}))
-            cut += found["stories_cut"]
+            tables.append(pa.table({"prompt": keys, "reward": stored["rewards"]}))
+            cut += stored["stories_cut"]
         with duckdb.connect() as connection:
             connection.register("scored", pa.concat_tables(tables))
             added = connection.sql(
                 "SELECT reward, rank() OVER (PARTITION BY prompt ORDER BY reward DESC) AS "
-                "rank_within_prompt FROM (SELECT *, row_number() OVER () AS place FROM scored) "
-                "ORDER BY place"
+                "rank_within_prompt FROM (SELECT *, row_number() OVER () AS row_index FROM scored) "
+                "ORDER BY row_index"
             )
             return added.to_arrow_table(), cut
 
 
 def _write_output(rows: Path, added: pa.Table, path: Path) -> None:
-    """Write the rows with the added columns, in the format of the path's ending."""
+    """Write the rows with the added columns, in the format of the path's suffix."""
     columns = []
-    for one in pq.read_schema(rows):
-        name = '"' + one.name.replace('"', '""') + '"'
-        if pa.types.is_floating(one.type) and path.suffix in (".jsonl", ".ndjson"):
+    for field in pq.read_schema(rows):
+        name = '"' + field.name.replace('"', '""') + '"'
+        if pa.types.is_floating(field.type) and path.suffix in (".jsonl", ".ndjson"):
             # JSON has no NaN and no infinity.
             name = f"CASE WHEN isfinite({name}) THEN {name} END AS {name}"
-        if one.name not in ADDED:
+        if field.name not in ADDED:
             columns.append(name)
-    form = {".parquet": "parquet, COMPRESSION zstd, ROW_GROUP_SIZE 16384", ".csv": "csv"}
+    formats = {".parquet": "parquet, COMPRESSION zstd, ROW_GROUP_SIZE 16384", ".csv": "csv"}
     with duckdb.connect() as connection:
-        # With one thread the same rows give the same bytes.
+        # One thread, so that the same rows give the same bytes.
         connection.execute("SET threads = 1").register("added", added)
         connection.execute(
             f"COPY (SELECT {', '.join(columns)}, added.* FROM read_parquet($rows) POSITIONAL JOIN "  # noqa: S608
-            f"added) TO $path (FORMAT {form.get(path.suffix, 'json')})",
+            f"added) TO $path (FORMAT {formats.get(path.suffix, 'json')})",
             {"rows": str(rows), "path": str(path)},
         )
 
 
 @contextlib.contextmanager
 def _processes() -> Iterator[tuple[int, int, Callable[[], None]]]:
-    """Index of this process, number of processes, and a function that waits for all of them."""
+    """Yield the process index, the number of processes, and a function that waits for all."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield 0, 1, lambda: None
         return
     import torch  # noqa: PLC0415
     from accelerate import PartialState  # noqa: PLC0415
 
-    # A process may wait for hours until the slowest has scored its share.
+    # The first process to finish may wait for hours for the slowest.
     state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=30))
     yield state.process_index, state.num_processes, state.wait_for_everyone
     state.destroy_process_group()
 
 
 def score_files(job: ScoringJob) -> dict[str, Any] | None:
-    """Score stories; go on where a killed run of the same job was.
+    """Score stories; a killed run of the same job resumes.
 
-    Writes the output, `OUT.manifest.json` and, where rows could not be used, `OUT.rejected.jsonl`.
+    Writes the output, `OUT.manifest.json` and, if rows were rejected, `OUT.rejected.jsonl`.
 
     Returns:
-        The manifest, with `unchanged` true where the job was done already; None in every process
-        but the main one.
+        The manifest, with `unchanged` true if the job was already done; None in every process
+        except the main one.
     """
     started = time.time()
     with _processes() as (index, count, wait_for_all):
         depends_on = rewards_depend_on(job.rater)
         sha256, columns = source_digest(job.input), (job.prompt_column, job.text_column)
-        mark = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
+        job_fingerprint = fingerprint(sha256, columns, job.where, job.chunk_stories, depends_on)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             manifest = json.loads(job.manifest.read_text(encoding="utf-8"))
             written = manifest["output"]["sha256"]
-            if manifest["fingerprint"] == mark and written == file_digest(job.out):
+            if manifest["fingerprint"] == job_fingerprint and written == file_digest(job.out):
                 return None if index else {**manifest, "unchanged": True}
         rater = load_scorer(job.rater)
-        rows, rejected = _Rows(job, mark), RejectedRows()
+        rows, rejected = _Rows(job, job_fingerprint), RejectedRows()
         if index == 0:
             rows.read(rejected)
         wait_for_all()
@@ -310,7 +310,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
             write_atomically(job.rejected_rows, rejected.write)
         manifest = {
             "command": "litbench score",
-            "fingerprint": mark,
+            "fingerprint": job_fingerprint,
             "job": as_plain(job),
             "models": depends_on["models"],
             "input": {"path": job.input, "sha256": sha256},

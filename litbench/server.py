@@ -1,9 +1,9 @@
 """The scoring server: one model behind HTTP.
 
 POST /score        rewards
-POST /classify     the same, in the format of vLLM's classification API
+POST /classify     rewards in the format of vLLM's classification API
 GET  /health       200 once the model is loaded
-GET  /metrics      for Prometheus
+GET  /metrics      Prometheus metrics
 GET  /openapi.json the schemas of requests and responses
 
 Stories of concurrent requests share batches. Logs, metrics and errors never contain a story.
@@ -44,24 +44,24 @@ logger = logging.getLogger("litbench.server")
 _PATHS = ("/score", "/classify", "/health", "/metrics", "/openapi.json")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499
-# Below the 1,024 files that most shells let a process open.
+# Below the usual limit of 1,024 open files per process.
 _MOST_CONNECTIONS = 512
-# What is left of a refused body is not read, so its connection is closed.
+# The rest of a refused body is not read, so the connection must be closed.
 _CLOSE = {"connection": "close"}
 _BATCH_TOKENS = 4_096
-# Enough to sort by length, few enough for the next request.
+# Forward passes: enough to sort stories by length, few enough not to delay the next request.
 _PASSES_PER_BATCH = 4
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """How much the server accepts, and how long it waits.
+    """Limits on requests, on the queue and on time.
 
     Attributes:
-        body_bytes: most bytes of a request.
-        waiting_stories: most stories of a request, and of all that wait for the model.
-        read_s: longest time to receive a request, in seconds.
-        timeout_s: longest time to answer it after that, in seconds.
+        body_bytes: maximum size of a request body, in bytes.
+        waiting_stories: maximum number of stories in a request, and in the queue.
+        read_s: maximum time to receive a request, in seconds.
+        timeout_s: maximum time to answer a request once it is received, in seconds.
     """
 
     body_bytes: int = 4 * 2**20
@@ -76,17 +76,21 @@ class ServerLimits:
 
 
 class Metrics:
-    """What the server counts, in a registry of its own."""
+    """Prometheus metrics of one server, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)
-        own: dict[str, Any] = {"namespace": "litbench", "registry": self.registry}
-        about = "requests; status 499: the client left"
-        self.requests = prometheus.Counter("requests", about, ["path", "status"], **own)
-        self.seconds = prometheus.Histogram("request_seconds", "time of a request", ["path"], **own)
-        self.waiting = prometheus.Gauge("queue_stories", "stories waiting for the model", **own)
-        self.failures = prometheus.Counter("model_failures", "batches that failed", **own)
+        common: dict[str, Any] = {"namespace": "litbench", "registry": self.registry}
+        about = "requests; status 499: the client disconnected"
+        self.requests = prometheus.Counter("requests", about, ["path", "status"], **common)
+        self.seconds = prometheus.Histogram(
+            "request_seconds", "time of a request", ["path"], **common
+        )
+        self.waiting = prometheus.Gauge("queue_stories", "stories in the queue", **common)
+        self.failures = prometheus.Counter(
+            "model_failures", "batches on which the model failed", **common
+        )
 
 
 @dataclass(eq=False)
@@ -98,11 +102,11 @@ class _Story:
 
 
 class Batcher:
-    """Scores the stories of concurrent requests in batches, first come first served."""
+    """Scores the stories of concurrent requests in batches, first come, first served."""
 
     def __init__(self, rater: ScoreRater, limits: ServerLimits, metrics: Metrics) -> None:
         self._rater = rater
-        self._most = limits.waiting_stories
+        self._max_stories = limits.waiting_stories
         self._failures = metrics.failures
         self._batch_tokens = _PASSES_PER_BATCH * getattr(rater, "batch_tokens", _BATCH_TOKENS)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="litbench-model")
@@ -111,30 +115,32 @@ class Batcher:
         metrics.waiting.set_function(lambda: len(self._queue))
 
     async def score(self, prompts: Sequence[str], stories: Sequence[str]) -> list[float]:
-        """Wait for the rewards of some stories, shape (n,); if cancelled, they leave the queue."""
-        if not 0 < len(stories) <= self._most:
-            raise HTTPException(422, f"{len(stories):,} stories: send 1 to {self._most:,}")
+        """Return the rewards of stories, shape (n,); cancelling removes them from the queue."""
+        if not 0 < len(stories) <= self._max_stories:
+            raise HTTPException(422, f"{len(stories):,} stories: send 1 to {self._max_stories:,}")
         self.check_room(len(stories))
-        loop, own = asyncio.get_running_loop(), []
+        loop, queued = asyncio.get_running_loop(), []
         for prompt, text in zip(prompts, stories, strict=True):
             try:
                 tokens = 8 + len((prompt + text).encode()) // 4
             except UnicodeEncodeError as error:
-                raise HTTPException(422, "a text has a lone surrogate: send Unicode") from error
-            own.append(_Story(prompt, text, tokens, loop.create_future()))
-        self._queue += own
+                raise HTTPException(
+                    422, "a text has a lone surrogate: send valid Unicode"
+                ) from error
+            queued.append(_Story(prompt, text, tokens, loop.create_future()))
+        self._queue += queued
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
         try:
-            return await asyncio.gather(*(story.reward for story in own))
+            return await asyncio.gather(*(story.reward for story in queued))
         finally:
-            for story in own:
+            for story in queued:
                 story.reward.cancel()
             self._queue = [story for story in self._queue if not story.reward.done()]
 
     def check_room(self, stories: int = 1) -> None:
-        """Raise HTTPException (503) if the queue has no room for more stories."""
-        if len(self._queue) + stories > self._most:
+        """Raise HTTPException (503) if the queue has no room for `stories` more."""
+        if len(self._queue) + stories > self._max_stories:
             message = f"{len(self._queue):,} stories are waiting for the model: try again later"
             raise HTTPException(503, message, {"retry-after": "1", **_CLOSE})
 
@@ -146,7 +152,7 @@ class Batcher:
             await self._score(batch)
 
     async def _score(self, batch: Sequence[_Story]) -> None:
-        """Score in the model's thread and give every story its reward, or an error."""
+        """Score a batch in the model's thread and set each story's reward or error."""
         prompts, texts = [story.prompt for story in batch], [story.text for story in batch]
         loop = asyncio.get_running_loop()
         call = loop.run_in_executor(self._thread, self._rater.score, prompts, texts)
@@ -158,7 +164,7 @@ class Batcher:
             self._failures.inc()
             log_error(f"the model failed on {len(batch)} stories", error)
             if len(batch) > 1:
-                # A story on which the model fails must not fail those beside it.
+                # Retry one by one: one bad story must not fail the others.
                 for story in batch:
                     await self._score([story])
                 return
@@ -180,7 +186,7 @@ def log_error(what: str, error: BaseException | None) -> None:
 
 @dataclass
 class Middleware:
-    """Checks the token, limits queue, body and time, ends what a client left, counts requests."""
+    """Checks the token, enforces the limits, cancels abandoned requests, counts requests."""
 
     app: ASGIApp
     batcher: Batcher
@@ -208,7 +214,7 @@ class Middleware:
         except ClientDisconnect:
             status = status or _CLIENT_LEFT
         except HTTPException as error:
-            # A response that has begun cannot become another one.
+            # A response that has started cannot be replaced by an error.
             if not status:
                 await error_response(scope, error)(scope, receive, note_status)
         finally:
@@ -234,72 +240,72 @@ class Middleware:
                         raise ClientDisconnect
                     body += message.get("body", b"")
                     if len(body) > self.limits.body_bytes:
-                        most = f"{self.limits.body_bytes:,} bytes"
-                        raise HTTPException(413, f"the body is over {most}: send less", _CLOSE)
+                        limit = f"{self.limits.body_bytes:,} bytes"
+                        raise HTTPException(413, f"the body is over {limit}: send less", _CLOSE)
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            late = f"no whole body within {self.limits.read_s:g} s: send it faster"
-            raise HTTPException(408, late, _CLOSE) from None
+            reason = f"the body did not arrive within {self.limits.read_s:g} s: send it faster"
+            raise HTTPException(408, reason, _CLOSE) from None
 
     async def _respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         async def replay() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}
 
         response = asyncio.ensure_future(self.app(scope, replay, send))
-        # With the body read, the only message left is that the client has left.
-        left = asyncio.ensure_future(receive())
-        left.add_done_callback(lambda _: response.cancel())
+        # After the body, the only message that can arrive is the disconnect.
+        disconnect = asyncio.ensure_future(receive())
+        disconnect.add_done_callback(lambda _: response.cancel())
         try:
             await asyncio.wait_for(response, self.limits.timeout_s)
         except TimeoutError:
-            late = f"no rewards within {self.limits.timeout_s:g} s: send less, or try later"
-            raise HTTPException(504, late) from None
+            reason = f"no rewards within {self.limits.timeout_s:g} s: send less, or try later"
+            raise HTTPException(504, reason) from None
         except asyncio.CancelledError:
-            if left.done():
+            if disconnect.done():
                 raise ClientDisconnect from None
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the application raises
+        except Exception as error:  # noqa: BLE001 - any error of the application
             log_error("a request failed", error)
         finally:
-            left.cancel()
+            disconnect.cancel()
 
 
 def error_response(_request: Any, error: Any) -> JSONResponse:
-    """An HTTPException in the format of vLLM and OpenAI, whose clients show the message."""
+    """Return an HTTPException in the error format of vLLM and OpenAI."""
     kind = HTTPStatus(error.status_code).phrase.title().replace(" ", "")
     content = {"message": error.detail, "type": kind, "code": error.status_code}
     return JSONResponse({"error": content}, error.status_code, error.headers)
 
 
 def validation_response(request: Any, error: Any) -> JSONResponse:
-    """What is wrong with a body, without the values, which FastAPI's own response repeats."""
+    """Return the first error of a body without its values, which FastAPI would include."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))[:80]
     message = f"{where}: {first['msg']}: see /openapi.json"
     return error_response(request, HTTPException(422, message))
 
 
-# Validation stops at the first wrong entry: a body has room for a million of them.
+# Stop at the first invalid entry: a body can contain a million of them.
 _Texts = Annotated[list[str], Field(fail_fast=True)]
 
 
 class ScoreRequest(BaseModel):
-    """Stories and their prompt, or a list with a prompt for each."""
+    """Stories with one prompt for all of them, or with a list of one prompt per story."""
 
     prompt: str | _Texts
     stories: _Texts
 
 
 class Turn(BaseModel):
-    """The prompt as the user's, or the story as the assistant's."""
+    """One message: the prompt from the user, or the story from the assistant."""
 
     role: Literal["user", "assistant"]
     content: str
 
 
 class ClassifyRequest(BaseModel):
-    """A conversation, as vLLM's /classify takes it."""
+    """A conversation in the format of vLLM's /classify."""
 
     messages: tuple[Turn, Turn]
     use_activation: bool | None = None
@@ -313,20 +319,20 @@ def make_app(
     token: str | None = None,
     allowed_hosts: Sequence[str] = _LOCAL_HOSTS,
 ) -> ASGIApp:
-    """Make the ASGI application.
+    """Create the ASGI application.
 
     Args:
-        rater: the model.
-        name: of the model, in responses.
-        limits: see `ServerLimits`.
-        token: bearer token that every request but /health needs; None for no token.
+        rater: scores the stories.
+        name: name of the model in responses.
+        limits: limits on requests, on the queue and on time.
+        token: bearer token required by all requests except /health; None for no authentication.
         allowed_hosts: accepted values of the Host header; "*" for any.
     """
     metrics = Metrics()
     batcher = Batcher(rater, limits, metrics)
     if hasattr(rater, "shows_progress"):
         rater.shows_progress = False
-    # The documentation pages would load scripts from elsewhere.
+    # The documentation pages load scripts from other sites.
     app = FastAPI(title="LitBench", version=__version__, docs_url=None, redoc_url=None)
     app.add_exception_handler(HTTPException, error_response)
     app.add_exception_handler(RequestValidationError, validation_response)
@@ -338,7 +344,9 @@ def make_app(
         if isinstance(prompts, str):
             prompts = [prompts] * len(body.stories)
         if len(prompts) != len(body.stories):
-            raise HTTPException(422, "body: prompt is a list and not as long as stories")
+            raise HTTPException(
+                422, "body: prompt and stories have different lengths: send one prompt per story"
+            )
         rewards = await batcher.score(prompts, body.stories)
         return {"model": name, "rewards": rewards, "comparable": "within a prompt"}
 
@@ -347,7 +355,9 @@ def make_app(
         """The sigmoid of the reward; with `use_activation` false, the reward itself."""
         prompt, story = body.messages
         if (prompt.role, story.role) != ("user", "assistant"):
-            raise HTTPException(422, "body.messages: send the user's and then the assistant's")
+            raise HTTPException(
+                422, "body.messages: send a user message, then an assistant message"
+            )
         (reward,) = await batcher.score([prompt.content], [story.content])
         # 1 / (1 + exp(-reward)), in a form that does not overflow.
         value = reward if body.use_activation is False else (1 + math.tanh(reward / 2)) / 2
@@ -369,11 +379,11 @@ def make_app(
 
 
 def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvicorn.Server:
-    """Make the uvicorn server; told to stop, it answers what it has accepted."""
+    """Create the uvicorn server; on shutdown it still answers accepted requests."""
     config = uvicorn.Config(
-        # No socket of our own: asyncio sets TCP_NODELAY on those that it opens, and without it a
-        # response on a kept connection waits 40 ms for the client's delayed ACK. No access log: a
-        # path may hold what a client should have put into the body.
+        # uvicorn opens the socket, not we: asyncio then sets TCP_NODELAY, without which a response
+        # on a keep-alive connection waits 40 ms for the client's delayed ACK. No access log: a
+        # client may have put a story into the path.
         app, host=host, port=port, http="h11", loop="asyncio", ws="none", lifespan="off",
         access_log=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=math.ceil(limits.read_s + limits.timeout_s),
@@ -382,16 +392,16 @@ def make_server(app: ASGIApp, limits: ServerLimits, host: str, port: int) -> uvi
 
 
 def accepted_hosts(host: str, allowed: Sequence[str]) -> list[str]:
-    """Values of the Host header to accept when bound to an address.
+    """Return the values of the Host header to accept when listening on `host`.
 
-    On a loopback address only local names and `allowed` are: otherwise any web page could reach
-    the server by a name of its own that it resolves to this machine (DNS rebinding).
+    On a loopback address these are local names and `allowed`. Otherwise a web page could reach the
+    server through a domain that resolves to 127.0.0.1 (DNS rebinding).
     """
     return [host, *_LOCAL_HOSTS, *allowed] if is_loopback(host) or allowed else ["*"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
+    """Whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What made a file, when a product is current, and what a kill or a full disk leaves."""
+"""Manifests, when an artifact is current, and recovery from kills and full disks."""
 
 import errno
 import json
@@ -59,16 +59,14 @@ def make(config: Config, text: str = "pairs\n") -> Artifact:
     return artifact
 
 
-def test_a_finished_artifact_is_current_and_says_so(
-    config: Config, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_artifact_is_current(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
     assert not artifact_of(config).is_current()
     make(config)
     assert artifact_of(config).is_current()
     assert capsys.readouterr().out == f"unchanged: {config.out}\n"
 
 
-def test_the_manifest_says_what_made_the_files(config: Config) -> None:
+def test_manifest_records_provenance(config: Config) -> None:
     make(config)
     manifest = read_manifest(config.out)
     assert manifest["program"] == Path(__file__).name
@@ -111,9 +109,7 @@ CHANGES: dict[str, Callable[[Config], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_an_artifact_is_not_current_after(
-    change: Callable[[Config], object], config: Config
-) -> None:
+def test_artifact_is_outdated_after(change: Callable[[Config], object], config: Config) -> None:
     make(config)
     assert artifact_of(config).is_current()
     change(config)
@@ -125,7 +121,7 @@ def test_an_artifact_is_not_current_after(
 PASSWORD = "key of the bucket"  # noqa: S105
 
 
-def test_how_the_work_is_done_is_neither_written_nor_part_of_the_artifact(tmp_path: Path) -> None:
+def test_runtime_keys_are_left_out(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def artifact(secret: str, seed: int = 0) -> Artifact:
@@ -139,26 +135,26 @@ def test_how_the_work_is_done_is_neither_written_nor_part_of_the_artifact(tmp_pa
     assert not artifact(PASSWORD, seed=1).is_current()
 
 
-def test_a_misspelt_runtime_key_is_a_fault_of_the_program(config: Config) -> None:
+def test_unknown_runtime_key_raises(config: Config) -> None:
     with pytest.raises(KeyError, match="sparc"):
         Artifact(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))
 
 
-def test_a_manifest_tells_of_the_very_file_beside_it(config: Config) -> None:
+def test_manifest_digest_must_match(config: Config) -> None:
     make(config)
     path = config.out / "pairs.txt"
     assert read_manifest_of(path) == read_manifest(config.out)
     (config.out / "more.txt").write_text("of another run")
-    with pytest.raises(DataError, match=r"more.txt is not the file that manifest.json"):
+    with pytest.raises(DataError, match=r"more.txt does not match manifest.json"):
         read_manifest_of(config.out / "more.txt")
-    # As when a program fails after its first file.
+    # A program failed after its first file.
     config.seed = 1
     artifact_of(config).write("pairs.txt", lambda part: part.write_text("other pairs"))
-    with pytest.raises(DataError, match=r"pairs.txt is not the file .*make the product again"):
+    with pytest.raises(DataError, match=r"pairs.txt does not match .*run that program again"):
         read_manifest_of(path)
 
 
-def test_an_artifact_of_another_program_or_version_is_not_current(config: Config) -> None:
+def test_other_program_or_version_is_not_current(config: Config) -> None:
     artifact = partial(Artifact, config.out, config=config, inputs={"stories": config.stories})
     artifact(program=__file__).finish()
     assert artifact(program=__file__, version=1).is_current()
@@ -169,7 +165,7 @@ def test_an_artifact_of_another_program_or_version_is_not_current(config: Config
 
 
 @pytest.mark.parametrize("within", ["", "stories.jsonl"])
-def test_an_input_that_changes_while_it_is_read_is_an_error(config: Config, within: str) -> None:
+def test_input_changed_during_run(config: Config, within: str) -> None:
     if within:
         config.stories.unlink()
         config.stories.mkdir()
@@ -181,7 +177,7 @@ def test_an_input_that_changes_while_it_is_read_is_an_error(config: Config, with
     with pytest.raises(DataError, match=r"stories.txt changed while it was read"):
         artifact.finish()
     assert not (config.out / "manifest.json").exists()
-    # Written anew with the same bytes it has not changed.
+    # Rewriting the same bytes is not a change.
     artifact = artifact_of(config)
     text = file.read_text()
     file.unlink()
@@ -190,7 +186,7 @@ def test_an_input_that_changes_while_it_is_read_is_an_error(config: Config, with
     assert artifact_of(config).is_current()
 
 
-def test_an_input_or_output_that_moved_is_the_same(config: Config, tmp_path: Path) -> None:
+def test_moved_input_or_output_is_current(config: Config, tmp_path: Path) -> None:
     first = make(config)
     moved = config.stories.rename(tmp_path / "elsewhere.txt")
     out = config.out.rename(tmp_path / "out2")
@@ -199,7 +195,7 @@ def test_an_input_or_output_that_moved_is_the_same(config: Config, tmp_path: Pat
     assert artifact_of(config).is_current()
 
 
-def test_a_folder_as_input_counts_with_its_names_and_bytes(tmp_path: Path) -> None:
+def test_folder_digest_covers_names_and_bytes(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a").write_text("1")
@@ -220,7 +216,7 @@ FIRST, SECOND = "1" * 40, "2" * 40
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The newest commit of owner/name on a Hub that has no other data set."""
+    """Head commits of a Hub with one data set, owner/name."""
     commits = {"owner/name": FIRST}
 
     def ask(repository: str, revision: str | None) -> str:
@@ -228,13 +224,11 @@ def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             raise DataError(f"{repository} cannot be asked for")
         return commits[repository]
 
-    monkeypatch.setattr(litbench.hub, "_ask_commit", ask)
+    monkeypatch.setattr(litbench.hub, "_look_up_commit", ask)
     return commits
 
 
-def test_an_artifact_of_a_data_set_is_current_until_the_set_changes(
-    config: Config, head: dict[str, str]
-) -> None:
+def test_hub_data_set_change_outdates_artifact(config: Config, head: dict[str, str]) -> None:
     def artifact(name: str) -> Artifact:
         inputs, models = {"stories": name}, {"backbone": "owner/model"}
         return Artifact(config.out, program=__file__, config=config, inputs=inputs, models=models)
@@ -263,7 +257,7 @@ def full_disk(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "name"), [(Artifact.write, "pairs.txt"), (Artifact.write_folder, "model")]
 )
-def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(
+def test_failed_write_keeps_old_output(
     config: Config, write: Callable[..., Path], name: str
 ) -> None:
     make(config, "old")
@@ -297,9 +291,7 @@ artifact.finish()
 """
 
 
-def test_a_killed_run_leaves_no_half_file_and_the_next_run_clears_its_rest(
-    config: Config, tmp_path: Path
-) -> None:
+def test_killed_write_leaves_no_partial_file(config: Config, tmp_path: Path) -> None:
     make(config, "old")
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
@@ -319,15 +311,15 @@ def test_a_killed_run_leaves_no_half_file_and_the_next_run_clears_its_rest(
     assert not list(config.out.glob(".part-*"))
 
 
-def test_a_manifest_that_is_none_is_a_clear_error(tmp_path: Path) -> None:
+def test_invalid_manifest(tmp_path: Path) -> None:
     for text in (None, "{", "[]", "3"):
         if text is not None:
             (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(DataError, match=r"manifest.json .*make the product again"):
+        with pytest.raises(DataError, match=r"cannot read manifest.json .*run the program that"):
             read_manifest(tmp_path)
 
 
-def test_a_folder_is_replaced_as_a_whole(config: Config) -> None:
+def test_folder_is_replaced_as_a_whole(config: Config) -> None:
     make(config, "old")
     (config.out / "model" / "of the old one").write_text("")
     make(config, "new")
@@ -341,7 +333,7 @@ def parts_of(path: Path) -> list[str] | None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_damaged_part_is_as_good_as_none(tmp_path: Path, seed: int) -> None:
+def test_damaged_part_is_missing(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "part.txt"
     assert parts_of(path) is None
     write_part(path, lambda part: part.write_text("some verdicts\n" * 9))
@@ -361,7 +353,7 @@ def test_a_damaged_part_is_as_good_as_none(tmp_path: Path, seed: int) -> None:
     assert parts_of(path) == ["again"]
 
 
-def test_a_part_as_json_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_json_part_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "part.json"
     assert read_json_part(path) is None
     content = [0.1 + 0.2, math.nan, {"a": None}]

@@ -1,4 +1,4 @@
-"""litbench score: rows in, the same rows with rewards out."""
+"""litbench score: the same rows, with rewards."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     main()
 
 
-def test_every_row_comes_back_with_its_reward_and_rank(
+def test_rows_get_reward_and_rank(
     tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
@@ -58,12 +58,12 @@ def test_every_row_comes_back_with_its_reward_and_rank(
     assert manifest["output"]["sha256"] == file_digest(out)
 
 
-def test_what_json_cannot_hold_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_is_null_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def strict(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    # Python writes such lines, and reads them.
+    # Python reads and writes NaN in JSON.
     rows = [
         {"prompt": "p", "text": "a b", "x": math.nan, "in": {"y": math.inf, "z": [-math.inf, 2.5]}},
         {"prompt": "p", "text": "a", "x": 1.5, "in": None},
@@ -76,12 +76,12 @@ def test_what_json_cannot_hold_is_null(tmp_path: Path, monkeypatch: pytest.Monke
     )
     assert (first["x"], first["in"]) == (None, '{"y":Infinity,"z":[-Infinity,2.5]}')
     assert (second["x"], second["in"]) == (1.5, None)
-    # Parquet holds them, and they stay.
+    # Parquet supports NaN, so it is kept.
     run(monkeypatch, *arguments, tmp_path / "out.parquet")
     assert math.isnan(pq.read_table(tmp_path / "out.parquet")["x"][0].as_py())
 
 
-def test_rows_that_cannot_be_scored_are_rejected_and_counted(
+def test_rejected_rows_are_counted(
     tmp_path: Path,
     model_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -106,8 +106,11 @@ def test_rows_that_cannot_be_scored_are_rejected_and_counted(
         (["--model", "MODEL"], "--input FILE"),
         (["--model", "MODEL", "--story", "x", "--out", "y.csv"], "--input FILE and --out FILE, or"),
         (["--model", "MODEL", "--device", "cpu", "--story", "x"], "is a feature model"),
-        (["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"], "go with --model"),
-        (["--rater", "{kind: longer", "--story", "x"], "is no YAML"),
+        (
+            ["--rater", "{kind: longer}", "--device", "cpu", "--story", "x"],
+            "only work with --model",
+        ),
+        (["--rater", "{kind: longer", "--story", "x"], "is not valid YAML"),
         (["--rater", "longer", "--story", "x"], "needs a kind"),
         (["--rater", "{kind: random}", "--prompt", "p", "--story", "x"], "no rewards"),
         (["--rater", "{kind: longer}", "--story", "x"], "--story TEXT with --prompt TEXT"),
@@ -117,7 +120,7 @@ def test_rows_that_cannot_be_scored_are_rejected_and_counted(
         (["--model", "MODEL", "--input", "missing.jsonl", "--out", "x.jsonl"], "there is no file"),
     ],
 )
-def test_a_mistake_ends_in_one_line_and_exit_2(
+def test_user_errors_exit_with_2(
     arguments: list[str],
     message: str,
     model_folder: Path,
@@ -149,7 +152,7 @@ def test_any_rater_with_rewards_scores_files(
     assert capsys.readouterr().out.startswith("unchanged: ")
 
 
-def test_a_story_of_a_rater_is_scored_from_the_command_line(
+def test_story_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = ("score", "--rater", "{kind: shorter}", "--prompt", "p", "--story")
@@ -161,7 +164,7 @@ def test_a_story_of_a_rater_is_scored_from_the_command_line(
     assert float(capsys.readouterr().out) == -2
 
 
-def test_the_installed_command_answers() -> None:
+def test_installed_command() -> None:
     command = Path(sys.executable).parent / "litbench"
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("litbench ")

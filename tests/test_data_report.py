@@ -476,5 +476,5 @@ def test_files_of_another_run_are_refused_or_left_out(artifact, load_program, tm
     table = pq.read_table(pairs / "pairs.parquet")
     # As many pairs as the manifest tells of, and still others.
     write_table(table.take(pa.array([0] * table.num_rows)), pairs / "pairs.parquet")
-    with pytest.raises(DataError, match=r"pairs.parquet is not the file .*make the product again"):
+    with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program again"):
         program.main(config)

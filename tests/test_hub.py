@@ -1,4 +1,4 @@
-"""Data sets on the Hub: names, commits and rows, read by the real libraries from a server here."""
+"""Data sets on the Hub: names, commits and rows, read by the real libraries from a fake Hub."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("a/b:hard/test", ("a/b", None, "hard", "test")),
     ],
 )
-def test_a_name_is_taken_apart_and_put_together(text: str, parts: tuple[str | None, ...]) -> None:
+def test_parse_name_round_trip(text: str, parts: tuple[str | None, ...]) -> None:
     name = hub.parse_name(text)
     assert (name.repository, name.revision, name.configuration, name.split) == parts
     assert str(name) == text
@@ -37,15 +37,13 @@ def test_a_name_is_taken_apart_and_put_together(text: str, parts: tuple[str | No
 @pytest.mark.parametrize(
     "text", ["", "a", "a/b/c", "/a/b", "./a", "~/a", "a/", "a/b@", "a/b:", "a/b:c:d", "a /b", "a/ü"]
 )
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_invalid_names(text: str) -> None:
     assert not hub.is_name(text)
-    with pytest.raises(DataError, match="no name on the Hub: write owner/name"):
+    with pytest.raises(DataError, match="not a name on the Hub: write owner/name"):
         hub.parse_name(text)
 
 
-def test_something_local_or_a_path_to_a_file_is_no_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_paths_are_not_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert hub.is_name("runs/pairs")
     (tmp_path / "runs" / "pairs").mkdir(parents=True)
@@ -56,7 +54,7 @@ def test_something_local_or_a_path_to_a_file_is_no_name(
     assert hub.is_name("owner/name-v1.1")
 
 
-def test_code_of_a_model_is_fetched_only_when_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_code_is_fetched_only_if_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub  # noqa: PLC0415
 
     asked: list[list[str]] = []
@@ -104,7 +102,7 @@ def server() -> Iterator[FakeHub]:
 
 @pytest.fixture(scope="module")
 def answers(server: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process without a token reads of many data sets."""
+    """Results of reading many data sets in a process without a token."""
     old = server.publish(
         "owner/name",
         {
@@ -143,14 +141,15 @@ def test_rows_come_whole_and_in_order(answers: dict[str, Any]) -> None:
     assert answers["owner/lines"]["rows"] == [{"prompt": "p", "n": 1}]
 
 
-def test_a_name_without_revision_or_split_means_the_newest(answers: dict[str, Any]) -> None:
+def test_default_revision_and_split(answers: dict[str, Any]) -> None:
     for name in ("owner/name:train", "owner/name"):
         assert answers[name]["rows"] == table(3).to_pylist()
 
 
-def test_of_several_splits_one_has_to_be_named(answers: dict[str, Any]) -> None:
+def test_ambiguous_split(answers: dict[str, Any]) -> None:
     assert answers["owner/name@v1"] == (
-        "DataError: owner/name@v1 has splits ['test', 'train']: name one, as owner/name@v1:test"
+        "DataError: owner/name@v1 has splits ['test', 'train']: name one, such as "
+        "owner/name@v1:test"
     )
 
 
@@ -159,18 +158,16 @@ def test_of_several_splits_one_has_to_be_named(answers: dict[str, Any]) -> None:
     [
         ("owner/name@v1:dev", "Available splits"),
         ("owner/name:hard/train", "hard"),
-        ("owner/name@v9", "owner/name@v9 is no file here, and cannot be reached on the Hub"),
+        ("owner/name@v9", "owner/name@v9 is not a local file and cannot be reached on the Hub"),
         (f"owner/name@{'0' * 40}:train", "cannot be reached"),
         ("owner/gated", "owner/gated cannot be reached on the Hub"),
         ("owner/private", "check the name and the network; if it is private"),
-        ("owner/nothing", "owner/nothing is no file here"),
+        ("owner/nothing", "owner/nothing is not a local file"),
         ("owner/script", "owner/script cannot be reached"),
         ("owner/broken", "owner/broken cannot be reached"),
     ],
 )
-def test_what_cannot_be_read_is_a_clear_error(
-    source: str, message: str, answers: dict[str, Any]
-) -> None:
+def test_unreadable_data_sets(source: str, message: str, answers: dict[str, Any]) -> None:
     assert answers[source].startswith("DataError: ")
     assert message in answers[source]
 
@@ -187,9 +184,7 @@ print(json.dumps([sorted(pins), len(private), len(gated)]))
 """
 
 
-def test_a_token_opens_doors_and_a_commit_is_asked_for_once(
-    answers: dict[str, Any], server: FakeHub, tmp_path: Path
-) -> None:
+def test_token_and_commit_lookup(answers: dict[str, Any], server: FakeHub, tmp_path: Path) -> None:
     assert answers
     server.requests.clear()
     done = server.run(tmp_path, "-c", ONCE, token=TOKEN)
@@ -210,9 +205,7 @@ print(hub.replace_files(
 
 
 @pytest.mark.parametrize("kind", ["dataset", "model"])
-def test_files_are_replaced_in_one_commit_and_what_is_not_ours_stays(
-    server: FakeHub, tmp_path: Path, kind: str
-) -> None:
+def test_replace_files_in_one_commit(server: FakeHub, tmp_path: Path, kind: str) -> None:
     (tmp_path / "new.json").write_bytes(b"{}")
     old = {".gitattributes": b"", "old.json": b"1", "note.txt": b"theirs"}
     name = f"me/{kind}"
@@ -229,5 +222,5 @@ def test_files_are_replaced_in_one_commit_and_what_is_not_ours_stays(
     refused = server.run(tmp_path, "-c", REPLACE, *arguments, "private", token=TOKEN)
     assert f"{name} is public on the Hub" in refused.stderr
     nobody = server.run(tmp_path, "-c", REPLACE, *arguments, "public", token=None)
-    assert "there is no token for the Hub: sign in" in nobody.stderr
+    assert "no token for the Hub: sign in" in nobody.stderr
     assert len(repository.commits) == 2

@@ -1,4 +1,4 @@
-"""Rationales agree with the readers, say which side they call A, and cost no call twice."""
+"""Rationales agree with the labels, record the side shown as A, and are requested once."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ QUICK = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
 
 
 def make_pairs(pair_table: Callable[..., pa.Table], count: int) -> pa.Table:
-    """Pairs of which the chosen story is the longer in three of four."""
+    """Pairs whose chosen story is the longer one in three of four cases."""
     rows = []
     for k in range(count):
         long = f"the long story number {k} " + "that goes on " * (k % 5 + 2)
@@ -40,7 +40,7 @@ def make_pairs(pair_table: Callable[..., pa.Table], count: int) -> pa.Table:
 def distil(
     load_program: Callable[[str], ModuleType], tmp_path: Path, pair_table: Callable[..., pa.Table]
 ) -> Callable[..., dict[str, Any]]:
-    """Run the program on 24 pairs (or on `table`) with some keys; its counts."""
+    """Run the program on 24 pairs (or on `table`) with some keys; returns its counts."""
     program = load_program(PROGRAM)
 
     def run(table: pa.Table | None = None, **keys: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def bring(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_what_agrees_is_kept_and_says_which_side_was_a(
+def test_agreeing_explanations_are_kept(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with FakeOpenAI(lambda q: f"A is: {shown_story(q, 'A')}\n\n{longer_story(q)}") as server:
@@ -98,10 +98,10 @@ def test_what_agrees_is_kept_and_says_which_side_was_a(
     assert [one["row"] for one in noted] == short
 
 
-def test_the_judge_is_blind_and_a_is_right_as_often_as_b(
+def test_label_is_hidden_and_positions_balanced(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever always answers A agrees with exactly one half."""
+    """A judge that always answers A agrees with exactly half of the labels."""
     with FakeOpenAI(lambda _: "The first one.\nPreferred: A") as server:
         bring(server, monkeypatch)
         counts = distil()
@@ -113,13 +113,13 @@ def test_the_judge_is_blind_and_a_is_right_as_often_as_b(
     assert "rejected" not in said
 
 
-def test_what_is_no_verdict_is_rejected_with_its_reason(
+def test_unusable_answers_are_rejected(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     manners = drawn_manners(seed=5, share=0.8)
     with FakeOpenAI(manners=manners) as server:
         bring(server, monkeypatch)
-        with pytest.raises(ModelError, match=r"of 24 questions have got no answer.*accept_errors"):
+        with pytest.raises(ModelError, match=r"of 24 questions got no answer.*accept_errors"):
             distil()
         assert not (tmp_path / "out/manifest.json").exists()
         counts = distil(accept_errors=True)
@@ -143,7 +143,7 @@ def test_what_is_no_verdict_is_rejected_with_its_reason(
     ],
     ids=["the verdict first", "a verdict taken back"],
 )
-def test_what_explains_nothing_is_no_explanation(
+def test_empty_explanations(
     distil: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     say: Callable[[str], str],
@@ -155,7 +155,7 @@ def test_what_explains_nothing_is_no_explanation(
     assert counts["agreement"]["n"] == 0
 
 
-def test_a_dry_run_tells_and_asks_nothing(
+def test_dry_run_sends_no_requests(
     distil: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -163,7 +163,7 @@ def test_a_dry_run_tells_and_asks_nothing(
 ) -> None:
     distil(dry_run=True)
     said = capsys.readouterr().out
-    assert "dry run: 24 calls of openai-api/fake/judge, some" in said
+    assert "dry run: 24 calls of openai-api/fake/judge, about" in said
     assert "at most 24,576 output tokens" in said
     assert not (tmp_path / "out").exists()
     with FakeOpenAI() as server:
@@ -176,20 +176,20 @@ def test_a_dry_run_tells_and_asks_nothing(
         assert server.requests == 24
 
 
-def test_nothing_is_asked_before_everything_else_is_right(
+def test_invalid_input_sends_no_requests(
     distil: Callable[..., dict[str, Any]],
     tmp_path: Path,
     pair_table: Callable[..., pa.Table],
 ) -> None:
-    with pytest.raises(ConfigError, match="asks for a label: give one whose answer is"):
+    with pytest.raises(ConfigError, match="asks for a label: use one that asks for an explanation"):
         distil(template="verdict_label")
     pairs = make_pairs(pair_table, 4)
-    with pytest.raises(DataError, match=r"a column \{'rationale'\} already"):
+    with pytest.raises(DataError, match=r"already has the columns \{'rationale'\}"):
         distil(pairs.append_column("rationale", pa.array(["x"] * 4)))
     assert not (tmp_path / "out").exists()
 
 
-def test_pairs_are_chosen_by_a_condition_and_files_hold_no_key(
+def test_where_and_no_key_in_files(
     distil: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

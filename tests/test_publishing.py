@@ -125,8 +125,8 @@ APART = {"use_peft": True, "merge_adapter": False}
         ({"hub_model_id": "me/verifier@main"}, "set it to owner/name"),
         ({**APART, "model_name_or_path": "/"}, "base model is the local folder"),
         ({**APART, "model_name_or_path": "~"}, "base model is the local folder"),
-        (APART, "there is no token for the Hub"),
-        ({}, "there is no token for the Hub"),
+        (APART, "no token for the Hub"),
+        ({}, "no token for the Hub"),
     ],
 )
 def test_push_is_checked_before_training(options, message, monkeypatch):
@@ -159,7 +159,7 @@ def test_pushed_model_loads_by_name(tiny_model, pair_table, tmp_path):
     folder = tmp_path / "run" / "model"
     with FakeHub() as hub:
         bare = hub.run(tmp_path, *train, *push)
-        assert "there is no token for the Hub" in bare.stderr
+        assert "no token for the Hub" in bare.stderr
         assert not folder.exists()
         trained = hub.run(tmp_path, *train, token=TOKEN)
         assert trained.returncode == 0, trained.stderr

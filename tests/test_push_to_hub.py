@@ -1,4 +1,4 @@
-"""What is published and what is not, what the card says, and what arrives on a Hub."""
+"""Published columns, the card, and the files on the Hub."""
 
 import json
 import re
@@ -31,14 +31,14 @@ COUNTS = {
 
 
 def list_outputs(folder: Path) -> None:
-    """Let the manifest of a folder name its files as they are now."""
+    """Update the digests in the manifest of a folder."""
     files = [path for path in folder.iterdir() if path.name != "manifest.json"]
     outputs = {path.name: {"sha256": file_digest(path)} for path in files}
     write_json({**read_manifest(folder), "outputs": outputs}, folder / "manifest.json")
 
 
 def rewrite(artifact: Path, column: str, values: list[str]) -> None:
-    """Make the pairs again with another column."""
+    """Rewrite the pairs with another column."""
     pairs = pq.read_table(artifact / "pairs.parquet")
     place = pairs.column_names.index(column)
     pairs = pairs.set_column(place, column, pa.array(values, pa.large_string()))
@@ -113,7 +113,7 @@ def published(folder: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(file) for file in sorted(folder.rglob("*.parquet"))])
 
 
-def test_every_pair_is_published_once_in_the_file_of_its_split(
+def test_each_pair_is_published_once(
     publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     folder, card = publish()
@@ -121,7 +121,7 @@ def test_every_pair_is_published_once_in_the_file_of_its_split(
         "test.parquet", "train.parquet",
     ]  # fmt: skip
     given = pq.read_table(artifact / "pairs.parquet")
-    # Nobody's authors are published, not as hashes either.
+    # Authors are not published, not even as hashes.
     assert "author" not in "".join(re.findall(r"^\| \w.*", card, re.MULTILINE))
     names = [name for name in given.column_names if not name.endswith("_author")]
     for split in ("train", "test"):
@@ -130,22 +130,22 @@ def test_every_pair_is_published_once_in_the_file_of_its_split(
     assert read_manifest(folder)["counts"] == {"test": 12, "train": 40}
 
 
-def test_pairs_that_the_manifest_does_not_tell_of_are_not_published(
+def test_pairs_without_matching_manifest(
     publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     pairs = pq.read_table(artifact / "pairs.parquet")
-    # As when make_pairs.py ends over a leak: new pairs beside the manifest of older ones.
+    # make_pairs.py failed on leakage: new pairs beside an older manifest.
     write_table(pairs.slice(1), artifact / "pairs.parquet")
-    with pytest.raises(DataError, match=r"pairs.parquet is not the file .*make the product again"):
+    with pytest.raises(DataError, match=r"pairs.parquet does not match .*run that program again"):
         publish()
     write_table(pairs, artifact / "pairs.parquet")
     publish()
     (artifact / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"no manifest.json in .*make the product again"):
+    with pytest.raises(DataError, match=r"cannot read manifest.json in .*run the program that"):
         publish()
 
 
-def test_the_card_says_how_it_was_made_and_what_is_in_it(
+def test_card_content(
     publish: Callable[..., tuple[Path, str]],
 ) -> None:
     _, card = publish(about="Pairs of mine", license="cc-by-4.0", language=["en"])
@@ -171,13 +171,13 @@ def test_the_card_says_how_it_was_made_and_what_is_in_it(
         "| chosen\\_score | integer | net upvotes of chosen |",
         "| rationale |  | kept from the source |",
         "write to mail@example.org",
-        "belong to those who wrote them",
+        "belong to their authors",
         "Data API terms",
     ):
         assert line in card, line
 
 
-def test_nothing_of_the_stories_and_of_the_makers_folders_is_in_the_card(
+def test_card_has_no_stories_or_folders(
     publish: Callable[..., tuple[Path, str]], tmp_path: Path
 ) -> None:
     folder, card = publish()
@@ -188,7 +188,7 @@ def test_nothing_of_the_stories_and_of_the_makers_folders_is_in_the_card(
         assert str(tmp_path).encode() not in file.read_bytes()
 
 
-def test_text_from_a_config_cannot_break_the_card(
+def test_card_escapes_config_texts(
     publish: Callable[..., tuple[Path, str]],
 ) -> None:
     hostile = 'x" \n---\n\n# <script>alert(1)</script> | [link](http://a) `code` *bold*'
@@ -222,10 +222,10 @@ def test_ids_without_texts(
         for side in ("chosen", "rejected"):
             assert row[f"{side}_comment_id"] == pair[f"{side}_story_id"]
             assert row[f"{side}_upvotes"] == pair[f"{side}_score"]
-    # rehydrate.py reads what is published here, by its own names.
+    # rehydrate.py can read the published columns.
     needed = load_program("data_prep/rehydrate.py").IDS.columns
     assert {column.name for column in needed} <= set(table.column_names)
-    assert "no story and no prompt" in card
+    assert "no stories and no prompts" in card
     assert "data_prep/rehydrate.py" in card
     assert "| chosen\\_comment\\_id | text | story\\_id of chosen |" in card
 
@@ -233,35 +233,35 @@ def test_ids_without_texts(
 @pytest.mark.parametrize(
     ("column", "value"), [("chosen_story_id", "s0001"), ("prompt_id", "[WP] a whole prompt")]
 )
-def test_ids_that_reddit_does_not_know_are_not_published_as_such(
+def test_ids_must_be_reddit_ids(
     column: str, value: str, publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     given = pq.read_table(artifact / "pairs.parquet")[column].to_pylist()
     rewrite(artifact, column, [value, *given[1:]])
-    with pytest.raises(DataError, match=f"column {column}: 1 values are not Reddit's ids"):
+    with pytest.raises(DataError, match=f"column {column}: 1 values are not Reddit ids"):
         publish(ids_only=True)
     publish()
 
 
-def test_the_split_that_means_all_is_called_train(
+def test_split_all_is_published_as_train(
     publish: Callable[..., tuple[Path, str]], artifact: Path
 ) -> None:
     rewrite(artifact, "split", ["all"] * 52)
     folder, _ = publish()
     assert [path.name for path in (folder / "data").iterdir()] == ["train.parquet"]
     rewrite(artifact, "split", ["all", *["train"] * 51])
-    with pytest.raises(DataError, match="would share a name"):
+    with pytest.raises(DataError, match="would get the same name"):
         publish()
 
 
-def test_a_config_that_cannot_be_is_refused(publish: Callable[..., tuple[Path, str]]) -> None:
+def test_invalid_configs(publish: Callable[..., tuple[Path, str]]) -> None:
     with pytest.raises(ConfigError, match="contact is empty"):
         publish(contact=" ")
-    with pytest.raises(DataError, match="no name on the Hub"):
+    with pytest.raises(DataError, match="not a name on the Hub"):
         publish(repository="me")
 
 
-# To a Hub -------------------------------------------------------------------------------------
+# The Hub --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -270,9 +270,7 @@ def server() -> Iterator[FakeHub]:
         yield running
 
 
-def test_what_is_pushed_arrives_in_one_commit(
-    server: FakeHub, artifact: Path, tmp_path: Path
-) -> None:
+def test_push_is_one_commit(server: FakeHub, artifact: Path, tmp_path: Path) -> None:
     def push(*more: object, token: str | None = TOKEN) -> str:
         done = server.run(
             tmp_path, "data_prep/push_to_hub.py", "--artifact", artifact, "--repository",
@@ -285,7 +283,7 @@ def test_what_is_pushed_arrives_in_one_commit(
 
     assert "nothing was pushed; to push, run the same command with --dry_run false" in push()
     assert not server.requests, "a dry run does not even ask"
-    assert "there is no token for the Hub: sign in" in push("--dry_run", "false", token=None)
+    assert "no token for the Hub: sign in" in push("--dry_run", "false", token=None)
     assert not server.repositories
 
     assert "pushed: http" in push("--dry_run", "false")
@@ -302,14 +300,14 @@ def test_what_is_pushed_arrives_in_one_commit(
     }, "the manifest, which names folders of this machine, stays here"
     assert len(files) == 3
 
-    # Of older files none stays behind, and what is not ours stays.
+    # Older data files are deleted; other files are kept.
     server.publish("me/pairs", {**repository.files(), "data/old.parquet": b"", "mine.txt": b""})
     push("--dry_run", "false")
     assert sorted(repository.files()) == [
         ".gitattributes", "README.md", "data/test.parquet", "data/train.parquet", "mine.txt",
     ]  # fmt: skip
 
-    # Texts meant to be private do not go into a public set.
+    # Private texts are not pushed to a public data set.
     repository.private = False
     commits = len(repository.commits)
     assert "me/pairs is public on the Hub" in push("--dry_run", "false")

@@ -1,4 +1,4 @@
-"""The reward of reinforcement learning: scaling, guard, clipping, and the libraries' forms."""
+"""Reward shaping for reinforcement learning: length, clipping, scaling, and trl's interface."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ PLAIN = RewardShaping(penalty=0)
 
 
 class Stars:
-    """The reward of a story is its number of stars, and what its words give."""
+    """Rewards a story by its number of stars and its number of words."""
 
     def __init__(self, per_word: float = 0.0) -> None:
         self.per_word, self.seen = per_word, 0
@@ -44,7 +44,7 @@ def words(count: int, stars: int = 0) -> str:
     return " ".join(["word"] * count) + " *" * stars
 
 
-def people(stars: Sequence[int], prompt: str = "p", count: int = 10) -> Any:
+def human_stories(stars: Sequence[int], prompt: str = "p", count: int = 10) -> Any:
     return [prompt] * len(stars), [words(count, n) for n in stars]
 
 
@@ -59,9 +59,9 @@ def test_messages_and_texts_get_the_same_reward() -> None:
 
 
 @pytest.mark.parametrize("prompt", [None, " ", [], [{"role": "system", "content": "s"}]])
-def test_a_prompt_without_text_is_no_prompt(prompt: Any) -> None:
+def test_empty_prompt(prompt: Any) -> None:
     reward = PolicyReward(Stars(), PLAIN)
-    with pytest.raises(DataError, match="a prompt has no text of the user"):
+    with pytest.raises(DataError, match="a prompt is empty or has no user message"):
         reward(["p", prompt], ["a", "b"])
 
 
@@ -76,7 +76,7 @@ def test_the_prompt_is_read_from_its_column() -> None:
     reward = PolicyReward(Keeps(), PLAIN, prompt_column="writing_prompt")
     reward(["Write about p"], ["a *"], completion_ids=[[1]], writing_prompt=["p"])
     assert prompts == ["p"]
-    with pytest.raises(ConfigError, match="prompt_column is writing_prompt, and"):
+    with pytest.raises(ConfigError, match="prompt_column is writing_prompt, but"):
         reward(["Write about p"], ["a *"], completion_ids=[[1]])
 
 
@@ -85,7 +85,7 @@ def test_the_prompt_is_read_from_its_column() -> None:
     stars=st.lists(st.integers(0, 4), min_size=2, max_size=8),
     other=st.lists(st.integers(0, 4), min_size=1, max_size=3),
 )
-def test_ranks_are_within_the_prompt_and_ties_share(stars: list[int], other: list[int]) -> None:
+def test_ranks_within_prompt_and_ties(stars: list[int], other: list[int]) -> None:
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", penalty=0))
     texts = [words(2, n) for n in (*stars, *other)]
     found = reward(["p"] * len(stars) + ["q"] * len(other), texts)
@@ -98,16 +98,16 @@ def test_ranks_are_within_the_prompt_and_ties_share(stars: list[int], other: lis
         assert found[-1] == 0.5
 
 
-def test_beyond_people_nothing_more_is_earned() -> None:
-    own, rare = people([0, 1, 2, 3] * 2), people([1], "rare")
-    others = people([9] * 8, "others")
+def test_clipping_at_human_quantile() -> None:
+    own, rare = human_stories([0, 1, 2, 3] * 2), human_stories([1], "rare")
+    others = human_stories([9] * 8, "others")
     reward = PolicyReward(
         Stars(),
         RewardShaping(penalty=0, clip=1.0),
         references=(own[0] + rare[0] + others[0], own[1] + rare[1] + others[1]),
     )
     texts = [words(5, 3), words(5, 8), words(5, 8), words(5, 20)]
-    # A prompt with few stories of its own goes by those of all.
+    # A prompt with few references uses those of all prompts.
     assert reward(["p", "p", "rare", "unknown"], texts) == [3.0, 3.0, 8.0, 9.0]
     assert reward.last["clipped_share"] == 0.5
     assert reward.last["raw"] == np.mean([3, 8, 8, 20])
@@ -115,10 +115,8 @@ def test_beyond_people_nothing_more_is_earned() -> None:
 
 @pytest.mark.parametrize("scaling", ["raw", "rank"])
 @pytest.mark.parametrize("per_word", [1.0, -1.0])
-def test_a_story_beyond_the_longest_gets_less_than_its_beginning(
-    scaling: Any, per_word: float
-) -> None:
-    # Even where the rater loves length beyond all measure.
+def test_too_long_story_gets_less_than_its_prefix(scaling: Any, per_word: float) -> None:
+    # Even with a rater that strongly prefers length.
     shaping = RewardShaping(scaling=scaling, shortest=5, longest=20, penalty=0.1)
     reward = PolicyReward(Stars(1_000 * per_word), shaping)
     beginning, whole = words(20), words(21, 500)
@@ -128,7 +126,7 @@ def test_a_story_beyond_the_longest_gets_less_than_its_beginning(
     assert reward.last["guarded_share"] == pytest.approx(2 / 3)
 
 
-def test_the_penalty_is_by_its_formula() -> None:
+def test_penalty_formula() -> None:
     shaping = RewardShaping(shortest=10, longest=20, penalty=2.0)
     reward = PolicyReward(Stars(), shaping)
     texts = [words(15, 1), words(30, 0), words(5, 3)]
@@ -136,7 +134,7 @@ def test_the_penalty_is_by_its_formula() -> None:
 
 
 @pytest.mark.parametrize("scaling", ["raw", "rank"])
-def test_an_empty_completion_gets_the_lowest(scaling: Any) -> None:
+def test_empty_completion_gets_the_lowest_reward(scaling: Any) -> None:
     texts = ["", " *** ", words(3, 2), words(3, 4)]
     shaping = RewardShaping(scaling=scaling, shortest=1, longest=9, penalty=0.5)
     reward = PolicyReward(Stars(), shaping)
@@ -147,7 +145,7 @@ def test_an_empty_completion_gets_the_lowest(scaling: Any) -> None:
     assert reward(["p"], [""]) == [-0.5]
 
 
-def test_a_reward_that_is_not_finite_is_none_and_never_all_of_them() -> None:
+def test_non_finite_rewards() -> None:
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", penalty=0))
     assert reward(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, None, 1.0]
     assert reward.last["unscored_share"] == pytest.approx(1 / 3)
@@ -155,18 +153,20 @@ def test_a_reward_that_is_not_finite_is_none_and_never_all_of_them() -> None:
         reward(["p"] * 2, ["nan", "nan"])
 
 
-def test_what_cannot_be_filled_in_is_refused() -> None:
-    with pytest.raises(ConfigError, match="clip, shortest and longest come from reference stories"):
+def test_missing_references() -> None:
+    with pytest.raises(
+        ConfigError, match="clip, shortest and longest are computed from reference stories"
+    ):
         PolicyReward(Stars(), RewardShaping(clip=0.9))
     for text in ("!", "nan"):
-        with pytest.raises(DataError, match="has no words, or no finite reward"):
+        with pytest.raises(DataError, match="has no words or no finite reward"):
             PolicyReward(Stars(), PLAIN, references=(["p"], [text]))
     for wrong in ({"clip": 0}, {"penalty": -1}, {"scaling": "rnk"}, {"penalty": math.nan}):
         with pytest.raises(ConfigError, match=f"key '{next(iter(wrong))}' is"):
             build(RewardShaping, wrong)
 
 
-def test_everything_is_logged_as_trl_asks_for_it() -> None:
+def test_metrics_are_logged_to_trl() -> None:
     metrics: dict[str, float] = {}
     reward = PolicyReward(Stars(), RewardShaping(shortest=2, longest=4), name="verifier")
     reward(["p"] * 2, ["", words(9, 2)], log_metric=metrics.__setitem__, trainer_state=None)
@@ -177,7 +177,7 @@ def test_everything_is_logged_as_trl_asks_for_it() -> None:
     )
 
 
-def test_a_folder_is_loaded_and_gives_its_own_rewards(tmp_path: Path, pair_table: Any) -> None:
+def test_load_from_folder(tmp_path: Path, pair_table: Any) -> None:
     from litbench.models.features import FeatureOptions, fit_features  # noqa: PLC0415
 
     rows = [{"chosen": words(9 + k), "rejected": words(3 + k)} for k in range(8)]
@@ -187,7 +187,7 @@ def test_a_folder_is_loaded_and_gives_its_own_rewards(tmp_path: Path, pair_table
     assert reward(["p"], [words(7)]) == model.score(["p"], [words(7)]).tolist()
 
 
-def test_trigrams_tell_sameness_from_variety() -> None:
+def test_distinct_trigrams() -> None:
     assert distinct_trigrams(["a b c d", "e f g"]) == 1.0
     assert distinct_trigrams(["a b c"] * 4) == 0.25
     assert distinct_trigrams(["A, b c!", "a b c"]) == 0.5
@@ -196,7 +196,7 @@ def test_trigrams_tell_sameness_from_variety() -> None:
     assert math.isnan(distinct_trigrams(["", "a b"]))
 
 
-def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
+def test_held_out_prompts_are_unknown_to_raters(
     tmp_path: Path, load_program: Any, story_table: Any
 ) -> None:
     from litbench.tables import write_table  # noqa: PLC0415
@@ -220,12 +220,12 @@ def test_no_prompt_is_held_out_that_a_rater_was_trained_on(
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"other_raters": {"reward": {"kind": "longer"}}}, "this name is taken"),
+        ({"other_raters": {"reward": {"kind": "longer"}}}, "this name is reserved"),
         ({"grpo": {"num_generations": 1}}, "trl refuses the keys of grpo .*at least 2 generations"),
         ({"grpo": {"max_step": 1}}, "unknown key 'grpo.max_step': did you mean 'grpo.max_steps'"),
     ],
 )
-def test_what_would_fail_after_pretraining_is_refused_before(
+def test_invalid_config_fails_before_pretraining(
     tmp_path: Path, load_program: Any, keys: dict[str, Any], says: str
 ) -> None:
     program: ModuleType = load_program("train/grpo.py")
@@ -236,17 +236,17 @@ def test_what_would_fail_after_pretraining_is_refused_before(
         program.main(config)
 
 
-def test_a_tie_with_people_is_half_a_win(load_program: Any) -> None:
+def test_tie_with_human_story_counts_half(load_program: Any) -> None:
     compare = load_program("train/grpo.py").compare
     before, after = np.array([[0.0, 2.0], [5.0, 5.0]]), np.array([[2.0, 2.0], [7.0, 5.0]])
-    people = {"p": np.array([0.0, 2.0, 4.0]), "q": np.array([5.0])}
-    found = compare(before, after, people)
+    human = {"p": np.array([0.0, 2.0, 4.0]), "q": np.array([5.0])}
+    found = compare(before, after, human)
     assert found["people_beaten_before"] == pytest.approx(((0.5 + 1.5) / 6 + 0.5) / 2)
     assert found["people_beaten_after"] == pytest.approx((1.5 / 3 + 0.75) / 2)
     assert found["gain"]["mean"] == pytest.approx(1.0)
 
 
-def test_the_program_goes_from_stories_to_a_curve(
+def test_grpo_program_resumes_and_writes_results(
     tmp_path: Path, load_program: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     from litbench.tables import write_table  # noqa: PLC0415
@@ -278,7 +278,7 @@ def test_the_program_goes_from_stories_to_a_curve(
     with pytest.raises(KeyboardInterrupt):
         program.main(config)
     program.main(config)
-    # Killed in the second step, it went on with the second.
+    # Killed in the second step, it resumed with the second.
     assert trained_to == [0, 1, 1]
     results = json.loads((config.out / "results.json").read_text())
     assert results["held_out_prompts"] == 2

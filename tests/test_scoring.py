@@ -1,4 +1,4 @@
-"""Files of any size are scored: every row comes back, kills and processes leave no trace."""
+"""Scoring of files: all rows are kept; kills and several processes do not change the output."""
 
 import contextlib
 import json
@@ -65,7 +65,7 @@ def scored(made):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_every_row_comes_back_in_its_place_with_reward_and_rank(job, suffix):
+def test_rows_keep_order_and_get_reward_and_rank(job, suffix):
     rows = story_rows(40)
     found = scored(job(rows, f"out.{suffix}", chunk_stories=7))
     assert [int(row["id"]) for row in found] == [row["id"] for row in rows]
@@ -82,7 +82,7 @@ def test_every_row_comes_back_in_its_place_with_reward_and_rank(job, suffix):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_chunks_do_not_show_in_the_output(job, suffix):
+def test_chunk_size_does_not_change_output(job, suffix):
     rows = [{**row, "note": 'a "quote",\nand a line'} for row in story_rows(13)]
     outputs = set()
     for chunk in (3, 1000):
@@ -92,7 +92,7 @@ def test_chunks_do_not_show_in_the_output(job, suffix):
     assert len(outputs) == 1
 
 
-def test_columns_can_have_other_names_and_older_rewards_are_replaced(job):
+def test_other_column_names_and_old_rewards(job):
     rows = [{"prompt": "not it", "title": "p", "body": "a b c", "reward": 9}]
     made = job(rows, prompt_column="title", text_column="body")
     assert scored(made) == [
@@ -100,7 +100,7 @@ def test_columns_can_have_other_names_and_older_rewards_are_replaced(job):
     ]
 
 
-def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, tmp_path):
+def test_broken_rows_are_rejected(job, tmp_path):
     rows = story_rows(3)
     source = write_jsonl(rows, tmp_path / "broken.jsonl")
     with source.open("a") as file:
@@ -116,26 +116,26 @@ def test_broken_rows_are_rejected_with_their_reasons_and_an_old_list_goes(job, t
     assert not made.rejected_rows.exists()
 
 
-# What may go wrong ---------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"out": "out.txt"}, r"end it in one of \.parquet"),
-        ({"prompt_column": "text"}, "name two columns"),
-        ({"text_column": "reward"}, "none of reward"),
+        ({"out": "out.txt"}, r"unknown suffix .* use \.parquet"),
+        ({"prompt_column": "text"}, "two different columns"),
+        ({"text_column": "reward"}, "other than reward"),
     ],
 )
-def test_a_job_that_cannot_be_done_is_refused_at_once(job, changes, message):
+def test_invalid_jobs(job, changes, message):
     with pytest.raises(ConfigError, match=message):
         job(story_rows(1), **changes)
 
 
-def test_sources_and_output_are_told_apart(job):
+def test_output_must_differ_from_input(job):
     made = job(story_rows(1))
     for source in (made.out, made.rejected_rows, made.manifest):
-        with pytest.raises(ConfigError, match="is input and output"):
+        with pytest.raises(ConfigError, match="is both input and output"):
             replace(made, input=str(source))
 
 
@@ -144,13 +144,13 @@ def test_raters_without_rewards_are_refused(job):
         score_files(replace(job(story_rows(1)), rater=scorer_spec({"kind": "random"})))
 
 
-def test_a_reward_that_is_no_number_stops_the_run(job, monkeypatch):
+def test_non_finite_reward_stops_the_run(job, monkeypatch):
     monkeypatch.setattr(LengthRater, "score", lambda _, __, stories: [np.nan] * len(stories))
     with pytest.raises(DataError, match="3 of 3 rewards are not finite"):
         score_files(job(story_rows(3)))
 
 
-def test_a_model_folder_tells_its_kind(tmp_path):
+def test_kind_of_model_folder(tmp_path):
     folder = tmp_path / "run" / "model"
     folder.mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"holds no model .* the folder of a trained model"):
@@ -162,7 +162,7 @@ def test_a_model_folder_tells_its_kind(tmp_path):
     assert scorer_entry("owner/name", batch_tokens=9)["kind"] == "reward"
 
 
-# Going on ------------------------------------------------------------------------------------
+# Resuming ------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -171,7 +171,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def dying(monkeypatch):
-    """Let the rater die after so many chunks; returns the stories it was given."""
+    """Let the rater raise after some chunks; returns the stories that it scored."""
     given = []
     score = LengthRater.score
 
@@ -190,7 +190,7 @@ def dying(monkeypatch):
     return start
 
 
-def test_a_run_goes_on_after_the_last_finished_chunk(job, dying):
+def test_killed_run_resumes(job, dying):
     rows = story_rows(50)
     whole = job(rows, "whole.parquet", chunk_stories=8)
     given = dying(None)
@@ -201,7 +201,7 @@ def test_a_run_goes_on_after_the_last_finished_chunk(job, dying):
         dying(chunks)
         with pytest.raises(Killed):
             score_files(made)
-    # What a kill leaves of a half-written chunk.
+    # A chunk that was half written when the run was killed.
     (folder,) = made.parts.glob("input-*")
     (folder / ".part-half").write_bytes(b"half")
     dying(None)
@@ -228,7 +228,7 @@ def test_a_damaged_part_is_scored_again(job, dying):
 
 
 @pytest.mark.parametrize("change", ["input", "rater", "where", "column", "version"])
-def test_chunks_of_another_job_are_not_taken(job, dying, monkeypatch, change):
+def test_chunks_of_another_job_are_not_used(job, dying, monkeypatch, change):
     rows = story_rows(20)
     made = job([{**row, "story": row["text"]} for row in rows], chunk_stories=5)
     dying(3)
@@ -250,7 +250,7 @@ def test_chunks_of_another_job_are_not_taken(job, dying, monkeypatch, change):
     assert sum(map(len, given)) == 20
 
 
-def test_a_changed_model_is_not_taken_for_the_old_one(job, tiny_model, tmp_path):
+def test_changed_model_is_scored_again(job, tiny_model, tmp_path):
     pytest.importorskip("torch")
     import shutil  # noqa: PLC0415
 
@@ -268,7 +268,7 @@ def test_a_changed_model_is_not_taken_for_the_old_one(job, tiny_model, tmp_path)
     assert all(abs(a - b) > 1e-3 for a, b in zip(before, after, strict=True))
 
 
-def test_stories_cut_are_counted_over_all_runs(job, tiny_model, invented):
+def test_truncated_stories_are_counted_over_all_runs(job, tiny_model, invented):
     source = random.Random(0)
     rows = [{"prompt": "p", "text": invented(source, 700 if n % 3 else 5)} for n in range(9)]
     spec = scorer_spec(scorer_entry(str(tiny_model("bert")), device="cpu"))
@@ -317,7 +317,7 @@ def finish(process):
 
 
 def kill(process):
-    """Kill a process and all that it started: a launcher's death does not end them."""
+    """Kill a process and its children, which would survive their launcher."""
     psutil = pytest.importorskip("psutil")
     tree = psutil.Process(process.pid).children(recursive=True)
     process.kill()
@@ -328,7 +328,7 @@ def kill(process):
     process.communicate()
 
 
-def test_processes_share_the_chunks_and_end_with_the_bytes_of_one(job, tmp_path):
+def test_processes_give_the_bytes_of_one(job, tmp_path):
     pytest.importorskip("accelerate")
     whole = job(story_rows(3_000, prompts=40), "whole.jsonl")
     scored(whole)
@@ -349,7 +349,7 @@ def launcher(processes):
 
 
 @pytest.mark.long
-def test_killed_runs_of_two_processes_end_with_the_bytes_of_one(tiny_model, invented, tmp_path):
+def test_killed_processes_give_the_bytes_of_one(tiny_model, invented, tmp_path):
     source = random.Random(0)
     rows = [
         {"prompt": f"[WP] {n % 999}", "text": invented(source, source.randint(5, 60))}

@@ -1,4 +1,4 @@
-"""The server: the model's own rewards whatever is asked beside them, clear errors for the rest."""
+"""The server: rewards equal the local ones under any load; invalid requests get clear errors."""
 
 import http.client
 import json
@@ -32,7 +32,7 @@ from litbench.server import ServerLimits, accepted_hosts, make_app, make_server
 
 SAME = 1e-5
 JSON = {"Content-Type": "application/json"}
-# Seconds after which what should have happened has not, on however busy a machine.
+# Timeout of tests in seconds, long enough for a busy machine.
 PATIENCE = 60
 
 
@@ -46,7 +46,7 @@ def lengths(prompts, stories):  # noqa: ARG001
 
 @dataclass
 class Gated(ScoreRater):
-    """Scores when it may, one story at a time unless `batch_tokens` is raised.
+    """Scores when released, one story at a time unless `batch_tokens` is raised.
 
     Nothing depends on how fast the machine is: a test that needs a busy model lets it wait.
     """
@@ -143,7 +143,7 @@ def texts(invented):
 @pytest.fixture(scope="module")
 def local(model, texts):
     found = model.score(*texts)
-    assert found.std() > 1e-2  # else every reward would be right
+    assert found.std() > 1e-2  # otherwise the comparison would be trivial
     return found
 
 
@@ -159,7 +159,7 @@ def plain():
         yield one
 
 
-# The right rewards --------------------------------------------------------------------------
+# Rewards ------------------------------------------------------------------------------------
 
 
 def test_all_formats_give_the_local_rewards(served, texts, local):
@@ -182,7 +182,7 @@ def test_all_formats_give_the_local_rewards(served, texts, local):
     assert (response["data"][0]["index"], response["data"][0]["num_classes"]) == (0, 1)
 
 
-def test_requests_share_batches_and_keep_their_own_rewards(model, texts, local):
+def test_concurrent_requests_share_batches(model, texts, local):
     prompts, stories = texts
     requests = 24
     chosen = [random.Random(number).sample(range(len(stories)), 3) for number in range(requests)]
@@ -206,7 +206,7 @@ def test_requests_share_batches_and_keep_their_own_rewards(model, texts, local):
 
 
 def test_connections_send_without_delay(plain):
-    """Without TCP_NODELAY each response on a kept connection takes 40 ms more."""
+    """Without TCP_NODELAY each response on a keep-alive connection takes 40 ms more."""
     connection = http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)
     connection.request("GET", "/health")
     assert connection.getresponse().read()
@@ -217,7 +217,7 @@ def test_connections_send_without_delay(plain):
     connection.close()
 
 
-# Clear errors for the rest ------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------
 
 SECRET = "moonflower"  # noqa: S105
 USER, STORY = {"role": "user", "content": SECRET}, {"role": "assistant", "content": SECRET}
@@ -232,20 +232,20 @@ WRONG = {
     "no story": ("/score", {"prompt": SECRET, "stories": []}, 422, "send 1 to 5"),
     "too many": ("/score", {"prompt": SECRET, "stories": ["x"] * 6}, 422, "send 1 to 5"),
     "wrong roles": ("/classify", {"messages": [STORY, USER]}, 422, "body.messages"),
-    "fewer prompts": ("/score", {"prompt": ["x"], "stories": ["x", "y"]}, 422, "not as long"),
+    "fewer prompts": ("/score", {"prompt": ["x"], "stories": ["x", "y"]}, 422, "different lengths"),
     "another path": (f"/{SECRET}", {"prompt": SECRET}, 404, "Not Found"),
     "too large": ("/score", {"prompt": SECRET, "stories": ["x" * 20_000]}, 413, "20,000 bytes"),
 }
 
 
 @pytest.mark.parametrize(("path", "body", "status", "words"), WRONG.values(), ids=WRONG)
-def test_errors_say_what_is_wrong_and_never_repeat_a_text(plain, caplog, path, body, status, words):
+def test_errors_never_repeat_a_text(plain, caplog, path, body, status, words):
     caplog.set_level(logging.DEBUG)
     found, _, response = plain.call(path, body)
     assert (found, response["error"]["code"]) == (status, status)
     assert words in response["error"]["message"]
     assert SECRET not in response["error"]["message"]
-    # The access log is off, and has a handler only because pytest gives it one.
+    # The access log is off; its handler is pytest's.
     logged = [one.getMessage() for one in caplog.records if one.name != "uvicorn.access"]
     assert SECRET not in str(logged)
     assert SECRET not in plain.call("/metrics")[2]
@@ -277,7 +277,7 @@ def request_bytes(body, path="/score", length=None):
         (request_bytes(b"x" * 30_000, length=10**9), b" 413 "),
     ],
 )
-def test_a_body_that_does_not_end_closes_the_connection(sent, status):
+def test_incomplete_body_closes_the_connection(sent, status):
     limits = ServerLimits(body_bytes=20_000, read_s=0.5)
     with (
         serving(longer(), limits) as running,
@@ -290,7 +290,7 @@ def test_a_body_that_does_not_end_closes_the_connection(sent, status):
         assert status in heard
 
 
-def test_a_full_queue_says_when_to_come_again():
+def test_full_queue_gives_retry_after():
     rater = Gated()
     with serving(rater, ServerLimits(waiting_stories=4)) as running, ThreadPoolExecutor(1) as pool:
         first = pool.submit(running.rewards, ["p"] * 4, ["abc"] * 4)
@@ -303,13 +303,13 @@ def test_a_full_queue_says_when_to_come_again():
         assert first.result() == [3.0] * 4
 
 
-def test_a_request_that_takes_too_long_ends_and_frees_the_queue():
+def test_timeout_frees_the_queue():
     rater = Gated()
     with serving(rater, ServerLimits(timeout_s=0.5)) as running:
         assert running.call("/score", {"prompt": "p", "stories": ["x"] * 50})[0] == 504
         running.wait_until(lambda: running.metric("queue_stories") == 0)
         rater.may.set()
-        # A busy machine may need more than half a second for this one, too.
+        # On a busy machine this may take more than half a second, too.
         running.wait_until(
             lambda: running.call("/score", {"prompt": "p", "stories": ["ab"]})[0] == 200
         )
@@ -341,20 +341,20 @@ def test_every_request_but_health_needs_the_token(caplog):
 
 @dataclass
 class Picky(ScoreRater):
-    """Fails on some stories, and gives others no number."""
+    """Raises for some stories and returns NaN for others."""
 
     name: str = "picky"
     kind: str = "picky"
 
     def score(self, prompts, stories):  # noqa: ARG002
         if stories == ["first"]:
-            time.sleep(0.3)  # the others gather meanwhile
+            time.sleep(0.3)  # meanwhile the other requests queue up
         if any("broken" in story for story in stories):
             raise ValueError(f"cannot read {stories}")
         return np.array([math.nan if "odd" in story else 1.0 for story in stories])
 
 
-def test_a_failing_story_fails_its_own_request_only(caplog):
+def test_failing_story_fails_only_its_request(caplog):
     with serving(Picky()) as running, ThreadPoolExecutor(5) as pool:
         first = pool.submit(running.rewards, ["p"], ["first"])
         wanted = {"fine": 200, "broken": 500, "odd": 500, "good": 200}
@@ -369,11 +369,11 @@ def test_a_failing_story_fails_its_own_request_only(caplog):
     assert "cannot read [" not in caplog.text
 
 
-def test_a_stop_answers_what_was_accepted():
+def test_shutdown_answers_accepted_requests():
     rater = Gated()
     with serving(rater) as running, ThreadPoolExecutor(5) as pool:
         queued = [pool.submit(running.rewards, ["p"] * 3, ["abc"] * 3) for _ in range(5)]
-        # One story is with the model.
+        # The model is scoring one story.
         running.wait_until(lambda: running.metric("queue_stories") == 14)
         running.uvicorn.handle_exit(signal.SIGTERM, None)
         running.wait_until(lambda: not running.uvicorn.servers[0].is_serving())
@@ -395,7 +395,7 @@ def test_limits_are_numbers_above_0():
 
 @contextmanager
 def process(*arguments):
-    """The server in a process of its own: its port, and the process."""
+    """Start the server in a separate process; yields its port and the process."""
     started = subprocess.Popen(
         [sys.executable, "-m", "litbench", "serve", "--port", "0", *arguments],
         stderr=subprocess.PIPE,
@@ -414,7 +414,7 @@ def process(*arguments):
         started.stderr.close()
 
 
-def test_the_command_serves_until_it_is_told_to_stop():
+def test_command_serves_until_stopped():
     with process("--rater", "{kind: longer}") as (running, started):
         assert running.rewards(["p"], ["a b c"]) == [3.0]
         started.send_signal(signal.SIGTERM)
@@ -424,7 +424,7 @@ def test_the_command_serves_until_it_is_told_to_stop():
 # Many clients -------------------------------------------------------------------------------
 
 
-def test_many_good_and_bad_clients_get_what_they_should(model, texts, local):
+def test_many_good_and_bad_clients(model, texts, local):
     prompts, stories = texts
     garbage = [one for one in WRONG.values() if one[2] in (400, 404) or one[3] == "JSON"]
     seen, wrong = Counter(), []

@@ -1,19 +1,19 @@
-"""Improve a policy against a rater with trl's GRPO, and show what the policy makes of it.
+"""Train a policy on a rater's rewards with trl's GRPO, and show what it learns.
 
     python train/grpo.py --config configs/train/sample_grpo.yaml
 
-Reads `stories` and the models that the raters name. Some prompts are held out: no rater was
-trained on them, and neither the policy nor the reward sees their stories. Without
-`model_name_or_path`, a tiny policy is made: a tokenizer and a small Llama, trained on the other
-prompts' stories until it writes words. GRPO then raises its reward, shaped by `shaping` with the
-other prompts' stories as references (litbench/rewards.py).
+Reads `stories` and the models of the raters. Some prompts are held out: no rater was trained on
+them, and neither the policy nor the reward uses their stories. The other prompts are for training.
+Without `model_name_or_path`, the policy is a small Llama with its own tokenizer, pretrained on the
+training stories until it writes words. GRPO then trains it on the rewards of `rater`, shaped by
+`shaping` with the training stories as references (litbench/rewards.py).
 
 Writes into `out`: `policy/` (model and tokenizer), `curve.json` (trl's log), `curve.svg` and
-`.png`, `results.json` (unshaped rewards on the held-out prompts before and after, with intervals
-clustered by prompt, by `other_raters` too, length and diversity), `samples.jsonl` (what was written
-for them) and `manifest.json`. A killed run goes on from its last checkpoint.
+`.png`, `results.json` (length, diversity and unshaped rewards by all raters on the held-out
+prompts before and after, with intervals clustered by prompt), `samples.jsonl` (the stories written
+for the held-out prompts) and `manifest.json`. A killed run resumes from its last checkpoint.
 
-One process. For several GPUs use `PolicyReward` in a trl script of your own
+Runs in one process. For several GPUs, use `PolicyReward` in your own trl script
 (docs/reinforcement.md).
 """
 
@@ -41,11 +41,11 @@ from litbench.scoring import finite_rewards, load_scorer
 from litbench.tables import read_table
 from litbench.text import count_words_of, digest, prompt_key
 
-# What the tiny policy reads between a prompt and its story.
+# Separates prompt and story for a policy without a chat template.
 BREAK = "\n\n"
 REQUEST = "Write a short story for this prompt. Give the story alone.\n\n"
 MIN_WORDS = 50
-# Of the tiny policy.
+# Size and pretraining of the small Llama.
 VOCABULARY, WIDTH, LAYERS, EPOCHS = 4_000, 128, 2, 15
 # Where the defaults differ from trl's.
 DEFAULTS = {
@@ -59,18 +59,18 @@ DEFAULTS = {
 
 @dataclass
 class Config:
-    """What to improve, and against what.
+    """The policy, the rater that rewards it, and the stories.
 
     Attributes:
-        stories: stories file; human stories for the prompts.
-        rater: entry of the rater that rewards, as {kind: features, path: ...}; any with rewards.
+        stories: stories table with human stories.
+        rater: entry of the rater whose rewards are used, such as {kind: features, path: ...}.
         out: folder to write.
-        other_raters: named entries of raters that only score the same stories.
+        other_raters: named entries of raters that score the results but give no rewards.
         shaping: see litbench.rewards.RewardShaping.
-        max_words: longer stories are left out, and those of less than 50 words.
-        held_out: prompts for evaluation only; none that a rater was trained on is taken.
-        samples_per_prompt: stories written for each of them, before and after.
-        model_name_or_path: causal language model to improve; null for a tiny one made here.
+        max_words: longer stories are left out, as are stories with fewer than 50 words.
+        held_out: number of prompts for evaluation only; no rater was trained on them.
+        samples_per_prompt: stories written for each held-out prompt, before and after.
+        model_name_or_path: causal language model to train; null for a small one trained here.
         grpo: keys of trl's GRPOConfig, such as max_steps, learning_rate, beta or seed.
     """
 
@@ -90,16 +90,16 @@ Stories = dict[str, list[str]]
 
 
 def flat(stories: Stories) -> tuple[list[str], list[str]]:
-    """Prompts and texts, one entry per story."""
+    """Return prompts and texts, one entry per story."""
     pairs = [(prompt, text) for prompt, texts in stories.items() for text in texts]
     return [prompt for prompt, _ in pairs], [text for _, text in pairs]
 
 
 def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Stories, Stories]:
-    """Read the stories by prompt, those to train with and those of held-out prompts.
+    """Read the stories and return them by prompt: training prompts, then held-out prompts.
 
     Raises:
-        DataError: too few prompts that no rater was trained on, or no others.
+        DataError: too few prompts that no rater was trained on, or no prompts left to train on.
     """
     table = read_table(str(config.stories), STORIES)
     columns = (table[name].to_pylist() for name in ("prompt", "text", "n_words"))
@@ -114,7 +114,7 @@ def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Storie
     if len(held) < max(config.held_out, 2) or len(held) == len(order):
         raise DataError(
             f"{config.stories}: {len(order)} prompts, {len(held)} of them unknown to every rater, "
-            f"and held_out is {config.held_out}: give more prompts, or hold out 2 or more, not all"
+            f"but held_out is {config.held_out}: give more prompts, or hold out 2 or more, not all"
         )
     parts: tuple[Stories, Stories] = ({}, {})
     for prompt, text in rows:
@@ -123,12 +123,12 @@ def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Storie
 
 
 def grpo_config(given: Mapping[str, Any], folder: Path) -> Any:
-    """The settings of trl; ConfigError where it does not know a key or refuses a value."""
+    """Return trl's GRPOConfig; ConfigError if a key is unknown or a value is refused."""
     try:
         from trl import GRPOConfig  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("trl", "rl") from error
-    known = [one.name for one in fields(GRPOConfig)]
+    known = [field.name for field in fields(GRPOConfig)]
     for key in given:
         if key not in known:
             raise ConfigError(f"unknown key 'grpo.{key}': {nearest(key, known, 'grpo.')}")
@@ -140,7 +140,7 @@ def grpo_config(given: Mapping[str, Any], folder: Path) -> Any:
 
 
 def make_policy(stories: Stories, folder: Path, seed: int) -> None:
-    """Make a tokenizer and a small Llama, train it on stories and save both."""
+    """Train a tokenizer and a small Llama on stories and save both."""
     from datasets import Dataset  # noqa: PLC0415
     from tokenizers import ByteLevelBPETokenizer  # noqa: PLC0415
     from transformers import (  # noqa: PLC0415
@@ -182,23 +182,23 @@ def make_policy(stories: Stories, folder: Path, seed: int) -> None:
     trainer.save_model(str(folder))
 
 
-def as_asked(prompt: str, tokenizer: Any) -> Any:
-    """The prompt for the policy: a message if it has a chat template, else text."""
+def policy_prompt(prompt: str, tokenizer: Any) -> Any:
+    """Return the prompt for the policy: a message if it has a chat template, otherwise text."""
     if tokenizer.chat_template is None:
         return prompt + BREAK
     return [{"role": "user", "content": REQUEST + prompt}]
 
 
 def write_stories(model: Any, tokenizer: Any, prompts: Sequence[str], args: Any) -> list[str]:
-    """Let the policy write for every prompt, with the same random numbers at every call."""
+    """Generate one story per prompt, with the same random seed in every call."""
     import torch  # noqa: PLC0415
 
-    asked = [as_asked(prompt, tokenizer) for prompt in prompts]
+    inputs = [policy_prompt(prompt, tokenizer) for prompt in prompts]
     is_chat = tokenizer.chat_template is not None
     if is_chat:
-        asked = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        inputs = tokenizer.apply_chat_template(inputs, tokenize=False, add_generation_prompt=True)
     batch = tokenizer(
-        asked, return_tensors="pt", padding=True, padding_side="left",
+        inputs, return_tensors="pt", padding=True, padding_side="left",
         add_special_tokens=not is_chat, return_token_type_ids=False,
     ).to(model.device)  # fmt: skip
     model.eval()
@@ -213,36 +213,38 @@ def write_stories(model: Any, tokenizer: Any, prompts: Sequence[str], args: Any)
 
 
 def compare(
-    before: np.ndarray, after: np.ndarray, people: Mapping[str, np.ndarray]
+    before: np.ndarray, after: np.ndarray, human: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Compare one rater's rewards, shape (prompts, samples), and those of human stories."""
+    """Compare a rater's rewards, shape (prompts, samples), with those of human stories."""
 
     def beaten(rewards: np.ndarray) -> float:
-        """Share of human stories of the same prompt that a story beats, ties one half."""
-        pairs = zip(rewards, people.values(), strict=True)
+        """Share of human stories of the same prompt with a lower reward; ties count 1/2."""
+        pairs = zip(rewards, human.values(), strict=True)
         return float(
-            np.mean([(np.sign(own[:, None] - human).mean() + 1) / 2 for own, human in pairs])
+            np.mean([(np.sign(own[:, None] - theirs).mean() + 1) / 2 for own, theirs in pairs])
         )
 
     return {
         "before": float(before.mean()),
         "after": float(after.mean()),
-        "people": float(np.mean([human.mean() for human in people.values()])),
-        "gain": vars(mean_interval(after.mean(1) - before.mean(1), list(people))),
+        "people": float(np.mean([rewards.mean() for rewards in human.values()])),
+        "gain": vars(mean_interval(after.mean(1) - before.mean(1), list(human))),
         "people_beaten_before": beaten(before),
         "people_beaten_after": beaten(after),
     }
 
 
 def main(config: Config) -> None:
-    """Make a policy, improve it, and write how it went."""
+    """Train a policy and write it with the results."""
     if "reward" in config.other_raters:
-        raise ConfigError("other_raters.reward: this name is taken by the rater: choose another")
+        raise ConfigError("other_raters.reward: this name is reserved for `rater`: choose another")
     specs = parse_raters({"reward": config.rater, **config.other_raters})
     for spec in specs:
         check_options(spec, "raters")
-    given = config.model_name_or_path
-    models = files_of(specs) | ({} if given is None else {"model_name_or_path": given})
+    pretrained = config.model_name_or_path
+    models = files_of(specs)
+    if pretrained is not None:
+        models = models | {"model_name_or_path": pretrained}
     grpo_config(config.grpo, config.out)
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"stories": config.stories},
@@ -253,48 +255,51 @@ def main(config: Config) -> None:
     checkpoints = checkpoint_folder(config.out, artifact.fingerprint)
     args = grpo_config(config.grpo, checkpoints)
     raters: dict[str, Any] = {spec.name: load_scorer(spec) for spec in specs}
-    rest, people = divide(config, raters, args.seed)
+    training, held_out = divide(config, raters, args.seed)
     reward = PolicyReward(
-        raters["reward"], config.shaping, references=flat(rest), prompt_column="writing_prompt"
+        raters["reward"], config.shaping, references=flat(training), prompt_column="writing_prompt"
     )
-    if given is None and not (checkpoints / "policy").exists():
-        make_policy(rest, checkpoints / "new", args.seed)
+    if pretrained is None and not (checkpoints / "policy").exists():
+        make_policy(training, checkpoints / "new", args.seed)
         (checkpoints / "new").rename(checkpoints / "policy")
 
     from datasets import Dataset  # noqa: PLC0415
     from transformers import PrinterCallback  # noqa: PLC0415
     from trl import GRPOTrainer  # noqa: PLC0415
 
-    policy = given or str(checkpoints / "policy")
+    policy = pretrained or str(checkpoints / "policy")
     model, tokenizer = load_backbone(policy, "language", attention="sdpa")
-    asked = [prompt for prompt in people for _ in range(config.samples_per_prompt)]
-    texts = {"before": write_stories(model, tokenizer, asked, args)}
-    rows = {"prompt": [as_asked(p, tokenizer) for p in rest], "writing_prompt": list(rest)}
+    prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
+    texts = {"before": write_stories(model, tokenizer, prompts, args)}
+    rows = {
+        "prompt": [policy_prompt(p, tokenizer) for p in training],
+        "writing_prompt": list(training),
+    }
     trainer = GRPOTrainer(
         model, reward, args=args, train_dataset=Dataset.from_dict(rows), processing_class=tokenizer
     )
     trainer.remove_callback(PrinterCallback)
     with quiet():
         trainer.train(resume_from_checkpoint=last_whole_checkpoint(checkpoints))
-    texts["after"] = write_stories(trainer.model, tokenizer, asked, args)
+    texts["after"] = write_stories(trainer.model, tokenizer, prompts, args)
 
-    # Shares of distinct trigrams are comparable between equally many texts only.
-    some = [one for own in people.values() for one in own[: config.samples_per_prompt]]
-    results: dict[str, Any] = {"held_out_prompts": len(people)}
+    # The share of distinct trigrams depends on the number of texts.
+    human = [text for own in held_out.values() for text in own[: config.samples_per_prompt]]
+    results: dict[str, Any] = {"held_out_prompts": len(held_out)}
     for name, measure in (
         ("words", lambda own: float(np.mean([count_words_of(text) for text in own]))),
         ("distinct_trigrams", distinct_trigrams),
     ):
-        results[name] = {key: measure(own) for key, own in {**texts, "people": some}.items()}
+        results[name] = {key: measure(own) for key, own in {**texts, "people": human}.items()}
     rewards = {
-        (name, when): finite_rewards(rater, asked, texts[when])
+        (name, when): finite_rewards(rater, prompts, texts[when])
         for name, rater in raters.items()
         for when in texts
     }
     results["raters"] = {
         name: compare(
-            *(rewards[name, when].reshape(len(people), -1) for when in texts),
-            {p: finite_rewards(rater, [p] * len(own), own) for p, own in people.items()},
+            *(rewards[name, when].reshape(len(held_out), -1) for when in texts),
+            {p: finite_rewards(rater, [p] * len(own), own) for p, own in held_out.items()},
         )
         for name, rater in raters.items()
     }
@@ -308,33 +313,33 @@ def main(config: Config) -> None:
         ("distinct trigrams", "litbench_reward/distinct_trigrams", results["distinct_trigrams"]),
     ):
         ends = [(0, own["before"]), (trainer.state.global_step, own["after"])]
-        training = [(line["step"], line[key]) for line in steps if key in line]
-        panels.append((label, training, ends, own["people"]))
+        curve = [(line["step"], line[key]) for line in steps if key in line]
+        panels.append((label, curve, ends, own["people"]))
     for file, write in policy_curves(panels).files("curve").items():
         artifact.write(file, write)
     lines = [
         json.dumps({"prompt": prompt, "when": when, "text": text, "reward": float(value)})
         for when in texts
-        for prompt, text, value in zip(asked, texts[when], rewards["reward", when], strict=True)
+        for prompt, text, value in zip(prompts, texts[when], rewards["reward", when], strict=True)
     ]
     artifact.write("samples.jsonl", lambda path: path.write_text("\n".join(lines) + "\n"))
     artifact.write_folder("policy", lambda folder: trainer.save_model(str(folder)))
     artifact.counts = {
-        "training_prompts": len(rest),
-        "reference_stories": len(flat(rest)[1]),
-        "held_out_stories": len(flat(people)[1]),
+        "training_prompts": len(training),
+        "reference_stories": len(flat(training)[1]),
+        "held_out_stories": len(flat(held_out)[1]),
         "steps": len(steps),
         "results": results,
         "raters": {name: rater.notes() for name, rater in raters.items()},
     }
     artifact.finish()
     shutil.rmtree(checkpoints, ignore_errors=True)
-    for name, one in results["raters"].items():
-        gain = one["gain"]
+    for name, row in results["raters"].items():
+        gain = row["gain"]
         print(
-            f"{name}: {one['before']:.3f} -> {one['after']:.3f}, people {one['people']:.3f}; gain "
-            f"{gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}], people beaten "
-            f"{one['people_beaten_before']:.2f} -> {one['people_beaten_after']:.2f}"
+            f"{name}: {row['before']:.3f} -> {row['after']:.3f}, human {row['people']:.3f}; gain "
+            f"{gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}], human stories beaten "
+            f"{row['people_beaten_before']:.2f} -> {row['people_beaten_after']:.2f}"
         )
 
 
