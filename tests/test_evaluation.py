@@ -62,7 +62,7 @@ def test_only_the_pairs_of_the_split_are_read(write_pairs):
     found = read_pairs(path, None, "a")
     assert found.headline["chosen_story_id"].to_pylist() == ["c0", "c2", "c4"]
     assert found.all is found.headline
-    with pytest.raises(DataError, match=r"no pair of split 'c': it has \['a', 'b'\]"):
+    with pytest.raises(DataError, match=r"no pair of split 'c': name one of \['a', 'b'\]"):
         read_pairs(path, None, "c")
 
 

@@ -651,6 +651,6 @@ def test_pairs_have_weights_or_none_has(pair_table):
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
 def test_a_number_of_pairs_is_finite_or_the_pairs_are_refused(pair_table, value):
     pairs = pair_table([{"margin": 1.0}, {"margin": value}])
-    with pytest.raises(DataError, match="column margin is no finite number in 1 of 2 pairs"):
+    with pytest.raises(DataError, match="column margin is not finite in 1 of 2 pairs"):
         numbers_of_pairs(pairs, "margin", 0.0)
     assert numbers_of_pairs(pairs, "p_chosen", 1.0).tolist() == [1.0, 1.0]
