@@ -189,11 +189,11 @@ def test_pairs_without_text_and_pairs_not_drawn_are_told(benchmark, tmp_path, pa
     [
         ({"pairs": {"gone": "/nowhere.parquet"}}, DataError, "none of the 1 sets"),
         ({"pairs": {}}, DataError, "none of the 0 sets"),
-        ({"pairs": {"../up": "/nowhere.parquet"}}, ConfigError, "names a folder"),
+        ({"pairs": {"../up": "/nowhere.parquet"}}, ConfigError, "cannot be a folder"),
         ({"pairs": {"a": {"pair": "x"}}}, ConfigError, "did you mean 'pairs'"),
         ({"split": "test"}, ConfigError, "split: with several sets"),
         ({"reference": "talk"}, ConfigError, "no rater"),
-        ({"most_pairs": 1}, ConfigError, "at least 2"),
+        ({"most_pairs": 1}, ConfigError, "2 or more"),
     ],
 )
 def test_what_cannot_be_done_is_said(benchmark, keys, error, says):
