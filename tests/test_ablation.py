@@ -208,7 +208,7 @@ def test_every_variant_is_trained_alike_and_judged_on_the_test_of_every_variant(
 
 def test_a_prompt_trained_on_in_one_variant_and_tested_in_another_is_refused(ablation, trainings):
     module, config = ablation(variants={"full": {}, "other": {"seed": 5}})
-    with pytest.raises(DataError, match=r"test prompts of .* are trained on in variant"):
+    with pytest.raises(DataError, match=r"test prompts of .* are training prompts of variant"):
         module.main(config)
     assert not trainings
 
@@ -321,7 +321,9 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     assert {test["name"] for test in read(config.out)["tests"]} == {"external"}
     trainings.clear()
     module, config = ablation(test_pairs={"same": str(ready)})
-    with pytest.raises(DataError, match="test prompts of same are trained on in variant full"):
+    with pytest.raises(
+        DataError, match="test prompts of same are training prompts of variant full"
+    ):
         module.main(config)
     assert not trainings
 
@@ -331,12 +333,12 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     [
         ({"variants": {"full": {"min_scor": 3}}}, "variants: full: unknown key 'min_scor'"),
         ({"variants": {"full": {"min_gap": 2.0}}}, "key 'min_gap' is 2.0"),
-        ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "give {pairs: FILE} alone"),
+        ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "give only {pairs: FILE}"),
         ({"variants": {}}, "name at least one variant"),
         ({"test_pairs": {"full": "x"}}, "name a variant and a file of test_pairs"),
         ({"test_split": None}, "test_split is null and test_pairs is empty"),
         ({"reference": "ful"}, "reference is ful:"),
-        ({"raters": {"longer": {"kind": "longer"}}}, "none of them can be trained"),
+        ({"raters": {"longer": {"kind": "longer"}}}, "none can be trained"),
         ({"raters": {"f": {**FAST, "seed": 1}}}, r"f: unknown key 'seed'|f\.seed: leave it out"),
         ({"seeds": []}, r"seeds is \[\]"),
         ({"pairs_used": [10_000_000]}, "pairs_used has 10000000"),

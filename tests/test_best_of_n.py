@@ -220,7 +220,7 @@ def test_a_killed_run_keeps_rewards_and_ends_in_the_same_bytes(
     ("keys", "error", "says"),
     [
         ({"rater": {}}, ConfigError, "names 0 raters"),
-        ({"rater": {**LONGER, "b": {"kind": "talk"}}}, ConfigError, "give one"),
+        ({"rater": {**LONGER, "b": {"kind": "talk"}}}, ConfigError, "give exactly one"),
         ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
         ({"rater": LONGER, "second": {"coin": {"kind": "random"}}}, ConfigError, "pairs.parquet"),
         ({"rater": LONGER, "least_stories": 1}, ConfigError, "at least 2"),

@@ -208,7 +208,7 @@ def test_errors_end_a_run_or_are_accepted(
         generate(traffic=traffic, n=1, accept_errors=True)
     with FakeOpenAI(Writer(), faults=lambda *_: "400") as server:
         bring(server, monkeypatch)
-        with pytest.raises(ModelError, match="have not come"):
+        with pytest.raises(ModelError, match="2 of 3 stories failed"):
             generate(traffic=traffic)
 
 
@@ -241,11 +241,11 @@ def test_prompts_come_from_a_table_once_each(
     ("keys", "error", "says"),
     [
         ({"n": 0}, ConfigError, "at least 1"),
-        ({"sampling": {"temperature": 0}}, ConfigError, "always the same"),
-        ({"sampling": {"seed": 1}}, ConfigError, "always the same"),
+        ({"sampling": {"temperature": 0}}, ConfigError, "all stories are the same"),
+        ({"sampling": {"seed": 1}}, ConfigError, "all stories are the same"),
         ({"sampling": {"top_logprobs": 3}, "n": 1}, ConfigError, "top_logprobs"),
         ({"task": "Write."}, ConfigError, re.escape("{prompt}")),
-        ({"words": [300, 200]}, ConfigError, "least and the greatest"),
+        ({"words": [300, 200]}, ConfigError, "minimum and maximum"),
         ({"most_prompts": 0}, ConfigError, "most_prompts"),
         ({"prompts": ["  "]}, DataError, "no prompt has a text"),
     ],
