@@ -105,7 +105,7 @@ def plans_text(rows: Sequence[Mapping[str, Any]], wanted: float) -> str:
     lines = [[cell(row[key]) for key in names] for row in rows]
     return aligned([list(names.values()), *lines]) + (
         f"\nAt a power of {wanted:g}. Detectable: the difference of two raters at the same "
-        "disagreement, or the agreement\nof one rater. Needs: prompts with as many pairs each, more "
+        "disagreement, or the agreement\nof one rater. Needs: prompts with as many pairs each, "
         "pairs of the same prompts, or annotators per pair.\n"
     )
 

@@ -126,8 +126,8 @@ def read_worlds(config: Config) -> dict[WorldKey, World]:
         worlds[name, None] = changed_world(config.base, changes, f"worlds: {name}")
     if not worlds or not all(re.fullmatch(r"(?!worlds$)[\w-]+", name) for name, _ in worlds):
         raise ConfigError(
-            f"worlds and sweeps have the names {sorted({name for name, _ in worlds})}: give at least "
-            "one, named with letters, digits, - and _ and not 'worlds', as plots are named after it"
+            f"worlds and sweeps are named {[name for name, _ in worlds]}: give at least one, and "
+            "use only letters, digits, - and _, but not 'worlds', since plots are named after them"
         )
     return worlds
 
