@@ -373,7 +373,7 @@ def files_of(specs: Iterable[RaterSpec]) -> dict[str, str]:
 
 
 def load_rater(spec: RaterSpec) -> Rater:
-    """Load a rater that needs no training."""
+    """Load a rater that is ready to judge."""
     check_options(spec, "raters")
     rater: Rater = load_object(kinds()[spec.kind].load)(spec.name, spec.options, spec.where)
     return rater

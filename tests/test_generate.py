@@ -109,7 +109,7 @@ def test_the_task_is_filled_in_once(
     assert sum("one seat {words} left, and a {prompt}." in question for question in asked) == 1
 
 
-def test_a_larger_n_asks_only_for_what_is_new(
+def test_larger_n_requests_only_new_samples(
     generate: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -181,7 +181,7 @@ def test_dollars_are_told_and_limited(
 @pytest.mark.parametrize(
     ("manner", "reason"), [("refusal", "refused"), ("filter", "refused"), ("length", "cut")]
 )
-def test_what_is_no_story_is_set_aside_with_its_reason(
+def test_answers_without_a_story_are_rejected_rows(
     generate: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -250,7 +250,7 @@ def test_prompts_come_from_a_table_once_each(
         ({"prompts": ["  "]}, DataError, "no prompt has a text"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_asked(
+def test_invalid_configs_raise_before_requests(
     generate: Callable[..., dict[str, Any]], keys: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
