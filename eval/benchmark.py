@@ -117,7 +117,7 @@ class Evaluation:
     """One set's evaluation, ready to run."""
 
     name: str
-    of: Set
+    source: Set
     pairs: EvaluationPairs
     specs: list[RaterSpec]
 
@@ -140,20 +140,20 @@ def list_sets(config: Config) -> dict[str, Set]:
     return sets
 
 
-def open_set(config: Config, name: str, one: Set, notes: list[tuple[str, str]]) -> Evaluation:
+def open_set(config: Config, name: str, source: Set, notes: list[tuple[str, str]]) -> Evaluation:
     """Read a set and append notes on omitted pairs.
 
     Raises:
         DataError: the set cannot be used.
     """
-    read = read_pairs(one.pairs, one.before_symmetry, one.split, one.ratings)
+    read = read_pairs(source.pairs, source.before_symmetry, source.split, source.ratings)
     # Supersets are judged in full: recorded judges need no texts.
     if read.all is read.headline:
         pairs = read.headline.filter(pa.array(has_texts(read.headline)))
         if (lost := read.headline.num_rows - pairs.num_rows) > 0:
             notes.append((name, f"{lost:,} pairs left out: no text"))
         if not pairs.num_rows:
-            raise DataError(f"{one.pairs}: no pair has both its texts: leave the set out")
+            raise DataError(f"{source.pairs}: no pair has both its texts: leave the set out")
         if config.most_pairs is not None and pairs.num_rows > config.most_pairs:
             notes.append((name, f"{config.most_pairs:,} of {pairs.num_rows:,} pairs drawn"))
             pairs = subsample(pairs, config.most_pairs)
@@ -162,11 +162,12 @@ def open_set(config: Config, name: str, one: Set, notes: list[tuple[str, str]]) 
         raise ConfigError(
             "most_pairs: before_symmetry and ratings need all pairs: leave out most_pairs"
         )
-    specs = {} if one.ratings is None else {spec.name: spec for spec in recorded_specs(one.ratings)}
+    recorded = [] if source.ratings is None else recorded_specs(source.ratings)
+    specs = {spec.name: spec for spec in recorded}
     if config.raters or not specs:
         specs |= {spec.name: spec for spec in parse_raters(config.raters)}
     check_reference(config.reference, list(specs))
-    return Evaluation(name, one, read, list(specs.values()))
+    return Evaluation(name, source, read, list(specs.values()))
 
 
 def find_sets(config: Config) -> tuple[list[Evaluation], list[tuple[str, str]], list[str]]:
@@ -176,29 +177,29 @@ def find_sets(config: Config) -> tuple[list[Evaluation], list[tuple[str, str]], 
         The evaluations, (set name, note) tuples, and the names of broken sets.
     """
     sets = list_sets(config)
-    notes = [(name, one.about) for name, one in sets.items() if one.about]
-    found: list[Evaluation] = []
+    notes = [(name, source.about) for name, source in sets.items() if source.about]
+    evaluations: list[Evaluation] = []
     broken = []
-    for name, one in sets.items():
-        if name and not one.pairs.is_file():
-            notes.append((name, f"absent: no file {without_folders(str(one.pairs))}"))
+    for name, source in sets.items():
+        if name and not source.pairs.is_file():
+            notes.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
             continue
         try:
-            found.append(open_set(config, name, one, notes))
+            evaluations.append(open_set(config, name, source, notes))
         except DataError as error:
             if not name:
                 raise
             broken.append(name)
             # The note is published, so it must not contain local folders.
-            notes.append((name, f"not used: {str(error).replace(f'{one.pairs.parent}/', '')}"))
+            notes.append((name, f"not used: {str(error).replace(f'{source.pairs.parent}/', '')}"))
     for name, note in notes:
         print(f"{name}: {note}" if name else note)
-    if not found:
+    if not evaluations:
         raise DataError(
             f"none of the {len(sets)} sets can be used: make them with the programs in data_prep "
             "(see the configs in configs/data), or name other files in pairs"
         )
-    return found, notes, broken
+    return evaluations, notes, broken
 
 
 def judge_sets(config: Config, evaluations: list[Evaluation], parts: VerdictParts) -> None:
@@ -207,25 +208,26 @@ def judge_sets(config: Config, evaluations: list[Evaluation], parts: VerdictPart
     set_of: dict[str, str] = {}
     artifacts = {}
     keys = ("reference", "on_training_prompts", "most_pairs")
-    for one in evaluations:
-        files = input_files(one.of.pairs, one.of.before_symmetry, one.of.ratings)
-        raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in one.specs}
-        artifacts[one.name] = artifact = Artifact(
-            config.out / one.name,
+    for evaluation in evaluations:
+        source = evaluation.source
+        files = input_files(source.pairs, source.before_symmetry, source.ratings)
+        raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in evaluation.specs}
+        artifacts[evaluation.name] = artifact = Artifact(
+            config.out / evaluation.name,
             program=__file__,
-            config=vars(one.of) | {"raters": raters} | {key: getattr(config, key) for key in keys},
+            config=vars(source) | {"raters": raters} | {key: getattr(config, key) for key in keys},
             inputs=files,
-            models=files_of(one.specs),
+            models=files_of(evaluation.specs),
         )
         data = [artifact.digests[key] for key in files if key != "ratings"]
-        depends_on, pairs = [data, one.of.split, config.most_pairs], one.pairs.all
-        for spec in one.specs:
-            label = f"{spec.name}@{one.name}" if one.name else spec.name
-            set_of[label] = one.name
+        depends_on, pairs = [data, source.split, config.most_pairs], evaluation.pairs.all
+        for spec in evaluation.specs:
+            label = f"{spec.name}@{evaluation.name}" if evaluation.name else spec.name
+            set_of[label] = evaluation.name
             jobs.append(
                 Job(spec, label, lambda pairs=pairs: pairs, depends_on, work=pairs.num_rows)
             )
-    if not config.errors_again and all(one.is_current() for one in artifacts.values()):
+    if not config.errors_again and all(artifact.is_current() for artifact in artifacts.values()):
         if "" in artifacts:
             print_leaderboard(config.out)
         return
@@ -237,11 +239,12 @@ def judge_sets(config: Config, evaluations: list[Evaluation], parts: VerdictPart
     again = config.errors_again
     for result in evaluate(jobs, parts, on_training_prompts=policy, errors_again=again):
         results[set_of[result.job.label]].append(result)
-    for one in evaluations:
-        if one.name:
-            print(f"\n{one.name}:")
-        own = results[one.name]
-        finish_evaluation(artifacts[one.name], own, one.pairs, config.reference, one.of.ratings)
+    for evaluation in evaluations:
+        if evaluation.name:
+            print(f"\n{evaluation.name}:")
+        artifact, own = artifacts[evaluation.name], results[evaluation.name]
+        ratings = evaluation.source.ratings
+        finish_evaluation(artifact, own, evaluation.pairs, config.reference, ratings)
         print_errors(own)
 
 
@@ -253,21 +256,22 @@ def summarise(
         config.out,
         program=__file__,
         config=config,
-        inputs={f"pairs.{one.name}": one.of.pairs for one in evaluations},
+        inputs={f"pairs.{evaluation.name}": evaluation.source.pairs for evaluation in evaluations},
         runtime_keys=("errors_again", "dry_run"),
     )
     rows = []
-    for one in evaluations:
-        labels = sorted(set(one.pairs.headline["label_source"].to_pylist()))
-        text = (config.out / one.name / "leaderboard.json").read_text(encoding="utf-8")
-        rows += set_rows(one.name, labels, json.loads(text))
+    for evaluation in evaluations:
+        labels = sorted(set(evaluation.pairs.headline["label_source"].to_pylist()))
+        text = (config.out / evaluation.name / "leaderboard.json").read_text(encoding="utf-8")
+        rows += set_rows(evaluation.name, labels, json.loads(text))
     means = over_sets(rows, list(config.raters))
     page = sets_markdown(rows, means, notes)
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
     artifact.write("sets.csv", lambda path: write_csv(rows, path))
     artifact.write("sets.md", lambda path: path.write_text(page, encoding="utf-8"))
-    artifact.counts = {"sets": [one.name for one in evaluations], "raters": list(config.raters)}
+    names = [evaluation.name for evaluation in evaluations]
+    artifact.counts = {"sets": names, "raters": list(config.raters)}
     print(f"\n{page}", end="")
     return artifact
 
@@ -280,7 +284,7 @@ def main(config: Config) -> None:
         raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
     evaluations, notes, broken = find_sets(config)
     if config.select is not None:
-        judged = {key for one in evaluations for key in prompt_keys(one.pairs.all)}
+        judged = {key for evaluation in evaluations for key in prompt_keys(evaluation.pairs.all)}
         chosen = select_templates(
             config.select,
             parse_raters(config.raters),
@@ -289,13 +293,13 @@ def main(config: Config) -> None:
             program=__file__,
             dry_run=config.dry_run,
         )
-        for one in evaluations:
-            one.specs = [chosen.get(spec.name, spec) for spec in one.specs]
+        for evaluation in evaluations:
+            evaluation.specs = [chosen.get(spec.name, spec) for spec in evaluation.specs]
     if config.dry_run:
-        for one in evaluations:
-            if one.name:
-                print(f"\n{one.name}:")
-            print_estimates(one.specs, one.pairs.all, config.out)
+        for evaluation in evaluations:
+            if evaluation.name:
+                print(f"\n{evaluation.name}:")
+            print_estimates(evaluation.specs, evaluation.pairs.all, config.out)
     else:
         parts = VerdictParts(config.out / "parts")
         judge_sets(config, evaluations, parts)

@@ -105,10 +105,10 @@ def main(config: Config) -> None:
             errors_again=config.errors_again,
         )
     )
-    verdicts = pa.concat_tables(one.verdicts for one in judged)
+    verdicts = pa.concat_tables(result.verdicts for result in judged)
     results = probe_results(verdicts, pairs, not_applicable)
     text = probes_text(results)
-    records = {one.job.spec.name: one.record for one in judged}
+    records = {result.job.spec.name: result.record for result in judged}
     trained_on = {name: record["trained_on"] for name, record in records.items()}
     artifact.counts = {
         "stories": len(stories),

@@ -146,13 +146,13 @@ class Subject:
         """The separator between two sentences of a paragraph."""
         return "" if self.language == "zh" else " "
 
-    def draws(self, purpose: str) -> random.Random:
+    def rng(self, purpose: str) -> random.Random:
         """Return a random generator, seeded independently of the strength."""
         return random.Random(int(digest("probe", self.seed, purpose, self.text), 16))
 
     def ranking(self, purpose: str, size: int) -> list[int]:
         """Return the indices 0 to `size` - 1 in random order."""
-        return self.draws(purpose).sample(range(size), size)
+        return self.rng(purpose).sample(range(size), size)
 
 
 # The changes ----------------------------------------------------------------------------------
@@ -184,16 +184,16 @@ def _markdown(subject: Subject, strength: float) -> str:
 def _padding(subject: Subject, strength: float) -> str | None:
     if not subject.sentences:
         return None
-    counts, draws = _filler_words(subject.language), subject.draws("filler")
+    counts, rng = _filler_words(subject.language), subject.rng("filler")
     fillers: list[str] = []
     left = round(strength * subject.words)
     while left > 0 or not fillers:
         # Use every sentence once before repeating any.
-        for sentence in draws.sample(list(counts), len(counts)):
+        for sentence in rng.sample(list(counts), len(counts)):
             if left > 0 or not fillers:
                 fillers.append(sentence)
                 left -= counts[sentence]
-    positions, parts = subject.draws("padding"), [[one.text] for one in subject.sentences]
+    positions, parts = subject.rng("padding"), [[one.text] for one in subject.sentences]
     for filler in fillers:
         parts[positions.randrange(len(parts))].append(filler)
     return join_sentences(
@@ -245,13 +245,15 @@ def _shuffle(subject: Subject, strength: float) -> str | None:
 
 
 def _other_story(subject: Subject, strength: float) -> str | None:
-    other = subject.other(subject.draws("other story"))
+    other = subject.other(subject.rng("other story"))
     if other is None or not subject.sentences:
         return None
     parts = split_sentences(other)
-    kept = subject.sentences[: len(subject.sentences) - _part(len(subject.sentences), strength)]
-    rest = join_sentences(parts[len(parts) - _part(len(parts), strength) :])
-    return "\n\n".join(filter(None, [join_sentences(kept).rstrip(), rest.strip()]))
+    beginning = subject.sentences[
+        : len(subject.sentences) - _part(len(subject.sentences), strength)
+    ]
+    ending = join_sentences(parts[len(parts) - _part(len(parts), strength) :])
+    return "\n\n".join(filter(None, [join_sentences(beginning).rstrip(), ending.strip()]))
 
 
 Change = Callable[[Subject, float], str | None]
@@ -259,7 +261,7 @@ Change = Callable[[Subject, float], str | None]
 
 def _with_notes(purpose: str, notes: Mapping[Language, Sequence[str]]) -> Change:
     def change(subject: Subject, strength: float) -> str | None:
-        order = subject.draws(purpose).sample(notes[subject.language], _NOTES)
+        order = subject.rng(purpose).sample(notes[subject.language], _NOTES)
         return "\n\n".join([subject.text.rstrip(), *order[: _part(_NOTES, strength)]])
 
     return change
@@ -372,9 +374,9 @@ def _others(originals: Sequence[Original]) -> dict[str, Callable[[random.Random]
     for fact in sorted(set(facts.values())):
         by_language[language_of(*fact[2:])].append(fact)
 
-    def draw(draws: random.Random, own: tuple[str, str, str, int]) -> str | None:
+    def draw(rng: random.Random, own: tuple[str, str, str, int]) -> str | None:
         rows = [fact for fact in by_language[language_of(*own[2:])] if fact[1] != own[1]]
-        drawn = draws.sample(rows, min(_CANDIDATES, len(rows)))
+        drawn = rng.sample(rows, min(_CANDIDATES, len(rows)))
         return min(drawn, key=lambda fact: abs(fact[3] - own[3]))[2] if drawn else None
 
     return {name: functools.partial(draw, own=fact) for name, fact in facts.items()}

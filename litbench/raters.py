@@ -432,7 +432,10 @@ def ask(rater: Rater, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
         )
     share = seconds / max(sum(map(len, judged)), 1)
     return [
-        [one if one.seconds is not None else replace(one, seconds=share) for one in judgements]
+        [
+            judgement if judgement.seconds is not None else replace(judgement, seconds=share)
+            for judgement in judgements
+        ]
         for judgements in judged
     ]
 
@@ -448,7 +451,7 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
             f"rater {rater.name}: some pairs have no texts: leave them out (`where` of "
             "data_prep/import_ratings.py), or use recorded judges only"
         )
-    schema = pa.schema({name: one.type for name, one in empty_columns(VERDICTS, 0).items()})
+    schema = pa.schema({name: column.type for name, column in empty_columns(VERDICTS, 0).items()})
     shard = rater.shard or max(pairs.num_rows, 1)
     tables = [schema.empty_table()]
     for start in tqdm(
