@@ -37,13 +37,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """A table's columns, in the order in which they are written.
+    """A table's columns, in the order in which they are written; a table may have more.
 
-    Attributes:
-        name: name of the table in messages.
-        columns: the declared columns; a table may have more.
-        key: columns that together identify a row.
-        latest: a column of times; of rows with equal keys, the latest is kept.
+    `key` are the columns that together identify a row. Of rows with equal keys, the row with the
+    latest time in the column `latest` is kept.
     """
 
     name: str
@@ -170,13 +167,10 @@ def check_prompt_ids(table: pa.Table, source: str) -> None:
 
 
 def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:
-    """Return a numeric column, or `otherwise` for all pairs if the column is absent or all null.
+    """Return a finite numeric column, or `otherwise` for all pairs if it is absent or all null.
 
     Returns:
         float64, shape (n,).
-
-    Raises:
-        DataError: some values, but not all, are null, or a value is not finite.
     """
     column = pairs[name] if name in pairs.column_names else None
     if column is None or column.null_count == len(column):

@@ -330,7 +330,7 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     ("changes", "message"),
     [
         ({"variants": {"full": {"min_scor": 3}}}, "variants: full: unknown key 'min_scor'"),
-        ({"variants": {"full": {"min_gap": 2.0}}}, "key 'min_gap' is 2.0"),
+        ({"variants": {"full": {"min_gap": 2.0}}}, "'min_gap' is 2.0"),
         ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "give only {pairs: FILE}"),
         ({"variants": {}}, "name at least one variant"),
         ({"test_pairs": {"full": "x"}}, "name a variant and a file of test_pairs"),

@@ -19,7 +19,6 @@ import litbench.hub
 from litbench.artifact import (
     Artifact,
     file_digest,
-    fingerprint,
     read_json_part,
     read_manifest,
     read_manifest_of,
@@ -249,13 +248,6 @@ def test_an_artifact_of_a_data_set_is_current_until_the_set_changes(
     head["owner/name"] = SECOND
     assert not artifact("owner/name").is_current()
     assert artifact(f"owner/name@{FIRST}").is_current()
-
-
-def test_a_fingerprint_depends_on_values_and_not_on_their_order() -> None:
-    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
-    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
-    assert fingerprint("a", "b") != fingerprint("ab")
-    assert fingerprint({"out": Path("x")}) == fingerprint({"out": "x"})
 
 
 def stop(path: Path) -> None:

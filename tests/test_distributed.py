@@ -215,10 +215,10 @@ def test_a_killed_run_ends_as_if_it_had_not_been(launcher, options, run, tmp_pat
 def test_a_launcher_does_not_bury_our_line(run):
     """Its report ends with our message; a launch for GPUs is refused without one."""
     process = run("two", TWO, learning_rte=1)
-    said, _ = process.communicate(timeout=100)
+    said, _ = process.communicate(timeout=300)
     assert "did you mean 'learning_rate'?" in "".join(said.splitlines(keepends=True)[-8:])
     if not torch.accelerator.is_available():
-        said, _ = run("two", LAUNCH / "multi_gpu.yaml", use_cpu="false").communicate(timeout=100)
+        said, _ = run("two", LAUNCH / "multi_gpu.yaml", use_cpu="false").communicate(timeout=300)
         assert "this machine has no GPU" in "".join(said.splitlines(keepends=True)[-8:])
 
 

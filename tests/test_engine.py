@@ -135,7 +135,7 @@ def crowd(story_table, seed: int = 3) -> pa.Table:
         "[OT]\u0085\n\u2028", "門" * 500, "[a](b) " * 60, "Great\u0301 prompt", "\ufeff[OT]",
     ]  # fmt: skip
     for row, text in zip(rows[200:], hostile * 4, strict=False):
-        row.update(text=text, score=40, n_words=60, n_tokens=60)
+        row.update(text=text, n_words=60, n_tokens=60)
     for copy, original in ((100, 140), (101, 141), (102, 182)):
         rows[original].update(score=30, text=" ".join(["Once a RIVER rose", *words[:2]] * 12))
         rows[copy].update(score=40, text=rows[original]["text"].lower().replace(" ", "\r\n"))
@@ -144,7 +144,7 @@ def crowd(story_table, seed: int = 3) -> pa.Table:
 
 ALL_STEPS = {
     "splits": {"train": 0.6, "test": 0.4},
-    "max_pairs_per_prompt": 40,
+    "max_pairs_per_prompt": 25,
     "min_score_age_hours": 24,
     "min_score": 4,
     "symmetry_buckets": 10,

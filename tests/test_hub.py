@@ -56,13 +56,6 @@ def test_something_local_or_a_path_to_a_file_is_no_name(
     assert hub.is_name("owner/name-v1.1")
 
 
-def test_a_text_of_any_length_is_judged_at_once() -> None:
-    for text in ("a" * 1_000_000, "a/" + "b.-" * 300_000, "a/b@" + "c/" * 500_000, "tests/" * 9**6):
-        assert not hub.is_name(text)
-        # As a path it would be an error of the file system.
-        assert not hub.is_name(f"tests/{text[:300]}")
-
-
 def test_code_of_a_model_is_fetched_only_when_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub  # noqa: PLC0415
 
@@ -182,12 +175,6 @@ def test_what_cannot_be_read_is_a_clear_error(
     assert message in answers[source]
 
 
-def test_nothing_is_kept_on_disk(answers: dict[str, Any]) -> None:
-    assert answers["owner/name@v1:train"]["rows"]
-    kept = [path for path in Path(answers["home"]).rglob("*") if path.is_file()]
-    assert not [path for path in kept if path.suffix in (".parquet", ".arrow")]
-
-
 ONCE = """
 import json, sys
 from litbench import hub
@@ -209,19 +196,6 @@ def test_a_token_opens_doors_and_a_commit_is_asked_for_once(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[server.repositories["owner/name"].refs["main"]], 5, 5]
     assert server.requests.count("GET /api/datasets/owner/name") == 1
-
-
-UNREACHED = """
-from litbench import hub
-hub.pin("runs/pairs")
-"""
-
-
-def test_a_hub_that_cannot_be_reached_is_a_clear_error(server: FakeHub, tmp_path: Path) -> None:
-    server.faults["runs/pairs"] = 503
-    done = server.run(tmp_path, "-c", UNREACHED)
-    server.faults.clear()
-    assert "runs/pairs is no file here, and cannot be reached on the Hub" in done.stderr
 
 
 REPLACE = """

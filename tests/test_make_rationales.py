@@ -113,24 +113,6 @@ def test_the_judge_is_blind_and_a_is_right_as_often_as_b(
     assert "rejected" not in said
 
 
-def test_the_deal_depends_on_the_seed_and_not_on_the_order_of_rows(
-    distil: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    pair_table: Callable[..., pa.Table],
-) -> None:
-    pairs = make_pairs(pair_table, 24)
-    with FakeOpenAI() as server:
-        bring(server, monkeypatch)
-        distil(pairs)
-        first = {row["pair_id"]: row for row in rows_of(tmp_path)}
-        distil(pairs.take(list(range(23, -1, -1))))
-        assert {row["pair_id"]: row for row in rows_of(tmp_path)} == first
-        assert server.requests == 24
-        distil(pairs, seed=1)
-        assert server.requests > 24
-
-
 def test_what_is_no_verdict_is_rejected_with_its_reason(
     distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

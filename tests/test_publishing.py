@@ -183,4 +183,4 @@ def test_a_trained_model_is_pushed_and_loads_by_its_name(tiny_model, pair_table,
     expected = RewardModel.load(folder).score(PROMPTS, STORIES)
     np.testing.assert_allclose(rewards, expected, rtol=0, atol=1e-6)
     assert set(prompts) == set(prompt_keys(pairs))
-    assert "no model of that name on the Hub" in unknown.stderr
+    assert "gated, accept its terms" in unknown.stderr

@@ -261,19 +261,6 @@ def test_a_config_that_cannot_be_is_refused(publish: Callable[..., tuple[Path, s
         publish(repository="me")
 
 
-def test_a_folder_is_written_anew_only_when_something_changed(
-    publish: Callable[..., tuple[Path, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    publish()
-    assert "nothing was pushed" in capsys.readouterr().out
-    publish()
-    assert "unchanged" in capsys.readouterr().out
-    publish(private=False)
-    assert "unchanged" in capsys.readouterr().out
-    publish(contact="other@example.org")
-    assert "unchanged" not in capsys.readouterr().out
-
-
 # To a Hub -------------------------------------------------------------------------------------
 
 

@@ -48,10 +48,6 @@ def people(stars: Sequence[int], prompt: str = "p", count: int = 10) -> Any:
     return [prompt] * len(stars), [words(count, n) for n in stars]
 
 
-def test_a_plain_reward_is_the_raters() -> None:
-    assert PolicyReward(Stars(), PLAIN)(["p", "q"], ["a * *", "b *"]) == [2.0, 1.0]
-
-
 def test_messages_and_texts_get_the_same_reward() -> None:
     reward = PolicyReward(Stars(), PLAIN, story_of=lambda text: text.removeprefix("* thought "))
     message = {"role": "assistant", "content": "* thought a *"}
@@ -137,13 +133,6 @@ def test_the_penalty_is_by_its_formula() -> None:
     reward = PolicyReward(Stars(), shaping)
     texts = [words(15, 1), words(30, 0), words(5, 3)]
     assert reward(["p"] * 3, texts) == [1.0, -2.0 * 10 / 20, 3 - 2.0 * 5 / 10]
-
-
-def test_the_range_of_words_is_that_of_the_references() -> None:
-    texts = [words(n) for n in range(100, 201)]
-    reward = PolicyReward(Stars(), references=(["p"] * len(texts), texts))
-    found = reward(["p"] * 4, [words(105), words(195), words(208), words(98)])
-    assert found == pytest.approx([0, 0, -13 / 195, -7 / 105])
 
 
 @pytest.mark.parametrize("scaling", ["raw", "rank"])

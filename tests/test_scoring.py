@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from litbench import scoring
@@ -92,28 +90,6 @@ def test_chunks_do_not_show_in_the_output(job, suffix):
         scored(made)
         outputs.add(made.out.read_bytes())
     assert len(outputs) == 1
-
-
-def test_parquet_keeps_plain_types_and_writes_nested_values_as_json(job, tmp_path):
-    rows = pa.table(
-        {
-            "prompt": ["p", "p", "q"],
-            "text": ["one", "one two", "three"],
-            "tags": pa.array([["a"], [], None], pa.list_(pa.string())),
-            "small": pa.array([1, None, 3], pa.int8()),
-            "inner": [{"x": 1.5}, {"x": None}, None],
-            "kind": pa.array(["a", "b", "a"]),
-        }
-    )
-    pq.write_table(rows, tmp_path / "in.parquet")
-    made = job(None, source=tmp_path / "in.parquet", chunk_stories=2)
-    scored(made)
-    found = pq.read_table(made.out)
-    assert found["small"].combine_chunks().equals(rows["small"].combine_chunks())
-    assert [value and json.loads(value) for value in found["tags"].to_pylist()] == [["a"], [], None]
-    inner = [value and json.loads(value) for value in found["inner"].to_pylist()]
-    assert inner == [{"x": 1.5}, {"x": None}, None]
-    assert found["rank_within_prompt"].to_pylist() == [2, 1, 1]
 
 
 def test_columns_can_have_other_names_and_older_rewards_are_replaced(job):
@@ -248,23 +224,6 @@ def test_a_damaged_part_is_scored_again(job, dying):
     given = dying(None)
     scored(made)
     assert len(given) == 5
-    assert made.out.read_bytes() == whole.out.read_bytes()
-
-
-def test_a_run_killed_while_it_writes_scores_nothing_again(job, dying, monkeypatch):
-    made = job(story_rows(20), "out.csv", chunk_stories=6)
-    whole = replace(made, out=made.out.with_name("whole.csv"))
-    scored(whole)
-
-    def dies(*_):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(scoring, "_write_output", dies)
-        with pytest.raises(Killed):
-            score_files(made)
-    dying(0)
-    scored(made)
     assert made.out.read_bytes() == whole.out.read_bytes()
 
 

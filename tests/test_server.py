@@ -316,19 +316,6 @@ def test_a_request_that_takes_too_long_ends_and_frees_the_queue():
         assert rater.count("x") == 1
 
 
-def test_a_client_that_leaves_frees_its_place():
-    rater = Gated()
-    with serving(rater) as running:
-        with socket.create_connection(("127.0.0.1", running.port)) as raw:
-            raw.sendall(request_bytes({"prompt": "p", "stories": ["x"] * 200}))
-            running.wait_until(lambda: rater.seen)
-        running.wait_until(lambda: running.metric("queue_stories") == 0)
-        rater.may.set()
-        assert running.rewards(["p"], ["ab"]) == [2.0]
-        assert rater.count("x") == 1
-        assert 'path="/score",status="499"} 1.0' in running.call("/metrics")[2]
-
-
 def test_every_request_but_health_needs_the_token(caplog):
     caplog.set_level(logging.DEBUG)
     with serving(longer(), token="sesame-42") as running:  # noqa: S106

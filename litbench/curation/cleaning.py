@@ -115,10 +115,12 @@ def clean_table(
 
 def _replace(table: pa.Table, column: str, values: Mapping[int, str]) -> pa.Table:
     """The table with some cells of a text column replaced."""
+    field = table.schema.field(column)
+    if not values and not pa.types.is_null(field.type):
+        return table
     cells = table[column].to_pylist()
     for row, value in values.items():
         cells[row] = value
-    field = table.schema.field(column)
     # A column without any value may come as Arrow's type of nulls.
     kind = ARROW_TYPES["text"] if pa.types.is_null(field.type) else field.type
     place = table.schema.get_field_index(column)

@@ -10,7 +10,8 @@ GONE = (
 # Names of bots that do not say so; else a set-off or capitalised "Bot" at the end, since people
 # are called Talbot and Abbot.
 BOT_NAMES = (
-    r"^(?i:automoderator|autotldr|commonmisspellingbot|haikusbot|metric_units|remindmebot|"
-    r"savevideo|sneakpeekbot|stabbot|totesmessenger|updatemebot|vredditdownloader|wikitextbot|"
-    r"writingpromptsrobot)$|(^|[-_])(?i:bot)\d*$|[A-Za-z0-9]Bot\d*$"
+    r"^(?i:automoderator|autotldr|commonmisspellingbot|gifreversingbot|haikusbot|imguralbumbot|"
+    r"linkfixerbot|metric_units|remindmebot|repostsleuthbot|savethevideo|savevideo|sneakpeekbot|"
+    r"stabbot|totesmessenger|updatemebot|vredditdownloader|wikisummarizerbot|wikitextbot|"
+    r"youtubefactsbot|writingpromptsrobot)$|(^|[-_])(?i:bot)\d*$|[A-Za-z0-9]Bot\d*$"
 )

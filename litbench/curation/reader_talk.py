@@ -47,17 +47,16 @@ _THANKS = (
 # Words of a note to readers, asked for where a mark such as "EDIT:" opens the line already.
 _READERS = (
     rf"{_AWARD}|\bgild|{_VOTES}|front ?page|\b(?:blew|blown) up\b|\binbox|\breddit|\bsubs?\b|"
-    r"subreddit|subscri|\bthank|\bthx\b|appreciat|\byou guys\b|\bcomment(?:s|ers?)\b|"
-    r"\brepl(?:y|ies)\b|\bresponses\b|\breaders?\b|feedback|critici|critique|"
-    rf"{_PART}|sequel|\bto be continued|\b(?:this|my|the) (?:\w+ )?(?:story|stories|prompt|post|"
-    r"sub)\b|\bwriting\b|\bi (?:do ?n.t )?(?:write|wrote)\b|\bfirst (?:time|post|attempt|story)\b|"
-    rf"{_SUBREDDIT}|{_USER}|https?:|patreon|\bnarrat|\btl;?dr|\bop\b|\bnsfw\b|\bthemes\b"
+    r"subreddit|\bthank|appreciat|\byou guys\b|\bcomment(?:s|ers?)\b|\brepl(?:y|ies)\b|"
+    rf"\bresponses\b|\breaders?\b|feedback|critici|{_PART}|\b(?:this|my|the) (?:\w+ )?(?:story|"
+    r"stories|prompt|post|sub)\b|\bwriting\b|\bi (?:do ?n.t )?(?:write|wrote)\b|"
+    rf"\bfirst (?:time|post|attempt|story)\b|{_SUBREDDIT}|{_USER}"
 )
 _MENDING = (
     r"\btypos?\b|gramm[ae]r|\bspell|format|\bspac(?:es?|ing)\b|\bword(?:ing| choice)\b|punctuat|"
-    r"\btenses?\b|paragraph|line ?breaks?|italic|\bclarity\b|\bflow\b|\bmobile\b|\bsentences?\b|"
-    r"\bmistakes?\b|\bpov\b|^edit\W*(?:just |i |i've |also |quick |some )*(?:added|fix(?:ed|es)|"
-    r"correct(?:ed|ions?)|chang(?:ed|es)|cleaned|removed|reword(?:ed)|rewrote|expanded|edits)\b"
+    r"paragraph|line ?breaks?|\bclarity\b|\bflow\b|\bsentences?\b|\bmistakes?\b|^edit\W*(?:just |"
+    r"i |i've |also |quick |some )*(?:added|fix(?:ed|es)|correct(?:ed|ions?)|chang(?:ed|es)|"
+    r"cleaned|removed|reword(?:ed)|rewrote|expanded|edits)\b"
 )
 _EDIT_MARK = (
     r"edit(?:ed|s)?\s?(?:\(?#?\d{1,2}\b\)?|\([^)]{0,40}\)|(?:one|two|three|again|also)\b)?\s?"
@@ -65,11 +64,10 @@ _EDIT_MARK = (
 )
 _PROMOTION = (
     r"check (?:it |me |them )?out|\bmore (?:\w+ ){0,2}(?:stories|like|from|by|at|on|in|here|parts|"
-    r"writing|work|stuff)\b|\bfind (?:more|me|my)|\bread (?:more|my|the rest)|\bsubscribe\b|"
-    r"\bfollow\b|\bvisit\b|\bjoin\b|\bmy (?:\w+ ){0,2}(?:sub|work|subreddit|profile|page|patreon|"
-    r"blog|website|stories|stuff|writing)\b|\bif (?:you|anyone)\b|\bfor (?:\w+ )?(?:more|longer)\b|"
-    r"\bwant moar|\bstories (?:at|on|in|here)\b|feel free|x-?post|cross-?post|narrat|\bthanks\b|"
-    r"\bposted (?:on|to|at|in|over)|^see \b|\bis me\b|\banyways?,? /?r/|\b(?:part|chapter) \d"
+    r"writing|work|stuff)\b|\bsubscribe\b|\bfollow\b|\bvisit\b|\bmy (?:\w+ ){0,2}(?:sub|work|"
+    r"subreddit|profile|page|patreon|blog|website|stories|stuff|writing)\b|\bif (?:you|anyone)\b|"
+    r"\bfor (?:\w+ )?(?:more|longer)\b|\bwant moar|feel free|x-?post|narrat|\bis me\b|"
+    r"\bposted (?:on|to|at|in|over)|\banyways?,? /?r/|\b(?:part|chapter) \d"
 )
 
 

@@ -82,10 +82,6 @@ def packed_attention(
 
     Returns:
         (1, tokens, heads, width), and no weights.
-
-    Raises:
-        ModelError: called on a batch that is not packed, or by a layer that wants more than
-            plain attention.
     """
     import torch  # noqa: PLC0415
 

@@ -43,14 +43,12 @@ def quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _head_in_fp32(model_class: Any) -> Iterator[None]:
     """Let `from_pretrained` leave the head's weights in fp32 when the others are in 16 bits."""
-    before = getattr(model_class, "_keep_in_fp32_modules_strict", None)
-    if model_class is not None:
-        model_class._keep_in_fp32_modules_strict = {*(before or ()), *HEADS}
+    before = model_class._keep_in_fp32_modules_strict
+    model_class._keep_in_fp32_modules_strict = {*(before or ()), *HEADS}
     try:
         yield
     finally:
-        if model_class is not None:
-            model_class._keep_in_fp32_modules_strict = before
+        model_class._keep_in_fp32_modules_strict = before
 
 
 def load_backbone(
@@ -108,8 +106,8 @@ def load_backbone(
             config = AutoConfig.from_pretrained(place, **common, **labels)
             tokenizer = AutoTokenizer.from_pretrained(place, **common)
             known = auto._model_mapping
-            kept = known[type(config)] if head == "reward" and type(config) in known else None
-            with _head_in_fp32(kept):
+            keeps = head == "reward" and type(config) in known
+            with _head_in_fp32(known[type(config)]) if keeps else contextlib.nullcontext():
                 model, found = auto.from_pretrained(
                     place, config=config, output_loading_info=True, use_safetensors=True,
                     dtype=dtype if dtype == "auto" else getattr(torch, dtype),
@@ -149,10 +147,7 @@ def load_backbone(
 
 
 def _towers(model: Any) -> dict[str, Any]:
-    """The parts of a model for text and images that no text reaches, by name.
-
-    They never get a gradient, and a launcher that waits for one of every trained weight would stop.
-    """
+    """The parts of a model that no text reaches, and that get no gradient: vision towers."""
     if model.config.get_text_config() is model.config:
         return {}
     parts = model.base_model.named_children()
@@ -185,15 +180,7 @@ def _four_bits() -> dict[str, Any]:
 
 
 def set_attention(model: Any, attention: str | None = None) -> None:
-    """Choose how a model attends.
-
-    Args:
-        model: of transformers.
-        attention: transformers' own name; `ATTENTION` where the model allows it when None.
-
-    Raises:
-        ConfigError: the model or the machine does not have that attention.
-    """
+    """Set transformers' attention by name; `ATTENTION` where the model allows it when None."""
     if attention is None:
         if not can_pack(model):
             return
@@ -216,11 +203,7 @@ def is_packed(model: Any) -> bool:
 
 
 def head_layers(model: Any) -> list[Any]:
-    """The linear layers of a sequence-classification model's head; RoBERTa's has two.
-
-    Raises:
-        ModelError: the last of them does not give the rewards, or there are none that we know.
-    """
+    """The linear layers of a sequence-classification model's head; RoBERTa's has two."""
     import torch  # noqa: PLC0415
 
     layers = [
@@ -252,17 +235,12 @@ def _run_in_fp32(layer: Any) -> None:
 def _read_rewards(self: Any, *, read: Any = None, **inputs: Any) -> Any:
     """Forward pass of a decoder with a reward head: only the tokens to read reach the head.
 
-    Args:
-        self: the model.
-        read: (sequences,) indices of the last tokens in the flattened batch; transformers' own
-            forward pass runs when None.
-        inputs: of the backbone; what peft adds on the way is left out when it is None.
-
-    Returns:
-        (sequences, labels) float32.
+    `read` (sequences,) are the last tokens' indices in the flattened batch; rewards are (sequences,
+    labels) float32.
     """
     if read is None:
         return type(self).forward(self, **inputs)
+    # peft adds arguments that are None.
     given = {name: value for name, value in inputs.items() if value is not None}
     given.pop("return_dict", None)
     hidden = self.base_model(**given, use_cache=False).last_hidden_state
@@ -320,11 +298,7 @@ def collate(
 
 
 def on_device(model: Any, device: str | None) -> Any:
-    """Move a model to a device, such as cuda or cpu; a GPU where there is one when not given.
-
-    Raises:
-        ConfigError: this machine has no such device, or no room on it.
-    """
+    """Move a model to a device, such as cuda or cpu; a GPU where there is one when not given."""
     where = device or default_device()
     try:
         return model.to(where)
@@ -352,16 +326,7 @@ def to_device(batch: Mapping[str, Any], device: Any) -> dict[str, Any]:
 
 
 def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
-    """Run a reward model on one batch of `collate`.
-
-    Args:
-        model: of `load_backbone`, or what a launcher wrapped around it.
-        batch: tensors on the model's device.
-        pooling: `first` for encoders, `last` for decoders.
-
-    Returns:
-        (sequences, labels) float32.
-    """
+    """Run a reward model on a batch of `collate`: (sequences, labels) float32."""
     if pooling == "first":
         inputs = {name: value for name, value in batch.items() if name != "read"}
         return model(**inputs).logits.float()
@@ -369,16 +334,7 @@ def rewards_of(model: Any, batch: Mapping[str, Any], pooling: Pooling) -> Any:
 
 
 def answer_logits(model: Any, batch: Mapping[str, Any], read: Any) -> Any:
-    """Run a language model and compute logits at some tokens only.
-
-    Args:
-        model: of `load_backbone(head="language")`, or what a launcher wrapped around it.
-        batch: tensors on the model's device; packed.
-        read: (tokens,) int64, indices in the packed row.
-
-    Returns:
-        (tokens, vocabulary) float32.
-    """
+    """Run a language model on a packed batch: logits (tokens, vocabulary) at the tokens `read`."""
     inputs = {name: value for name, value in batch.items() if name != "read"}
     return model(**inputs, logits_to_keep=read, use_cache=False).logits[0].float()
 
@@ -408,10 +364,6 @@ def load_with_adapter(
 
     Returns:
         (model, tokenizer), as `load_backbone`.
-
-    Raises:
-        ModelError: one of the two cannot be loaded, or they do not fit together.
-        MissingExtraError: peft is not installed.
     """
     try:
         import torch  # noqa: PLC0415

@@ -15,7 +15,6 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from litbench.artifact import Artifact, write_json
-from litbench.errors import DataError
 from litbench.markdown import as_text, escape, make_rows, without_folders
 from litbench.metrics.leaderboard import leaderboard, leaderboard_json
 from litbench.raters import LengthRater, Rater, judge_pairs
@@ -94,15 +93,7 @@ class TrainedModel(Protocol):
 
 
 def judge_held_out(rater: Rater, pairs: pa.Table) -> dict[str, Any]:
-    """Let a trained model and both length baselines judge pairs it was not trained on.
-
-    Args:
-        rater: the model.
-        pairs: table by the schema PAIRS; the caller has seen to it that no prompt was trained on.
-
-    Returns:
-        Plain values: pairs, prompts, where the labels are from, and the leaderboard's rows.
-    """
+    """Judge held-out pairs with a trained model and both length baselines; plain values."""
     raters = [rater, LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
     verdicts = pa.concat_tables([judge_pairs(one, pairs) for one in raters])
     rows = leaderboard_json(leaderboard(verdicts, pairs, "longer"))
@@ -124,14 +115,8 @@ def write_trained_model(
 ) -> dict[str, Any]:
     """Judge, then write the model's folder, `rejected.jsonl` and the manifest.
 
-    Args:
-        artifact: of the program.
-        model: as its trainer returned it.
-        pairs: the pairs it was given to train on.
-        held_out: pairs to judge at the end; they choose nothing.
-        checkpoints: the trainer's folder; removed when all is written. It is not there when the
-            model was trained before and only judged now.
-        fingerprint: of the training.
+    `held_out` chooses nothing. `checkpoints` is the trainer's folder; it is removed when all is
+    written, and not there when the model was trained before and is only judged now.
 
     Returns:
         What stands in `run.json`.
@@ -201,23 +186,7 @@ def _interval(found: Mapping[str, Any]) -> str:
 
 
 def model_card(run: Mapping[str, Any]) -> str:
-    """The card.
-
-    Args:
-        run: content of `run.json`.
-
-    Raises:
-        DataError: it lacks something, as one that LitBench did not write.
-    """
-    try:
-        return _card(run)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"run.json lacks {error}, which the card tells: train the model again"
-        ) from error
-
-
-def _card(run: Mapping[str, Any]) -> str:
+    """The card, from the content of `run.json`."""
     training, kind = run["training"], run["kind"]
     base = escape(as_text(training["options"]["model_name_or_path"]))
     use = _USE[kind].replace("LOADER", _ADAPTER if run["adapter"] else _WHOLE)

@@ -33,13 +33,7 @@ _ADAPTER_FILE = "adapter_config.json"
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter that is kept apart from its base model.
-
-    Attributes:
-        base: the base model's name.
-        quantized: whether its weights were in 4 bits.
-        folder: where peft's files lie.
-    """
+    """An adapter in peft's files in `folder`, apart from its base model."""
 
     base: str
     quantized: bool
@@ -48,25 +42,18 @@ class Adapter:
 
 @dataclass
 class Loaded:
-    """What a folder holds.
-
-    Attributes:
-        model: of transformers.
-        tokenizer: its tokenizer.
-        prompts: `prompt_key` of the training prompts.
-        training: record of the training.
-        adapter: set when the folder holds an adapter only.
-        question: arguments of `Question.make`, for a trained generative rater.
-        form: how another's model, saved again, reads prompt and story; None for `chat`.
-        is_ours: whether LitBench wrote the folder.
-    """
+    """What a folder holds."""
 
     model: Any
     tokenizer: Any
+    # `prompt_key` of the training prompts.
     prompts: frozenset[str] = frozenset()
+    # Record of the training.
     training: dict[str, Any] = field(default_factory=dict)
     adapter: Adapter | None = None
+    # Arguments of `Question.make`, for a trained generative rater.
     question: dict[str, Any] | None = None
+    # How another's model, saved again, reads prompt and story; None for `chat`.
     form: str | None = None
     is_ours: bool = False
 
@@ -92,12 +79,6 @@ def load_folder(
         dtype: weights' type; bfloat16 on a GPU and float32 elsewhere when None.
         trust_remote_code: run code from the model's repository.
         num_labels: outputs of a reward head; None for as many as it has.
-
-    Raises:
-        ConfigError: there is no such device.
-        DataError: a name on the Hub that cannot be fetched.
-        ModelError: it cannot be loaded, is another kind of rater, or its litbench.json is broken.
-        MissingExtraError: a library is not installed.
     """
     place = Path(resolve(name))
     if not place.exists():
@@ -144,9 +125,6 @@ def prompts_of(name: str) -> frozenset[str]:
 
     Args:
         name: as for `litbench.models.backbone.load_backbone`.
-
-    Raises:
-        ModelError: its `litbench.json` is broken, or the Hub has no such model.
     """
     place, revision = locate(name)
     path = Path(place) / _FILE
@@ -154,14 +132,11 @@ def prompts_of(name: str) -> frozenset[str]:
         from transformers.utils import cached_file  # noqa: PLC0415
 
         try:
+            # Offline, a model in the cache is trained on with what is known of it there.
             found = cached_file(
-                place,
-                _FILE,
-                revision=revision,
-                _raise_exceptions_for_missing_entries=False,
-                # Offline, a model in the cache is trained on with what is known of it there.
+                place, _FILE, revision=revision, _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
-            )
+            )  # fmt: skip
         except OSError as error:
             raise ModelError(
                 f"cannot ask the Hub whether {name} knows prompts already ({error}): check the "
@@ -191,13 +166,7 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
 
 
 def save_folder(folder: Path, kind: str, loaded: Loaded) -> None:
-    """Write weights, config, tokenizer and `litbench.json`.
-
-    Args:
-        folder: where to; it exists.
-        kind: of rater.
-        loaded: what to write; with `adapter`, peft's files instead of all weights.
-    """
+    """Write weights (or the adapter's files), config, tokenizer and `litbench.json`."""
     adapter: Mapping[str, Any] | None = None
     if loaded.adapter is None:
         with quiet():

@@ -54,12 +54,7 @@ _SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
 
 
 def require_packing(model: Any, name: str) -> None:
-    """Check that a language model runs on sequences laid end to end.
-
-    Raises:
-        ConfigError: it could, under another attention.
-        ModelError: it cannot.
-    """
+    """Check that a language model runs on sequences laid end to end."""
     if not is_packed(model) and can_pack(model):
         raise ConfigError(
             f"attention: '{model.config.get_text_config()._attn_implementation}' works on rows "
@@ -107,17 +102,8 @@ class _Read:
 class GenerativeModel(Rater):
     """A language model as a rater.
 
-    Attributes:
-        name: the rater's name.
-        question: how prompt and stories are joined, and how the answer is read.
-        model: the transformers model, in evaluation mode.
-        tokenizer: its tokenizer.
-        batch_tokens: most tokens of one forward pass.
-        least_label_mass: below it a verdict is `unparsed`.
-        prompts: `prompt_key` of the training prompts.
-        pairs_cut: how many of the pairs judged so far did not fit and were cut.
-        training_record: options, counts and loss curve, where LitBench trained it.
-        adapter: set when the weights are kept as an adapter.
+    `question` joins prompt and stories and reads the answer; below `least_label_mass` a verdict is
+    `unparsed`; `pairs_cut` counts pairs that did not fit and were cut.
     """
 
     kind = "generative"
@@ -192,11 +178,7 @@ class GenerativeModel(Rater):
         return found
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Read every pair in both orders.
-
-        Raises:
-            ModelError: the model's logits are not finite.
-        """
+        """Read every pair in both orders."""
         prompts = [pair.prompt for pair in pairs]
         first, second = [pair.first for pair in pairs], [pair.second for pair in pairs]
         straight = self.question.ask(self.tokenizer, prompts, first, second)

@@ -137,9 +137,6 @@ def encode_stories(
         form: `chat`, the folder's chat template, for every model trained here. Other people's
             models may take a `pair` (encoders), the `text` of prompt, blank line, story and EOS,
             or the `story` alone, each with the special tokens that their tokenizer adds.
-
-    Raises:
-        ModelError: the chat template does not take these messages.
     """
     if not stories:
         return Encoded([], [])

@@ -81,10 +81,6 @@ class Question:
             max_length: lowered to what the model has positions for.
             max_prompt_tokens: most tokens of the prompt.
             max_answer_tokens: room kept for the answer and its end.
-
-        Raises:
-            ModelError: a label is no single token, there is no token that ends an answer, or no
-                room for stories.
         """
         max_length = longest_of(model, max_length)
         slots = (*_SLOTS, "")
@@ -143,11 +139,7 @@ class Question:
 
         Lines of texts that could pass for a template's markers go in without their equals signs.
 
-        Args:
-            tokenizer: the model's.
-            prompts: shape (n,).
-            first: shape (n,), the stories that stand as A.
-            second: shape (n,), those that stand as B.
+        `first` are the stories that stand as A.
         """
         distinct = list(dict.fromkeys([*prompts, *first, *second]))
         shown = list(map(without_delimiters, distinct))
@@ -167,9 +159,6 @@ class Question:
         """Read label probabilities off the logits where the answer starts.
 
         The probability of a label is the sum over all tokens that spell it.
-
-        Args:
-            logits: (n, vocabulary) float32 tensor.
 
         Returns:
             P(A) / (P(A) + P(B)) and the label mass P(A) + P(B); float64, shape (n,) each.

@@ -29,19 +29,11 @@ class RewardModel(ScoreRater):
     """A sequence-classification model that scores stories.
 
     Attributes:
-        name: the rater's name.
-        model: the transformers model, in evaluation mode.
-        tokenizer: its tokenizer, with the input format.
+        tokenizer: of the folder, with the input format.
         form: how other people's models read prompt and story; `chat` for every model trained here.
-        batch_tokens: most tokens, padding included, of one forward pass.
         prompts: `prompt_key` of the training prompts.
         stories_cut: how many of the stories scored so far were truncated.
-        shows_progress: whether `score` shows a bar on a terminal.
         is_foreign: whether LitBench did not write the folder.
-        training_record: options, counts and loss curve, where LitBench trained it.
-        label: which of the head's outputs is the reward.
-        reversed: whether a lower output means a better story.
-        adapter: set when the weights are kept as an adapter.
     """
 
     kind = "reward"

@@ -21,6 +21,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
+from datasets import Dataset
+from torch.distributed.elastic.multiprocessing.errors import record
+from transformers import TrainerCallback, set_seed
+from transformers.trainer_callback import PrinterCallback
+from trl import ModelConfig, TrlParser, get_peft_config
 
 from litbench.artifact import as_json, fingerprint, write_atomically
 from litbench.config import clear_exit, nearest, read_yaml
@@ -32,16 +38,6 @@ from litbench.models.packing import StepSampler
 from litbench.raters import training_prompts_of
 from litbench.records import prompt_keys
 from litbench.text import digest
-
-try:
-    import torch
-    from datasets import Dataset
-    from torch.distributed.elastic.multiprocessing.errors import record
-    from transformers import TrainerCallback, set_seed
-    from transformers.trainer_callback import PrinterCallback
-    from trl import ModelConfig, TrlParser, get_peft_config
-except ImportError as error:
-    raise MissingExtraError("trl", "train") from error
 
 C = TypeVar("C")
 
