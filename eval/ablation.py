@@ -1,25 +1,25 @@
-r"""Ablation: raters trained on several data variants and amounts of pairs, judged on all test sets.
+r"""Train raters on several data variants and numbers of pairs, and judge all test sets.
 
     python eval/ablation.py --config configs/eval/sample_ablation.yaml
 
-A variant is a set of rules of pairing, applied to `stories` (the rules among the config's own keys
-are what the variants share), or a ready pairs file (`{pairs: FILE}`). Each rater is trained on each
-variant at growing numbers of pairs that are the same for all variants, and at all pairs of each,
-with each seed; it then judges the test pairs of every variant and of every file in `test_pairs`,
-since a test set that carries the winner's own filters proves little. It is an error to train on a
-prompt of any test set. A rater that cannot be trained, or has a `path`, judges as it is.
+A variant is either a set of pairing rules applied to `stories`, or a pairs file (`{pairs: FILE}`).
+Rules among the config's own keys are shared by all variants. Each rater is trained with each seed
+on each variant, at increasing numbers of pairs that are equal across variants and on all pairs of
+the variant. It then judges the test pairs of every variant and of every file in `test_pairs`,
+because a test set that was filtered like the training set favours it. Training on a prompt of any
+test set is an error. A rater that cannot be trained, or has a `path`, is only evaluated.
 
 With one variant this is a scaling study: agreement by number of training pairs, a line per rater.
-Raters with a common `family` are compared by model size at the largest equal number of pairs.
+Raters of the same `family` are compared by model size at the largest equal number of pairs.
 
-For every seed the training pairs are ordered by a seeded hash of their prompt, then of the pair,
-and the first ones are used. Writes `ablation.json` (also `.csv`, a row for each cell, and `.txt`),
+For every seed, the training pairs are ordered by a seeded hash of their prompt, then of the pair,
+and the first ones are used. Writes `ablation.json` (also `.csv`, with a row per cell, and `.txt`),
 `ablation.html`, its plots `ablation_RATER_TEST.svg` and `.png`, `test_pairs.parquet` (the distinct
-test pairs), `verdicts.parquet` (without `seconds`, so that the same config gives the same bytes)
+test pairs), `verdicts.parquet` (without `seconds`, so that results are reproducible byte by byte)
 and `manifest.json` into `out`.
 
-A killed run goes on where it was. Trainings can be shared by processes that see one folder: run
-each with its `--part`, then once without, which puts everything together:
+A killed run resumes. To share the trainings among processes with a common folder, run each process
+with its `--part`, then once without `--part` to write the results:
 
     for part in 1 2 3 4; do
         CUDA_VISIBLE_DEVICES=$((part - 1)) python eval/ablation.py --config CONFIG --part $part/4 &
@@ -68,29 +68,29 @@ from litbench.text import digest
 
 @dataclass(kw_only=True)
 class Config(PairRules):
-    """The rules that variants share, as in `litbench.curation.rules.PairRules`, and these.
+    """Configuration of `ablation.py`; inherits the rules that all variants share.
 
     Attributes:
-        out: folder to write.
-        variants: name -> rules that differ, or {pairs: a pairs file}.
-        reference: the variant that the others are compared with; the first when null.
-        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; null where every variant
+        out: output folder.
+        variants: name -> rules that differ, or {pairs: FILE}.
+        reference: the variant that the others are compared with; null for the first.
+        stories: Parquet, JSONL, CSV or `datasets` with the schema STORIES; null if every variant
             is a pairs file.
-        test_pairs: name -> pairs file; further test sets, all pairs of each.
-        raters: named entries, see litbench.raters; one that can be trained takes its training
-            options here. Each may have a `family` (raters that differ in size alone) and
-            `parameters` (weights, where the rater does not tell).
+        test_pairs: name -> pairs file; additional test sets, used in full.
+        raters: named entries, see litbench.raters; a trainable rater takes its training options
+            here. Each may have a `family` (raters that differ only in size) and `parameters`
+            (number of weights, if the rater does not report it).
         train_split: train on pairs of this split; null for all pairs.
-        test_split: judge pairs of this split; null to judge `test_pairs` alone.
-        pairs_used: numbers of pairs that every variant is trained on, or shares of the pairs of
-            the variant with the fewest.
-        natural: train on all pairs of each variant, too.
-        seeds: each draws the pairs and seeds the training.
-        most_test_pairs: most test pairs of each test set, drawn by `seed`; null for all.
+        test_split: judge pairs of this split; null to judge only `test_pairs`.
+        pairs_used: numbers of training pairs, equal for all variants, or shares of the smallest
+            variant.
+        natural: also train on all pairs of each variant.
+        seeds: seeds of the subsamples of pairs and of the trainings.
+        most_test_pairs: maximum size of the test sets, drawn by `seed`; null for all pairs.
         title: heading of the page.
-        part: which of several processes this is, such as 2/4: it does its share of the trainings
-            and ends; null for all work.
-        memory_limit: for DuckDB, such as "4GB".
+        part: number of this process and number of processes, such as 2/4, to do only a share of the
+            trainings; null to do everything.
+        memory_limit: memory limit of DuckDB, such as "4GB".
     """
 
     out: Path
@@ -112,58 +112,58 @@ class Config(PairRules):
 
 
 def check(config: Config) -> slice:
-    """Check what the types cannot; returns which of the jobs are this process's."""
+    """Check the config; returns the slice of the jobs that this process runs."""
     reference = config.reference or next(iter(config.variants), None)
     if reference not in config.variants:
         raise ConfigError(
             f"variants has {list(config.variants)} and reference is {reference}: name at least one "
-            "variant, such as full: {}, and as reference one of them"
+            "variant, such as full: {}, and one of the variants as reference"
         )
     seeds = config.seeds
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f"seeds is {seeds}: give whole numbers from 0, each once")
+        raise ConfigError(f"seeds is {seeds}: give distinct whole numbers, 0 or greater")
     if config.test_split is None and not config.test_pairs:
         raise ConfigError("test_split is null and test_pairs is empty: give one of them")
     if both := set(config.variants) & set(config.test_pairs):
         raise ConfigError(f"{sorted(both)} name a variant and a file of test_pairs: rename one")
     number, _, parts = (config.part or "1/1").partition("/")
     if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
-        raise ConfigError(f"part is '{config.part}': give the number of this process, as in 2/4")
+        raise ConfigError(f"part is '{config.part}': give number and count, such as 2/4")
     return slice(int(number) - 1, None, int(parts))
 
 
 def read_variants(config: Config) -> dict[str, PairRules | Path]:
-    """The rules or the pairs file of each variant, checked before any is made."""
+    """Return the checked rules or the pairs file of each variant."""
     shared = {key: as_plain(config)[key] for key in as_plain(PairRules())}
-    found: dict[str, PairRules | Path] = {}
+    variants: dict[str, PairRules | Path] = {}
     for name, keys in config.variants.items():
         where = f"variants: {name}"
         if list(keys) == ["pairs"]:
-            found[name] = Path(str(keys["pairs"]))
+            variants[name] = Path(str(keys["pairs"]))
             continue
         if "pairs" in keys or config.stories is None:
-            raise ConfigError(f"{where}: give {{pairs: FILE}} alone, or stories and rules")
-        found[name] = rules = build(PairRules, {**shared, **keys}, where)
+            raise ConfigError(f"{where}: give only {{pairs: FILE}}, or stories and rules")
+        variants[name] = rules = build(PairRules, {**shared, **keys}, where)
         rules.check()
-    return found
+    return variants
 
 
 def read_raters(config: Config) -> list[tuple[RaterSpec, Arm]]:
-    """Each rater, and an arm with its family and size."""
-    found = []
+    """Return each rater, and an arm with its family and size."""
+    raters = []
     for spec in parse_raters(config.raters):
         own = {key: spec.options.pop(key, None) for key in ("family", "parameters")}
         check_options(spec)
         if spec.is_trained and "seed" in spec.options:
-            raise ConfigError(f"{spec.where}.seed: leave it out, the ablation's seeds set it")
-        found.append((spec, Arm(spec.name, spec.name, **own)))
-    if not any(spec.is_trained for spec, _ in found):
-        raise ConfigError("raters: none of them can be trained: give one, as f: {kind: features}")
-    return found
+            raise ConfigError(f"{spec.where}.seed: leave it out; the key seeds sets it")
+        raters.append((spec, Arm(spec.name, spec.name, **own)))
+    if not any(spec.is_trained for spec, _ in raters):
+        raise ConfigError("raters: none can be trained: add one, such as f: {kind: features}")
+    return raters
 
 
 def make_pairs(config: Config, what: PairRules | Path, path: Path) -> None:
-    """Write the pairs of a variant or a ready file, and beside them the funnel; once."""
+    """Write the pairs of a variant or pairs file, and the funnel beside them, unless they exist."""
     funnel_path = path.with_suffix(".json")
     if path.is_file() and funnel_path.is_file():
         return
@@ -171,35 +171,35 @@ def make_pairs(config: Config, what: PairRules | Path, path: Path) -> None:
         write_atomically(path, partial(write_table, read_table(what, PAIRS)))
         write_json([], funnel_path)
         return
-    assert config.stories is not None, "read_variants() has seen to it"
+    assert config.stories is not None, "checked by read_variants()"
     with open_engine("duckdb", path.parent, memory_limit=config.memory_limit) as engine:
         stories = read_stories(engine, config.stories)
-        made = CuratedPairs(engine, stories, what, where=str(config.stories))
-        made.check_not_empty()
-        write_atomically(path, lambda part: made.write(made.after, part))
-        write_json(made.funnel.plain(), funnel_path)
+        curated = CuratedPairs(engine, stories, what, where=str(config.stories))
+        curated.check_not_empty()
+        write_atomically(path, lambda part: curated.write(curated.after, part))
+        write_json(curated.funnel.plain(), funnel_path)
 
 
 def read_keys(path: Path, split: str | None, where: str) -> pa.Table:
-    """The pairs of a split, without their texts: a million pairs have gigabytes of them."""
+    """Read the pairs of a split without texts, which may need gigabytes of memory."""
     names = [column.name for column in PAIRS.columns if column.name not in ("chosen", "rejected")]
     keys = pq.read_table(path, columns=names)
-    kept = keys if split is None else keys.filter(pc.equal(keys["split"], split))
-    if kept.num_rows == 0:
-        there = sorted(set(keys["split"].to_pylist()))
-        raise DataError(f"{where}: no pair of split '{split}': it has {there}")
-    return kept
+    selected = keys if split is None else keys.filter(pc.equal(keys["split"], split))
+    if selected.num_rows == 0:
+        splits = sorted(set(keys["split"].to_pylist()))
+        raise DataError(f"{where}: no pair of split '{split}': name one of {splits}")
+    return selected
 
 
 def with_texts(path: Path, keys: pa.Table) -> pa.Table:
-    """The whole rows of some pairs, in the order of the file."""
+    """Read the rows of `keys` with all declared columns, in the order of the file."""
     wanted = pc.field("pair_id").isin(keys["pair_id"].combine_chunks())
     schema = PAIRS.arrow()
     return ds.dataset(path).to_table(columns=schema.names, filter=wanted).cast(schema)
 
 
 def first_by_hash(pairs: pa.Table, most: int | None, *purpose: Any, by_prompt: bool) -> pa.Table:
-    """The first pairs in the order of a hash of the prompt, then of the pair, or of the pair."""
+    """Return the first pairs by a hash of the pair; with `by_prompt`, first of the prompt."""
     if most is None or pairs.num_rows <= most:
         return pairs
     prompts = prompt_keys(pairs) if by_prompt else [""] * pairs.num_rows
@@ -209,30 +209,30 @@ def first_by_hash(pairs: pa.Table, most: int | None, *purpose: Any, by_prompt: b
 
 
 def check_apart(train: Mapping[str, pa.Table], test: Mapping[str, pa.Table]) -> None:
-    """Check that no variant trains on a prompt of any test set."""
-    trained_on = {name: set(prompt_keys(one)) for name, one in train.items()}
-    for (tested, one), (name, known) in itertools.product(test.items(), trained_on.items()):
-        if shared := known.intersection(prompt_keys(one)):
+    """Raise a DataError if a variant's training pairs have a prompt of any test set."""
+    trained_on = {name: set(prompt_keys(pairs)) for name, pairs in train.items()}
+    for (test_set, pairs), (name, known) in itertools.product(test.items(), trained_on.items()):
+        if shared := known.intersection(prompt_keys(pairs)):
             raise DataError(
-                f"{len(shared)} test prompts of {tested} are trained on in variant {name}: split "
-                "both by one rule (seed, splits, test_from), or give other test_pairs"
+                f"{len(shared)} test prompts of {test_set} are training prompts of variant {name}: "
+                "split both by the same rule (seed, splits, test_from), or give other test_pairs"
             )
 
 
 def count_pairs(amount: float, total: int) -> int:
-    """How many of `total` pairs an amount stands for; a share is rounded, to at least 2."""
+    """Convert an amount to a number of pairs; a share of `total` is rounded, to at least 2."""
     if isinstance(amount, float) and 0 < amount <= 1 and total >= 2:
         return max(2, round(amount * total))
     if not isinstance(amount, int) or not 2 <= amount <= total:
         raise ConfigError(
             f"pairs_used has {amount!r}: give shares up to 1.0, or whole numbers from 2 to "
-            f"{total:,}, the pairs of the variant with the fewest"
+            f"{total:,}, the number of pairs of the smallest variant"
         )
     return amount
 
 
 def main(config: Config) -> None:
-    """Make the variants, train, judge, then write the figures and the page."""
+    """Make the variants, train and judge, and write the results."""
     share, variants, raters = check(config), read_variants(config), read_raters(config)
     inputs = {f"test_pairs.{name}": path for name, path in config.test_pairs.items()}
     inputs |= {
@@ -253,14 +253,14 @@ def main(config: Config) -> None:
         print((config.out / "ablation.txt").read_text(encoding="utf-8") + f"page: {page_path}")
         return
 
-    # The pairs of every variant, named by what they are made of.
+    # The pairs of every variant, named by the fingerprint of rules and source.
     folder = config.out / "data"
     paths: dict[str, Path] = {}
     for name, what in (variants | config.test_pairs).items():
         key = f"variants.{name}.pairs" if name in variants else f"test_pairs.{name}"
-        made_of = artifact.digests[key if isinstance(what, Path) else "stories"]
+        source = artifact.digests[key if isinstance(what, Path) else "stories"]
         rules = None if isinstance(what, Path) else what
-        paths[name] = folder / f"{fingerprint(rules, made_of)[:32]}.parquet"
+        paths[name] = folder / f"{fingerprint(rules, source)[:32]}.parquet"
         try:
             make_pairs(config, what, paths[name])
         except DataError as error:
@@ -279,7 +279,7 @@ def main(config: Config) -> None:
     texts = [test[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")]
     judged = fingerprint(*texts)
 
-    # A training for every variant, amount and seed.
+    # One arm for every trainable rater, variant and amount.
     totals = {name: keys.num_rows for name, keys in train.items()}
     equal = {count_pairs(amount, min(totals.values())) for amount in config.pairs_used}
     arms = [(spec, arm) for spec, arm in raters if not spec.is_trained]
@@ -318,7 +318,7 @@ def main(config: Config) -> None:
         for spec, arm in arms
         for seed in (config.seeds if arm.variant else [0])
     ]
-    # Small trainings first, so that a fault shows early.
+    # Small trainings first, so that errors appear early.
     mine = sorted(jobs, key=lambda job: job.work)[share]
 
     parts = VerdictParts(config.out / "parts")
@@ -329,11 +329,11 @@ def main(config: Config) -> None:
         (scores,) = pair_scores(table, test)
         credits[scores.rater].append(scores.credit)
         records[scores.rater].append(record)
-        place = table.column_names.index("seconds")
+        index = table.column_names.index("seconds")
         seconds = pa.nulls(table.num_rows, pa.float64())
-        verdicts.append(table.set_column(place, "seconds", seconds))
+        verdicts.append(table.set_column(index, "seconds", seconds))
     if config.part is not None:
-        print(f"part {config.part}: {len(mine)} of {len(jobs)} trainings are in {parts.folder}")
+        print(f"part {config.part}: {len(mine)} of {len(jobs)} jobs are in {parts.folder}")
         return
 
     sized = [

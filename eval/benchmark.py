@@ -1,23 +1,23 @@
-"""Benchmark any raters on any pairs: verdicts and a leaderboard, for one set of pairs or several.
+"""Benchmark raters on one or several sets of pairs: verdicts and a leaderboard.
 
     python eval/benchmark.py --config configs/eval/sample_benchmark.yaml
 
-Reads `pairs` and the raters of the config; with `ratings`, the recorded judges and the annotators
-of data_prep/import_ratings.py too. Writes `verdicts.parquet`, `leaderboard.json` (also `.csv` and
-`.txt`), with `ratings` also `annotators.json`, and `manifest.json` into `out`.
+Reads `pairs` and the raters of the config; with `ratings`, also the recorded judges and annotators
+of data_prep/import_ratings.py. Writes `verdicts.parquet`, `leaderboard.json` (also `.csv` and
+`.txt`), `manifest.json` and, with `ratings`, `annotators.json` into `out`.
 
-`pairs` may name several sets. Each is then an evaluation of its own in `out/NAME`, and `sets.json`
-(also `.csv` and `.md`) in `out` has a row for each set and rater, and means over the same sets for
-every rater. A set whose file is absent is listed; a set that cannot be used is reported at the end,
-with exit status 2; neither stops the others.
+`pairs` may name several sets. Each set is then evaluated separately in `out/NAME`, and `sets.json`
+(also `.csv` and `.md`) in `out` has a row per set and rater, and means over the sets that all
+raters share. A missing file is noted. A set that cannot be used is reported at the end, with exit
+status 2. Neither stops the other sets.
 
-With `select`, the template of each judge is first chosen on validation pairs (paper, A.3), which is
-written into `out/selection`.
+With `select`, the template of each judge is first selected on validation pairs (paper, A.3); the
+results are in `out/selection`.
 
-Each rater's verdicts on a set are kept as soon as they are there: a killed run continues with the
-next, and a rater or a set added later is the only one to run. Judges keep each answer in
-`out/answers`, and logs for `inspect view` in `out/logs`. `--dry_run true` estimates the cost of the
-judges without sending requests.
+Each rater's verdicts on a set are stored when complete: a killed run resumes with the next rater,
+and a rater or set added later is the only one to run. Judges store each answer in `out/answers` and
+logs for `inspect view` in `out/logs`. `--dry_run true` estimates the cost of the judges without
+sending requests.
 """
 
 import json
@@ -62,11 +62,11 @@ class Set:
     Attributes:
         pairs: pairs file.
         split: only pairs of this split; null for all.
-        before_symmetry: pairs before the last filter; judged too and reported beside.
-        ratings: `ratings.parquet` of data_prep/import_ratings.py, beside the pairs: its recorded
-            judges become raters, and all raters judge all pairs within a prompt, to be compared
-            with one annotator.
-        about: what it is, in a few words.
+        before_symmetry: pairs file before the last filter; also judged and reported.
+        ratings: `ratings.parquet` of data_prep/import_ratings.py, in the folder of the pairs: its
+            recorded judges become raters, and all raters judge all pairs within a prompt, to be
+            compared with leave-one-out agreement of the annotators.
+        about: a short description.
     """
 
     pairs: Path
@@ -78,22 +78,23 @@ class Set:
 
 @dataclass
 class Config:
-    """What to judge and by whom.
+    """Configuration of `benchmark.py`.
 
     Attributes:
         pairs: pairs file; or several sets by name, each a file or the keys of `Set`.
-        out: folder to write.
+        out: output folder.
         raters: named entries, see litbench.raters.
-        before_symmetry: see `Set`; for one set.
-        ratings: see `Set`; for one set.
-        split: only pairs of this split; null for all; for one set.
-        reference: the rater all others are compared with; choose it before looking.
-        on_training_prompts: refuse a rater that was trained on a prompt of these pairs, or flag
-            its row; of several sets, flag always.
-        most_pairs: of each set, drawn over prompts; null for all. Judges cost money.
+        before_symmetry: see `Set`; only for a single set.
+        ratings: see `Set`; only for a single set.
+        split: see `Set`; only for a single set.
+        reference: the rater that all others are compared with; choose it before seeing results.
+        on_training_prompts: refuse raters that were trained on prompts of these pairs, or flag
+            their rows; with several sets, always flag.
+        most_pairs: maximum number of pairs of each set, drawn over prompts; null for all. Limits
+            the cost of judges.
         select: see `Selection`.
-        errors_again: run raters again that have errors among their verdicts, such as a judge that
-            got no answer; stored answers are not asked for again.
+        errors_again: run raters again that have errors among their verdicts, such as a judge whose
+            requests failed; stored answers are reused.
         dry_run: only estimate requests, tokens, dollars and minutes of the judges.
     """
 
@@ -116,166 +117,174 @@ class Evaluation:
     """One set's evaluation, ready to run."""
 
     name: str
-    of: Set
+    source: Set
     pairs: EvaluationPairs
     specs: list[RaterSpec]
 
 
 def list_sets(config: Config) -> dict[str, Set]:
-    """The sets by name; "" for a single one."""
+    """Return the sets by name; a single set is named ""."""
     if not isinstance(config.pairs, Mapping):
         return {"": Set(config.pairs, config.split, config.before_symmetry, config.ratings)}
     for key in ("split", "before_symmetry", "ratings"):
         if getattr(config, key) is not None:
-            raise ConfigError(f"{key}: with several sets, give it in the entry of a set")
+            raise ConfigError(f"{key}: with several sets, give {key} in the entry of a set")
     sets = {}
     for name, given in config.pairs.items():
         if not re.fullmatch(r"[\w-][\w.-]*", name):
-            raise ConfigError(f"pairs: '{name}' names a folder: use letters, digits, -, _ and .")
+            raise ConfigError(
+                f"pairs: '{name}' cannot be a folder's name: use letters, digits, -, _ and ."
+            )
         entry = given if isinstance(given, Mapping) else {"pairs": given}
         sets[name] = build(Set, entry, f"pairs.{name}")
     return sets
 
 
-def open_set(config: Config, name: str, one: Set, notes: list[tuple[str, str]]) -> Evaluation:
-    """Read a set; pairs that are left out are noted.
+def open_set(config: Config, name: str, source: Set, notes: list[tuple[str, str]]) -> Evaluation:
+    """Read a set and append notes on omitted pairs.
 
     Raises:
-        DataError: its pairs cannot be used.
+        DataError: the set cannot be used.
     """
-    read = read_pairs(one.pairs, one.before_symmetry, one.split, one.ratings)
-    # Recorded judges need no texts, and wider sets of pairs would have to be cut likewise.
+    read = read_pairs(source.pairs, source.before_symmetry, source.split, source.ratings)
+    # Supersets are judged in full: recorded judges need no texts.
     if read.all is read.headline:
         pairs = read.headline.filter(pa.array(has_texts(read.headline)))
         if (lost := read.headline.num_rows - pairs.num_rows) > 0:
             notes.append((name, f"{lost:,} pairs left out: no text"))
         if not pairs.num_rows:
-            raise DataError(f"{one.pairs}: no pair has both its texts: leave the set out")
+            raise DataError(f"{source.pairs}: no pair has both its texts: leave the set out")
         if config.most_pairs is not None and pairs.num_rows > config.most_pairs:
             notes.append((name, f"{config.most_pairs:,} of {pairs.num_rows:,} pairs drawn"))
             pairs = subsample(pairs, config.most_pairs)
         read = EvaluationPairs(pairs)
     elif config.most_pairs is not None:
-        raise ConfigError("most_pairs: not with before_symmetry or ratings, which need all pairs")
-    specs = {} if one.ratings is None else {spec.name: spec for spec in recorded_specs(one.ratings)}
+        raise ConfigError(
+            "most_pairs: before_symmetry and ratings need all pairs: leave out most_pairs"
+        )
+    recorded = [] if source.ratings is None else recorded_specs(source.ratings)
+    specs = {spec.name: spec for spec in recorded}
     if config.raters or not specs:
         specs |= {spec.name: spec for spec in parse_raters(config.raters)}
     check_reference(config.reference, list(specs))
-    return Evaluation(name, one, read, list(specs.values()))
+    return Evaluation(name, source, read, list(specs.values()))
 
 
 def find_sets(config: Config) -> tuple[list[Evaluation], list[tuple[str, str]], list[str]]:
-    """Read every set; one that is absent or broken gets a note.
+    """Read every set; missing and broken sets get a note.
 
     Returns:
-        The evaluations, notes on sets by their names, and the names of broken sets.
+        The evaluations, (set name, note) tuples, and the names of broken sets.
     """
     sets = list_sets(config)
-    notes = [(name, one.about) for name, one in sets.items() if one.about]
-    found: list[Evaluation] = []
+    notes = [(name, source.about) for name, source in sets.items() if source.about]
+    evaluations: list[Evaluation] = []
     broken = []
-    for name, one in sets.items():
-        if name and not one.pairs.is_file():
-            notes.append((name, f"absent: no file {without_folders(str(one.pairs))}"))
+    for name, source in sets.items():
+        if name and not source.pairs.is_file():
+            notes.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
             continue
         try:
-            found.append(open_set(config, name, one, notes))
+            evaluations.append(open_set(config, name, source, notes))
         except DataError as error:
             if not name:
                 raise
             broken.append(name)
-            # The note is published, so it does not name the folders of who made it.
-            notes.append((name, f"not used: {str(error).replace(f'{one.pairs.parent}/', '')}"))
+            # The note is published, so it must not contain local folders.
+            notes.append((name, f"not used: {str(error).replace(f'{source.pairs.parent}/', '')}"))
     for name, note in notes:
         print(f"{name}: {note}" if name else note)
-    if not found:
+    if not evaluations:
         raise DataError(
-            f"none of the {len(sets)} sets can be used: make them with the programs of data_prep "
-            "(each config under configs/data says how), or name other files under pairs"
+            f"none of the {len(sets)} sets can be used: make them with the programs in data_prep "
+            "(see the configs in configs/data), or name other files in pairs"
         )
-    return found, notes, broken
+    return evaluations, notes, broken
 
 
 def judge_sets(config: Config, evaluations: list[Evaluation], parts: VerdictParts) -> None:
-    """Judge every set, and write the evaluations, unless all of them are current."""
+    """Judge every set and write the evaluations, unless all of them are up to date."""
     jobs: list[Job] = []
     set_of: dict[str, str] = {}
     artifacts = {}
     keys = ("reference", "on_training_prompts", "most_pairs")
-    for one in evaluations:
-        files = input_files(one.of.pairs, one.of.before_symmetry, one.of.ratings)
-        raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in one.specs}
-        artifacts[one.name] = artifact = Artifact(
-            config.out / one.name,
+    for evaluation in evaluations:
+        source = evaluation.source
+        files = input_files(source.pairs, source.before_symmetry, source.ratings)
+        raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in evaluation.specs}
+        artifacts[evaluation.name] = artifact = Artifact(
+            config.out / evaluation.name,
             program=__file__,
-            config=vars(one.of) | {"raters": raters} | {key: getattr(config, key) for key in keys},
+            config=vars(source) | {"raters": raters} | {key: getattr(config, key) for key in keys},
             inputs=files,
-            models=files_of(one.specs),
+            models=files_of(evaluation.specs),
         )
         data = [artifact.digests[key] for key in files if key != "ratings"]
-        depends_on, pairs = [data, one.of.split, config.most_pairs], one.pairs.all
-        for spec in one.specs:
-            label = f"{spec.name}@{one.name}" if one.name else spec.name
-            set_of[label] = one.name
+        depends_on, pairs = [data, source.split, config.most_pairs], evaluation.pairs.all
+        for spec in evaluation.specs:
+            label = f"{spec.name}@{evaluation.name}" if evaluation.name else spec.name
+            set_of[label] = evaluation.name
             jobs.append(
                 Job(spec, label, lambda pairs=pairs: pairs, depends_on, work=pairs.num_rows)
             )
-    if not config.errors_again and all(one.is_current() for one in artifacts.values()):
+    if not config.errors_again and all(artifact.is_current() for artifact in artifacts.values()):
         if "" in artifacts:
             print_leaderboard(config.out)
         return
-    # Jobs of one rater go one after the other, so that it is loaded once.
+    # Group jobs by rater, so that each rater is loaded once.
     order = list(dict.fromkeys(job.spec.name for job in jobs))
     jobs.sort(key=lambda job: order.index(job.spec.name))
-    way = "flag" if evaluations[0].name else config.on_training_prompts
+    policy = "flag" if evaluations[0].name else config.on_training_prompts
     results: dict[str, list[Result]] = defaultdict(list)
     again = config.errors_again
-    for result in evaluate(jobs, parts, on_training_prompts=way, errors_again=again):
+    for result in evaluate(jobs, parts, on_training_prompts=policy, errors_again=again):
         results[set_of[result.job.label]].append(result)
-    for one in evaluations:
-        if one.name:
-            print(f"\n{one.name}:")
-        own = results[one.name]
-        finish_evaluation(artifacts[one.name], own, one.pairs, config.reference, one.of.ratings)
+    for evaluation in evaluations:
+        if evaluation.name:
+            print(f"\n{evaluation.name}:")
+        artifact, own = artifacts[evaluation.name], results[evaluation.name]
+        ratings = evaluation.source.ratings
+        finish_evaluation(artifact, own, evaluation.pairs, config.reference, ratings)
         print_errors(own)
 
 
 def summarise(
     config: Config, evaluations: list[Evaluation], notes: list[tuple[str, str]]
 ) -> Artifact:
-    """Write the table of several sets, and print it; the manifest is for the caller to write."""
+    """Write and print the table of several sets; the caller writes the manifest."""
     artifact = Artifact(
         config.out,
         program=__file__,
         config=config,
-        inputs={f"pairs.{one.name}": one.of.pairs for one in evaluations},
+        inputs={f"pairs.{evaluation.name}": evaluation.source.pairs for evaluation in evaluations},
         runtime_keys=("errors_again", "dry_run"),
     )
     rows = []
-    for one in evaluations:
-        labels = sorted(set(one.pairs.headline["label_source"].to_pylist()))
-        text = (config.out / one.name / "leaderboard.json").read_text(encoding="utf-8")
-        rows += set_rows(one.name, labels, json.loads(text))
+    for evaluation in evaluations:
+        labels = sorted(set(evaluation.pairs.headline["label_source"].to_pylist()))
+        text = (config.out / evaluation.name / "leaderboard.json").read_text(encoding="utf-8")
+        rows += set_rows(evaluation.name, labels, json.loads(text))
     means = over_sets(rows, list(config.raters))
     page = sets_markdown(rows, means, notes)
     content = {"rows": rows, "over_sets": means, "notes": notes}
     artifact.write("sets.json", lambda path: write_json(content, path))
     artifact.write("sets.csv", lambda path: write_csv(rows, path))
     artifact.write("sets.md", lambda path: path.write_text(page, encoding="utf-8"))
-    artifact.counts = {"sets": [one.name for one in evaluations], "raters": list(config.raters)}
+    names = [evaluation.name for evaluation in evaluations]
+    artifact.counts = {"sets": names, "raters": list(config.raters)}
     print(f"\n{page}", end="")
     return artifact
 
 
 def main(config: Config) -> None:
-    """Find the sets, choose templates, judge, write the figures."""
+    """Read the sets, select templates, judge, and write the results."""
     for spec in parse_raters(config.raters) if config.raters or config.ratings is None else []:
         check_options(spec, "raters")
     if config.most_pairs is not None and config.most_pairs < 2:
-        raise ConfigError(f"most_pairs is {config.most_pairs}: give at least 2, or null")
+        raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
     evaluations, notes, broken = find_sets(config)
     if config.select is not None:
-        judged = {key for one in evaluations for key in prompt_keys(one.pairs.all)}
+        judged = {key for evaluation in evaluations for key in prompt_keys(evaluation.pairs.all)}
         chosen = select_templates(
             config.select,
             parse_raters(config.raters),
@@ -284,27 +293,27 @@ def main(config: Config) -> None:
             program=__file__,
             dry_run=config.dry_run,
         )
-        for one in evaluations:
-            one.specs = [chosen.get(spec.name, spec) for spec in one.specs]
+        for evaluation in evaluations:
+            evaluation.specs = [chosen.get(spec.name, spec) for spec in evaluation.specs]
     if config.dry_run:
-        for one in evaluations:
-            if one.name:
-                print(f"\n{one.name}:")
-            print_estimates(one.specs, one.pairs.all, config.out)
+        for evaluation in evaluations:
+            if evaluation.name:
+                print(f"\n{evaluation.name}:")
+            print_estimates(evaluation.specs, evaluation.pairs.all, config.out)
     else:
         parts = VerdictParts(config.out / "parts")
         judge_sets(config, evaluations, parts)
         summary = summarise(config, evaluations, notes) if evaluations[0].name else None
         if not broken:
-            # What a broken set has cost so far is kept until it is mended.
+            # Keep the stored verdicts of a broken set until it is fixed.
             if parts.used:
                 parts.discard_others()
             if summary is not None:
                 summary.finish()
     if broken:
         raise DataError(
-            f"not used: {', '.join(broken)}, for the reasons above: mend or leave out, and run the "
-            "same command again, which judges these alone"
+            f"not used: {', '.join(broken)}, for the reasons above: fix or remove these sets and "
+            "run the same command again; it judges only what is missing"
         )
 
 

@@ -1,19 +1,21 @@
-"""Rank the stories of each prompt by reward, keep the best and the worst, draw best-of-n curves.
+"""Rank the stories of each prompt by reward, pair the best with the worst, plot best-of-n curves.
 
     python eval/best_of_n.py --config configs/eval/sample_best_of_n.yaml
 
-Reads stories tables with several stories per prompt, such as eval/generate.py writes, and takes
-their rewards from a rater. Writes into `out`:
+Reads stories tables with several stories per prompt, such as those of eval/generate.py, and scores
+the stories with a rater. Writes into `out`:
 
 - `stories.parquet`: the stories with `reward`, `rank` within the prompt (1 is the best) and, with a
   second rater, `second_reward`;
 - `pairs.parquet`: the best and the worst story of every prompt, with the source of both, for a
-  study with people, a judge (eval/benchmark.py) or as preference data; `label_source` is model;
-- `best_of_n.csv` and `.txt`: what the best of n gains in reward over the prompt's mean, in length,
-  and by a second rater, which shows the gain that only the first one sees;
+  study with annotators, for a judge (eval/benchmark.py) or as preference data; `label_source` is
+  model;
+- `best_of_n.csv` and `.txt`: the gain of the best of n over the prompt's mean in reward, in length
+  and in the reward of the second rater. A gain that the second rater does not confirm may be reward
+  hacking;
 - `best_of_n.html`, its plots as SVG and PNG, and `manifest.json`.
 
-A killed run continues where it was.
+A killed run resumes.
 """
 
 from dataclasses import dataclass, field
@@ -45,23 +47,23 @@ from litbench.scoring import finite_rewards, rewards_depend_on
 from litbench.tables import read_table, write_table
 from litbench.text import digest
 
-# Stories whose rewards are kept together.
+# Number of stories per stored part of rewards.
 _PART = 1_024
 
 
 @dataclass
 class Config:
-    """What to rank and by whom.
+    """Configuration of `best_of_n.py`.
 
     Attributes:
-        stories: a stories table, or several, such as one of each generator, which are pooled.
-        rater: the rater that chooses, one named entry that gives rewards, such as
+        stories: one or several stories tables, which are pooled, such as one per generator.
+        rater: the rater that ranks, one named entry that gives rewards, such as
             {verifier: {kind: reward, path: runs/verifier/model}}.
-        out: folder to write.
-        second: a second rater, likewise.
+        out: output folder.
+        second: a second rater, in the same form.
         where: SQL condition on the rows of `stories`.
-        least_stories: prompts with fewer stories are left out; n goes up to the fewest of the
-            others.
+        least_stories: leave out prompts with fewer stories; n is at most the smallest number of
+            stories of the remaining prompts.
     """
 
     stories: str | list[str]
@@ -73,16 +75,16 @@ class Config:
 
 
 def read_entry(entry: dict[str, Any], key: str) -> RaterSpec:
-    """The rater of an entry."""
+    """Parse and check an entry that names one rater."""
     if len(entry) != 1:
-        raise ConfigError(f"{key} names {len(entry)} raters: give one")
+        raise ConfigError(f"{key} names {len(entry)} raters: give exactly one")
     (spec,) = parse_raters(entry)
     check_options(spec, "raters")
     return spec
 
 
 def read_stories(paths: list[str], where: str | None) -> pa.Table:
-    """All stories by prompt, then story; the order of rows and files has no effect."""
+    """Read all stories, sorted so that the order of rows and files has no effect."""
     tables = [read_table(path, STORIES, where=where) for path in paths]
     stories = pa.concat_tables(tables, promote_options="default")
     ids = stories["story_id"].to_pylist()
@@ -94,38 +96,38 @@ def read_stories(paths: list[str], where: str | None) -> pa.Table:
 
 
 def score(rater: ScoreRater, spec: RaterSpec, stories: pa.Table, parts: VerdictParts) -> np.ndarray:
-    """A rater's reward of every story, kept part by part; each text is scored once; shape (n,)."""
+    """Score every story and store the rewards in parts; each text is scored once; shape (n,)."""
     rows = list(zip(*(stories[name].to_pylist() for name in ("prompt", "text")), strict=True))
     distinct = list(dict.fromkeys(rows))
     depends_on = rewards_depend_on(spec)
-    found: dict[tuple[str, str], float] = {}
+    reward_of: dict[tuple[str, str], float] = {}
     for start in range(0, len(distinct), _PART):
-        some = distinct[start : start + _PART]
-        path = parts.path("rewards", [depends_on, some], "json")
+        batch = distinct[start : start + _PART]
+        path = parts.path("rewards", [depends_on, batch], "json")
         rewards = read_json_part(path)
         if rewards is None:
-            prompts, texts = zip(*some, strict=True)
+            prompts, texts = zip(*batch, strict=True)
             rewards = finite_rewards(rater, prompts, texts).tolist()
             write_json_part(rewards, path)
-        found.update(zip(some, rewards, strict=True))
-    return np.array([found[row] for row in rows])
+        reward_of.update(zip(batch, rewards, strict=True))
+    return np.array([reward_of[row] for row in rows])
 
 
 def with_column(stories: pa.Table, name: str, values: np.ndarray) -> pa.Table:
-    """The stories with a column added or replaced."""
+    """Add or replace a column."""
     if name in stories.column_names:
         stories = stories.drop_columns([name])
     return stories.append_column(name, pa.array(values))
 
 
 def best_and_worst(stories: pa.Table, groups: list[np.ndarray]) -> pa.Table:
-    """A pairs table of every prompt whose rewards differ, with `reward` and `source` of both."""
+    """Return a pairs table of all prompts whose rewards differ; `groups` are rows by prompt."""
     rows = {}
-    for at in groups:
-        own = stories.take(pa.array(at)).to_pylist()
-        # Ties go by a hash.
-        own.sort(key=lambda story: (-story["reward"], digest("equal", story["story_id"])))
-        chosen, rejected = own[0], own[-1]
+    for indices in groups:
+        of_prompt = stories.take(pa.array(indices)).to_pylist()
+        # Ties are broken by a hash.
+        of_prompt.sort(key=lambda story: (-story["reward"], digest("equal", story["story_id"])))
+        chosen, rejected = of_prompt[0], of_prompt[-1]
         if chosen["reward"] == rejected["reward"]:
             continue
         row = {name: chosen[name] for name in ("prompt_id", "prompt")}
@@ -142,7 +144,7 @@ def best_and_worst(stories: pa.Table, groups: list[np.ndarray]) -> pa.Table:
 
 
 def main(config: Config) -> None:
-    """Score, rank, choose, write."""
+    """Score and rank the stories, and write the results."""
     specs = {"rater": read_entry(config.rater, "rater")}
     if config.second:
         specs["second"] = read_entry(config.second, "second")
@@ -155,7 +157,7 @@ def main(config: Config) -> None:
         config=config,
         inputs={f"stories {number}": path for number, path in enumerate(paths, 1)},
         models=files_of(specs.values()),
-        # What the tables hold is among the inputs; where they are does not matter.
+        # The contents of the tables are inputs; their paths do not matter.
         runtime_keys=("stories",),
     )
     page_path = (config.out / "best_of_n.html").resolve()
@@ -171,27 +173,27 @@ def main(config: Config) -> None:
         rater = load_rater(spec)
         if not isinstance(rater, ScoreRater):
             raise ConfigError(
-                f"{key} {spec.name} compares stories and gives no rewards: name one that does, and "
-                "let this one judge pairs.parquet (eval/benchmark.py)"
+                f"{key} {spec.name} compares stories and gives no rewards: name a rater that gives "
+                "rewards, and let this one judge pairs.parquet (eval/benchmark.py)"
             )
         rewards[key] = score(rater, spec, stories, parts)
         trained_on[key] = check_training_prompts(rater, stories, "flag")
 
-    # By normalised text, whatever the names of the prompts.
-    places: dict[str, list[int]] = {}
-    for place, prompt in enumerate(prompt_keys(stories)):
-        places.setdefault(prompt, []).append(place)
+    # Grouped by the prompt's normalised text, not by prompt_id.
+    indices: dict[str, list[int]] = {}
+    for index, prompt in enumerate(prompt_keys(stories)):
+        indices.setdefault(prompt, []).append(index)
     first, ranks = rewards["rater"], np.empty(stories.num_rows, dtype=np.int64)
-    for at in places.values():
+    for at in indices.values():
         # Equal rewards share the better rank.
         ranks[at] = 1 + (first[at][None, :] > first[at][:, None]).sum(1)
     stories = with_column(with_column(stories, "reward", first), "rank", ranks)
     if "second" in rewards:
         stories = with_column(stories, "second_reward", rewards["second"])
-    groups = {key: np.array(at) for key, at in places.items() if len(at) >= config.least_stories}
+    groups = {key: np.array(at) for key, at in indices.items() if len(at) >= config.least_stories}
     if not groups:
         raise DataError(
-            f"stories: no prompt has {config.least_stories} stories: make more with "
+            f"stories: no prompt has {config.least_stories} stories: generate more with "
             "eval/generate.py, or lower least_stories"
         )
     n_words, second = stories["n_words"].to_numpy(), rewards.get("second")
@@ -205,7 +207,7 @@ def main(config: Config) -> None:
     artifact.counts = {
         "stories": stories.num_rows,
         "prompts": len(groups),
-        "prompts_with_too_few": len(places) - len(groups),
+        "prompts_with_too_few": len(indices) - len(groups),
         "fewest_of_a_prompt": min(counts),
         "most_of_a_prompt": max(counts),
         "trained_on": trained_on,

@@ -1,17 +1,16 @@
-"""Evaluate trained raters out of fold, by repeated folds over prompts.
+"""Evaluate trained raters by repeated cross-validation over prompts.
 
     python eval/crossvalidate.py --config configs/eval/sample_crossvalidate.yaml
 
-For small sets, where one test split would leave too few prompts. Each repeat deals the prompts to
-folds anew; a rater that can be trained is trained on the other folds' pairs and judges its own;
-verdicts carry "repeat/fold". Raters with nothing to train judge once. Whatever a rater tunes, it
-tunes inside its training folds. Prompts that share a `prompt_id` or a story stay in one fold.
+For small sets, where a single test split would have too few prompts. Each repeat assigns prompts to
+folds with another seed. A trainable rater judges each fold after training on the other folds; its
+verdicts have `fold` "repeat/fold". Other raters judge once. Raters tune hyperparameters within
+their training folds. Prompts that share a `prompt_id` or a story are in the same fold.
 
-Reads `pairs` (and the pairs before length symmetry, when given: raters train on `pairs` and judge
-both; or `ratings`, see eval/benchmark.py). Writes `verdicts.parquet`, `leaderboard.json` (also
-`.csv` and `.txt`), with `ratings` also `annotators.json`, and `manifest.json` into `out`. Each fold
-is kept as soon as it is done: a killed run continues with the next one, and with the last
-checkpoint of an unfinished training.
+Reads `pairs` and, optionally, `before_symmetry` (raters train on `pairs` and judge both) or
+`ratings` (see eval/benchmark.py). Writes `verdicts.parquet`, `leaderboard.json` (also `.csv` and
+`.txt`), `manifest.json` and, with `ratings`, `annotators.json` into `out`. Each fold is stored when
+complete: a killed run resumes with the next fold, or the last checkpoint of an unfinished training.
 """
 
 from dataclasses import dataclass, field
@@ -41,19 +40,19 @@ from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 
 @dataclass
 class Config:
-    """What to judge and by whom.
+    """Configuration of `crossvalidate.py`.
 
     Attributes:
         pairs: pairs file.
-        out: folder to write.
-        raters: named entries, see litbench.raters; one that can be trained takes its training
-            options here, and `repeats` of its own.
-        before_symmetry: pairs before the last filter; judged too and reported beside.
+        out: output folder.
+        raters: named entries, see litbench.raters; a trainable rater takes its training options
+            here, and may override `repeats`.
+        before_symmetry: pairs file before the last filter; also judged and reported.
         ratings: `ratings.parquet` of data_prep/import_ratings.py, see eval/benchmark.py.
-        folds: folds over prompts.
-        repeats: times the folds are dealt anew.
-        seed: seeds folds and training.
-        reference: the rater all others are compared with; choose it before looking.
+        folds: number of folds over prompts.
+        repeats: number of repeated assignments of prompts to folds.
+        seed: seed of folds and training.
+        reference: the rater that all others are compared with; choose it before seeing results.
     """
 
     pairs: Path
@@ -68,8 +67,8 @@ class Config:
 
 
 def list_raters(config: Config) -> list[tuple[RaterSpec, int]]:
-    """The raters, each with its repeats; 0 where there is nothing to train."""
-    found: list[tuple[RaterSpec, int]] = []
+    """Return the raters, each with its number of repeats, 0 if it is not trained."""
+    raters: list[tuple[RaterSpec, int]] = []
     recorded = [] if config.ratings is None else recorded_specs(config.ratings)
     for spec in [*parse_raters(config.raters), *recorded]:
         repeats = spec.options.pop("repeats", config.repeats)
@@ -78,12 +77,12 @@ def list_raters(config: Config) -> list[tuple[RaterSpec, int]]:
                 f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1"
             )
         check_options(spec)
-        found.append((spec, repeats if spec.is_trained else 0))
-    return found
+        raters.append((spec, repeats if spec.is_trained else 0))
+    return raters
 
 
 def main(config: Config) -> None:
-    """Run every job, then write the figures."""
+    """Train and judge every fold, then write the results."""
     raters = list_raters(config)
     specs = [spec for spec, _ in raters]
     check_reference(config.reference, [spec.name for spec in specs])
@@ -98,7 +97,7 @@ def main(config: Config) -> None:
     data = [artifact.digests[name] for name in inputs]
     prompts = np.array(connected_prompts(pairs.all))
     prompt_of = dict(zip(pairs.all["pair_id"].to_pylist(), prompts, strict=True))
-    to_train_on = np.array([prompt_of[name] for name in pairs.headline["pair_id"].to_pylist()])
+    training_prompts = np.array([prompt_of[name] for name in pairs.headline["pair_id"].to_pylist()])
     jobs: list[Job] = []
     for spec, repeats in raters:
         if not repeats:
@@ -109,23 +108,23 @@ def main(config: Config) -> None:
             for fold in range(config.folds):
                 held_out = [prompt for prompt, of in fold_of.items() if of == fold]
                 judged = np.flatnonzero(np.isin(prompts, held_out))
-                learned = np.flatnonzero(~np.isin(to_train_on, held_out))
-                if len(judged) and len(learned) < 2:
+                train = np.flatnonzero(~np.isin(training_prompts, held_out))
+                if len(judged) and len(train) < 2:
                     raise ConfigError(
                         f"{config.pairs}: fold {fold} has {len(judged)} pairs to judge and "
-                        f"{len(learned)} to train on: give fewer folds, or more pairs"
+                        f"{len(train)} to train on: set fewer folds, or use more pairs"
                     )
                 job = Job(
                     spec,
                     f"{spec.name}-repeat{repeat}-fold{fold}",
                     partial(pairs.all.take, pa.array(judged)),
-                    [data, judged.tolist(), learned.tolist()],
-                    train=partial(pairs.headline.take, pa.array(learned)),
+                    [data, judged.tolist(), train.tolist()],
+                    train=partial(pairs.headline.take, pa.array(train)),
                     seed=seed,
                     fold=f"{repeat}/{fold}",
-                    work=len(judged) + len(learned),
+                    work=len(judged) + len(train),
                 )
-                # A small set may leave a fold without a pair.
+                # In a small set, a fold may have no pairs.
                 jobs += [job] if len(judged) else []
     parts = VerdictParts(config.out / "parts")
     results = list(evaluate(jobs, parts))

@@ -1,12 +1,12 @@
-"""Write n stories for every prompt with any local or hosted model.
+"""Generate n stories for every prompt with a local or hosted model.
 
     python eval/generate.py --config configs/eval/sample_generate.yaml
 
 Reads prompts from a table of stories, pairs or prompts, or from a list in the config. Writes
 `stories.parquet` (a stories table whose `source` is the model, with the column `sample`, from 0),
-`rejected.jsonl` (refusals, truncated stories, errors) and `manifest.json` into
-`out`. Answers are kept in `out/answers` as they arrive: a killed run, or one with a larger `n`,
-asks only for what is missing. `--dry_run true` estimates calls, tokens and cost without asking.
+`rejected.jsonl` (refusals, truncated stories, errors) and `manifest.json` into `out`. Answers are
+stored in `out/answers` as they arrive: a resumed run, or one with a larger `n`, requests only
+missing stories. `--dry_run true` estimates calls, tokens and cost without sending requests.
 """
 
 import re
@@ -56,23 +56,23 @@ Prompt:
 
 @dataclass
 class Config:
-    """What to write and by whom.
+    """Configuration of `generate.py`.
 
     Attributes:
-        model: any name that inspect-ai knows, such as openai/gpt-4.1-2025-04-14, hf/FOLDER for a
-            model on this machine, or openai-api/SERVICE/MODEL; see litbench.judges.client.
+        model: any model name of inspect-ai, such as openai/gpt-4.1-2025-04-14, hf/FOLDER for a
+            local model, or openai-api/SERVICE/MODEL; see litbench.judges.client.
         prompts: table with a column `prompt` (and `prompt_id`), or a list of prompts.
-        out: folder to write.
+        out: output folder.
         n: stories per prompt.
         where: SQL condition on the table's rows, such as "split = 'test'".
-        most_prompts: draw so many of the prompts; null for all.
-        task: what the model is asked; {prompt} and {words} are filled in.
-        words: least and greatest length asked for.
-        sampling: how answers are drawn; without a `seed`, which would give one story n times.
-        traffic: how fast to ask and when to stop; `max_cost_usd` limits dollars.
-        prices: YAML file of prices beside those of LitBench.
-        accept_errors: go on with the stories that are there when some questions got no answer.
-        dry_run: only tell what would be asked.
+        most_prompts: maximum number of prompts, drawn by a hash; null for all.
+        task: the instruction to the model; {prompt} and {words} are replaced.
+        words: minimum and maximum length to ask for.
+        sampling: sampling parameters; leave out `seed` if `n` > 1, or all n stories are the same.
+        traffic: rate limits and budget; `max_cost_usd` limits dollars.
+        prices: YAML file of prices in addition to those of LitBench.
+        accept_errors: continue without the stories whose requests failed.
+        dry_run: only estimate calls, tokens and cost.
     """
 
     model: str
@@ -91,7 +91,7 @@ class Config:
 
 
 class Prompt(NamedTuple):
-    """A prompt and its row in the source, from 1."""
+    """A prompt and its row number in the source, from 1."""
 
     row: int
     prompt_id: str
@@ -99,23 +99,25 @@ class Prompt(NamedTuple):
 
 
 def check(config: Config) -> None:
-    """Check what can be checked before anything is read or asked."""
+    """Check the config before reading data or sending requests."""
     if config.n < 1 or (config.most_prompts is not None and config.most_prompts < 1):
-        raise ConfigError("n and most_prompts are numbers of stories and prompts: at least 1")
+        raise ConfigError(
+            f"n is {config.n} and most_prompts is {config.most_prompts}: give at least 1"
+        )
     sampling = config.sampling
     if config.n > 1 and (sampling.temperature == 0 or sampling.seed is not None):
         raise ConfigError(
-            f"n is {config.n}, and with temperature 0 or a seed the story is always the same: "
-            "change sampling, or set n to 1"
+            f"n is {config.n}, but with temperature 0 or a seed all stories are the same: change "
+            "sampling, or set n to 1"
         )
     if "{prompt}" not in config.task:
-        raise ConfigError("task does not name {prompt}: say where the prompt belongs")
+        raise ConfigError("task does not contain {prompt}: add it where the prompt belongs")
     if not 0 < config.words[0] <= config.words[1]:
-        raise ConfigError(f"words is {list(config.words)}: give the least and the greatest length")
+        raise ConfigError(f"words is {list(config.words)}: give minimum and maximum length")
 
 
 def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
-    """The prompts to write for, each once, in the order of their ids."""
+    """Read the distinct prompts, sorted by id."""
     rows: list[tuple[int, str, str | None]] = []
     if isinstance(config.prompts, list):
         rows = [(row, text, None) for row, text in enumerate(config.prompts, 1)]
@@ -125,55 +127,55 @@ def read_prompts(config: Config, rejected_rows: RejectedRows) -> list[Prompt]:
         ):
             columns = (table[name].to_pylist() for name in (ROW, "prompt", "prompt_id"))
             rows += zip(*columns, strict=True)
-    # A table of pairs has a prompt many times; its key takes a while to compute.
+    # Computed once per distinct prompt: keys are slow, and pairs tables repeat prompts.
     keys = {text: prompt_key(text) for text in {text for _, text, _ in rows} if text.strip()}
-    found: dict[str, Prompt] = {}
+    prompts: dict[str, Prompt] = {}
     for row, text, name in rows:
         if text in keys:
-            found.setdefault(keys[text], Prompt(row, name or keys[text], text))
-    if not found:
-        raise DataError(f"{config.prompts}: no prompt has a text: check the table and where")
-    drawn = sorted(found.values(), key=lambda prompt: digest(0, prompt.text))
+            prompts.setdefault(keys[text], Prompt(row, name or keys[text], text))
+    if not prompts:
+        raise DataError(f"{config.prompts}: no prompt has a text: check the table and `where`")
+    drawn = sorted(prompts.values(), key=lambda prompt: digest(0, prompt.text))
     return sorted(drawn[: config.most_prompts], key=lambda prompt: (prompt.prompt_id, prompt.text))
 
 
 def make_question(task: str, prompt: str, words: tuple[int, int]) -> str:
-    """Fill in the task in one pass, so that braces in a prompt stay as they are."""
+    """Replace {prompt} and {words} in one pass, so that braces in a prompt are kept."""
     low, high = words
-    filled = {"prompt": prompt, "words": f"{low:,}" if low == high else f"{low:,} to {high:,}"}
-    return re.sub(r"\{(prompt|words)\}", lambda place: filled[place[1]], task)
+    values = {"prompt": prompt, "words": f"{low:,}" if low == high else f"{low:,} to {high:,}"}
+    return re.sub(r"\{(prompt|words)\}", lambda match: values[match[1]], task)
 
 
 def print_estimate(config: Config, questions: list[str], price: Price | None) -> None:
-    """Print calls, tokens and cost of what has no stored answer."""
+    """Print calls, tokens and cost of the questions without stored answers."""
     keys = keys_of(config.model, questions, config.sampling, range(config.n))
     with AnswerStore(config.out / "answers", read_only=True) as store:
-        asked = [question for question, key in zip(questions * config.n, keys, strict=True)
-                 if key not in store]  # fmt: skip
-    read, calls = sum(map(estimate_tokens, asked)), len(asked)
-    # English runs at about four tokens to three words.
+        unanswered = [question for question, key in zip(questions * config.n, keys, strict=True)
+                      if key not in store]  # fmt: skip
+    read, calls = sum(map(estimate_tokens, unanswered)), len(unanswered)
+    # English has about four tokens per three words.
     written = calls * sum(config.words) // 2 * 4 // 3
     most = calls * (config.sampling.max_tokens or 0)
     print(
         f"dry run: {len(questions):,} prompts, {config.n} stories each; {calls:,} calls of "
-        f"{config.model} ({len(keys) - calls:,} answers are there already)\n"
-        f"  about {read:,} input tokens (one for 4 bytes), {written:,} output tokens"
+        f"{config.model} ({len(keys) - calls:,} answers are stored)\n"
+        f"  about {read:,} input tokens (one per 4 bytes), {written:,} output tokens"
         + (f", at most {most:,}" if most else "")
     )
     if price is None:
-        print("  no price is known for this model: give prices")
+        print("  the price of this model is unknown: set prices")
     else:
         print(
-            f"  about ${price.of(read, written):.2f} for stories of the length asked for"
+            f"  about ${price.of(read, written):.2f} for stories of the requested length"
             + (f", at most ${price.of(read, most):.2f}" if most else "")
         )
 
 
 def ask_all(config: Config, questions: list[str], price: Price | None) -> dict[str, Answer]:
-    """Ask for every sample of every prompt; answers by their keys, prompts first, then samples.
+    """Request all samples of every prompt; returns answers by key, ordered by sample, then prompt.
 
     Raises:
-        ModelError: some questions have no answer, and `accept_errors` is not set.
+        ModelError: some requests failed, and `accept_errors` is false.
     """
     samples = range(config.n)
     keys = keys_of(config.model, questions, config.sampling, samples)
@@ -193,21 +195,20 @@ def ask_all(config: Config, questions: list[str], price: Price | None) -> dict[s
     failed = [answer for answer in answers if is_error(answer)]
     if failed and not config.accept_errors:
         raise ModelError(
-            f"{len(failed)} of {len(answers)} stories have not come, such as: "
-            f"{failed[0].detail}: run the same command again to ask for these alone, or set "
-            "accept_errors"
+            f"{len(failed)} of {len(answers)} stories failed, for example: {failed[0].detail}: "
+            "run the same command again to retry only these, or set accept_errors"
         )
     return dict(zip(keys, answers, strict=True))
 
 
 def make_stories(
-    config: Config, prompts: list[Prompt], found: dict[str, Answer], rejected_rows: RejectedRows
+    config: Config, prompts: list[Prompt], answers: dict[str, Answer], rejected_rows: RejectedRows
 ) -> pa.Table:
-    """The stories table, with `sample`; what is no story becomes a rejected row."""
+    """Build the stories table, with `sample`; answers without a story become rejected rows."""
     source = config.prompts if isinstance(config.prompts, str) else "prompts"
     rows = []
-    for place, (key, answer) in enumerate(found.items()):
-        sample, number = divmod(place, len(prompts))
+    for index, (key, answer) in enumerate(answers.items()):
+        sample, number = divmod(index, len(prompts))
         prompt, text = prompts[number], answer.text.strip()
         if answer.outcome != "answered" or not text:
             reason = "empty" if answer.outcome == "answered" else answer.outcome
@@ -225,18 +226,18 @@ def make_stories(
         )
     if not rows:
         raise DataError(
-            f"{config.model}: no story came of {len(found)} questions: {rejected_rows.counts()}: "
-            f"look at {config.out / 'answers'}"
+            f"{config.model}: none of {len(answers)} answers is a story: {rejected_rows.counts()}: "
+            f"look into {config.out / 'answers'}"
         )
     rows.sort(key=lambda row: (row["prompt_id"], row["prompt"], row["sample"]))
     types = {name: column.type for name, column in empty_columns(STORIES, 0).items()}
     table = pa.Table.from_pylist(rows, pa.schema({**types, "sample": pa.int64()}))
-    place = table.column_names.index("n_words")
-    return table.set_column(place, "n_words", count_words(table["text"].combine_chunks()))
+    index = table.column_names.index("n_words")
+    return table.set_column(index, "n_words", count_words(table["text"].combine_chunks()))
 
 
 def main(config: Config) -> None:
-    """Read the prompts, ask, write."""
+    """Read the prompts, generate stories, and write them."""
     check(config)
     price = price_of(config.model, load_prices(config.prices))
     Budget(config.traffic, price)
@@ -258,9 +259,9 @@ def main(config: Config) -> None:
     if config.dry_run:
         print_estimate(config, questions, price)
         return
-    found = ask_all(config, questions, price)
-    stories = make_stories(config, prompts, found, rejected_rows)
-    answers = [answer for answer in found.values() if not is_error(answer)]
+    answers = ask_all(config, questions, price)
+    stories = make_stories(config, prompts, answers, rejected_rows)
+    succeeded = [answer for answer in answers.values() if not is_error(answer)]
     by_prompt = Counter(stories["prompt_id"].to_pylist())
     texts = zip(stories["prompt_id"].to_pylist(), stories["text"].to_pylist(), strict=True)
     artifact.write("stories.parquet", partial(write_table, stories))
@@ -270,11 +271,11 @@ def main(config: Config) -> None:
         "distinct": len(set(texts)),
         "prompts": len(by_prompt),
         "fewest_of_a_prompt": min(by_prompt.values()),
-        "answers": dict(sorted(Counter(answer.outcome for answer in found.values()).items())),
-        "input_tokens": sum(answer.input_tokens or 0 for answer in answers),
-        "output_tokens": sum(answer.output_tokens or 0 for answer in answers),
-        "cost_usd": dollars_of(found.values(), price),
-        "models": sorted({answer.model for answer in answers if answer.model is not None}),
+        "answers": dict(sorted(Counter(answer.outcome for answer in answers.values()).items())),
+        "input_tokens": sum(answer.input_tokens or 0 for answer in succeeded),
+        "output_tokens": sum(answer.output_tokens or 0 for answer in succeeded),
+        "cost_usd": dollars_of(answers.values(), price),
+        "models": sorted({answer.model for answer in succeeded if answer.model is not None}),
         "asked_prompts": len(prompts),
         "not_selected": rejected_rows.not_selected,
         "rejected_rows": rejected_rows.counts(),

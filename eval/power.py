@@ -1,12 +1,12 @@
-"""How many pairs, prompts or annotators it takes to tell raters apart, planned or from verdicts.
+"""Compute power, and the pairs, prompts or annotators needed to distinguish raters.
 
     python eval/power.py --config configs/eval/paper_power.yaml
     python eval/power.py --evaluation runs/quickstart/evaluation --out runs/quickstart/power
 
-`cases` are assumed numbers, see litbench.metrics.power.Case: two raters and how often they
-disagree, or one rater against chance, and the pairs and prompts of an evaluation. A list of values
-is swept. `evaluation` is a folder of eval/benchmark.py or eval/crossvalidate.py in which these
-numbers are measured for every rater against the reference.
+`cases` give assumed numbers, see litbench.metrics.power.Case: the agreement of two raters and how
+often they disagree, or one rater against chance, and the numbers of pairs and prompts. A list of
+values is swept. `evaluation` is an output folder of eval/benchmark.py or eval/crossvalidate.py; the
+numbers are then measured for every rater against the reference.
 
 Writes `power.txt`, `power.csv` and `manifest.json` into `out`. Formulas: docs/power.md.
 """
@@ -32,17 +32,17 @@ from litbench.text import aligned, clean_name
 
 @dataclass
 class Config:
-    """What to compute.
+    """Configuration of `power.py`.
 
     Attributes:
-        out: folder to write.
-        cases: name -> keys of litbench.metrics.power.Case; a list for a key is swept.
+        out: output folder.
+        cases: name -> keys of litbench.metrics.power.Case; a list of values is swept.
         evaluation: folder of an evaluation.
-        reference: the rater that the others are compared with; the evaluation's own when null.
-        power: share of experiments in which the effect is to be found.
-        alpha: two-sided level of all comparisons together.
-        comparisons: made together, for Holm's worst case, alpha / comparisons; null for as many as
-            the evaluation has, and one in a case. One rater against chance is not corrected.
+        reference: the rater that the others are compared with; null for the evaluation's reference.
+        power: target power, the probability of detecting the effect.
+        alpha: two-sided family-wise significance level.
+        comparisons: number of comparisons, for Holm's worst case, alpha / comparisons; null for the
+            number in the evaluation, and for 1 in `cases`. A rater against chance is not corrected.
     """
 
     out: Path
@@ -55,7 +55,7 @@ class Config:
 
 
 def plan_row(name: str, case: Case, config: Config, comparisons: int) -> dict[str, Any]:
-    """What is assumed of a case, and what it can tell."""
+    """Return the assumptions of a case, its power and the sizes needed."""
     alpha = config.alpha / (config.comparisons or comparisons)
     row = {"name": name, **asdict(case), "effective_prompts": round(case.effective_prompts)}
     if case.reference is None:
@@ -64,7 +64,7 @@ def plan_row(name: str, case: Case, config: Config, comparisons: int) -> dict[st
 
 
 def plan_cases(config: Config) -> list[dict[str, Any]]:
-    """A row for every combination of the values of every case."""
+    """Return a row for every combination of swept values of every case."""
     rows = []
     for name, keys in config.cases.items():
         values = [value if isinstance(value, list) else [value] for value in keys.values()]
@@ -75,7 +75,7 @@ def plan_cases(config: Config) -> list[dict[str, Any]]:
 
 
 def plan_measured(config: Config, judged: Judged) -> list[dict[str, Any]]:
-    """A row for every comparison of an evaluation."""
+    """Return a row for every comparison of an evaluation."""
     pairs = judged.read_pairs().headline
     credits = {score.rater: score.credit for score in pair_scores(judged.read_verdicts(), pairs)}
     reference = config.reference or judged.reference
@@ -86,7 +86,7 @@ def plan_measured(config: Config, judged: Judged) -> list[dict[str, Any]]:
 
 
 def plans_text(rows: Sequence[Mapping[str, Any]], wanted: float) -> str:
-    """The plans for a terminal."""
+    """Format the rows for a terminal."""
     names = {
         "name": "case", "agreement": "agreement", "reference": "against",
         "disagreement": "disagree", "intra_prompt": "within", "pairs": "pairs",
@@ -104,14 +104,14 @@ def plans_text(rows: Sequence[Mapping[str, Any]], wanted: float) -> str:
 
     lines = [[cell(row[key]) for key in names] for row in rows]
     return aligned([list(names.values()), *lines]) + (
-        f"\nDetectable and needed: with a power of {wanted:g}. Detectable: a difference of two "
-        "raters that disagree as often,\nor an agreement of one. Needs: prompts with as many pairs "
-        "each, pairs of these prompts, or annotators per pair.\n"
+        f"\nAt a power of {wanted:g}. Detectable: the difference of two raters at the same "
+        "disagreement, or the agreement\nof one rater. Needs: prompts with as many pairs each, "
+        "pairs of the same prompts, or annotators per pair.\n"
     )
 
 
 def main(config: Config) -> None:
-    """Compute, print, write."""
+    """Compute power for the cases and the evaluation, and write the table."""
     if not config.cases and config.evaluation is None:
         raise ConfigError("cases and evaluation are empty: give one of them")
     judged = None if config.evaluation is None else Judged.find(config.evaluation)

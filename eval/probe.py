@@ -1,14 +1,14 @@
-"""Try to fool raters: change stories and see whether the changed ones are preferred.
+"""Probe raters with changed stories: how often is the changed story preferred?
 
     python eval/probe.py --config configs/eval/sample_probes.yaml
 
-Reads a pairs file, draws stories of every prompt and changes each by every probe at every strength
+Reads a pairs file, draws stories of every prompt and applies every probe at every strength
 (litbench/probes.py). Every rater compares each story with its changed copies. Writes
-`probe_pairs.parquet`, `verdicts.parquet`, `probes.csv` and `.txt`, `probes.html` with pieces of the
-stories, its plots as SVG and PNG, and `manifest.json` into `out`.
+`probe_pairs.parquet`, `verdicts.parquet`, `probes.csv` and `.txt`, `probes.html` with excerpts of
+the stories, its plots as SVG and PNG, and `manifest.json` into `out`.
 
-A killed run continues where it was; answers of judges are kept in `out/answers`. `--dry_run true`
-estimates calls, tokens and cost of the judges without asking.
+A killed run resumes; judges store their answers in `out/answers`. `--dry_run true` estimates calls,
+tokens and cost of the judges without sending requests.
 """
 
 from dataclasses import dataclass, field
@@ -33,22 +33,22 @@ from litbench.text import digest
 
 @dataclass
 class Config:
-    """What to change and who judges it.
+    """Configuration of `probe.py`.
 
     Attributes:
-        pairs: pairs file to take stories from.
-        out: folder to write.
+        pairs: pairs file to draw stories from.
+        out: output folder.
         raters: named entries, see litbench.raters.
-        split: of pairs; only those of this split.
-        side: of pairs; which of their stories.
-        per_prompt: most stories of a prompt.
-        prompts: most prompts, drawn by a hash; null for all.
-        probes: names of probes; all when empty.
-        strengths: of every probe, above 0 and at most 1.
-        seed: of draws and changes.
-        on_training_prompts: refuse a rater that was trained on a prompt of these stories, or flag
-            it.
-        errors_again: judge again what has errors among its verdicts.
+        split: only pairs of this split; null for all.
+        side: draw chosen stories, rejected stories or both.
+        per_prompt: maximum number of stories per prompt.
+        prompts: maximum number of prompts, drawn by a hash; null for all.
+        probes: names of probes; all if empty.
+        strengths: strengths of every probe, above 0 and at most 1.
+        seed: seed of draws and changes.
+        on_training_prompts: refuse raters that were trained on prompts of these stories, or flag
+            them.
+        errors_again: run raters again that have errors among their verdicts.
         dry_run: only estimate calls, tokens, dollars and minutes.
     """
 
@@ -68,7 +68,7 @@ class Config:
 
 
 def main(config: Config) -> None:
-    """Change, judge, compare, write."""
+    """Change the stories, judge the pairs, and write the results."""
     specs, probes = parse_raters(config.raters), select_probes(config.probes)
     check_strengths(config.strengths)
     for spec in specs:
@@ -105,10 +105,10 @@ def main(config: Config) -> None:
             errors_again=config.errors_again,
         )
     )
-    verdicts = pa.concat_tables(one.verdicts for one in judged)
+    verdicts = pa.concat_tables(result.verdicts for result in judged)
     results = probe_results(verdicts, pairs, not_applicable)
     text = probes_text(results)
-    records = {one.job.spec.name: one.record for one in judged}
+    records = {result.job.spec.name: result.record for result in judged}
     trained_on = {name: record["trained_on"] for name, record in records.items()}
     artifact.counts = {
         "stories": len(stories),

@@ -1,17 +1,18 @@
-"""What filters and pairing rules are worth in simulated worlds, where true quality is known.
+"""Evaluate filters and pairing rules in simulated worlds, where true quality is known.
 
     python eval/simulate.py --config configs/eval/sample_simulation_study.yaml
 
 Simulates worlds (litbench.curation.simulation) with several seeds, pairs their stories by the rules
 of every variant and trains a rater (litbench.metrics.pairing_rules.Learner) on each variant's
-pairs: on as many as the smallest variant has, and on all. The rater then judges all pairs of
-stories of held-out prompts, whatever their votes. The variant `truth` is random pairs labelled by
-true quality. A world of `worlds` changes some keys of the base world; a sweep varies one.
+pairs: once on the number of pairs of the smallest variant, and once on all. The rater then judges
+all pairs of stories of held-out prompts, regardless of votes. The variant `truth` has random pairs
+labelled by true quality. An entry of `worlds` changes some keys of the base world; a sweep varies
+one key.
 
-Writes `study.parquet` (a row for every world, seed, variant and amount), `study.csv` (means, 95 %
-intervals over seeds and paired differences to the reference), `study.txt`, `study.html` with its
-plots as SVG and PNG, and `manifest.json` into `out`. Worlds are kept in `out`/parts: after a kill,
-or with a seed, a value, a world or another reference added, only what is missing is run.
+Writes `study.parquet` (a row per world, seed, variant and amount), `study.csv` (means, 95 %
+intervals over seeds and paired differences from the reference), `study.txt`, `study.html` with its
+plots as SVG and PNG, and `manifest.json` into `out`. Finished worlds are stored in `out/parts`:
+after a kill, or when seeds, values or worlds are added, only missing worlds are run.
 """
 
 import re
@@ -46,31 +47,33 @@ from litbench.metrics.pairing_rules import (
 )
 from litbench.report.pages import study_text, write_study
 
-# Raise it when the same config gives other figures: kept worlds are then run again.
+# Increase it when a change of the code changes the figures of the same config: stored worlds are
+# then discarded.
 VERSION = 2
-# Of the prompts, held out for the random pairs.
+# Share of prompts held out for evaluation.
 _TEST_SHARE = 0.3
 
-Place = tuple[str, float | None]
+# Name of a world or sweep, and the swept value.
+WorldKey = tuple[str, float | None]
 
 
 @dataclass
 class Config:
-    """Which worlds, which rules.
+    """Configuration of `simulate.py`.
 
     Attributes:
-        out: folder to write.
-        base: what the worlds have in common, see litbench.curation.simulation.World; its seed
-            is not used.
+        out: output folder.
+        base: keys that all worlds share, see litbench.curation.simulation.World; its seed is
+            ignored.
         variants: name -> keys of litbench.curation.rules.PairRules that differ from the
             paper's full set.
-        worlds: name -> keys of the world that differ from the base; those of its readers are
-            dotted, as readers.length_weight.
-        sweeps: name -> the same, where one key has a list of values: a world for each.
-        seeds: of every world; intervals are over them.
-        reference: the variant that differences are to; `truth` is possible.
-        learner: what the rater sees, see litbench.metrics.pairing_rules.Learner.
-        subsamples: how often the equal number of pairs is drawn; figures are means over them.
+        worlds: name -> keys that differ from the base world; dotted for readers, such as
+            readers.length_weight.
+        sweeps: name -> keys as in `worlds`, one of which has a list of values, one per world.
+        seeds: seeds of every world; intervals are over seeds.
+        reference: the variant that the others are compared with; may be `truth`.
+        learner: the rater's features, see litbench.metrics.pairing_rules.Learner.
+        subsamples: number of subsamples at equal numbers of pairs; figures are means over them.
         title: heading of the page.
     """
 
@@ -87,17 +90,17 @@ class Config:
 
 
 def read_rules(config: Config) -> dict[str, PairRules]:
-    """The rules of every variant."""
+    """Return the checked rules of every variant."""
     names = [*config.variants, TRUTH]
     if config.reference not in names:
         raise ConfigError(
-            f"reference '{config.reference}' is no variant: {nearest(config.reference, names)}"
+            f"reference '{config.reference}' is not a variant: {nearest(config.reference, names)}"
         )
     rules = {}
     for name, keys in config.variants.items():
         if name == TRUTH or {"seed", "splits", "test_from", "label_source"} & set(keys):
             raise ConfigError(
-                f"variants: {name}: the study has a variant {TRUTH} of its own, and sets seed, "
+                f"variants: {name}: the study itself defines the variant {TRUTH}, and sets seed, "
                 "splits, test_from and label_source: leave them out"
             )
         rules[name] = build(PairRules, {**keys, "label_source": "planted"}, f"variants: {name}")
@@ -105,68 +108,68 @@ def read_rules(config: Config) -> dict[str, PairRules]:
     return rules
 
 
-def read_worlds(config: Config) -> dict[Place, World]:
-    """All worlds without their seeds, by name and swept value."""
+def read_worlds(config: Config) -> dict[WorldKey, World]:
+    """Return all worlds, before seeds are set, by name and swept value."""
     if len(set(config.seeds)) < max(2, len(config.seeds)) or min(config.seeds) < 0:
         raise ConfigError(
-            f"seeds is {config.seeds}: give 2 or more whole numbers from 0, each once"
+            f"seeds is {config.seeds}: give at least 2 distinct whole numbers, 0 or greater"
         )
-    found: dict[Place, World] = {}
+    worlds: dict[WorldKey, World] = {}
     for name, keys in config.sweeps.items():
         swept = [key for key, value in keys.items() if isinstance(value, list) and value]
         if len(swept) != 1:
-            raise ConfigError(f"sweeps: {name}: give a list of values for one key of the world")
+            raise ConfigError(f"sweeps: {name}: give a list of values for exactly one key")
         for value in keys[swept[0]]:
             changes = {**keys, swept[0]: value}
-            found[name, value] = changed_world(config.base, changes, f"sweeps: {name}")
+            worlds[name, value] = changed_world(config.base, changes, f"sweeps: {name}")
     for name, changes in config.worlds.items():
-        found[name, None] = changed_world(config.base, changes, f"worlds: {name}")
-    if not found or not all(re.fullmatch(r"(?!worlds$)[\w-]+", name) for name, _ in found):
+        worlds[name, None] = changed_world(config.base, changes, f"worlds: {name}")
+    if not worlds or not all(re.fullmatch(r"(?!worlds$)[\w-]+", name) for name, _ in worlds):
         raise ConfigError(
-            "give worlds or sweeps, and name them in letters, digits, - and _, but not 'worlds': "
-            "plots are named for them"
+            f"worlds and sweeps are named {[name for name, _ in worlds]}: give at least one, and "
+            "use only letters, digits, - and _, but not 'worlds', since plots are named after them"
         )
-    return found
+    return worlds
 
 
 def make_pairs(
     stories: pa.Table, rules: Mapping[str, PairRules], folder: Path, where: str
 ) -> dict[str, np.ndarray]:
-    """Rows of the chosen and the rejected story by variant, in the order of pair_id; (pairs, 2)."""
-    found = {}
+    """Return rows of chosen and rejected stories by variant, sorted by pair_id; (pairs, 2)."""
+    pairs_of = {}
     rows = {story_id: row for row, story_id in enumerate(stories["story_id"].to_pylist())}
     with open_engine("duckdb", folder) as engine:
-        known = engine.put(stories)
-        for name, own in rules.items():
-            keys = CuratedPairs(engine, known, own, where=where).after.order_by("pair_id")
+        table = engine.put(stories)
+        for name, variant in rules.items():
+            keys = CuratedPairs(engine, table, variant, where=where).after.order_by("pair_id")
             pairs = engine.rows(keys.select("chosen_story_id", "rejected_story_id"))
             if not pairs:
                 raise DataError(
-                    f"{where}: variant {name} leaves no pair: simulate more prompts or leave the "
+                    f"{where}: variant {name} has no pairs: simulate more prompts or leave the "
                     "variant out"
                 )
-            found[name] = np.array([[rows[story] for story in pair.values()] for pair in pairs])
-    return found
+            pairs_of[name] = np.array([[rows[story] for story in pair.values()] for pair in pairs])
+    return pairs_of
 
 
 def run_world(
     world: World, rules: Mapping[str, PairRules], config: Config, where: str
 ) -> list[dict[str, Any]]:
-    """Simulate, pair, train and judge; returns a row for every variant and amount."""
+    """Simulate, pair, train and judge; returns a row per variant and amount."""
     simulated = simulate_world(world)
     quality, n_words, learner = simulated.quality, simulated.n_words, config.learner
     features = observe(quality, n_words, simulated.author, learner, world.seed)
-    # Prompts are exchangeable: the first ones are for training.
+    # Prompts are exchangeable: train on the first ones.
     in_train = simulated.prompt < round(world.prompts * (1 - _TEST_SHARE))
     both = within_prompts(simulated.prompt)
     possible, held_out = both[in_train[both[:, 0]]], both[~in_train[both[:, 0]]]
     if not len(possible) or not len(held_out):
         raise DataError(
-            f"{where}: no prompt to train on, or none to judge, has two stories: simulate more "
+            f"{where}: no training prompt or no held-out prompt has two stories: simulate more "
             "prompts"
         )
     stories = stories_table(simulated, texts=False).filter(pa.array(in_train))
-    # Length symmetry draws by story_id: without its own prefix, all worlds would draw alike.
+    # Length symmetry draws by a hash of story_id. A prefix per world makes the draws independent.
     prefix = fingerprint(world)[:16]
     ids = pa.array([f"{prefix}-{name}" for name in stories["story_id"].to_pylist()])
     stories = stories.drop_columns("story_id").append_column("story_id", ids)
@@ -179,44 +182,44 @@ def run_world(
     seen = features[first] - features[second]
     better, longer = quality[first] - quality[second], n_words[first] - n_words[second]
 
-    def learn(of: np.ndarray) -> dict[str, float]:
-        differences = features[of[:, 0]] - features[of[:, 1]]
+    def learn(own_pairs: np.ndarray) -> dict[str, float]:
+        differences = features[own_pairs[:, 0]] - features[own_pairs[:, 1]]
         return judge_random(fit_preference(differences), seen, better, longer)
 
     rows = []
-    for name, of in pairs.items():
-        own = pair_figures(quality, n_words, of)
-        drawn = [learn(of[random.permutation(len(of))[:equal]]) for _ in range(config.subsamples)]
-        mean = {key: float(np.mean([one[key] for one in drawn])) for key in drawn[0]}
-        rows.append({"variant": name, "amount": "equal", **mean, **own, "pairs": equal})
-        rows.append({"variant": name, "amount": "all", **learn(of), **own, "pairs": len(of)})
+    for name, own in pairs.items():
+        shared = pair_figures(quality, n_words, own)
+        drawn = [learn(own[random.permutation(len(own))[:equal]]) for _ in range(config.subsamples)]
+        mean = {key: float(np.mean([figures[key] for figures in drawn])) for key in drawn[0]}
+        rows.append({"variant": name, "amount": "equal", **mean, **shared, "pairs": equal})
+        rows.append({"variant": name, "amount": "all", **learn(own), **shared, "pairs": len(own)})
     return rows
 
 
 def run_all(
-    worlds: Mapping[Place, World], rules: Mapping[str, PairRules], config: Config
+    worlds: Mapping[WorldKey, World], rules: Mapping[str, PairRules], config: Config
 ) -> list[dict[str, Any]]:
-    """Run the worlds whose rows are not kept yet; returns the rows of all."""
-    rows, kept, folder = [], set(), config.out / "parts"
-    jobs = [(place, seed) for place in worlds for seed in config.seeds]
+    """Run the worlds that are not stored yet; returns the rows of all worlds."""
+    rows, used, folder = [], set(), config.out / "parts"
+    jobs = [(key, seed) for key in worlds for seed in config.seeds]
     for (name, value), seed in tqdm(jobs, desc="worlds", unit="", leave=False, disable=None):
         world = replace(worlds[name, value], seed=seed)
-        key = fingerprint(VERSION, world, rules, config.learner, config.subsamples)[:24]
-        kept.add(key)
+        stem = fingerprint(VERSION, world, rules, config.learner, config.subsamples)[:24]
+        used.add(stem)
         where = f"{name}, seed {seed}" if value is None else f"{name} {value:g}, seed {seed}"
-        own = read_json_part(folder / f"{key}.json")
+        own = read_json_part(folder / f"{stem}.json")
         if own is None:
             own = run_world(world, rules, config, where)
-            write_json_part(own, folder / f"{key}.json")
+            write_json_part(own, folder / f"{stem}.json")
         rows += [{"world": name, "value": value, "seed": seed, **row} for row in own]
     for path in folder.iterdir():
-        if path.name.partition(".")[0] not in kept:
+        if path.name.partition(".")[0] not in used:
             path.unlink()
     return rows
 
 
 def main(config: Config) -> None:
-    """Run the worlds, then write the figures and the page."""
+    """Run the worlds and write the results."""
     rules, worlds = read_rules(config), read_worlds(config)
     artifact = Artifact(config.out, program=__file__, config=config, inputs={})
     if artifact.is_current():

@@ -1,7 +1,7 @@
-"""LitBench: verifiers of creative writing from human votes, and how far they agree with people.
+"""LitBench: reward models for creative writing, trained on human votes, and their evaluation.
 
-Importing it needs neither torch nor any optional extra; `RewardModel` and `FeatureModel` are
-loaded when they are first used.
+Importing `litbench` needs neither torch nor any optional extra; `RewardModel` and `FeatureModel`
+are imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The exceptions LitBench raises on purpose.
+"""Exceptions that LitBench raises.
 
 Every message has three parts: what was found, where (file, row, column or key), what to do.
 Programs catch `LitBenchError` at the top and print it without a traceback.
@@ -6,23 +6,23 @@ Programs catch `LitBenchError` at the top and print it without a traceback.
 
 
 class LitBenchError(Exception):
-    """Base of every error that tells the user something they can act on."""
+    """Base class of all errors that the user can act on."""
 
 
 class ConfigError(LitBenchError):
-    """A config file or command line that does not fit its program."""
+    """A config file or command line is not valid for its program."""
 
 
 class DataError(LitBenchError):
-    """A table that cannot be read, or whose rows break its schema."""
+    """A table cannot be read, or its rows violate its schema."""
 
 
 class ModelError(LitBenchError):
-    """A model folder that cannot be loaded, or a model that cannot do what was asked."""
+    """A model cannot be loaded, or does not support the requested operation."""
 
 
 class MissingExtraError(LitBenchError):
-    """A library that belongs to an optional extra is not installed."""
+    """A library of an optional extra is not installed."""
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(

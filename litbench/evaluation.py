@@ -1,8 +1,8 @@
-"""An evaluation's files: verdicts in parts that survive a kill, then table, leaderboard, manifest.
+"""Run the jobs of an evaluation, store their verdicts, and write leaderboard and manifest.
 
-A program lists its jobs, and `evaluate` yields the verdicts of each: read where an earlier run has
-judged them, else judged and kept. A killed run loses the part under way; a run with one more rater
-judges only that rater.
+A program lists its jobs, and `evaluate` yields the verdicts of each job, read from disk if an
+earlier run has stored them. A killed run loses only the job in progress, and a run with one more
+rater judges only that rater.
 
     parts = VerdictParts(config.out / "parts")
     jobs = [Job(spec, spec.name, lambda: pairs, artifact.digests["pairs"]) for spec in specs]
@@ -56,8 +56,8 @@ from litbench.records import prompt_keys
 from litbench.sources.ratings import RATINGS
 from litbench.tables import read_table, write_table
 
-# Raise it when a change of the code gives other verdicts from the same options and data: kept parts
-# of every kind are then judged again. `Kind.version` does the same for one kind of rater.
+# Increase it when a change of the code changes verdicts for the same options and data: stored
+# verdicts of every kind are then discarded. `Kind.version` does the same for one kind of rater.
 LOOP_VERSION = 1
 
 _TEXT = "leaderboard.txt"
@@ -69,15 +69,15 @@ class Job:
     """One part of an evaluation: one rater's verdicts on some pairs.
 
     Attributes:
-        label: name of the part, for its file and the progress bar.
+        label: name of the part's file, also shown in the progress bar.
         pairs: returns the pairs to judge.
-        depends_on: plain values that differ when the pairs to judge or to train on differ, such as
-            digests of files, splits, folds and seeds that choose the rows.
-        train: returns the pairs to train the rater on first; None for a rater that is ready.
-        seed: of the training.
-        fold: written into the column of that name.
-        name: the rater's name in the verdicts, where it is not the entry's.
-        work: share of the progress bar, such as the number of pairs.
+        depends_on: plain values that change whenever the pairs to judge or to train on change, such
+            as digests of files, splits, folds and seeds that select the rows.
+        train: returns the pairs to train the rater on first; None if it needs no training.
+        seed: seed of the training.
+        fold: value of the verdicts' column `fold`.
+        name: the rater's name in the verdicts; None for the entry's name.
+        work: weight in the progress bar, such as the number of pairs.
     """
 
     spec: RaterSpec
@@ -92,7 +92,7 @@ class Job:
 
 
 class Result(NamedTuple):
-    """A job's verdicts, by the schema VERDICTS, and its record; see `evaluate`."""
+    """A job's verdicts, with the schema VERDICTS, and its record; see `evaluate`."""
 
     job: Job
     verdicts: pa.Table
@@ -101,24 +101,25 @@ class Result(NamedTuple):
 
 @dataclass
 class VerdictParts:
-    """Where verdicts are kept: a file for each job, its record in the metadata of the Parquet file.
+    """Stored verdicts, one Parquet file per job, with the job's record in the file's metadata.
 
-    `discard_others` removes the files that this run has not `used`.
+    `used` has the names of the files of this run; `discard_others` removes all others.
     """
 
     folder: Path
     used: set[str] = field(default_factory=set)
 
     def path(self, label: str, depends_on: Any, ending: str = "parquet") -> Path:
-        """The file of a part, named by the fingerprint of all that it depends on."""
-        # A rater may be named after its model, as owner/model; the fingerprint tells labels apart.
+        """Return the path of a part; its name has the fingerprint of everything it depends on."""
+        # A label may contain characters that file names cannot, as in owner/model. The fingerprint
+        # keeps names unique.
         readable = re.sub(r"[^-.+=@ \w]", "_", label)[:40]
         path = self.folder / f"{readable}-{fingerprint(depends_on)[:16]}.{ending}"
         self.used.add(path.name)
         return path
 
     def discard_others(self) -> None:
-        """Remove the parts of earlier configs and unfinished trainings."""
+        """Remove parts of earlier configs, and files of unfinished trainings."""
         shutil.rmtree(self.folder.parent / "scratch", ignore_errors=True)
         for path in self.folder.glob("*.*"):
             if path.name.removesuffix(".sha256") not in self.used:
@@ -132,30 +133,31 @@ def evaluate(
     on_training_prompts: Literal["refuse", "flag"] = "refuse",
     errors_again: bool = False,
 ) -> Iterator[Result]:
-    """Judge pairs blind, job by job; what an earlier run has judged is read, unless it is damaged.
+    """Judge pairs blind, job by job; intact verdicts of an earlier run are reused.
 
-    What a kept part depends on: the entry's options, the files that it names (see `files_of`), the
-    job's own `depends_on`, and two version numbers, `Kind.version` and `LOOP_VERSION`.
+    Stored verdicts are reused if the entry's options, the files they name (see `files_of`), the
+    job's `depends_on`, `Kind.version` and `LOOP_VERSION` are unchanged.
 
     Args:
-        jobs: what to judge; jobs of one rater that is ready go one after the other, since only the
-            rater loaded last is kept in memory.
-        parts: where verdicts are kept; answers and logs of judges go beside it.
-        on_training_prompts: refuse a ready rater that was trained on prompts of the pairs, or flag
-            it in its record. A rater trained here is always refused.
-        errors_again: judge again what has errors among its verdicts.
+        jobs: group the jobs of a rater that needs no training, since only the last loaded rater
+            is kept in memory.
+        parts: where verdicts are stored; judges store answers and logs in the parent folder.
+        on_training_prompts: refuse raters that were trained on prompts of the pairs, or flag them
+            in their record. A rater trained by the job itself is always refused.
+        errors_again: repeat jobs that have errors among their stored verdicts.
 
     Yields:
-        Each job, its verdicts and its record: `notes` of the rater, `trained_on` (prompts of the
-        pairs that it was trained on) and, where it was trained here, `pairs_used`, `prompts_used`
-        and `seed`.
+        Each job, its verdicts and its record: `notes` of the rater, `trained_on` (number of
+        prompts of the pairs that it was trained on) and, if the job trained it, `pairs_used`,
+        `prompts_used` and `seed`.
     """
-    # The rater in use; a function of its own below, so that no other name keeps a model in memory.
+    # The last loaded rater. `judge` is a function so that no local variable of the loop below
+    # keeps a model in memory.
     loaded: list[tuple[RaterSpec, Rater]] = []
     digest_of = cache(partial(source_digest, is_model=True))
 
     def judge(job: Job, scratch: Path) -> tuple[pa.Table, dict[str, Any]]:
-        pairs, when = job.pairs(), on_training_prompts
+        pairs, policy = job.pairs(), on_training_prompts
         record: dict[str, Any] = {}
         if job.train is None:
             if not loaded or loaded[0][0] != job.spec:
@@ -164,11 +166,11 @@ def evaluate(
                 loaded[0][1].work_in(parts.folder.parent)
             rater = loaded[0][1]
         else:
-            train, when = job.train(), "refuse"
+            train, policy = job.train(), "refuse"
             rater = job.spec.train(train, scratch, job.seed, job.name)
             counts = {"pairs_used": len(train), "prompts_used": len(set(prompt_keys(train)))}
             record = {**counts, "seed": job.seed}
-        record["trained_on"] = check_training_prompts(rater, pairs, when)
+        record["trained_on"] = check_training_prompts(rater, pairs, policy)
         verdicts = judge_pairs(rater, pairs, job.fold)
         return verdicts, {"notes": rater.notes(), **record}
 
@@ -178,16 +180,17 @@ def evaluate(
             bar.set_postfix_str(job.label)
             files = {name: digest_of(path) for name, path in files_of([job.spec]).items()}
             versions = [LOOP_VERSION, kinds()[job.spec.kind].version]
-            way = on_training_prompts if job.train is None else job.seed
-            depends_on = [versions, job.spec, job.name, job.fold, files, job.depends_on, way]
+            policy_or_seed = on_training_prompts if job.train is None else job.seed
+            depends_on = [versions, job.spec, job.name, job.fold, files, job.depends_on]
+            depends_on.append(policy_or_seed)
             path = parts.path(job.label, depends_on)
             table = read_part(path, pq.read_table)
             if table is None or (errors_again and errors_in(table)):
-                # An interrupted run finds the checkpoints of its training in the same folder.
+                # The folder is named after the part, so that an interrupted training resumes.
                 scratch = parts.folder.parent / "scratch" / path.stem
                 table, record = judge(job, scratch)
-                described = table.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
-                write_part(path, partial(write_table, described))
+                stored = table.replace_schema_metadata({_RECORD: json.dumps(as_plain(record))})
+                write_part(path, partial(write_table, stored))
                 shutil.rmtree(scratch, ignore_errors=True)
             else:
                 record = json.loads(table.schema.metadata[_RECORD])
@@ -196,25 +199,25 @@ def evaluate(
 
 
 def errors_in(verdicts: pa.Table) -> int:
-    """How many verdicts are errors."""
+    """Count the verdicts that are errors."""
     return int(pc.sum(pc.equal(verdicts["outcome"], "error")).as_py() or 0)
 
 
 def print_errors(results: Iterable[Result]) -> None:
-    """Say which raters have errors among their verdicts, and how to ask for them again."""
+    """Print which raters have errors among their verdicts, and how to repeat them."""
     for job, table, _ in results:
-        # A story that a recorded judge never rated stays without a rating.
+        # Repeating does not help recorded judges: the ratings are missing in the recording.
         if job.spec.kind != "recorded" and (errors := errors_in(table)):
             print(
                 f"{job.spec.name}: {errors:,} of {table.num_rows:,} verdicts are errors: run the "
-                "same command with --errors_again true to ask for these alone"
+                "same command with --errors_again true to repeat only these"
             )
 
 
 def print_estimates(specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path) -> None:
-    """Print what judging would take, without sending requests; `folder` has stored answers."""
+    """Print the estimated cost without sending requests; `folder` has stored answers."""
     estimates: list[Estimate] = []
-    # An entry that names a path is a model on this machine, which takes long to load.
+    # Entries with a path are local models: they cost nothing and are slow to load.
     for spec in specs:
         if "path" not in spec.options and not spec.is_trained:
             rater = load_rater(spec)
@@ -224,12 +227,12 @@ def print_estimates(specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path) -
     heading = ("judge", "calls", "stored", "tokens in", "tokens out", "$", "$ at most", "minutes")
     rows = [
         (
-            f"{one.rater} ({one.model})",
-            *(f"{n:,}" for n in (one.calls, one.known, one.input_tokens, one.output_tokens)),
-            *(write_dollars(n) for n in (one.cost_usd, one.most_cost_usd)),
-            f"{one.seconds / 60:.1f}",
+            f"{row.rater} ({row.model})",
+            *(f"{n:,}" for n in (row.calls, row.known, row.input_tokens, row.output_tokens)),
+            *(write_dollars(n) for n in (row.cost_usd, row.most_cost_usd)),
+            f"{row.seconds / 60:.1f}",
         )
-        for one in estimates
+        for row in estimates
     ]
     if rows:
         print(*text_table([heading, *rows]), sep="\n")
@@ -241,9 +244,10 @@ def print_estimates(specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path) -
 def compare_annotators(
     verdicts: pa.Table, ratings: Path, pairs: pa.Table
 ) -> AnnotatorAgreement | None:
-    """One annotator, and each rater, against the other annotators; None where that cannot be told.
+    """Compute leave-one-out agreement of annotators, and of each rater with the annotators.
 
-    The manifest is beside `ratings`; `pairs` are all pairs within a prompt.
+    `ratings` must have its manifest beside it; `pairs` are all pairs within a prompt. Returns None
+    if the ratings allow no comparison.
     """
     config = read_manifest_of(ratings)["config"]
     by_annotator: dict[str, dict[str, float]] = defaultdict(dict)
@@ -268,9 +272,9 @@ def finish_evaluation(
     reference: str,
     ratings: Path | None = None,
 ) -> None:
-    """Write verdicts, the leaderboard as JSON, CSV and text, and the manifest; print.
+    """Write the verdicts, the leaderboard and the manifest, and print the leaderboard.
 
-    With `ratings`, what `compare_annotators` finds is written as `annotators.json`.
+    With `ratings`, also write the result of `compare_annotators` as `annotators.json`.
     """
     table = pa.concat_tables(result.verdicts for result in results)
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -285,10 +289,10 @@ def finish_evaluation(
         trained_on=trained_on,
     )
     text = leaderboard_text(rows) + "\n"
-    found = None if ratings is None else compare_annotators(table, ratings, pairs.all)
-    if found is not None:
-        text += f"\n{annotators_text(found)}\n"
-        artifact.write("annotators.json", partial(write_json, annotators_json(found)))
+    annotators = None if ratings is None else compare_annotators(table, ratings, pairs.all)
+    if annotators is not None:
+        text += f"\n{annotators_text(annotators)}\n"
+        artifact.write("annotators.json", partial(write_json, annotators_json(annotators)))
     artifact.write("verdicts.parquet", partial(write_table, table))
     artifact.write("leaderboard.json", partial(write_json, leaderboard_json(rows)))
     artifact.write("leaderboard.csv", partial(write_csv, leaderboard_csv(rows)))
@@ -305,5 +309,5 @@ def finish_evaluation(
 
 
 def print_leaderboard(folder: Path) -> None:
-    """Print the leaderboard of an evaluation that is current."""
+    """Print the stored leaderboard."""
     print((folder / _TEXT).read_text(encoding="utf-8"), end="")

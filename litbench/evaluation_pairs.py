@@ -1,4 +1,4 @@
-"""What an evaluation stands on: its pairs, and an evaluation that is finished."""
+"""Read the pairs of an evaluation, and finished evaluations."""
 
 import json
 from dataclasses import dataclass, replace
@@ -19,10 +19,12 @@ from litbench.text import prompt_key
 
 @dataclass(frozen=True)
 class EvaluationPairs:
-    """The pairs of an evaluation: those of the leaderboard, and perhaps a superset.
+    """The pairs of an evaluation.
 
-    `before_symmetry` lacks the last filter; `within_prompts` are all pairs within a prompt, on
-    which annotators are compared.
+    Attributes:
+        headline: the pairs of the leaderboard.
+        before_symmetry: a superset, the pairs before the last filter.
+        within_prompts: a superset, all pairs within a prompt, on which annotators are compared.
     """
 
     headline: pa.Table
@@ -31,7 +33,7 @@ class EvaluationPairs:
 
     @property
     def all(self) -> pa.Table:
-        """The pairs that raters judge."""
+        """The pairs that raters judge: the superset, if there is one."""
         wider = (self.within_prompts, self.before_symmetry, self.headline)
         return next(table for table in wider if table is not None)
 
@@ -39,7 +41,7 @@ class EvaluationPairs:
 def input_files(
     pairs: Path, before_symmetry: Path | None = None, ratings: Path | None = None
 ) -> dict[str, Path]:
-    """The files that `read_pairs` reads, by the keys of a config."""
+    """Return the files that `read_pairs` reads, by config key."""
     all_pairs = None if ratings is None else ratings.parent / "all_pairs.parquet"
     files = {
         "pairs": pairs,
@@ -57,36 +59,37 @@ def read_pairs(
 
     Args:
         pairs: the pairs file.
-        before_symmetry: the pairs before the last filter, or None.
+        before_symmetry: the pairs file before the last filter, or None.
         split: only pairs of this split; None for all.
-        ratings: `ratings.parquet` of data_prep/import_ratings.py, for the pairs beside it.
+        ratings: `ratings.parquet` of data_prep/import_ratings.py; also reads `all_pairs.parquet`
+            in the same folder.
     """
 
-    def one(path: Path) -> pa.Table:
+    def read_split(path: Path) -> pa.Table:
         table = read_table(path, PAIRS)
-        kept = table if split is None else table.filter(pc.equal(table["split"], split))
-        if not kept.num_rows:
-            there = sorted(set(table["split"].to_pylist()))
-            raise DataError(f"{path}: no pair of split '{split}': it has {there}")
-        return kept
+        selected = table if split is None else table.filter(pc.equal(table["split"], split))
+        if not selected.num_rows:
+            splits = sorted(set(table["split"].to_pylist()))
+            raise DataError(f"{path}: no pair of split '{split}': name one of {splits}")
+        return selected
 
     if before_symmetry is not None and ratings is not None:
-        raise ConfigError("before_symmetry and ratings are given: leave one of them out")
+        raise ConfigError("before_symmetry and ratings are both given: leave one of them out")
     files = input_files(pairs, before_symmetry, ratings)
-    headline, other = one(pairs), files.get("all_pairs", before_symmetry)
+    headline, wider_path = read_split(pairs), files.get("all_pairs", before_symmetry)
     if {"chosen_rating", "rejected_rating"} <= set(headline.column_names):
         gap = pc.abs(pc.subtract(headline["chosen_rating"], headline["rejected_rating"]))
         if equal := pc.sum(pc.less_equal(gap, ROUNDING)).as_py():
             raise DataError(
-                f"{pairs}: {equal} pairs have equal ratings, so no label: leave them out"
+                f"{pairs}: {equal} pairs have equal ratings and thus no label: leave them out"
             )
-    if other is None:
+    if wider_path is None:
         return EvaluationPairs(headline)
-    wider = one(other)
-    if lacking := set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist()):
+    wider = read_split(wider_path)
+    if missing := set(headline["pair_id"].to_pylist()) - set(wider["pair_id"].to_pylist()):
         raise DataError(
-            f"{other} lacks {len(lacking)} pairs of {pairs}, such as {min(lacking)}: both files "
-            "must come from one run of one program"
+            f"{wider_path} lacks {len(missing)} pairs of {pairs}, such as {min(missing)}: use two "
+            "files of the same run"
         )
     return EvaluationPairs(headline, *((wider, None) if ratings is None else (None, wider)))
 
@@ -98,10 +101,17 @@ def read_held_out(
     pairs: Path,
     known: frozenset[str] = frozenset(),
 ) -> pa.Table | None:
-    """Read the pairs that a model is to judge once it is trained; before training, to fail early.
+    """Read the pairs that a model judges after training; called before training to fail early.
 
-    `path` is the file of `training`, `pairs`, when None; `known` are `prompt_key` of further
-    prompts that the model knows. None where neither file nor split is named.
+    Args:
+        path: the pairs file; None for `pairs`.
+        split: only pairs of this split; None for all.
+        training: the training pairs, which must not share a prompt with the held-out pairs.
+        pairs: the file of `training`.
+        known: `prompt_key`s of prompts that the base model was trained on.
+
+    Returns:
+        The held-out pairs; None if both `path` and `split` are None.
     """
     if path is None and split is None:
         return None
@@ -111,16 +121,16 @@ def read_held_out(
         prompts = held_out["prompt"].to_pylist()
         example = min(prompt for prompt in prompts if prompt_key(prompt) in shared)
         raise ConfigError(
-            f"{len(shared)} prompts of the pairs to evaluate on are trained on, here or by the "
-            f"backbone before, such as {example!r:.80}: name another evaluation_split or "
-            "evaluation_pairs, or train on a split"
+            f"{len(shared)} prompts of the evaluation pairs are also training prompts, of this "
+            f"training or of the base model, such as {example!r:.80}: name another "
+            "evaluation_split or evaluation_pairs, or train on a split"
         )
     return held_out
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A finished evaluation of one set of pairs, in its folder; the pairs are unchanged since."""
+    """A finished evaluation of one set of pairs, whose pairs file has not changed since."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -128,15 +138,15 @@ class Judged:
 
     @classmethod
     def find(cls, folder: Path) -> "Judged":
-        """Find an evaluation; a DataError where there is none, or its pairs have changed since."""
+        """Open an evaluation; a DataError if `folder` has none or its pairs have changed since."""
         manifest = read_manifest(folder)
         try:
             path, judged = (manifest["inputs"]["pairs"][key] for key in ("path", "sha256"))
             manifest["config"]["reference"], manifest["counts"]["trained_on"]
         except (KeyError, TypeError) as error:
             raise DataError(
-                f"{folder}: its manifest is of no evaluation: give a folder of eval/benchmark.py "
-                "or eval/crossvalidate.py, of several sets the folder of one"
+                f"{folder}: its manifest is not that of an evaluation: give the output folder of "
+                "eval/benchmark.py or eval/crossvalidate.py; with several sets, the folder of one"
             ) from error
         if source_digest(Path(path)) != judged:
             raise DataError(f"{path} has changed since {folder} judged it: evaluate it again")
@@ -149,7 +159,7 @@ class Judged:
         return named
 
     def inputs(self, name: str = "") -> dict[str, Path]:
-        """What a program that reads it depends on, by name; of several, each has its own."""
+        """Return the files of an evaluation by key, prefixed with `name`, if given."""
         start = f"{name}: " if name else ""
         return {
             f"{start}evaluation": self.folder / "manifest.json",
@@ -158,22 +168,22 @@ class Judged:
         }
 
     def read_verdicts(self) -> pa.Table:
-        """Its verdicts, by the schema VERDICTS."""
+        """Read the verdicts, with the schema VERDICTS."""
         return read_table(self.folder / "verdicts.parquet", VERDICTS)
 
     def read_pairs(self) -> EvaluationPairs:
-        """The pairs that were judged."""
+        """Read the pairs that were judged."""
         wider = self.manifest["inputs"].get("before_symmetry", {}).get("path")
         split = self.manifest["config"].get("split")
-        found = read_pairs(self.pairs_path, None if wider is None else Path(wider), split)
-        # Some may have been left out.
+        pairs = read_pairs(self.pairs_path, None if wider is None else Path(wider), split)
+        # The benchmark leaves out pairs without texts, and those beyond `most_pairs`.
         judged = self.read_verdicts()["pair_id"].unique()
         return replace(
-            found, headline=found.headline.filter(pc.is_in(found.headline["pair_id"], judged))
+            pairs, headline=pairs.headline.filter(pc.is_in(pairs.headline["pair_id"], judged))
         )
 
     def leaderboard(self, verdicts: pa.Table, pairs: EvaluationPairs) -> list[LeaderboardRow]:
-        """Compute every figure anew."""
+        """Compute the leaderboard from verdicts."""
         return leaderboard(
             verdicts,
             pairs.headline,
@@ -183,16 +193,16 @@ class Judged:
         )
 
     def annotators(self) -> dict[str, Any] | None:
-        """`annotators.json`; None where there is none."""
+        """Return the content of `annotators.json`; None if the evaluation has none."""
         path = self.folder / "annotators.json"
         if not is_output(self.manifest, path):
             return None
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content
 
     def manifest_of_pairs(self) -> dict[str, Any] | None:
-        """The manifest of the program that wrote the pairs; None for pairs from elsewhere."""
+        """Return the manifest of the program that wrote the pairs; None if there is none."""
         if not (self.pairs_path.parent / "manifest.json").is_file():
             return None
-        beside = read_manifest(self.pairs_path.parent)
-        return beside if is_output(beside, self.pairs_path) else None
+        manifest = read_manifest(self.pairs_path.parent)
+        return manifest if is_output(manifest, self.pairs_path) else None

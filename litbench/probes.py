@@ -1,13 +1,13 @@
-"""Probes: changes of a story that readers should not care about, or that spoil it.
+"""Probes: changes of a story that either preserve its quality or spoil it.
 
-A rater should be undecided about a label-preserving change (italics) and prefer the unchanged
-story to a label-breaking one (filler, a missing ending, shuffled sentences, a fake verdict). No
-reader compared these stories: which changes spoil a story is an assumption.
+A rater should be indifferent to a label-preserving change (italics) and prefer the original story
+to a label-breaking change (filler, a missing ending, shuffled sentences, a fake verdict). Which
+changes spoil a story is an assumption; no annotator compared these stories.
 
-A change depends on seed, probe and story alone (`other_story` also on the other stories), and grows
-with its strength: what a lower strength changes, a higher one changes too. A probe with nothing to
-change in a story is not applicable there, and counted. Fillers and notes are English or Chinese
-(`litbench.probe_texts`): Chinese where most of the story is written without spaces.
+A change depends only on seed, probe and story (`other_story` also on the other stories). A higher
+strength changes everything that a lower strength changes, and more. A probe that finds nothing to
+change in a story is not applicable, which is counted. Filler and notes are Chinese if most of the
+story is written without spaces, else English (`litbench.probe_texts`).
 """
 
 import functools
@@ -35,7 +35,8 @@ _UNSPACED = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff70\U00020000-\U0003ffff]"
 )
 _CLOSERS = r"[\"'”’»」』）)\]*_]*"
-# Lookbehinds: a match starts at the first of a run of stops or blanks, else time is quadratic.
+# The lookbehinds let a match start only at the first of a run of stops or blanks. Without them the
+# time is quadratic.
 _SENTENCE_END = re.compile(
     rf"[。！？｡]+{_CLOSERS}[^\S\n]*\n*\s*"
     rf"|(?<![.!?…])[.!?…]+{_CLOSERS}\s+(?=[^a-z\s])"
@@ -45,7 +46,7 @@ _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Mt|vs|No)|(?:^|\
 # The largest share of sentences that `cut_ending` removes.
 _MOST_CUT = 3 / 4
 _NOTES = 4
-# Stories of other prompts among which the one of the most like length is taken.
+# Number of stories of other prompts drawn, of which the one closest in length is used.
 _CANDIDATES = 8
 
 
@@ -53,49 +54,50 @@ _CANDIDATES = 8
 
 
 class Sentence(NamedTuple):
-    """A sentence and the blanks after it; a text's first one has the blanks before it, too."""
+    """A sentence and the blanks after it. A text's first sentence includes leading blanks."""
 
     text: str
     gap: str
 
 
 def split_sentences(text: str) -> list[Sentence]:
-    """Divide a text into sentences; joined, they are the text again.
+    """Split a text into sentences; `join_sentences` restores the text.
 
-    A sentence ends at stops, question or exclamation marks (with closing quotes and brackets)
-    before blanks and no small letter, at the full-width marks of Chinese and Japanese, and at every
-    line break; not after some titles and single capitals. A blank text has none.
+    A sentence ends at every line break, at the full-width marks of Chinese and Japanese, and at
+    full stops, question and exclamation marks (with closing quotes and brackets) if blanks follow,
+    but no lower-case letter. It does not end after some titles and single capitals. A blank text
+    has no sentences.
     """
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
-        whole = match[0]
-        body = text[start : match.start()] + whole.rstrip()
-        # Eight letters hold the longest abbreviation.
-        if not body.strip() or ("\n" not in whole and _ABBREVIATION.search(body[-8:])):
+        ending = match[0]
+        body = text[start : match.start()] + ending.rstrip()
+        # The longest abbreviation fits into eight letters.
+        if not body.strip() or ("\n" not in ending and _ABBREVIATION.search(body[-8:])):
             continue
-        found.append(Sentence(body, whole[len(whole.rstrip()) :]))
+        sentences.append(Sentence(body, ending[len(ending.rstrip()) :]))
         start = match.end()
     rest = text[start:]
     if rest.strip():
-        found.append(Sentence(rest.rstrip(), rest[len(rest.rstrip()) :]))
-    elif rest and found:
-        found[-1] = Sentence(found[-1].text, found[-1].gap + rest)
-    return found
+        sentences.append(Sentence(rest.rstrip(), rest[len(rest.rstrip()) :]))
+    elif rest and sentences:
+        sentences[-1] = Sentence(sentences[-1].text, sentences[-1].gap + rest)
+    return sentences
 
 
 def join_sentences(sentences: Iterable[Sentence]) -> str:
-    """The text of some sentences with their gaps."""
+    """Join sentences and their gaps."""
     return "".join(text + gap for text, gap in sentences)
 
 
 def language_of(text: str, words: int) -> Language:
-    """`zh` where most of a story's `words` are characters of a script without spaces, else `en`."""
+    """Return `zh` if most of the `words` are characters of a script without spaces, else `en`."""
     return "zh" if 2 * len(_UNSPACED.findall(text)) > words else "en"
 
 
 def _count(texts: Sequence[str]) -> list[int]:
-    # One call for many texts: each call compiles its expressions, which takes milliseconds.
+    # Batched, since each call takes milliseconds to compile its regular expressions.
     counts: list[int] = count_words(pa.array(texts, pa.large_string())).to_pylist()
     return counts
 
@@ -106,17 +108,17 @@ def _filler_words(language: Language) -> dict[str, int]:
 
 
 def _paragraphs(text: str) -> list[tuple[int, int]]:
-    """Start and end of every line that is not blank, without the blanks around it."""
+    """Return start and end of every non-blank line, without leading and trailing blanks."""
     return [match.span() for match in re.finditer(r"\S(?:[^\n]*\S)?", text)]
 
 
 class Subject:
-    """A story as the probes see it.
+    """A story to be changed by probes.
 
     Args:
         text: the story.
-        seed: seeds all draws, with the story and the probe.
-        other: gives a story of another prompt, or None where there is none.
+        seed: seeds all draws, together with the story and the probe.
+        other: draws a story of another prompt; returns None if there are no other prompts.
     """
 
     def __init__(self, text: str, seed: int, other: Callable[[random.Random], str | None]) -> None:
@@ -131,7 +133,7 @@ class Subject:
 
     @cached_property
     def words(self) -> int:
-        """Words of all sentences."""
+        """Number of words of all sentences."""
         return sum(_count([sentence.text for sentence in self.sentences]))
 
     @cached_property
@@ -141,28 +143,28 @@ class Subject:
 
     @property
     def space(self) -> str:
-        """What stands between two sentences of a paragraph."""
+        """The separator between two sentences of a paragraph."""
         return "" if self.language == "zh" else " "
 
-    def draws(self, purpose: str) -> random.Random:
-        """Random numbers that do not depend on the strength."""
+    def rng(self, purpose: str) -> random.Random:
+        """Return a random generator, seeded independently of the strength."""
         return random.Random(int(digest("probe", self.seed, purpose, self.text), 16))
 
-    def ranking(self, purpose: str, places: int) -> list[int]:
-        """The indices 0 to `places` - 1 in random order."""
-        return self.draws(purpose).sample(range(places), places)
+    def ranking(self, purpose: str, size: int) -> list[int]:
+        """Return the indices 0 to `size` - 1 in random order."""
+        return self.rng(purpose).sample(range(size), size)
 
 
 # The changes ----------------------------------------------------------------------------------
 
 
 def _part(count: int, strength: float) -> int:
-    """The share of `count` as a number of things; at least one, where there are any."""
+    """Return `strength * count`, rounded; at least 1 unless `count` is 0."""
     return min(count, max(1, round(strength * count)))
 
 
 def _replace(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
-    """A text with replacements, each given as start, end and new letters."""
+    """Replace parts of a text, each given as start, end and new text."""
     for start, end, new in sorted(changes, reverse=True):
         text = text[:start] + new + text[end:]
     return text
@@ -172,7 +174,7 @@ def _markdown(subject: Subject, strength: float) -> str:
     changes = [
         (start, end, f"*{subject.text[start:end]}*")
         for start, end in _paragraphs(subject.text)
-        # Not where markdown is already used.
+        # Skip paragraphs that already use markdown.
         if not set(subject.text[start:end]) & set("*_`") and subject.text[start] not in "#>-+="
     ]
     ranking = subject.ranking("markdown", len(changes))
@@ -182,18 +184,18 @@ def _markdown(subject: Subject, strength: float) -> str:
 def _padding(subject: Subject, strength: float) -> str | None:
     if not subject.sentences:
         return None
-    counts, draws = _filler_words(subject.language), subject.draws("filler")
+    counts, rng = _filler_words(subject.language), subject.rng("filler")
     fillers: list[str] = []
     left = round(strength * subject.words)
     while left > 0 or not fillers:
-        # Each once before any is repeated.
-        for sentence in draws.sample(list(counts), len(counts)):
+        # Use every sentence once before repeating any.
+        for sentence in rng.sample(list(counts), len(counts)):
             if left > 0 or not fillers:
                 fillers.append(sentence)
                 left -= counts[sentence]
-    places, parts = subject.draws("padding"), [[one.text] for one in subject.sentences]
+    positions, parts = subject.rng("padding"), [[one.text] for one in subject.sentences]
     for filler in fillers:
-        parts[places.randrange(len(parts))].append(filler)
+        parts[positions.randrange(len(parts))].append(filler)
     return join_sentences(
         Sentence(subject.space.join(texts), sentence.gap)
         for texts, sentence in zip(parts, subject.sentences, strict=True)
@@ -211,11 +213,11 @@ def _repetition(subject: Subject, strength: float) -> str:
         between = subject.space
     counts = _count([text[start:end] for start, end in spans])
     wanted, changes = strength * subject.words, []
-    for place in subject.ranking("repetition", len(spans)):
-        start, end = spans[place]
-        if wanted > 0 and counts[place]:
+    for index in subject.ranking("repetition", len(spans)):
+        start, end = spans[index]
+        if wanted > 0 and counts[index]:
             changes.append((end, end, between + text[start:end].lstrip()))
-            wanted -= counts[place]
+            wanted -= counts[index]
     return _replace(text, changes)
 
 
@@ -233,23 +235,25 @@ def _shuffle(subject: Subject, strength: float) -> str | None:
         return None
     taken = subject.ranking("shuffle", len(sentences))[: max(2, _part(len(sentences), strength))]
     texts = [sentence.text.lstrip() for sentence in sentences]
-    # A rotation, so that no sentence stays where it was.
+    # Rotate, so that every selected sentence moves.
     moved = {to: texts[of] for to, of in zip(taken, [*taken[1:], taken[0]], strict=True)}
-    lead = subject.text[: len(subject.text) - len(subject.text.lstrip())]
-    return lead + join_sentences(
-        Sentence(moved.get(place, texts[place]), sentence.gap)
-        for place, sentence in enumerate(sentences)
+    leading_blanks = subject.text[: len(subject.text) - len(subject.text.lstrip())]
+    return leading_blanks + join_sentences(
+        Sentence(moved.get(index, texts[index]), sentence.gap)
+        for index, sentence in enumerate(sentences)
     )
 
 
 def _other_story(subject: Subject, strength: float) -> str | None:
-    other = subject.other(subject.draws("other story"))
+    other = subject.other(subject.rng("other story"))
     if other is None or not subject.sentences:
         return None
     parts = split_sentences(other)
-    kept = subject.sentences[: len(subject.sentences) - _part(len(subject.sentences), strength)]
-    rest = join_sentences(parts[len(parts) - _part(len(parts), strength) :])
-    return "\n\n".join(filter(None, [join_sentences(kept).rstrip(), rest.strip()]))
+    beginning = subject.sentences[
+        : len(subject.sentences) - _part(len(subject.sentences), strength)
+    ]
+    ending = join_sentences(parts[len(parts) - _part(len(parts), strength) :])
+    return "\n\n".join(filter(None, [join_sentences(beginning).rstrip(), ending.strip()]))
 
 
 Change = Callable[[Subject, float], str | None]
@@ -257,7 +261,7 @@ Change = Callable[[Subject, float], str | None]
 
 def _with_notes(purpose: str, notes: Mapping[Language, Sequence[str]]) -> Change:
     def change(subject: Subject, strength: float) -> str | None:
-        order = subject.draws(purpose).sample(notes[subject.language], _NOTES)
+        order = subject.rng(purpose).sample(notes[subject.language], _NOTES)
         return "\n\n".join([subject.text.rstrip(), *order[: _part(_NOTES, strength)]])
 
     return change
@@ -265,7 +269,7 @@ def _with_notes(purpose: str, notes: Mapping[Language, Sequence[str]]) -> Change
 
 @dataclass(frozen=True)
 class Probe:
-    """A named change, what it does to how good a story is, and what a strength of 1 is."""
+    """A named change, its effect on quality, and a description that defines strength 1."""
 
     name: str
     effect: Effect
@@ -278,24 +282,25 @@ PROBES = {
     for probe in (
         Probe("markdown", "preserving", _markdown, "paragraphs are in italics; at 1 all of them"),
         Probe("padding", "breaking", _padding,
-              "filler sentences all over the story; at 1 as many words as the story has"),
+              "filler sentences throughout the story; at 1 as many words as the story has"),
         Probe("repetition", "breaking", _repetition,
-              "paragraphs (in a story of one, sentences) are repeated; at 1 all of them"),
+              "paragraphs (of a single-paragraph story, sentences) are repeated; at 1 all of them"),
         Probe("cut_ending", "breaking", _cut_ending,
               "the last sentences are missing; at 1 three quarters of them"),
-        Probe("shuffle", "breaking", _shuffle, "sentences change places; at 1 all of them"),
+        Probe("shuffle", "breaking", _shuffle, "sentences are reordered; at 1 all of them"),
         Probe("other_story", "breaking", _other_story,
-              "the end is that of another prompt's story of similar length; at 1 all of it"),
+              "the end is replaced by that of a similarly long story for another prompt; at 1 the "
+              "whole story"),
         Probe("bragging", "breaking", _with_notes("bragging", BOASTS),
-              "notes about upvotes and awards after the story; at 1 four"),
+              "notes about upvotes and awards after the story; at 1 four notes"),
         Probe("fake_verdict", "breaking", _with_notes("fake verdict", FAKE_VERDICTS),
-              "lines after the story in the form of a judge's verdict for it; at 1 four"),
+              "lines after the story that look like a judge's verdict for it; at 1 four lines"),
     )
 }  # fmt: skip
 
 
 def change(probe: Probe, subject: Subject, strength: float) -> str | None:
-    """The changed story; None where the probe is not applicable. 0 < strength <= 1."""
+    """Return the changed story, or None if the probe is not applicable. 0 < strength <= 1."""
     changed = probe.change(subject, strength)
     return None if changed is None or not changed.strip() or changed == subject.text else changed
 
@@ -322,11 +327,11 @@ def draw_originals(
 ) -> list[Original]:
     """Draw at most `per_prompt` stories of at most `prompts` prompts (None: all), by a hash.
 
-    Stories are those of one or both sides of pairs, each once, but for those without a text.
+    Draws from the distinct stories on one or both sides of the pairs, except those without a text.
     """
     stories: dict[str, Original] = {}
-    for one in ("chosen", "rejected") if side == "both" else (side,):
-        names = (f"{one}_story_id", "prompt_id", "prompt", one)
+    for column in ("chosen", "rejected") if side == "both" else (side,):
+        names = (f"{column}_story_id", "prompt_id", "prompt", column)
         for row in zip(*(pairs[name].to_pylist() for name in names), strict=True):
             stories.setdefault(row[0], Original(*row))
     by_prompt: dict[str, list[Original]] = {}
@@ -334,7 +339,7 @@ def draw_originals(
         if story.text.strip():
             by_prompt.setdefault(prompt_key(story.prompt), []).append(story)
     if not by_prompt:
-        raise DataError("there is no story with a text to change: check the file and the split")
+        raise DataError("pairs: no story with a text: check the file and the split")
     return [
         story
         for key in sorted(by_prompt, key=lambda key: digest(seed, key))[:prompts]
@@ -343,7 +348,7 @@ def draw_originals(
 
 
 def select_probes(names: Sequence[str]) -> list[Probe]:
-    """Probes by name; all for none."""
+    """Return the named probes; all probes if `names` is empty."""
     for name in names:
         if name not in PROBES:
             raise ConfigError(f"probes: unknown probe '{name}': {nearest(name, list(PROBES))}")
@@ -351,28 +356,28 @@ def select_probes(names: Sequence[str]) -> list[Probe]:
 
 
 def check_strengths(strengths: Sequence[float]) -> None:
-    """Refuse strengths that are out of range or given twice."""
+    """Raise a ConfigError for strengths that are out of range or repeated."""
     is_valid = all(0 < strength <= 1 for strength in strengths)
     if not strengths or not is_valid or len(set(strengths)) < len(strengths):
         raise ConfigError(f"strengths is {strengths}: give some above 0 and at most 1, each once")
 
 
 def _others(originals: Sequence[Original]) -> dict[str, Callable[[random.Random], str | None]]:
-    """By story, a function that draws a story of another prompt of similar length."""
-    counts = _count([one.text for one in originals])
+    """Return, by story, a function that draws a story of similar length for another prompt."""
+    counts = _count([story.text for story in originals])
     facts = {
-        one.story_id: (digest(one.text), prompt_key(one.prompt), one.text, words)
-        for one, words in zip(originals, counts, strict=True)
+        story.story_id: (digest(story.text), prompt_key(story.prompt), story.text, words)
+        for story, words in zip(originals, counts, strict=True)
     }
-    # Sorted by content: the order in the file has no effect.
-    there: dict[Language, list[tuple[str, str, str, int]]] = {"en": [], "zh": []}
+    # Sorted by content, so that the order of the file has no effect.
+    by_language: dict[Language, list[tuple[str, str, str, int]]] = {"en": [], "zh": []}
     for fact in sorted(set(facts.values())):
-        there[language_of(*fact[2:])].append(fact)
+        by_language[language_of(*fact[2:])].append(fact)
 
-    def draw(draws: random.Random, own: tuple[str, str, str, int]) -> str | None:
-        rows = [one for one in there[language_of(*own[2:])] if one[1] != own[1]]
-        drawn = draws.sample(rows, min(_CANDIDATES, len(rows)))
-        return min(drawn, key=lambda one: abs(one[3] - own[3]))[2] if drawn else None
+    def draw(rng: random.Random, own: tuple[str, str, str, int]) -> str | None:
+        rows = [fact for fact in by_language[language_of(*own[2:])] if fact[1] != own[1]]
+        drawn = rng.sample(rows, min(_CANDIDATES, len(rows)))
+        return min(drawn, key=lambda fact: abs(fact[3] - own[3]))[2] if drawn else None
 
     return {name: functools.partial(draw, own=fact) for name, fact in facts.items()}
 
@@ -383,9 +388,10 @@ def probe_pairs(
     """Pair every story with its changed copies.
 
     Returns:
-        A table by the schema PAIRS with the columns `probe`, `effect` and `strength`, in which
-        `chosen` is the story and `rejected` its changed copy, whatever the effect; and, by probe
-        and strength, how many stories it has no change for, where there are some.
+        pairs: a table with the schema PAIRS and the columns `probe`, `effect` and `strength`.
+            `chosen` is the original story and `rejected` its changed copy, whatever the effect.
+        missing: by probe and strength, the number of stories to which the probe is not applicable,
+            if any.
 
     Raises:
         DataError: no probe is applicable to any story.
@@ -410,7 +416,7 @@ def probe_pairs(
             })  # fmt: skip
     if not rows:
         raise DataError(
-            f"none of {len(probes)} probes is applicable to any of {len(originals)} stories: take "
+            f"none of {len(probes)} probes is applicable to any of {len(originals)} stories: use "
             "longer stories or more probes"
         )
     types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}

@@ -1,15 +1,16 @@
-"""What a rater is, how a config names one, and how it judges pairs without seeing the labels.
+"""Raters: the interface, their entries in a config, and blind judging of pairs.
 
-A rater gets a prompt and two texts in an order that says nothing, never which was chosen, never
-votes or times. `judge_pairs` hides the labels, asks, and writes verdict rows.
+A rater gets a prompt and two texts in an order that does not depend on the label. It never sees
+which text was chosen, nor votes or times. `judge_pairs` hides the labels, runs the rater and
+returns verdicts.
 
-In a config a rater is a named entry with a `kind` and that kind's options:
+In a config, a rater is a named entry with a `kind` and the options of that kind:
 
     raters:
       longer: {kind: longer}
       verifier: {kind: reward, path: runs/verifier}
 
-`KINDS` lists every kind. An installed package adds its own by an entry point of the group
+`KINDS` lists the built-in kinds. An installed package adds a kind with an entry point in the group
 `litbench.kinds` that loads a `Kind`.
 """
 
@@ -32,7 +33,7 @@ from litbench.metrics.agreement import has_texts
 from litbench.records import VERDICTS, empty_columns, prompt_keys
 from litbench.text import count_words, digest, prompt_key
 
-# Given to the baselines at a time, so that memory does not grow with the pairs.
+# Shard size of the baselines, so that memory does not grow with the number of pairs.
 _PAIRS_AT_ONCE = 1_000
 _SIDES = ("chosen", "rejected")
 
@@ -41,7 +42,7 @@ Preference = Literal["first", "second", "tie", "unparsed", "refused", "cut", "er
 
 @dataclass(frozen=True)
 class BlindPair:
-    """What a rater sees: nothing in it depends on which story was chosen."""
+    """A pair as a rater sees it, independent of which story was chosen."""
 
     prompt: str
     first: str
@@ -50,10 +51,10 @@ class BlindPair:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a rater says of one BlindPair; the columns of `litbench.records.VERDICTS`.
+    """A rater's judgement of one BlindPair; for the fields see `litbench.records.VERDICTS`.
 
-    `first_shown` is the story that stood first in what the rater read, None without order.
-    `seconds` is for raters that measure their own time; others share the time of the run.
+    `first_shown` is the story that came first in the rater's input; None if the rater scores
+    stories separately. If `seconds` is None, the wall time of the shard is divided equally.
     """
 
     prefers: Preference
@@ -71,10 +72,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What judging some pairs would take: calls to send, and those whose answers are `known`.
+    """Estimated cost of judging some pairs: `calls` to send, and `known` stored answers.
 
-    Costs are in dollars, None where no price is known; `cost_usd` and `output_tokens` go by the
-    usual length of answers, `most_cost_usd` by the greatest.
+    Costs are in dollars, None if the price is unknown. `cost_usd` and `output_tokens` assume
+    answers of typical length, `most_cost_usd` answers of the maximum length.
     """
 
     rater: str
@@ -89,12 +90,12 @@ class Estimate:
 
 
 class Rater:
-    """Everything that can prefer one story to another. Subclasses define `judge`.
+    """Base class of raters, which prefer one of two stories. Subclasses define `judge`.
 
     Attributes:
-        shard: how many pairs `judge` gets at a time; None for all.
-        needs_texts: whether pairs without texts are an error; else `judge` gets the `story_id` in
-            place of a text that is not known.
+        shard: number of pairs passed to `judge` per call; None for all pairs.
+        needs_texts: whether pairs without texts are an error. If false, `judge` gets the
+            `story_id` in place of a missing text.
     """
 
     name: str
@@ -103,50 +104,50 @@ class Rater:
     needs_texts = True
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Judge every pair; one judgement per order in which the rater read it (one without)."""
+        """Judge every pair; returns one judgement per order read, or one if order is irrelevant."""
         raise NotImplementedError
 
     def training_prompts(self) -> frozenset[str]:
-        """`litbench.text.prompt_key` of every prompt the rater was trained on."""
+        """Return the `litbench.text.prompt_key` of every prompt the rater was trained on."""
         return frozenset()
 
     def notes(self) -> dict[str, Any]:
-        """What a reader should know, such as how many stories were cut; goes to the manifest."""
+        """Return notes for the manifest, such as the number of truncated stories."""
         return {}
 
     def work_in(self, folder: Path) -> None:
-        """Keep answers and logs in a folder, where the rater's options name no other."""
+        """Store answers and logs in `folder`, unless the rater's options name another folder."""
 
     def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
-        """Estimate the cost without sending requests; one entry per model that is asked."""
+        """Estimate the cost without sending requests; returns one entry per model."""
         del pairs
         return []
 
     def write_log(
         self, judged: Sequence[Sequence[Judgement]], chosen_first: Sequence[bool]
     ) -> None:
-        """Write a log of the pairs judged last, now with labels; both of shape (pairs,)."""
+        """Log the last call of `judge`, with labels; both arguments have shape (pairs,)."""
 
 
 class ScoreRater(Rater):
-    """A rater that gives each story a reward of its own and prefers the higher one.
+    """A rater that scores each story separately and prefers the higher reward.
 
     Subclasses define `score`. Each distinct (prompt, story) is scored once.
 
     Attributes:
-        gives_probability: whether sigmoid(difference of rewards) is meant as a probability.
+        gives_probability: whether sigmoid(difference of rewards) is a probability.
     """
 
     gives_probability = False
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Rewards, float64, shape (n,)."""
+        """Return rewards, float64, shape (n,)."""
         raise NotImplementedError
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Compare rewards; equal ones are a tie, one that is not finite is a DataError."""
-        shown = ((pair.prompt, story) for pair in pairs for story in (pair.first, pair.second))
-        distinct = list(dict.fromkeys(shown))
+        """Compare rewards; equal rewards are a tie, non-finite rewards raise a DataError."""
+        inputs = ((pair.prompt, story) for pair in pairs for story in (pair.first, pair.second))
+        distinct = list(dict.fromkeys(inputs))
         rewards = self.score([prompt for prompt, _ in distinct], [story for _, story in distinct])
         if bad := int((~np.isfinite(rewards)).sum()):
             raise DataError(
@@ -177,7 +178,7 @@ class LengthRater(ScoreRater):
     shard = _PAIRS_AT_ONCE
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """Signed word counts."""
+        """Return signed word counts."""
         del prompts
         words = count_words(pa.array(stories, pa.large_string()))
         rewards: np.ndarray = self.sign * words.to_numpy(zero_copy_only=False).astype(np.float64)
@@ -186,14 +187,14 @@ class LengthRater(ScoreRater):
 
 @dataclass
 class TalkRater(ScoreRater):
-    """Prefers the story with talk to its readers: the share of the label in plain sight."""
+    """Prefers the story with notes to readers, which often give the label away."""
 
     name: str
     kind: str
     shard = _PAIRS_AT_ONCE
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """1 where `litbench.curation` would cut such talk, 0 elsewhere."""
+        """Return 1 for stories with notes that `litbench.curation` would cut, else 0."""
         del prompts
         rewards = np.zeros(len(stories))
         rewards[list(cut_reader_talk(pa.array(stories, pa.large_string())))] = 1
@@ -202,7 +203,7 @@ class TalkRater(ScoreRater):
 
 @dataclass
 class RandomRater(Rater):
-    """Throws a coin for each pair; the same coin for the same seed and texts."""
+    """Prefers either story with probability 1/2, determined by the seed and the texts."""
 
     name: str = "random"
     kind: str = "random"
@@ -210,7 +211,7 @@ class RandomRater(Rater):
     shard = _PAIRS_AT_ONCE
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
-        """Prefer the first story where the pair's hash is even."""
+        """Prefer the first story if the pair's hash is even."""
         hashes = [digest(self.seed, pair.prompt, pair.first, pair.second) for pair in pairs]
         return [
             [Judgement("second" if int(value, 16) % 2 else "first", p_first=0.5)]
@@ -220,7 +221,7 @@ class RandomRater(Rater):
 
 @dataclass
 class NoOptions:
-    """Options of a kind that has none."""
+    """Empty options."""
 
 
 @dataclass
@@ -230,24 +231,24 @@ class RandomOptions:
     seed: int = 0
 
 
-# Naming raters in a config -------------------------------------------------------------------
+# Entries in a config -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of rater. Its code is named as "module:attribute" and imported when it is used.
+    """A kind of rater. Code is given as "module:attribute" and imported on first use.
 
     Attributes:
         load: function (name, options, where) that returns a `Rater` ready to judge.
-        options: dataclass of the options of `load`, checked before any rater runs. Where verdicts
-            depend on files or models, its method `files()` returns them by option; without it,
-            every option that is a `Path` is one.
+        options: dataclass of the options of `load`, checked before any rater runs. If verdicts
+            depend on files or models, define a method `files()` that returns them by option name.
+            By default, every option of type `Path` counts as a file.
         train: function (name, options, pairs, folder, seed, where) that trains a rater on a pairs
-            table, with its files in `folder`; None when there is nothing to train.
-        training: dataclass of the options of `train`, or a function (options, where) that makes
-            them.
-        version: raise it when a change of the code gives other verdicts from the same options and
-            data, a changed template included: kept verdicts of this kind are then judged again.
+            table and writes its files into `folder`; None if the kind cannot be trained.
+        training: dataclass of the options of `train`, or a function (options, where) that returns
+            the options.
+        version: increase it when a change of code or template changes verdicts for the same
+            options and data. Stored verdicts of this kind are then discarded.
     """
 
     load: str | Callable[..., Rater]
@@ -293,19 +294,19 @@ KINDS: dict[str, Kind] = {
 
 
 def kinds() -> dict[str, Kind]:
-    """`KINDS` and those of installed packages."""
+    """Return all kinds by name: `KINDS` and those of installed packages."""
     plugins = importlib.metadata.entry_points(group="litbench.kinds")
     return {point.name: point.load() for point in plugins} | KINDS
 
 
-def load_object(named: Any) -> Any:
-    """What "module:attribute" names; anything but a text is taken as it is."""
-    return pkgutil.resolve_name(named) if isinstance(named, str) else named
+def load_object(name: Any) -> Any:
+    """Import "module:attribute"; anything but a string is returned unchanged."""
+    return pkgutil.resolve_name(name) if isinstance(name, str) else name
 
 
 @dataclass
 class RaterSpec:
-    """One entry under `raters:`: its key, the rater's name in every table, and its value."""
+    """One entry under `raters:`; its key is the rater's name in every table."""
 
     name: str
     kind: str
@@ -313,16 +314,16 @@ class RaterSpec:
 
     @property
     def where(self) -> str:
-        """The entry as messages name it."""
+        """The entry's key, for error messages."""
         return f"raters.{self.name}"
 
     @property
     def is_trained(self) -> bool:
-        """Whether the rater is to be trained: its kind can be, and no `path` names a model."""
+        """Whether the rater must be trained: its kind is trainable and no `path` is given."""
         return kinds()[self.kind].train is not None and "path" not in self.options
 
     def train(self, pairs: pa.Table, folder: Path, seed: int, name: str | None = None) -> Rater:
-        """Train the rater on a pairs table; files, if any, go into `folder`."""
+        """Train the rater on a pairs table; its files are written into `folder`."""
         trainer = load_object(kinds()[self.kind].train)
         trained: Rater = trainer(name or self.name, self.options, pairs, folder, seed, self.where)
         return trained
@@ -331,7 +332,7 @@ class RaterSpec:
 def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
     """Read the `raters:` part of a config."""
     if not raters:
-        raise ConfigError("raters: none are given: name at least one, as longer: {kind: longer}")
+        raise ConfigError("raters is empty: name at least one, such as longer: {kind: longer}")
     known = kinds()
     specs = []
     for name, entry in raters.items():
@@ -346,10 +347,10 @@ def parse_raters(raters: Mapping[str, Any]) -> list[RaterSpec]:
 
 
 def check_options(spec: RaterSpec, group: Literal["raters", "trainers"] | None = None) -> Any:
-    """Check an entry's options before any rater runs, since the last one may be hours away.
+    """Check an entry's options and return them as the kind's dataclass.
 
-    They are those of judging or of training, by default what the entry needs. Returns the options
-    as the kind's dataclass.
+    Call it before any rater runs, since the last rater may start hours later. `group` selects the
+    options of judging ("raters") or training ("trainers"); by default, whichever the entry needs.
     """
     kind = kinds()[spec.kind]
     is_trained = spec.is_trained if group is None else group == "trainers"
@@ -360,15 +361,15 @@ def check_options(spec: RaterSpec, group: Literal["raters", "trainers"] | None =
 
 
 def files_of(specs: Iterable[RaterSpec]) -> dict[str, str]:
-    """The files, folders and models on which verdicts depend, by "raters.NAME.OPTION"."""
-    found: dict[str, str] = {}
+    """Return the files, folders and models that verdicts depend on, by "raters.NAME.OPTION"."""
+    files: dict[str, str] = {}
     for spec in specs:
         options = check_options(spec)
-        named = {name: value for name, value in vars(options).items() if isinstance(value, Path)}
+        paths = {name: value for name, value in vars(options).items() if isinstance(value, Path)}
         if hasattr(options, "files"):
-            named = options.files()
-        found |= {f"{spec.where}.{option}": str(path) for option, path in named.items()}
-    return found
+            paths = options.files()
+        files |= {f"{spec.where}.{option}": str(path) for option, path in paths.items()}
+    return files
 
 
 def load_rater(spec: RaterSpec) -> Rater:
@@ -382,10 +383,10 @@ def load_rater(spec: RaterSpec) -> Rater:
 
 
 def blind(pairs: pa.Table) -> tuple[list[BlindPair], np.ndarray]:
-    """Put both sides of every pair into an order that does not depend on the label.
+    """Put both stories of every pair into an order that does not depend on the label.
 
     Returns:
-        The blind pairs, and for each whether the chosen story stands first; bool, shape (n,).
+        The blind pairs, and whether the chosen story comes first; bool, shape (n,).
     """
     columns = [pairs[name].to_pylist() for name in ("pair_id", "prompt")]
     for side in _SIDES:
@@ -401,53 +402,56 @@ def blind(pairs: pa.Table) -> tuple[list[BlindPair], np.ndarray]:
 
 
 def training_prompts_of(pairs: pa.Table) -> frozenset[str]:
-    """`prompt_key` of every prompt in a pairs table."""
+    """Return the distinct `prompt_key`s of a pairs table."""
     return frozenset(prompt_keys(pairs))
 
 
 def check_training_prompts(rater: Rater, table: pa.Table, when: str) -> int:
-    """Count the prompts of a table that a rater was trained on; with "refuse" they are an error."""
+    """Count the prompts that a rater was trained on; with "refuse", any is a ConfigError."""
     trained = rater.training_prompts()
     prompts = set(table["prompt"].to_pylist()) if trained else set()
     seen = [prompt for prompt in prompts if prompt_key(prompt) in trained]
     if seen and when == "refuse":
         raise ConfigError(
             f"rater {rater.name} was trained on {len(seen)} of the prompts of these pairs, such as "
-            f"{min(seen)!r:.80}: evaluate it on other prompts, or set on_training_prompts to flag"
+            f"{min(seen)!r:.80}: evaluate on other prompts, or set on_training_prompts to flag"
         )
     return len(seen)
 
 
 def ask(rater: Rater, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
-    """Let a rater judge; where it measures no time, the wall time is shared out."""
+    """Judge pairs; judgements without `seconds` get an equal share of the wall time."""
     started = time.perf_counter()
     judged = rater.judge(pairs)
     seconds = time.perf_counter() - started
-    spoken = sum(map(bool, judged))
-    if spoken != len(pairs) or len(judged) != len(pairs):
+    answered = sum(map(bool, judged))
+    if answered != len(pairs) or len(judged) != len(pairs):
         raise DataError(
-            f"rater {rater.name}: judged {spoken} of {len(pairs)} pairs: its judge() must return a "
-            "judgement for every pair, with prefers='error' where there is none"
+            f"rater {rater.name}: judged {answered} of {len(pairs)} pairs: judge() must return a "
+            "judgement for every pair, with prefers='error' if it failed"
         )
     share = seconds / max(sum(map(len, judged)), 1)
     return [
-        [one if one.seconds is not None else replace(one, seconds=share) for one in judgements]
+        [
+            judgement if judgement.seconds is not None else replace(judgement, seconds=share)
+            for judgement in judgements
+        ]
         for judgements in judged
     ]
 
 
 def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Table:
-    """Run a rater over pairs (schema PAIRS), blind, and write its verdicts.
+    """Judge pairs (schema PAIRS) blind.
 
     Returns:
-        Table by the schema VERDICTS; one row per pair and order.
+        Table with the schema VERDICTS; one row per pair and order.
     """
     if rater.needs_texts and not has_texts(pairs).all():
         raise DataError(
-            f"rater {rater.name}: some pairs have no text to read: leave them out (where: of "
-            "data_prep/import_ratings.py), or take recorded judges only"
+            f"rater {rater.name}: some pairs have no texts: leave them out (`where` of "
+            "data_prep/import_ratings.py), or use recorded judges only"
         )
-    schema = pa.schema({name: one.type for name, one in empty_columns(VERDICTS, 0).items()})
+    schema = pa.schema({name: column.type for name, column in empty_columns(VERDICTS, 0).items()})
     shard = rater.shard or max(pairs.num_rows, 1)
     tables = [schema.empty_table()]
     for start in tqdm(
@@ -459,22 +463,22 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
         ids = pairs["pair_id"].slice(start, shard).to_pylist()
         rows = [
             {"pair_id": name, "rater": rater.name, "kind": rater.kind, "fold": fold}
-            | _named_by_side(one, *(_SIDES if is_first else _SIDES[::-1]))
+            | _named_by_side(judgement, *(_SIDES if is_first else _SIDES[::-1]))
             for name, is_first, judgements in zip(ids, chosen_first, judged, strict=True)
-            for one in judgements
+            for judgement in judgements
         ]
         tables.append(pa.Table.from_pylist(rows, schema))
     return pa.concat_tables(tables)
 
 
-def _named_by_side(one: Judgement, first: str, second: str) -> dict[str, Any]:
-    """A judgement in the columns of VERDICTS, with the sides in place of first and second."""
+def _named_by_side(judgement: Judgement, first: str, second: str) -> dict[str, Any]:
+    """Return a row of VERDICTS, in which first and second are replaced by sides."""
     side = {"first": first, "second": second}
-    p_first = one.p_first
-    return vars(one) | {
-        "outcome": side.get(one.prefers, one.prefers),
-        "order": side.get(str(one.first_shown)),
+    p_first = judgement.p_first
+    return vars(judgement) | {
+        "outcome": side.get(judgement.prefers, judgement.prefers),
+        "order": side.get(str(judgement.first_shown)),
         "p_chosen": p_first if p_first is None or first == "chosen" else 1 - p_first,
-        f"reward_{first}": one.reward_first,
-        f"reward_{second}": one.reward_second,
+        f"reward_{first}": judgement.reward_first,
+        f"reward_{second}": judgement.reward_second,
     }

@@ -1,7 +1,7 @@
-"""Story, Pair, Verdict: the schemas of the tables, and what their rows have in common.
+"""Schemas of the three tables (`STORIES`, `PAIRS`, `VERDICTS`), and functions on their rows.
 
-Three tables carry everything (`STORIES`, `PAIRS`, `VERDICTS`): Arrow in memory, Parquet on disk.
-Times are whole seconds since 1970 in UTC. `litbench.tables` reads and writes them.
+Tables are Arrow in memory and Parquet on disk; `litbench.tables` reads and writes them. Times are
+whole seconds since 1970 in UTC.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ ARROW_TYPES = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a schema; `required` columns exist and hold no null."""
+    """One column of a schema; a `required` column must exist and contain no nulls."""
 
     name: str
     kind: Kind
@@ -39,8 +39,8 @@ class Column:
 class Schema:
     """A table's columns, in the order in which they are written; a table may have more.
 
-    `key` are the columns that together name a row. Of rows with one key the one with the latest
-    time in the column `latest` is kept.
+    `key` are the columns that together identify a row. Of rows with equal keys, the row with the
+    latest time in the column `latest` is kept.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Schema:
     latest: str | None = None
 
     def arrow(self) -> pa.Schema:
-        """The Arrow schema of the declared columns."""
+        """Return the Arrow schema of the declared columns."""
         return pa.schema(
             [pa.field(c.name, ARROW_TYPES[c.kind], nullable=not c.required) for c in self.columns]
         )
@@ -135,39 +135,39 @@ VERDICTS = Schema(
 
 
 def empty_columns(schema: Schema, rows: int) -> dict[str, pa.Array]:
-    """Null columns for every declared column of a schema; shape (rows,) each."""
+    """Return an all-null column of shape (rows,) for every declared column of a schema."""
     return {column.name: pa.nulls(rows, ARROW_TYPES[column.kind]) for column in schema.columns}
 
 
 def pair_id(story_a: str, story_b: str) -> str:
-    """Name a pair by its two stories; the same in either order, and in SQL (md5 of "low|high")."""
+    """Return the id of a pair, independent of order; in SQL: the md5 of "low|high"."""
     low, high = sorted((story_a, story_b))
     return hashlib.md5(f"{low}|{high}".encode(), usedforsecurity=False).hexdigest()
 
 
 def prompt_keys(table: pa.Table) -> list[str]:
-    """`litbench.text.prompt_key` of every row's prompt: what all statistics cluster by."""
+    """Return the `litbench.text.prompt_key` of every row; all statistics cluster by it."""
     prompts = table["prompt"].to_pylist()
     keys = {prompt: prompt_key(prompt) for prompt in set(prompts)}
     return [keys[prompt] for prompt in prompts]
 
 
 def check_prompt_ids(table: pa.Table, source: str) -> None:
-    """Refuse two different prompts (by normalised text) under one `prompt_id`."""
+    """Raise a DataError if one `prompt_id` has several prompts (by normalised text)."""
     keys: dict[str, set[str]] = {}
     for name, key in zip(table["prompt_id"].to_pylist(), prompt_keys(table), strict=True):
         keys.setdefault(name, set()).add(key)
-    several = [name for name, found in keys.items() if len(found) > 1]
-    if several:
+    ambiguous = [name for name, of_id in keys.items() if len(of_id) > 1]
+    if ambiguous:
         raise DataError(
-            f"{source}: {len(several)} of {len(keys)} prompt_ids stand for several prompts, such "
-            f"as {several[0]!r:.60}: map prompt_id to a column that tells them apart, or to "
+            f"{source}: {len(ambiguous)} of {len(keys)} prompt_ids have several prompts, such as "
+            f"{ambiguous[0]!r:.60}: map prompt_id to a column that distinguishes them, or to "
             "md5(prompt)"
         )
 
 
 def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:
-    """A column of finite numbers that all pairs have or none, in which case all get `otherwise`.
+    """Return a finite numeric column, or `otherwise` for all pairs if it is absent or all null.
 
     Returns:
         float64, shape (n,).
@@ -183,15 +183,15 @@ def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray
     values: np.ndarray = column.to_numpy().astype(np.float64)
     if not np.isfinite(values).all():
         raise DataError(
-            f"column {name} is no finite number in {int((~np.isfinite(values)).sum())} of "
-            f"{len(values)} pairs: mend these values, or leave the pairs out"
+            f"column {name} is not finite in {int((~np.isfinite(values)).sum())} of "
+            f"{len(values)} pairs: correct these values, or leave the pairs out"
         )
     return values
 
 
 def pair_weights(pairs: pa.Table) -> np.ndarray:
-    """Weight above 0 of every pair in training, float64, shape (n,); 1 where no pair has one."""
+    """Return the positive training weight of every pair (default 1), float64, shape (n,)."""
     weight = numbers_of_pairs(pairs, "weight", 1.0)
     if (weight <= 0).any():
-        raise DataError("column weight is not above 0 in some pairs: leave these pairs out")
+        raise DataError("column weight is 0 or negative in some pairs: leave these pairs out")
     return weight

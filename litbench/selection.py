@@ -1,4 +1,4 @@
-"""The choice of a judge's template on validation pairs (paper, A.3)."""
+"""Select a judge's template on validation pairs (paper, A.3)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -22,13 +22,13 @@ from litbench.text import clean_name, digest
 
 @dataclass
 class Selection:
-    """Choose the template of every judge whose entry names none.
+    """Select a template for every judge whose entry names none.
 
     Attributes:
         pairs: pairs file to draw validation pairs from.
-        split: draw from this split; never test.
-        templates: names or paths; all families of templates that come with LitBench when empty.
-        sample: number of pairs to draw; all where there are fewer.
+        split: split to draw from; must not be test.
+        templates: names or paths; if empty, all template families of LitBench.
+        sample: maximum number of pairs to draw.
     """
 
     pairs: Path
@@ -38,10 +38,10 @@ class Selection:
 
 
 def subsample(pairs: pa.Table, size: int) -> pa.Table:
-    """Draw pairs from as many prompts as there are, in the order of the table.
+    """Draw pairs from as many prompts as possible; the result keeps the order of the table.
 
-    A second pair of a prompt is taken only when every prompt has given one. A smaller subsample is
-    contained in a larger one, whatever the order of the table.
+    A prompt gives a second pair only after every prompt has given one. A smaller subsample is
+    contained in a larger one. The order of the table has no effect on the choice.
     """
     by_prompt: dict[str, list[tuple[str, int]]] = {}
     for row, (key, name) in enumerate(
@@ -49,52 +49,52 @@ def subsample(pairs: pa.Table, size: int) -> pa.Table:
     ):
         by_prompt.setdefault(key, []).append((digest("pair", 0, name), row))
     order = sorted(
-        (turn, digest("prompt", 0, key), row)
+        (rank, digest("prompt", 0, key), row)
         for key, of_prompt in by_prompt.items()
-        for turn, (_, row) in enumerate(sorted(of_prompt))
+        for rank, (_, row) in enumerate(sorted(of_prompt))
     )
     return pairs.take(pa.array(sorted(row for *_, row in order[:size]), pa.int64()))
 
 
 def list_candidates(select: Selection, specs: Sequence[RaterSpec]) -> dict[str, list[RaterSpec]]:
-    """Every judge whose entry names no template, with each template, as "judge@template"."""
+    """Return, for every judge without a template, an entry per template, "judge@template"."""
     templates = select.templates or family_names()
     if len(set(templates)) < max(2, len(templates)):
         raise ConfigError(f"select.templates is {templates}: give two or more, each once")
-    found: dict[str, list[RaterSpec]] = {}
+    candidates: dict[str, list[RaterSpec]] = {}
     for spec in specs:
-        options = {one.name for one in fields(load_object(kinds()[spec.kind].options))}
+        options = {option.name for option in fields(load_object(kinds()[spec.kind].options))}
         if "template" not in options or "template" in spec.options:
             continue
-        found[spec.name] = [
+        candidates[spec.name] = [
             replace(spec, name=f"{spec.name}@{name}", options={**spec.options, "template": name})
             for name in templates
         ]
-        for candidate in found[spec.name]:
+        for candidate in candidates[spec.name]:
             check_options(candidate, "raters")
-    if not found:
+    if not candidates:
         raise ConfigError(
-            "select: every rater has a template, or its kind takes none: leave out `template` of "
-            "a judge, or leave out select"
+            "select: every rater has a template, or its kind takes none: remove `template` from "
+            "a judge, or remove select"
         )
-    return found
+    return candidates
 
 
 def read_validation(select: Selection, judged_prompts: Collection[str]) -> pa.Table:
-    """Draw the validation pairs; refuse a test split and prompts that are to be judged."""
+    """Draw the validation pairs; a test split or a prompt of `judged_prompts` is an error."""
     if select.split.strip().casefold() == "test":
         raise ConfigError("select.split is test: choose templates on train or validation pairs")
     pairs = read_pairs(select.pairs, None, select.split).headline
     where = f"{select.pairs}, split {select.split}"
     if shared := set(prompt_keys(pairs)) & set(judged_prompts):
         raise DataError(
-            f"{where}: {len(shared)} prompts are also in the pairs to judge, so that the choice "
-            "would have seen them: take them out of one of the two"
+            f"{where}: {len(shared)} prompts are also in the pairs to judge, which would bias the "
+            "selection: remove them from one of the two"
         )
     sample = subsample(pairs, select.sample)
     if len(set(prompt_keys(sample))) < 2:
         raise DataError(
-            f"{where}: {sample.num_rows} pairs are drawn, not of two prompts or more: raise "
+            f"{where}: the {sample.num_rows} pairs drawn have fewer than two prompts: raise "
             "select.sample or name another file"
         )
     return sample
@@ -109,13 +109,13 @@ def select_templates(
     program: str,
     dry_run: bool,
 ) -> dict[str, RaterSpec]:
-    """Judge validation pairs with every template, and keep the best of each judge.
+    """Judge validation pairs with every template, and select the best template of each judge.
 
-    Writes `verdicts.parquet`, `selection.json` and `manifest.json` into `folder`, and prints; a dry
-    run estimates the cost, and takes the first template.
+    Writes `verdicts.parquet`, `selection.json` and `manifest.json` into `folder`, and prints a
+    leaderboard per judge. A dry run estimates the cost and takes the first template.
 
     Returns:
-        The entry of each judge whose template was chosen.
+        The entries of the judges, with their selected templates, by name.
     """
     candidates = list_candidates(select, specs)
     validation = read_validation(select, judged_prompts)

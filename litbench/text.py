@@ -1,7 +1,6 @@
-"""How text is counted, normalised and hashed: one definition each, used everywhere.
+"""Count, normalise and hash text, with one definition for all uses.
 
-Length decides pairs (symmetry), a baseline (the longer story) and strata of every report, so
-these must agree on what a word is.
+Length symmetry, the longer-story baseline and the strata of reports must agree on what a word is.
 """
 
 import hashlib
@@ -14,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# RE2, the engine behind Arrow, has no class subtraction, so scripts that are written without
-# spaces between words are counted first, character by character, and then blanked out.
-# The two long marks (ー, ｰ) stand in no script's class.
+# RE2, Arrow's regular expression engine, has no class subtraction, so scripts without spaces
+# between words are first counted character by character and then replaced by blanks.
+# The two prolonged sound marks (ー, ｰ) belong to no script's class.
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\x{30fc}\x{ff70}]"
-# A word starts with a letter or digit: a mark that follows a symbol or 語 is no word of its own.
+# A word starts with a letter or digit: a combining mark after a symbol or 語 is not a word.
 # Soft hyphens and joiners are invisible inside a word.
-# One loop and not one inside another: RE2 takes half the time.
+# A single loop takes RE2 half the time of nested loops.
 _STARTS = r"[\p{L}\p{N}]"
 _WORD = rf"{_STARTS}(?:['’\-\x{{2010}}\x{{2011}}]?{_STARTS}|[\p{{M}}\x{{ad}}\x{{200c}}\x{{200d}}])*"
 
@@ -34,13 +33,13 @@ _DASHES_AND_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "
 def count_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Count the words of every text.
 
-    A word is a run of Unicode letters, marks and digits, which may hold single inner
+    A word is a run of Unicode letters, marks and digits, which may contain single inner
     apostrophes and hyphens ("don't" and "half-light" are one word each). In Chinese and
     Japanese, which put no spaces between words, every character counts as one word. Thai, Lao,
-    Khmer and Burmese need a dictionary to be divided and count one word per unbroken run.
+    Khmer and Burmese would need a dictionary; an unbroken run counts as one word.
 
     Returns:
-        int64 counts; shape (n,); null where the text is null.
+        int64 counts, shape (n,); null for null texts.
     """
     is_ascii = pc.fill_null(pc.string_is_ascii(texts), fill_value=False)
     in_ascii = np.zeros(len(texts), np.int64)
@@ -54,7 +53,7 @@ def count_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
 
 
 def _count_ascii(texts: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """The same counts for ASCII texts, in a tenth of the time of a regular expression."""
+    """Count the words of ASCII texts, in a tenth of the time of the regular expression."""
     if not len(texts):
         return np.zeros(0, np.int64)
     letters = np.frombuffer("\n".join([*texts.to_pylist(), ""]).encode(), np.uint8)
@@ -68,20 +67,20 @@ def _count_ascii(texts: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def count_words_of(text: str) -> int:
-    """Count the words of one text, by the rule of `count_words`."""
+    """Count the words of one text; see `count_words`."""
     return int(count_words(pa.array([text], pa.large_string()))[0].as_py())
 
 
 def normalise(text: str) -> str:
-    """Fold a text to what two copies of it share: compatibility forms, case and spacing.
+    """Normalise compatibility forms, case and spacing, so that copies of a text are equal.
 
-    Characters that cannot be seen (soft hyphens, joiners, variation selectors) are dropped.
+    Invisible characters (soft hyphens, joiners, variation selectors) are dropped.
     """
-    # A text has few different characters, and a category takes long to look up.
-    unseen = {ord(character): None for character in set(text) if _is_invisible(character)}
-    seen = text.translate(unseen) if unseen else text
-    # Folding case can undo a composition, and the second pass composes it again.
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
+    # Distinct characters only: looking up a category is slow.
+    invisible = {ord(character): None for character in set(text) if _is_invisible(character)}
+    visible = text.translate(invisible) if invisible else text
+    # Case folding can undo a composition, and the second pass composes it again.
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
     return " ".join(folded.translate(_DASHES_AND_QUOTES).split())
 
 
@@ -102,23 +101,23 @@ def normalise_prompt(prompt: str) -> str:
 
 
 def clean_name(name: str) -> str:
-    """A name on one line, without characters that cannot be seen or that turn the line around.
+    """Return a name on one line, without control and formatting characters.
 
-    Whoever wrote a config or a verdict file named its raters: a name may hold what moves a
-    terminal's cursor or writes from right to left over what stands beside it.
+    Names come from configs and verdict files of others. They may contain terminal escape sequences
+    or right-to-left overrides.
     """
     line = " ".join(name.split())
     return "".join(letter for letter in line if unicodedata.category(letter)[0] != "C")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A table for a terminal: columns two spaces apart, each row of the same number of cells."""
+    """Format rows of equal length for a terminal, with columns two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
 def digest(*parts: Any) -> str:
-    """Hash some values to 32 hexadecimal digits; the same on every machine and run."""
+    """Hash some values to 32 hexadecimal digits, reproducible across machines and runs."""
     hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = str(part).encode("utf-8", "surrogatepass")
@@ -128,5 +127,5 @@ def digest(*parts: Any) -> str:
 
 
 def prompt_key(prompt: str) -> str:
-    """Hash a prompt by its normalised text: what splits and the check for leaks go by."""
+    """Hash a prompt's normalised text; splits and leakage checks compare this hash."""
     return digest("prompt", normalise_prompt(prompt))

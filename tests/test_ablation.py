@@ -160,9 +160,7 @@ def results(folder):
     return {name: (folder / name).read_bytes() for name in [*names, "test_pairs.parquet"]}
 
 
-def test_every_variant_is_trained_alike_and_judged_on_the_test_of_every_variant(
-    ablation, trainings, monkeypatch
-):
+def test_variants_are_judged_on_all_test_sets(ablation, trainings, monkeypatch):
     module, config = ablation()
     monkeypatch.setattr("litbench.report.pages.draw_ablation", draw_ablation)
     module.main(config)
@@ -206,14 +204,14 @@ def test_every_variant_is_trained_alike_and_judged_on_the_test_of_every_variant(
     assert len(pictures) == len(VARIANTS)
 
 
-def test_a_prompt_trained_on_in_one_variant_and_tested_in_another_is_refused(ablation, trainings):
+def test_shared_training_and_test_prompts_raise(ablation, trainings):
     module, config = ablation(variants={"full": {}, "other": {"seed": 5}})
-    with pytest.raises(DataError, match=r"test prompts of .* are trained on in variant"):
+    with pytest.raises(DataError, match=r"test prompts of .* are training prompts of variant"):
         module.main(config)
     assert not trainings
 
 
-def test_a_killed_run_goes_on_and_ends_in_the_same_files(ablation, judgings):
+def test_killed_run_resumes_with_equal_files(ablation, judgings):
     module, undisturbed = ablation("undisturbed")
     module.main(undisturbed)
     jobs = judgings["count"]
@@ -230,7 +228,7 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_files(ablation, judgings):
     assert not (config.out / "data").exists()
 
 
-def test_parts_and_then_the_whole_equal_one_run(ablation, judgings, capsys):
+def test_parts_equal_one_run(ablation, judgings, capsys):
     module, whole = ablation("whole")
     module.main(whole)
     made = []
@@ -264,7 +262,7 @@ def ready(ablation, load_program, tmp_path):
     return path
 
 
-def test_one_variant_is_a_study_of_amounts_and_sizes(ablation, trainings, ready):
+def test_one_variant_is_a_scaling_study(ablation, trainings, ready):
     raters = {
         "small": {**FAST, "family": "f", "parameters": 1_000},
         "large": {**FAST, "c": [1.0], "family": "f", "parameters": 2_000_000},
@@ -321,7 +319,9 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     assert {test["name"] for test in read(config.out)["tests"]} == {"external"}
     trainings.clear()
     module, config = ablation(test_pairs={"same": str(ready)})
-    with pytest.raises(DataError, match="test prompts of same are trained on in variant full"):
+    with pytest.raises(
+        DataError, match="test prompts of same are training prompts of variant full"
+    ):
         module.main(config)
     assert not trainings
 
@@ -331,12 +331,12 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
     [
         ({"variants": {"full": {"min_scor": 3}}}, "variants: full: unknown key 'min_scor'"),
         ({"variants": {"full": {"min_gap": 2.0}}}, "'min_gap' is 2.0"),
-        ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "give {pairs: FILE} alone"),
+        ({"variants": {"full": {"pairs": "x", "seed": 1}}}, "give only {pairs: FILE}"),
         ({"variants": {}}, "name at least one variant"),
         ({"test_pairs": {"full": "x"}}, "name a variant and a file of test_pairs"),
         ({"test_split": None}, "test_split is null and test_pairs is empty"),
         ({"reference": "ful"}, "reference is ful:"),
-        ({"raters": {"longer": {"kind": "longer"}}}, "none of them can be trained"),
+        ({"raters": {"longer": {"kind": "longer"}}}, "none can be trained"),
         ({"raters": {"f": {**FAST, "seed": 1}}}, r"f: unknown key 'seed'|f\.seed: leave it out"),
         ({"seeds": []}, r"seeds is \[\]"),
         ({"pairs_used": [10_000_000]}, "pairs_used has 10000000"),
@@ -345,14 +345,14 @@ def test_external_pairs_are_a_test_set(ablation, trainings, ready, tmp_path):
         ({"train_split": "trian"}, "no pair of split 'trian'"),
     ],
 )
-def test_what_cannot_be_is_named(ablation, trainings, changes, message):
+def test_invalid_configs_raise(ablation, trainings, changes, message):
     module, config = ablation(**changes)
     with pytest.raises((ConfigError, DataError), match=message):
         module.main(config)
     assert not trainings
 
 
-def test_test_pairs_are_of_nearly_all_prompts_and_shared_between_variants(ablation, pair_table):
+def test_subsampled_test_pairs_cover_prompts_and_variants(ablation, pair_table):
     module, _ = ablation()
     every = pair_table([{"prompt_id": f"p{row // 20}"} for row in range(400)])
     fewer = every.filter(pa.array([row % 3 == 0 for row in range(400)]))
@@ -389,7 +389,7 @@ def keys_of(pair_table, chosen):
     return pair_table(rows)
 
 
-def test_a_pair_labelled_both_ways_is_judged_once_and_counts_for_both(pair_table):
+def test_pairs_with_both_labels_are_judged_once(pair_table):
     sets = {
         "one": keys_of(pair_table, [("a", "b"), ("a", "c")]),
         "other": keys_of(pair_table, [("b", "a"), ("a", "d"), ("a", "c")]),
@@ -420,7 +420,7 @@ def test_a_pair_labelled_both_ways_is_judged_once_and_counts_for_both(pair_table
     assert lengths == [0.0, 0.0]
 
 
-def test_only_the_same_amounts_are_compared_and_holm_counts_them_all(pair_table):
+def test_comparisons_are_at_equal_amounts_with_holm(pair_table):
     sets = {"full": keys_of(pair_table, itertools.combinations("abcd", 2))}
     pairs, tests = join_test_sets(sets)
     random = np.random.default_rng(0)
@@ -444,7 +444,7 @@ def test_only_the_same_amounts_are_compared_and_holm_counts_them_all(pair_table)
     assert "r on naive@9 against r on full@6  on full" in ablation_text(study)
 
 
-def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):
+def test_reused_pair_ids_raise(pair_table):
     one, other = keys_of(pair_table, [("a", "b")]), keys_of(pair_table, [("a", "c")])
     place = other.column_names.index("pair_id")
     renamed = other.set_column(place, "pair_id", one["pair_id"])
@@ -473,7 +473,7 @@ def test_names_of_others_are_text_on_the_page(pair_table, tmp_path):
     assert "Trained on 2 pairs of &lt;script&gt;" in page
 
 
-def test_sizes_are_compared_at_one_amount_and_unknown_ones_left_out():
+def test_sizes_are_compared_at_one_amount():
     arms = [
         Arm("b@5", "b", "full", 5, True, family="f", parameters=30),
         Arm("a@5", "a", "full", 5, True, family="f", parameters=20),

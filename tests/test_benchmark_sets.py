@@ -92,9 +92,7 @@ def test_every_set_and_rater_has_its_row(benchmark, tmp_path):
     }
 
 
-def test_a_set_or_a_rater_added_later_is_the_only_one_to_run(
-    benchmark, asked, pair_table, tmp_path, capsys
-):
+def test_only_added_sets_and_raters_run(benchmark, asked, pair_table, tmp_path, capsys):
     benchmark()
     assert sorted(asked) == [("longer", 12), ("longer", 16), ("shorter", 12), ("shorter", 16)]
     asked.clear()
@@ -110,7 +108,7 @@ def test_a_set_or_a_rater_added_later_is_the_only_one_to_run(
     assert sorted(asked) == [("coin", 4), ("coin", 12), ("coin", 16)]
 
 
-def test_a_broken_set_does_not_stop_the_others_and_is_told_at_the_end(benchmark, tmp_path, capsys):
+def test_broken_sets_are_reported_at_the_end(benchmark, tmp_path, capsys):
     whole = benchmark()
     (tmp_path / "gone.parquet").write_bytes(b"half of a file")
     # Also where all the others are current, and in a dry run.
@@ -130,9 +128,7 @@ def test_a_broken_set_does_not_stop_the_others_and_is_told_at_the_end(benchmark,
         benchmark()
 
 
-def test_a_set_on_whose_prompts_a_rater_was_trained_is_in_no_mean(
-    benchmark, tmp_path, pair_table, load_program
-):
+def test_means_exclude_sets_with_training_prompts(benchmark, tmp_path, pair_table, load_program):
     # The prompts of all tables here are p0 to p4.
     train = load_program("train/features.py")
     write_table(pairs_of(pair_table, 20, 10), tmp_path / "train.parquet")
@@ -164,7 +160,7 @@ def test_means_are_over_the_sets_of_all_raters():
     assert {row["rater"]: row["mean"] for row in found["raters"]} == {"x": 0.5, "y": 0.5}
 
 
-def test_pairs_without_text_and_pairs_not_drawn_are_told(benchmark, tmp_path, pair_table, capsys):
+def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
     rows = [{"chosen": f"a long story {k}", "rejected": "" if k < 7 else f"story {k}"}
             for k in range(20)]  # fmt: skip
     write_table(pair_table(rows), tmp_path / "one.parquet")
@@ -189,11 +185,11 @@ def test_pairs_without_text_and_pairs_not_drawn_are_told(benchmark, tmp_path, pa
     [
         ({"pairs": {"gone": "/nowhere.parquet"}}, DataError, "none of the 1 sets"),
         ({"pairs": {}}, DataError, "none of the 0 sets"),
-        ({"pairs": {"../up": "/nowhere.parquet"}}, ConfigError, "names a folder"),
+        ({"pairs": {"../up": "/nowhere.parquet"}}, ConfigError, "cannot be a folder"),
         ({"pairs": {"a": {"pair": "x"}}}, ConfigError, "did you mean 'pairs'"),
         ({"split": "test"}, ConfigError, "split: with several sets"),
         ({"reference": "talk"}, ConfigError, "no rater"),
-        ({"most_pairs": 1}, ConfigError, "at least 2"),
+        ({"most_pairs": 1}, ConfigError, "2 or more"),
     ],
 )
 def test_what_cannot_be_done_is_said(benchmark, keys, error, says):

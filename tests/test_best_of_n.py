@@ -67,7 +67,7 @@ def stories(seed: int = 0, prompts: int = 12, count: int = 9) -> list[PromptStor
     return found
 
 
-def test_the_gain_is_the_expected_maximum_over_the_prompts_mean() -> None:
+def test_gain_is_expected_maximum_minus_mean() -> None:
     prompts, ns = stories(), sizes(9)
     assert ns == [1, 2, 4, 8, 9]
     for one in best_of_n(prompts, ns):
@@ -117,7 +117,7 @@ def choices_in(folder: Path) -> list[dict[str, Any]]:
     return list(pa_csv.read_csv(folder / "out/best_of_n.csv").to_pylist())
 
 
-def test_prompts_go_by_their_text_whatever_their_names(
+def test_prompts_are_grouped_by_text(
     load_program: Callable[[str], ModuleType], story_table: Callable[..., pa.Table], tmp_path: Path
 ) -> None:
     program = load_program("eval/best_of_n.py")
@@ -176,7 +176,7 @@ def outputs(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_killed_run_keeps_rewards_and_ends_in_the_same_bytes(
+def test_killed_run_resumes_with_equal_files(
     choose: Callable[..., dict[str, Any]],
     load_program: Callable[[str], ModuleType],
     tmp_path: Path,
@@ -220,14 +220,14 @@ def test_a_killed_run_keeps_rewards_and_ends_in_the_same_bytes(
     ("keys", "error", "says"),
     [
         ({"rater": {}}, ConfigError, "names 0 raters"),
-        ({"rater": {**LONGER, "b": {"kind": "talk"}}}, ConfigError, "give one"),
+        ({"rater": {**LONGER, "b": {"kind": "talk"}}}, ConfigError, "give exactly one"),
         ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
         ({"rater": LONGER, "second": {"coin": {"kind": "random"}}}, ConfigError, "pairs.parquet"),
         ({"rater": LONGER, "least_stories": 1}, ConfigError, "at least 2"),
         ({"rater": LONGER, "least_stories": 6}, DataError, "no prompt has 6"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_invalid_configs_raise(
     choose: Callable[..., dict[str, Any]], keys: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):

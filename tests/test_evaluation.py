@@ -56,17 +56,17 @@ def row(place, **more):
     }
 
 
-def test_only_the_pairs_of_the_split_are_read(write_pairs):
+def test_read_pairs_selects_the_split(write_pairs):
     path = write_pairs("pairs.parquet", [row(i, split="ab"[i % 2]) for i in range(6)])
     assert read_pairs(path, None, None).headline.num_rows == 6
     found = read_pairs(path, None, "a")
     assert found.headline["chosen_story_id"].to_pylist() == ["c0", "c2", "c4"]
     assert found.all is found.headline
-    with pytest.raises(DataError, match=r"no pair of split 'c': it has \['a', 'b'\]"):
+    with pytest.raises(DataError, match=r"no pair of split 'c': name one of \['a', 'b'\]"):
         read_pairs(path, None, "c")
 
 
-def test_the_pairs_before_symmetry_are_judged_and_must_hold_all_the_others(write_pairs):
+def test_before_symmetry_must_be_a_superset(write_pairs):
     headline = write_pairs("pairs.parquet", [row(i) for i in range(3)])
     wider = write_pairs("wider.parquet", [row(i) for i in range(5)])
     other = write_pairs("other.parquet", [row(i) for i in range(1, 5)])
@@ -76,7 +76,7 @@ def test_the_pairs_before_symmetry_are_judged_and_must_hold_all_the_others(write
         read_pairs(headline, other, None)
 
 
-def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):
+def test_files_of_names_all_files(tmp_path):
     own = str(tmp_path / "own.yaml")
     specs = [
         RaterSpec("surface", "features", {"path": "m"}),
@@ -96,7 +96,7 @@ def test_all_that_a_rater_reads_from_outside_is_named(tmp_path):
     }
 
 
-def test_prompts_that_the_backbone_knows_are_not_evaluated_on(write_pairs, pair_table):
+def test_held_out_pairs_exclude_training_prompts_of_the_base_model(write_pairs, pair_table):
     path = write_pairs("pairs.parquet", [row(i, prompt=f"[WP] Door {i}") for i in range(4)])
     training = pair_table([row(9, prompt="[WP] Window")])
     assert read_held_out(path, None, training, path).num_rows == 4
@@ -104,7 +104,7 @@ def test_prompts_that_the_backbone_knows_are_not_evaluated_on(write_pairs, pair_
         read_held_out(path, None, training, path, frozenset({prompt_key("[WP] Door 2")}))
 
 
-def test_the_files_of_an_evaluation_agree_with_each_other(pair_table, tmp_path, capsys):
+def test_evaluation_files_are_consistent(pair_table, tmp_path, capsys):
     pairs = pair_table([row(i, prompt=f"[WP] Door {i % 4}") for i in range(12)])
     raters = [LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
     artifact = Artifact(tmp_path, program=__file__, config={}, inputs={})
@@ -202,7 +202,7 @@ def run(jobs, folder, **options):
     return [table for _, table, _ in found], [record for *_, record in found]
 
 
-def test_a_kept_part_depends_on_options_files_data_and_versions(
+def test_stored_parts_depend_on_options_files_data_and_versions(
     plugin, pair_table, tmp_path, monkeypatch
 ):
     pairs = pair_table([row(i, prompt=f"[WP] Door {i}") for i in range(4)])
@@ -228,7 +228,7 @@ def test_a_kept_part_depends_on_options_files_data_and_versions(
 
 @pytest.mark.parametrize("damaged", [".parquet", ".sha256"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "lost"])
-def test_a_damaged_part_is_made_again(plugin, pair_table, tmp_path, damaged, damage):
+def test_damaged_parts_are_recomputed(plugin, pair_table, tmp_path, damaged, damage):
     pairs = pair_table([row(i) for i in range(4)])
     job = Job(plugin, "plugin", lambda: pairs, "data")
     (whole,), records = run([job], tmp_path)
@@ -247,7 +247,7 @@ def test_a_damaged_part_is_made_again(plugin, pair_table, tmp_path, damaged, dam
         content = path.read_bytes()
 
 
-def test_parts_of_earlier_configs_are_removed_and_no_others(plugin, pair_table, tmp_path):
+def test_discard_others_removes_only_unused_parts(plugin, pair_table, tmp_path):
     pairs = pair_table([row(i) for i in range(4)])
     old, new = (Job(plugin, "plugin", lambda: pairs, data) for data in ("old", "new"))
     run([old, new], tmp_path)
@@ -282,7 +282,7 @@ def test_errors_are_judged_again_when_asked(plugin, pair_table, tmp_path, monkey
     assert "error" not in again["outcome"].to_pylist()
 
 
-def test_a_rater_that_is_ready_is_loaded_once_for_all_its_pairs(plugin, pair_table, tmp_path):
+def test_raters_are_loaded_once(plugin, pair_table, tmp_path):
     tables = {name: pair_table([row(i, prompt=f"{name} {i}") for i in range(3)]) for name in "ab"}
     other = replace(plugin, name="other")
     jobs = [
@@ -296,9 +296,7 @@ def test_a_rater_that_is_ready_is_loaded_once_for_all_its_pairs(plugin, pair_tab
     assert verdicts[0]["pair_id"].to_pylist() == tables["a"]["pair_id"].to_pylist()
 
 
-def test_a_rater_that_was_trained_on_the_prompts_is_refused_or_flagged(
-    plugin, pair_table, tmp_path
-):
+def test_training_prompts_are_refused_or_flagged(plugin, pair_table, tmp_path):
     pairs = pair_table([row(i, prompt=f"door{i}") for i in range(4)])
     # A repost with other punctuation is the same prompt.
     Path(plugin.options["path"]).write_text(f"{prompt_key('[WP] DOOR1!')} {prompt_key('door2')}")
@@ -314,7 +312,7 @@ def test_a_rater_that_was_trained_on_the_prompts_is_refused_or_flagged(
 
 
 @pytest.mark.usefixtures("plugin")
-def test_an_interrupted_training_finds_its_own_files_again(pair_table, tmp_path, monkeypatch):
+def test_interrupted_trainings_keep_their_folder(pair_table, tmp_path, monkeypatch):
     pairs = pair_table([row(i, prompt=f"door{i}") for i in range(4)])
     jobs = [
         Job(RaterSpec("fitted", "plugin", {}), f"fold{fold}",
@@ -338,7 +336,7 @@ def test_an_interrupted_training_finds_its_own_files_again(pair_table, tmp_path,
     assert records == [expected, expected]
 
 
-def test_templates_change_with_the_version_of_the_kinds_that_show_them():
+def test_changed_templates_need_a_new_kind_version():
     """Else kept verdicts of the old words would be taken for those of the new ones."""
     folder = Path(templates.__file__).parent
     digest = fingerprint({path.name: path.read_text() for path in folder.glob("*.yaml")})

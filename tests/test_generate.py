@@ -109,7 +109,7 @@ def test_the_task_is_filled_in_once(
     assert sum("one seat {words} left, and a {prompt}." in question for question in asked) == 1
 
 
-def test_a_larger_n_asks_only_for_what_is_new(
+def test_larger_n_requests_only_new_samples(
     generate: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -181,7 +181,7 @@ def test_dollars_are_told_and_limited(
 @pytest.mark.parametrize(
     ("manner", "reason"), [("refusal", "refused"), ("filter", "refused"), ("length", "cut")]
 )
-def test_what_is_no_story_is_set_aside_with_its_reason(
+def test_answers_without_a_story_are_rejected_rows(
     generate: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -208,7 +208,7 @@ def test_errors_end_a_run_or_are_accepted(
         generate(traffic=traffic, n=1, accept_errors=True)
     with FakeOpenAI(Writer(), faults=lambda *_: "400") as server:
         bring(server, monkeypatch)
-        with pytest.raises(ModelError, match="have not come"):
+        with pytest.raises(ModelError, match="stories failed"):
             generate(traffic=traffic)
 
 
@@ -241,16 +241,16 @@ def test_prompts_come_from_a_table_once_each(
     ("keys", "error", "says"),
     [
         ({"n": 0}, ConfigError, "at least 1"),
-        ({"sampling": {"temperature": 0}}, ConfigError, "always the same"),
-        ({"sampling": {"seed": 1}}, ConfigError, "always the same"),
+        ({"sampling": {"temperature": 0}}, ConfigError, "all stories are the same"),
+        ({"sampling": {"seed": 1}}, ConfigError, "all stories are the same"),
         ({"sampling": {"top_logprobs": 3}, "n": 1}, ConfigError, "top_logprobs"),
         ({"task": "Write."}, ConfigError, re.escape("{prompt}")),
-        ({"words": [300, 200]}, ConfigError, "least and the greatest"),
+        ({"words": [300, 200]}, ConfigError, "minimum and maximum"),
         ({"most_prompts": 0}, ConfigError, "most_prompts"),
         ({"prompts": ["  "]}, DataError, "no prompt has a text"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_asked(
+def test_invalid_configs_raise_before_requests(
     generate: Callable[..., dict[str, Any]], keys: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):

@@ -459,7 +459,7 @@ def test_two_prompts_under_one_id_are_refused_until_the_map_tells_them_apart(
         {"prompt_id": "p", "prompt": prompt, "chosen": f"a {prompt}", "rejected": f"b {prompt}"}
         for prompt in ("A lamp.", "[WP] a lamp", "A tide.")
     ]
-    with pytest.raises(DataError, match="1 of 1 prompt_ids stand for several prompts, such as 'p'"):
+    with pytest.raises(DataError, match="1 of 1 prompt_ids have several prompts, such as 'p'"):
         importing(rows)
     pairs, _ = importing(rows, pair_columns={"prompt_id": "md5(prompt)"})
     assert len({pair["prompt_id"] for pair in pairs}) == 3

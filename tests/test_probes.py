@@ -123,7 +123,7 @@ def test_sentences_end_where_readers_end_them(text: str, parts: list[str]) -> No
     "text", ["a" + "." * 100_000 + "b", "a" + " " * 200_000 + "b", "A. " * 40_000],
     ids=["stops", "blanks", "capitals"],
 )  # fmt: skip
-def test_a_story_of_nothing_but_ends_holds_up_nobody(text: str) -> None:
+def test_sentence_splitting_is_linear_in_time(text: str) -> None:
     started = time.process_time()
     assert join_sentences(split_sentences(text)) == text
     # From every letter to the last one it would be a minute and more.
@@ -132,7 +132,7 @@ def test_a_story_of_nothing_but_ends_holds_up_nobody(text: str) -> None:
 
 @pytest.mark.parametrize("name", PROBES)
 @pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["en", "zh"])
-def test_a_probe_changes_every_story_by_its_seed_alone(name: str, text: str) -> None:
+def test_changes_depend_only_on_the_seed(name: str, text: str) -> None:
     for strength in STRENGTHS:
         one = changed(name, text, strength)
         assert one != text
@@ -202,7 +202,7 @@ def test_each_probe_keeps_what_it_says(
 # Tables --------------------------------------------------------------------------------------
 
 
-def test_a_table_of_probes_is_one_of_pairs_and_counts_add_up() -> None:
+def test_probe_pairs_follow_the_schema_and_counts_add_up() -> None:
     given_texts = originals([ENGLISH, OTHER, "No.", CHINESE])
     pairs, missing = probe_pairs(given_texts, select_probes([]), STRENGTHS, 0)
     assert pairs.column_names[: len(PAIRS.columns)] == [column.name for column in PAIRS.columns]
@@ -218,7 +218,7 @@ def test_a_table_of_probes_is_one_of_pairs_and_counts_add_up() -> None:
         assert row["rejected"] != row["chosen"]
 
 
-def test_the_order_of_the_stories_says_nothing(invented: Callable[..., str]) -> None:
+def test_story_order_has_no_effect(invented: Callable[..., str]) -> None:
     # Of many stories another one is drawn, of few there is no choice.
     for there, names in ((originals(), []), (many(invented), ["other_story"])):
         probes = select_probes(names)
@@ -227,7 +227,7 @@ def test_the_order_of_the_stories_says_nothing(invented: Callable[..., str]) -> 
         assert sorted(map(str, one.to_pylist())) == sorted(map(str, other.to_pylist()))
 
 
-def test_another_story_is_of_another_prompt_and_the_same_language() -> None:
+def test_other_story_has_another_prompt_and_the_same_language() -> None:
     there = originals()
     pairs, missing = probe_pairs(there, select_probes(["other_story"]), [1.0], 0)
     rows = {row["chosen_story_id"]: row["rejected"] for row in pairs.to_pylist()}
@@ -395,7 +395,7 @@ def config_of(program: ModuleType, pairs: Path, out: Path, **more: Any) -> Any:
     return load_config(program.Config, ["--config", str(path)])
 
 
-def test_the_program_writes_a_product(
+def test_program_writes_its_artifact(
     load_program: Callable[[str], ModuleType],
     pairs_file: Path,
     tmp_path: Path,
@@ -426,7 +426,7 @@ def test_the_program_writes_a_product(
     assert {row["probe"] for row in rows if row["rater"] == "longer"} == set(config.probes)
 
 
-def test_a_judge_is_asked_in_both_orders_and_once(
+def test_judges_are_asked_once_per_order(
     load_program: Callable[[str], ModuleType],
     pairs_file: Path,
     tmp_path: Path,

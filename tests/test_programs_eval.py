@@ -109,7 +109,7 @@ def verdict_rows(folder):
 # Fitting the feature model -------------------------------------------------------------------
 
 
-def test_fitting_writes_a_model_and_a_second_run_changes_nothing(program, pairs_file, tmp_path):
+def test_fitting_is_idempotent(program, pairs_file, tmp_path):
     pairs = pairs_file(60)
     given = ("train/features.py", "--pairs", pairs, "--out", tmp_path / "run")
     done = program(*given)
@@ -124,9 +124,7 @@ def test_fitting_writes_a_model_and_a_second_run_changes_nothing(program, pairs_
 # Benchmark -----------------------------------------------------------------------------------
 
 
-def test_a_model_is_refused_on_its_training_prompts_and_flagged_when_told_to(
-    load_program, pairs_file, model_folder, tmp_path
-):
+def test_training_prompts_are_refused_or_flagged(load_program, pairs_file, model_folder, tmp_path):
     benchmark = load_program("eval/benchmark.py")
     pairs = pairs_file(40)
     raters = {
@@ -177,9 +175,7 @@ def test_only_what_is_new_is_judged(load_program, calls, pairs_file, tmp_path):
     assert calls.take() == [("longer", None), ("coin", None)]
 
 
-def test_what_uses_a_retrained_model_is_judged_anew(
-    load_program, calls, pairs_file, model_folder, tmp_path
-):
+def test_retrained_models_are_judged_again(load_program, calls, pairs_file, model_folder, tmp_path):
     module = load_program("eval/benchmark.py")
     folder = model_folder(pairs_file(40, first=1, name="train.parquet"))
     members = {"f": {"kind": "features", "path": str(folder)}, "l": {"kind": "longer"}}
@@ -201,9 +197,7 @@ def test_what_uses_a_retrained_model_is_judged_anew(
 
 
 @pytest.mark.parametrize("name", ["eval/benchmark.py", "eval/crossvalidate.py"])
-def test_an_unknown_reference_is_refused_before_anything_is_judged(
-    load_program, calls, pairs_file, tmp_path, name
-):
+def test_unknown_reference_raises_before_judging(load_program, calls, pairs_file, tmp_path, name):
     module = load_program(name)
     config = module.Config(
         pairs=pairs_file(20), out=tmp_path, raters={"coin": {"kind": "random"}}, reference="cion"
@@ -243,9 +237,7 @@ def crossvalidated(load_program, pairs_file, tmp_path):
     return build
 
 
-def test_trained_raters_judge_every_pair_once_per_repeat_and_never_their_training(
-    crossvalidated, calls, trained
-):
+def test_every_pair_is_judged_out_of_fold_once_per_repeat(crossvalidated, calls, trained):
     module, config = crossvalidated(repeats=3)
     module.main(config)
     folds = [pairs for _, fold, pairs in calls if fold is not None]
@@ -275,7 +267,7 @@ def test_trained_raters_judge_every_pair_once_per_repeat_and_never_their_trainin
     assert not (config.out / "scratch").exists()
 
 
-def test_pairs_that_share_a_prompt_id_or_a_story_stay_in_one_fold(crossvalidated, trained, calls):
+def test_connected_pairs_stay_in_one_fold(crossvalidated, trained, calls):
     module, config = crossvalidated(repeats=2)
     pairs = read_table(config.pairs, PAIRS)
     # Two texts of prompt p0-0 under one id, and a story that stands under two prompts.
@@ -300,7 +292,7 @@ def pair_prompts(path):
     return table["pair_id"].to_pylist(), prompt_keys(table)
 
 
-def test_folds_done_before_a_kill_are_not_done_again(crossvalidated, calls):
+def test_finished_folds_are_not_repeated(crossvalidated, calls):
     module, config = crossvalidated("whole")
     module.main(config)
     calls.clear()
@@ -329,7 +321,7 @@ def test_a_rater_has_repeats_of_its_own(crossvalidated):
         module.main(config)
 
 
-def test_pairs_before_symmetry_are_judged_but_not_trained_on(crossvalidated, trained):
+def test_before_symmetry_is_judged_but_not_trained_on(crossvalidated, trained):
     module, config = crossvalidated(repeats=1)
     wide = read_table(config.pairs, PAIRS)
     narrow = config.pairs.with_name("narrow.parquet")
@@ -344,7 +336,7 @@ def test_pairs_before_symmetry_are_judged_but_not_trained_on(crossvalidated, tra
 
 
 @pytest.mark.long
-def test_a_cross_validation_killed_half_way_gives_the_same_verdicts(program, pairs_file, tmp_path):
+def test_killed_cross_validation_resumes_with_equal_verdicts(program, pairs_file, tmp_path):
     pairs = pairs_file(120, prompts=12)
 
     def given(out):

@@ -134,7 +134,7 @@ def _scores(rater: Rater, pairs: pa.Table) -> PairScores:
 
 
 @pytest.mark.parametrize("kind", ["longer", "shorter", "random", "features", "judge"])
-def test_renaming_the_sides_turns_agreement_into_one_minus_it(
+def test_swapping_labels_gives_one_minus_agreement(
     kind: str, invented_pairs: Callable[[int, int], pa.Table], rename_sides: Rename
 ) -> None:
     rater = _rater(kind, invented_pairs(120, 1))
@@ -164,7 +164,7 @@ def test_nothing_but_the_texts_reaches_a_rater(
         }
 
 
-def test_coins_are_fair_and_about_half_of_the_chosen_stories_stand_first(
+def test_random_raters_and_orders_are_balanced(
     invented_pairs: Callable[[int, int], pa.Table],
 ) -> None:
     pairs = invented_pairs(1_000, 8)
@@ -193,14 +193,14 @@ def test_length_raters_count_words(
         assert verdicts["outcome"].to_pylist() == [outcome]
 
 
-def test_a_reward_that_is_not_finite_is_an_error(pair_table: Build) -> None:
+def test_non_finite_rewards_raise(pair_table: Build) -> None:
     pairs = pair_table([{"chosen": "fine", "rejected": "broken"}])
     rater = Fixed(lambda story: np.nan if story == "broken" else 0.0, name="shaky")
     with pytest.raises(DataError, match="rater shaky: 1 of 2 rewards are not finite"):
         judge_pairs(rater, pairs)
 
 
-def test_probability_is_the_sigmoid_of_the_difference_in_reward(pair_table: Build) -> None:
+def test_probability_is_sigmoid_of_reward_difference(pair_table: Build) -> None:
     pairs = pair_table([{"chosen": "aaa", "rejected": "a"}, {"chosen": "a", "rejected": "aa"}])
     verdicts = judge_pairs(Fixed(lambda story: float(len(story))), pairs)
     assert verdicts["p_chosen"].to_pylist() == pytest.approx(
@@ -235,7 +235,7 @@ def test_each_story_of_a_prompt_is_scored_once(pair_table: Build) -> None:
     assert len(seen) == len(set(seen)) == 3 + 2
 
 
-def test_what_a_judge_says_is_translated_to_sides(pair_table: Build) -> None:
+def test_judgements_become_verdicts(pair_table: Build) -> None:
     @dataclass
     class Wordy(StubJudge):
         def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
@@ -261,7 +261,7 @@ def test_what_a_judge_says_is_translated_to_sides(pair_table: Build) -> None:
         assert (broken["outcome"], broken["p_chosen"]) == ("unparsed", None)
 
 
-def test_verdicts_of_a_shard_at_a_time_keep_to_their_schema(
+def test_sharded_verdicts_keep_the_schema(
     invented_pairs: Callable[[int, int], pa.Table], tmp_path: Any
 ) -> None:
     pairs, rater = invented_pairs(30, 12), StubJudge()
@@ -275,7 +275,7 @@ def test_verdicts_of_a_shard_at_a_time_keep_to_their_schema(
 
 
 @pytest.mark.parametrize("answer", ["none", "empty"])
-def test_a_rater_that_leaves_pairs_out_is_an_error(
+def test_missing_judgements_raise(
     answer: str, invented_pairs: Callable[[int, int], pa.Table]
 ) -> None:
     @dataclass
@@ -308,7 +308,7 @@ def test_raters_are_read_from_a_config() -> None:
         ({"kind": "features", "path": "runs/f", "folds": 3}, r"raters\.r: unknown key 'folds'"),
     ],
 )
-def test_a_broken_entry_names_itself_and_the_remedy(entry: Any, message: str) -> None:
+def test_broken_entries_raise(entry: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_options(*parse_raters({"r": entry}))
     with pytest.raises(ConfigError, match="name at least one"):
@@ -322,7 +322,7 @@ def test_every_kind_can_be_imported() -> None:
         assert (kind.train is None) == (kind.training is None)
 
 
-def test_a_rater_is_trained_unless_its_entry_names_a_model() -> None:
+def test_entries_without_a_path_are_trained() -> None:
     assert RaterSpec("f", "features", {"folds": 3}).is_trained
     assert not RaterSpec("f", "features", {"path": "runs/f"}).is_trained
     assert not RaterSpec("l", "longer").is_trained
@@ -342,9 +342,7 @@ def test_reposts_of_training_prompts_are_found(pair_table: Build) -> None:
     assert check_training_prompts(RandomRater(), judged, "refuse") == 0
 
 
-def test_the_rater_of_talk_prefers_the_story_that_speaks_to_its_readers(
-    pair_table: Build, rename_sides: Rename
-) -> None:
+def test_talk_rater_prefers_notes_to_readers(pair_table: Build, rename_sides: Rename) -> None:
     story = "The mill stood still.\n\nNobody came."
     thanks = f"{story}\n\nEdit: thank you for the gold, kind stranger!"
     pairs = pair_table(

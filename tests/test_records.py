@@ -305,7 +305,7 @@ def test_a_map_that_does_not_fit_is_one_clear_error(
         read_table(raw(tmp_path / "raw.jsonl"), STORIES, columns={**MAP, **columns})
 
 
-def test_a_map_counts_words_anew_and_a_finished_table_keeps_its_count(tmp_path: Path) -> None:
+def test_mapped_tables_recount_words(tmp_path: Path) -> None:
     path = raw(tmp_path / "raw.jsonl", n_words=[99, 99, 99])
     assert read_table(path, STORIES, columns=MAP)["n_words"].to_pylist() == [3, 2, 1]
     names = {"id": "story_id", "title": "prompt", "body": "text"}
@@ -352,7 +352,7 @@ def test_extra_values_of_any_depth_are_kept_as_json(tmp_path: Path) -> None:
     assert (json.loads(media[3]), media[4]) == (deep, "a text")
 
 
-def test_a_dictionary_of_one_long_text_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+def test_large_dictionaries_are_refused_before_decoding(tmp_path: Path) -> None:
     count = 8_192
     bodies = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["a" * (1 << 18)])
     columns = {name: [ONE[name]] * count for name in ("post", "title")}
@@ -365,7 +365,7 @@ def test_a_dictionary_of_one_long_text_is_refused_before_it_is_decoded(tmp_path:
     assert read_table(tmp_path / "plain.parquet", STORIES, columns=ALIKE).num_rows == 100
 
 
-def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+def test_file_changed_while_read_raises(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "raw.jsonl", [{**ONE, "id": str(k)} for k in range(9_000)])
     tables = stream_table(path, STORIES, columns=ALIKE)
     next(tables)
@@ -548,7 +548,7 @@ def test_the_same_key_twice_keeps_one_row_whatever_the_order(
     assert len(kept) == 1
 
 
-def test_rows_carry_their_number_in_the_file_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_numbered_rows_have_file_positions(tmp_path: Path) -> None:
     stories = [
         {"story_id": name, "prompt_id": "p", "prompt": "p", "text": text, "source": "s", ROW: "x"}
         for name, text in [("a", "1"), ("b", None), ("c", "3"), ("a", "1"), ("d", "5"), ("e", "6")]
@@ -627,7 +627,7 @@ def test_a_pair_has_one_name_in_either_order() -> None:
     assert pair_id("a", "b") != pair_id("a", "c")
 
 
-def test_rows_set_aside_need_no_more_memory_than_some_of_them() -> None:
+def test_rejected_rows_need_bounded_memory() -> None:
     rejected_rows = RejectedRows()
     for number in range(3):
         rejected_rows.add("f", number, "text", "null", "x" * 100)
@@ -649,8 +649,8 @@ def test_pairs_have_weights_or_none_has(pair_table):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_a_number_of_pairs_is_finite_or_the_pairs_are_refused(pair_table, value):
+def test_non_finite_numbers_of_pairs_raise(pair_table, value):
     pairs = pair_table([{"margin": 1.0}, {"margin": value}])
-    with pytest.raises(DataError, match="column margin is no finite number in 1 of 2 pairs"):
+    with pytest.raises(DataError, match="column margin is not finite in 1 of 2 pairs"):
         numbers_of_pairs(pairs, "margin", 0.0)
     assert numbers_of_pairs(pairs, "p_chosen", 1.0).tolist() == [1.0, 1.0]

@@ -143,5 +143,5 @@ def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
     with pytest.raises(DataError, match=r"one.parquet has changed since .*one judged it"):
         report({"one": one})
     (fewer / "manifest.json").write_text('{"inputs": {}}', encoding="utf-8")
-    with pytest.raises(DataError, match=r"fewer: its manifest is of no evaluation"):
+    with pytest.raises(DataError, match=r"fewer: its manifest is not that of an evaluation"):
         report({"fewer": fewer})

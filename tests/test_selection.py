@@ -142,7 +142,7 @@ def found_in(folder):
 # The subsample ---------------------------------------------------------------------------------
 
 
-def test_a_subsample_is_spread_over_prompts_and_grows_with_its_size(pair_table):
+def test_subsamples_spread_over_prompts_and_nest(pair_table):
     # One prompt has most of the pairs.
     prompts = [f"few {k // 2}" if k < 40 else "many" for k in range(90)]
     table = pair_table([{"prompt": prompt} for prompt in prompts])
@@ -160,14 +160,14 @@ def test_a_subsample_is_spread_over_prompts_and_grows_with_its_size(pair_table):
 # What may choose ------------------------------------------------------------------------------
 
 
-def test_prompts_that_are_judged_choose_nothing(benchmark, pairs_file, tmp_path):
+def test_judged_prompts_are_refused(benchmark, pairs_file, tmp_path):
     program, config = benchmark(judged=pairs_file(30, 30, "judged.parquet", first=39))
     with pytest.raises(DataError, match="split train: 1 prompts are also in the pairs to judge"):
         program.main(config)
     assert not (tmp_path / "out/selection").exists()
 
 
-def test_a_judge_that_was_trained_on_the_validation_pairs_is_refused(benchmark, pairs_file):
+def test_judges_trained_on_validation_pairs_are_refused(benchmark, pairs_file):
     pairs = pairs_file()
     key = prompt_keys(read_table(pairs, PAIRS))[0]
     raters = {"tiny": {"kind": "known", "rights": KNOWN, "trained_on": key}}
@@ -190,7 +190,7 @@ def test_a_judge_that_was_trained_on_the_validation_pairs_is_refused(benchmark, 
         ({"judges": {"a": {"kind": "known", "rihgts": {}}}}, "mean 'rights'"),
     ],
 )
-def test_what_cannot_be_tried_is_refused_before_anyone_is_asked(benchmark, asked, keys, message):
+def test_invalid_selections_send_no_requests(benchmark, asked, keys, message):
     program, config = benchmark(**keys)
     with pytest.raises(LitBenchError, match=message):
         program.main(config)
@@ -254,7 +254,7 @@ def test_only_what_is_new_is_judged(benchmark, asked, tmp_path):
     assert len(list((tmp_path / "out/selection/parts").glob("*.parquet"))) == 3
 
 
-def test_a_dry_run_asks_nothing_and_writes_nothing(benchmark, asked, capsys, tmp_path):
+def test_dry_run_sends_and_writes_nothing(benchmark, asked, capsys, tmp_path):
     raters = {
         "large": {"kind": "known", "rights": KNOWN},
         "local": {"kind": "generative", "path": "owner/of-many-gigabytes"},

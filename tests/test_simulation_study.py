@@ -63,7 +63,7 @@ def test_the_penalty_is_one_of_the_sum_over_pairs():
     assert weights - differences.T @ wrong == pytest.approx(np.zeros(4), abs=1e-3)
 
 
-def test_a_rater_of_true_labels_learns_quality_and_no_length():
+def test_true_labels_teach_quality_not_length():
     random = np.random.default_rng(2)
     quality, words = random.normal(size=4_000), random.integers(50, 900, 4_000)
     learner = Learner(signs=3, sign_noise=0.5, distractors=3)
@@ -136,7 +136,7 @@ def test_seeds_without_a_figure_are_left_out_of_it():
 
 
 @pytest.mark.parametrize("measure", ["right", "agreement"])
-def test_a_share_and_its_interval_lie_between_zero_and_one(measure):
+def test_shares_and_intervals_are_within_zero_and_one(measure):
     rows = [{**row, measure: {1: 0.7, 2: 0.999}[row["seed"]]} for row in rows_of(0.1, seeds=(1, 2))]
     interval = found_in(rows, measure=measure).interval
     assert 0 <= interval.low < interval.mean < interval.high <= 1
@@ -149,22 +149,22 @@ def test_a_share_and_its_interval_lie_between_zero_and_one(measure):
     [
         ({"seeds": [1, 1]}, "seeds is"),
         ({"seeds": [1]}, "seeds is"),
-        ({"reference": "fulll"}, "reference 'fulll' is no variant: did you mean 'full'"),
+        ({"reference": "fulll"}, "reference 'fulll' is not a variant: did you mean 'full'"),
         ({"variants": {"naive": {"min_scor": 3}}}, "variants: naive"),
         ({"variants": {"naive": {"splits": {"all": 1.0}}}}, "splits"),
-        ({"variants": {"naive": {}, "truth": {}}}, "has a variant truth of its own"),
+        ({"variants": {"naive": {}, "truth": {}}}, "itself defines the variant truth"),
         ({"learner": {"sign_noise": math.nan}}, "'learner.sign_noise' is nan"),
-        ({"worlds": {}}, "give worlds or sweeps"),
+        ({"worlds": {}}, "give at least one"),
         ({"worlds": {"w": {"readers.audienc": 3}}}, "worlds: w.*audience"),
         ({"worlds": {"w": {"quality_length": 3}}}, "worlds: w.*quality_length"),
         ({"sweeps": {"w": {"readers.noise": [-1]}}}, "sweeps: w"),
         ({"sweeps": {"w": {"readers.noise": []}}}, "sweeps: w"),
         ({"sweeps": {"w": {"readers.noise": [1], "prompts": [5, 6]}}}, "sweeps: w"),
-        ({"sweeps": {"../w": {"readers.noise": [1]}}}, "name them in letters"),
+        ({"sweeps": {"../w": {"readers.noise": [1]}}}, "use only letters"),
         ({"sweeps": {"worlds": {"readers.noise": [1]}}}, "but not 'worlds'"),
     ],
 )
-def test_mistakes_are_said_before_any_world_is_run(program, tmp_path, changes, said):
+def test_invalid_configs_raise_before_running(program, tmp_path, changes, said):
     with pytest.raises(ConfigError, match=said):
         program.main(small(program, tmp_path, **changes))
     assert not (tmp_path / "parts").exists()
@@ -185,7 +185,7 @@ def test_the_truth_reaches_no_pair(program, tmp_path, monkeypatch):
             assert one["right"] == pytest.approx(1 - other["right"])
 
 
-def test_raters_judge_prompts_that_no_pair_was_made_of(program, tmp_path, monkeypatch):
+def test_raters_judge_held_out_prompts(program, tmp_path, monkeypatch):
     config, seen = small(program, tmp_path), {}
     make_pairs = program.make_pairs
 

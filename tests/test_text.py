@@ -80,7 +80,7 @@ def test_words_apart_by_anything_but_letters_add_up(words: list[str], gap: str) 
 
 
 @given(st.lists(st.one_of(HAN, KANA), max_size=12), WORDS, WORDS)
-def test_every_chinese_or_japanese_character_is_a_word_wherever_it_stands(
+def test_chinese_and_japanese_characters_are_words(
     characters: list[str], before: str, after: str
 ) -> None:
     run = "".join(characters)
@@ -90,7 +90,7 @@ def test_every_chinese_or_japanese_character_is_a_word_wherever_it_stands(
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=30)), max_size=6))
-def test_a_count_does_not_depend_on_the_other_texts_of_the_batch(texts: list[str | None]) -> None:
+def test_counts_do_not_depend_on_the_batch(texts: list[str | None]) -> None:
     together = count_words(pa.array(texts, pa.large_string()))
     assert together.type == pa.int64()
     alone = [None if text is None else count_words_of(text) for text in texts]
