@@ -146,7 +146,7 @@ def check_raters(key: str, given: Sequence[str] | Mapping[str, Any], known: list
     """Refuse names of raters that no evaluation has."""
     for rater in given:
         if rater not in known:
-            raise ConfigError(f"{key}: '{rater}' is no rater: {nearest(rater, known)}")
+            raise ConfigError(f"{key}: '{rater}' is not a rater: {nearest(rater, known)}")
 
 
 def write_tables(artifact: Artifact, entries: Sequence[Entry]) -> None:

@@ -129,13 +129,13 @@ def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
         report({"one": one, "fewer": fewer})
     with pytest.raises(ConfigError, match="evaluations is empty"):
         report({})
-    with pytest.raises(ConfigError, match=r"raters: 'longr' is no rater.*'longer'"):
+    with pytest.raises(ConfigError, match=r"raters: 'longr' is not a rater.*'longer'"):
         report({"one": one}, raters=["longr"])
     for key, value in (
         ("parameters", {"longr": 1.0}), ("families", {"longr": "x"}),
         ("published", {"longr": "gpt-4.1"}),
     ):  # fmt: skip
-        with pytest.raises(ConfigError, match=rf"{key}: 'longr' is no rater.*'longer'"):
+        with pytest.raises(ConfigError, match=rf"{key}: 'longr' is not a rater.*'longer'"):
             report({"one": one}, tables=True, **{key: value})
     with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11' is no published row"):
         report({"one": one}, tables=True, published={"longer": "gpt-4.11"})
