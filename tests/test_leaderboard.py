@@ -269,7 +269,7 @@ def test_strata_on_few_pairs_are_said_to_be(pair_table: Build, verdict_table: Bu
     texts = pa.array(["" if k > 1 else "oak" for k in range(8)], pairs["chosen"].type)
     untold = pairs.set_column(pairs.column_names.index("chosen"), "chosen", texts)
     (row,) = leaderboard(verdict_table(_longer()), untold, "longer")
-    assert "Of 8 pairs the chosen story is known to be the longer in 2 and the shorter in 0" in (
+    assert "Of 8 pairs, the chosen story is known to be longer in 2 and shorter in 0" in (
         leaderboard_text([row])
     )
     assert "nan" not in leaderboard_text([row])

@@ -73,8 +73,7 @@ def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet
     index = pc.index_in(ids, value_set=pc.unique(ids)).to_numpy()
     _, first = np.unique(index, return_index=True)
     chosen, rejected = (
-        merged[f"{side}_story_id"].to_numpy(zero_copy_only=False)
-        for side in ("chosen", "rejected")
+        merged[f"{side}_story_id"].to_numpy(zero_copy_only=False) for side in ("chosen", "rejected")
     )
     flipped = (chosen == rejected[first][index]) & (rejected == chosen[first][index])
     differs = ~flipped & ((chosen != chosen[first][index]) | (rejected != rejected[first][index]))
@@ -354,9 +353,7 @@ def ablation_text(study: AblationStudy) -> str:
             )
         text += f"{aligned(rows)}\n"
     if study.contrasts:
-        text += (
-            "differences (* significant after Holm's correction), and their range over seeds:\n"
-        )
+        text += "differences (* significant after Holm's correction), and their range over seeds:\n"
     rows = []
     for contrast in study.contrasts:
         comparison, seeds = contrast.comparison, contrast.seeds
