@@ -82,7 +82,7 @@ def test_from_pairs_to_page_without_a_model(preferences, make, tmp_path, capsys)
     page = (out / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)" in page
-    assert "No model was asked" in page
+    assert "No model described the units" in page
     with (out / "units.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.reader(file))) == len(found["units"]) + 1
     assert "https://" not in page
@@ -152,7 +152,7 @@ def test_embeddings_by_words_know_only_what_they_were_fitted_on():
     chinese = embedding.fitted_on(np.arange(5))
     assert chinese[3] @ chinese[4] > 0.9
     assert abs(chinese[3] @ chinese[0]) < 1e-6
-    with pytest.raises(DataError, match="no word stands in two"):
+    with pytest.raises(DataError, match="no word occurs in two"):
         embedding.fitted_on(np.array([0, 3]))
     with pytest.raises(DataError, match="no word"):
         WordEmbedding(["!", ""])

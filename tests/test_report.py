@@ -129,8 +129,8 @@ def test_the_headline_of_the_page_is_the_one_of_the_leaderboard(render):
 
 
 def test_planted_labels_are_said_to_be_no_people(render):
-    assert "says nothing about readers" in Page(render(label_source="planted")).text
-    assert "says nothing about readers" not in Page(render(label_source="votes")).text
+    assert "says nothing about real readers" in Page(render(label_source="planted")).text
+    assert "says nothing about real readers" not in Page(render(label_source="votes")).text
 
 
 def test_pairs_without_votes_make_a_page(render):

@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"{key}: 'longr' is not a rater.*'longer'"):
             report({"one": one}, tables=True, **{key: value})
-    with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11' is no published row"):
+    with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11' is not a published row"):
         report({"one": one}, tables=True, published={"longer": "gpt-4.11"})
     write_table(pair_table(rows_of("")[::-1]), tmp_path / "one.parquet")
     with pytest.raises(DataError, match=r"one.parquet has changed since .*one judged it"):

@@ -30,9 +30,9 @@ from litbench.metrics.intervals import (
 from litbench.records import prompt_keys
 from litbench.text import aligned, count_words
 
-# Gain in correctness of explanations that talk about the plot, over all judges of the paper (section
-# 5.2). The paper gives no interval and does not say whether the gain is relative or absolute; the
-# figure shows it as absolute.
+# Gain in correctness of explanations that talk about the plot, over all judges of the paper
+# (section 5.2). The paper gives no interval and does not say whether the gain is relative or
+# absolute; the figure shows it as absolute.
 PUBLISHED_PLOT_GAIN = 0.148
 
 ALL = "all raters"

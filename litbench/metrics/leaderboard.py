@@ -180,7 +180,7 @@ def leaderboard(
 
 
 def plain(value: Any) -> Any:
-    """Convert results to JSON values: numbers with six digits, intervals as objects, NaN as None."""
+    """Convert results to JSON values: numbers to six digits, intervals to objects, NaN to None."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, float):

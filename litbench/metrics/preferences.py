@@ -37,7 +37,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How often a model that reads a description names the side with more of the unit, on new pairs.
+    """How often a model names the side with more of a unit from its description, on new pairs.
 
     Naming neither side counts 1/2, which is also chance. `unread` answers could not be parsed and
     are left out.
@@ -102,11 +102,15 @@ class UnitRow:
 
 @dataclass(frozen=True)
 class PreferenceStudy:
-    """Everything the page shows in numbers.
+    """The results of a study of preferences.
 
-    `units` are the active ones of one autoencoder, by size of the coefficient; those of
-    `agreements` are others, since each fold has its own. `unexplained` is the share of the squared
-    held-out differences that the units do not give back.
+    Attributes:
+        agreements: held-out agreement of linear models; each fold has its own autoencoder.
+        units: active units of the autoencoder that was fitted on all pairs, largest coefficients
+            first.
+        silent_units: number of units that are never active.
+        unexplained: share of the squared held-out differences that the units do not reconstruct.
+        described_by: the model that described the units, or None.
     """
 
     pairs: int

@@ -66,7 +66,7 @@ def probe_results(
 ) -> list[ProbeResult]:
     """The results by rater, probe and strength, in this order.
 
-    `pairs` and `not_applicable` come from `litbench.probes.probe_pairs`; `verdicts` cover all pairs.
+    `pairs` and `not_applicable` are from `litbench.probes.probe_pairs`; `verdicts` cover all pairs.
     """
     clusters = np.array(prompt_keys(pairs))
     ids, names, strengths = (

@@ -132,7 +132,7 @@ def sets_markdown(
             ),
         ]
     lines += [
-        f"Left out of the means: {escape(name)}; {escape(', '.join(raters))} trained on its prompts."
+        f"Left out of the means: {escape(name)} (trained on: {escape(', '.join(raters))})."
         for name, raters in means["left_out"].items()
     ]
     return "\n".join(lines).rstrip() + "\n"
