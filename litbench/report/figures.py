@@ -162,7 +162,7 @@ def _legend_height(names: Sequence[str]) -> float:
 
 
 def _legend(axes: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
-    """Put a legend above the plot; explicit handles, since matplotlib skips names with a leading _."""
+    """Put a legend above the plot, with handles, since matplotlib hides names with a leading _."""
     columns = _legend_columns(names)
     axes.figure.legend(handles, names, loc="outside upper left", ncols=columns)
 
