@@ -52,7 +52,7 @@ class AutoencoderOptions:
         if not 0 < self.active <= self.units or ends != sorted(set(ends)) or ends[-1] != self.units:
             raise ConfigError(
                 f"autoencoder: units is {self.units}, active {self.active} and prefixes "
-                f"{self.prefixes}: give active of at most units, and increasing prefixes up to units"
+                f"{self.prefixes}: give active <= units and increasing prefixes up to units"
             )
         if min(self.batch_size, self.epochs, self.learning_rate) <= 0:
             raise ConfigError("autoencoder: give a batch_size, epochs and learning_rate above 0")
