@@ -160,9 +160,7 @@ def results(folder):
     return {name: (folder / name).read_bytes() for name in [*names, "test_pairs.parquet"]}
 
 
-def test_every_variant_is_trained_alike_and_judged_on_the_test_of_every_variant(
-    ablation, trainings, monkeypatch
-):
+def test_every_variant_on_every_test(ablation, trainings, monkeypatch):
     module, config = ablation()
     monkeypatch.setattr("litbench.report.pages.draw_ablation", draw_ablation)
     module.main(config)
@@ -206,14 +204,14 @@ def test_every_variant_is_trained_alike_and_judged_on_the_test_of_every_variant(
     assert len(pictures) == len(VARIANTS)
 
 
-def test_a_prompt_trained_on_in_one_variant_and_tested_in_another_is_refused(ablation, trainings):
+def test_training_prompt_in_another_test_is_refused(ablation, trainings):
     module, config = ablation(variants={"full": {}, "other": {"seed": 5}})
     with pytest.raises(DataError, match=r"test prompts of .* are trained on in variant"):
         module.main(config)
     assert not trainings
 
 
-def test_a_killed_run_goes_on_and_ends_in_the_same_files(ablation, judgings):
+def test_killed_run_resumes(ablation, judgings):
     module, undisturbed = ablation("undisturbed")
     module.main(undisturbed)
     jobs = judgings["count"]
@@ -352,7 +350,7 @@ def test_what_cannot_be_is_named(ablation, trainings, changes, message):
     assert not trainings
 
 
-def test_test_pairs_are_of_nearly_all_prompts_and_shared_between_variants(ablation, pair_table):
+def test_test_pairs_are_shared_between_variants(ablation, pair_table):
     module, _ = ablation()
     every = pair_table([{"prompt_id": f"p{row // 20}"} for row in range(400)])
     fewer = every.filter(pa.array([row % 3 == 0 for row in range(400)]))
@@ -389,7 +387,7 @@ def keys_of(pair_table, chosen):
     return pair_table(rows)
 
 
-def test_a_pair_labelled_both_ways_is_judged_once_and_counts_for_both(pair_table):
+def test_pair_with_both_labels_is_judged_once(pair_table):
     sets = {
         "one": keys_of(pair_table, [("a", "b"), ("a", "c")]),
         "other": keys_of(pair_table, [("b", "a"), ("a", "d"), ("a", "c")]),
@@ -420,7 +418,7 @@ def test_a_pair_labelled_both_ways_is_judged_once_and_counts_for_both(pair_table
     assert lengths == [0.0, 0.0]
 
 
-def test_only_the_same_amounts_are_compared_and_holm_counts_them_all(pair_table):
+def test_equal_amounts_are_compared_with_holm(pair_table):
     sets = {"full": keys_of(pair_table, itertools.combinations("abcd", 2))}
     pairs, tests = join_test_sets(sets)
     random = np.random.default_rng(0)
@@ -444,7 +442,7 @@ def test_only_the_same_amounts_are_compared_and_holm_counts_them_all(pair_table)
     assert "r on naive@9 vs r on full@6  on full" in ablation_text(study)
 
 
-def test_a_pair_of_other_stories_under_a_known_id_is_refused(pair_table):
+def test_pair_id_of_other_stories_is_refused(pair_table):
     one, other = keys_of(pair_table, [("a", "b")]), keys_of(pair_table, [("a", "c")])
     place = other.column_names.index("pair_id")
     renamed = other.set_column(place, "pair_id", one["pair_id"])
@@ -473,7 +471,7 @@ def test_names_of_others_are_text_on_the_page(pair_table, tmp_path):
     assert "Trained on 2 pairs of &lt;script&gt;" in page
 
 
-def test_sizes_are_compared_at_one_amount_and_unknown_ones_left_out():
+def test_sizes_are_compared_at_equal_pairs():
     arms = [
         Arm("b@5", "b", "full", 5, True, family="f", parameters=30),
         Arm("a@5", "a", "full", 5, True, family="f", parameters=20),

@@ -195,7 +195,7 @@ def test_pruning_to_symmetry_leaves_mirrored_buckets(random_pairs, splits_of):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_numbers_on_the_page_are_those_of_the_pairs(pair_table, render):
+def test_numbers_of_the_page(pair_table, render):
     def row(split, prompt, chosen, rejected, score):
         return {
             "split": split, "prompt_id": f"p{prompt}",
@@ -283,12 +283,12 @@ def test_the_funnel_its_counts_and_examples_are_shown(random_pairs, render, tmp_
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_a_source_does_not_have_is_left_out_and_said(random_pairs, render):
+def test_missing_data_are_noted(random_pairs, render):
     names = [f"{side}_{name}" for side in SIDES for name in ("score", "created_utc")]
     page = render(random_pairs(**dict.fromkeys(names)))
     text = Page(page).text
     for line in (
-        "No funnel", "before length symmetry are not known", "No step removed anything",
+        "No funnel", "before length symmetry are unknown", "No step removed anything",
         "came without one",
     ):  # fmt: skip
         assert line in text, line
@@ -319,7 +319,7 @@ def test_absurd_values_do_not_break_the_page(pair_table, render):
 # Hostile texts --------------------------------------------------------------------------------
 
 
-def test_the_page_runs_nothing_and_shows_every_text_as_it_is(random_pairs, render, tmp_path):
+def test_page_has_no_scripts_and_escapes_texts(random_pairs, render, tmp_path):
     rows = [
         {"step": "min_words", "name": ATTACK, "text": ATTACK, "about": ATTACK},
         {"step": f"other {ATTACK}", "name": "a", "text": "\x00\u202ebackwards\x1b", "about": ""},

@@ -140,9 +140,7 @@ def test_every_figure_of_the_longer_story_by_hand(rows: list[LeaderboardRow]) ->
     assert not longer.is_judge
 
 
-def test_gaps_are_counted_in_words_and_small_ones_left_out(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_agreement_by_gap(pair_table: Build, verdict_table: Build) -> None:
     # Gaps of 24 words (10 pairs, all right), of 25 (11 pairs, all wrong), and of 60 (9 pairs).
     gaps = [24] * 10 + [25] * 11 + [60] * 9
     pairs = pair_table(
@@ -206,9 +204,7 @@ def test_json_writes_null_for_what_cannot_be_told(pair_table: Build, verdict_tab
     assert content["agreement"]["low"] is content["pairs_per_second"] is content["seconds"] is None
 
 
-def test_csv_has_a_row_per_rater_and_a_value_per_column(
-    rows: list[LeaderboardRow], tmp_path: Path
-) -> None:
+def test_csv_rows_and_columns(rows: list[LeaderboardRow], tmp_path: Path) -> None:
     write_csv(leaderboard_csv(rows), tmp_path / "leaderboard.csv")
     with (tmp_path / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
         judge, longer = csv.DictReader(file)
@@ -225,11 +221,11 @@ def test_csv_has_a_row_per_rater_and_a_value_per_column(
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\t=x", "  =x", "\rx", "＝1"])
-def test_a_name_that_a_spreadsheet_would_run_is_text_in_csv(name: str) -> None:
+def test_csv_escapes_formulas(name: str) -> None:
     assert csv_cell(name) == "'" + name
 
 
-def test_the_text_has_a_table_of_judges_only_where_there_are_some(
+def test_table_of_judges_only_with_judges(
     rows: list[LeaderboardRow], pair_table: Build, verdict_table: Build
 ) -> None:
     text = leaderboard_text(rows)

@@ -202,7 +202,7 @@ def test_each_probe_keeps_what_it_says(
 # Tables --------------------------------------------------------------------------------------
 
 
-def test_a_table_of_probes_is_one_of_pairs_and_counts_add_up() -> None:
+def test_probe_pairs_and_counts() -> None:
     given_texts = originals([ENGLISH, OTHER, "No.", CHINESE])
     pairs, missing = probe_pairs(given_texts, select_probes([]), STRENGTHS, 0)
     assert pairs.column_names[: len(PAIRS.columns)] == [column.name for column in PAIRS.columns]
@@ -227,7 +227,7 @@ def test_the_order_of_the_stories_says_nothing(invented: Callable[..., str]) -> 
         assert sorted(map(str, one.to_pylist())) == sorted(map(str, other.to_pylist()))
 
 
-def test_another_story_is_of_another_prompt_and_the_same_language() -> None:
+def test_other_story_has_other_prompt_same_language() -> None:
     there = originals()
     pairs, missing = probe_pairs(there, select_probes(["other_story"]), [1.0], 0)
     rows = {row["chosen_story_id"]: row["rejected"] for row in pairs.to_pylist()}
@@ -407,7 +407,7 @@ def test_the_program_writes_a_product(
     )
     program.main(config)
     said = capsys.readouterr().out
-    assert "preferred: longer by padding" in said
+    assert "fooled: longer by padding" in said
     verdicts = pq.read_table(tmp_path / "out" / "verdicts.parquet")
     pairs = pq.read_table(tmp_path / "out" / "probe_pairs.parquet")
     assert verdicts.column_names == [column.name for column in VERDICTS.columns]

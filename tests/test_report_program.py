@@ -96,9 +96,7 @@ def test_a_difference_is_paired_and_clustered_by_prompt(report, pair_table, eval
     assert f"{talk['difference']['mean']:.3f}" in page
 
 
-def test_tables_hold_every_rater_once_and_sizes_and_published_rows_that_are_named(
-    report, evaluated
-):
+def test_table_entries(report, evaluated):
     one = evaluated("one", rows_of(THANKS))
     two = evaluated("two", rows_of(""), raters=("longer", "talk", "shorter"))
     out = report(

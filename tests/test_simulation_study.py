@@ -63,7 +63,7 @@ def test_the_penalty_is_one_of_the_sum_over_pairs():
     assert weights - differences.T @ wrong == pytest.approx(np.zeros(4), abs=1e-3)
 
 
-def test_a_rater_of_true_labels_learns_quality_and_no_length():
+def test_true_labels_teach_quality_not_length():
     random = np.random.default_rng(2)
     quality, words = random.normal(size=4_000), random.integers(50, 900, 4_000)
     learner = Learner(signs=3, sign_noise=0.5, distractors=3)
@@ -136,7 +136,7 @@ def test_seeds_without_a_figure_are_left_out_of_it():
 
 
 @pytest.mark.parametrize("measure", ["right", "agreement"])
-def test_a_share_and_its_interval_lie_between_zero_and_one(measure):
+def test_share_and_interval_within_limits(measure):
     rows = [{**row, measure: {1: 0.7, 2: 0.999}[row["seed"]]} for row in rows_of(0.1, seeds=(1, 2))]
     interval = found_in(rows, measure=measure).interval
     assert 0 <= interval.low < interval.mean < interval.high <= 1

@@ -356,11 +356,11 @@ def ablation_text(study: AblationStudy) -> str:
         text += "differences (* significant after Holm's correction), and their range over seeds:\n"
     rows = []
     for contrast in study.contrasts:
-        comparison, seeds = contrast.comparison, contrast.seeds
+        comparison, differences = contrast.comparison, contrast.seeds
         rows.append([
             f"{clean_name(comparison.rater)} vs {clean_name(comparison.reference)}",
             f"on {clean_name(contrast.test)}",
             f"{comparison.difference.mean:+.3f}{'*' * comparison.is_clear}",
-            f"{min(seeds):+.3f} to {max(seeds):+.3f}" if seeds else "",
+            f"{min(differences):+.3f} to {max(differences):+.3f}" if differences else "",
         ])  # fmt: skip
     return text + aligned(rows)
