@@ -192,7 +192,7 @@ def test_pairs_without_text_and_pairs_not_drawn_are_told(benchmark, tmp_path, pa
         ({"pairs": {"../up": "/nowhere.parquet"}}, ConfigError, "names a folder"),
         ({"pairs": {"a": {"pair": "x"}}}, ConfigError, "did you mean 'pairs'"),
         ({"split": "test"}, ConfigError, "split: with several sets"),
-        ({"reference": "talk"}, ConfigError, "no rater"),
+        ({"reference": "talk"}, ConfigError, "not a rater"),
         ({"most_pairs": 1}, ConfigError, "at least 2"),
     ],
 )
