@@ -206,7 +206,7 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
 def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, Effort]:
     """Count outcomes, words and tokens of every rater; verdicts on other pairs are ignored."""
     table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
-    found = {}
+    effort_of = {}
     for rater in pc.unique(table["rater"]).to_pylist():
         own = table.filter(pc.equal(table["rater"], rater))
         counts = dict.fromkeys(OUTCOMES, 0) | Counter(own["outcome"].to_pylist())
@@ -216,8 +216,8 @@ def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, Effort]:
         texts = [part[k : k + 1_000] for part in parts for k in range(0, len(part), 1_000)]
         words = [n for some in texts for n in count_words(some).to_pylist() if n]
         tokens = (pc.sum(own[name]).as_py() for name in ("input_tokens", "output_tokens"))
-        found[rater] = Effort(counts, float(np.mean(words)) if words else None, *tokens)
-    return found
+        effort_of[rater] = Effort(counts, float(np.mean(words)) if words else None, *tokens)
+    return effort_of
 
 
 @dataclass(frozen=True)

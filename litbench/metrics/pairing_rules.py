@@ -88,8 +88,8 @@ def within_prompts(prompt: np.ndarray) -> np.ndarray:
     for size in np.unique(sizes):
         both = np.column_stack(np.triu_indices(size, 1))
         pairs.append((starts[sizes == size][:, None, None] + both).reshape(-1, 2))
-    found: np.ndarray = order[np.concatenate(pairs)]
-    return found
+    indices: np.ndarray = order[np.concatenate(pairs)]
+    return indices
 
 
 def _share_above(difference: np.ndarray) -> float:

@@ -108,8 +108,8 @@ def _judges_table(rows: Sequence[LeaderboardRow]) -> list[list[str]]:
         "tokens out": count([row.output_tokens for row in rows]),
         "$": ["" if row.cost_usd is None else write_dollars(row.cost_usd) for row in rows],
     }
-    shown = [[title, *(cell or "-" for cell in of)] for title, of in columns.items() if any(of)]
-    return [list(cells) for cells in zip(*shown, strict=True)]
+    filled = [[title, *(cell or "-" for cell in of)] for title, of in columns.items() if any(of)]
+    return [list(cells) for cells in zip(*filled, strict=True)]
 
 
 def annotators_text(agreement: AnnotatorAgreement) -> str:

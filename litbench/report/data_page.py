@@ -263,11 +263,11 @@ def render_data_report(
     """
     (whole, *splits), sources = read_splits(pairs)
     wider = {split.name: split for split in read_splits(before)[0]} if before else {}
-    shown = manifest or {}
-    counts = shown.get("counts", {})
+    record = manifest or {}
+    counts = record.get("counts", {})
     funnel, stories = counts.get("funnel", []), counts.get("stories", {})
-    finished = shown.get("finished_utc")
-    buckets = shown.get("config", {}).get("symmetry_buckets") or _BUCKETS
+    finished = record.get("finished_utc")
+    buckets = record.get("config", {}).get("symmetry_buckets") or _BUCKETS
     columns = [_glance(split) for split in splits]
     rows = []
     for split in [*splits, *([whole] if len(splits) > 1 else [])]:
@@ -281,7 +281,7 @@ def render_data_report(
         label_sources=sources,
         whole=whole,
         wider=wider.get("all"),
-        made=shown.get("program"),
+        made=record.get("program"),
         finished=f"{datetime.fromisoformat(finished):%d %B %Y, %H:%M %Z}" if finished else None,
         digest=counts.get("digest"),
         notes=[*notes, *counts.get("notes", [])],
@@ -300,5 +300,5 @@ def render_data_report(
         distributions=_distributions(splits[:_DRAWN_SPLITS]),
         leakage=counts.get("leakage", {}).get("shared", []),
         examples=examples,
-        manifests={} if manifest is None else {"pairs": json.dumps(shown, indent=2)},
+        manifests={} if manifest is None else {"pairs": json.dumps(record, indent=2)},
     )

@@ -66,14 +66,14 @@ def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dic
     return examples
 
 
-def _misses(pairs: pa.Table, shown: Sequence[PairScores]) -> list[dict[str, Any]]:
+def _misses(pairs: pa.Table, raters: Sequence[PairScores]) -> list[dict[str, Any]]:
     """By rater, the number of pairs that it gets wrong, that only it gets wrong, and examples."""
     misses = []
-    for scores in shown:
+    for scores in raters:
         wrong = scores.credit < 0.5
-        others = [one.credit > 0.5 for one in shown if one is not scores]
-        alone = wrong & np.logical_and.reduce(others) if others else wrong
-        counts = {"n": int(wrong.sum()), "alone": int(alone.sum())}
+        others = [one.credit > 0.5 for one in raters if one is not scores]
+        only = wrong & np.logical_and.reduce(others) if others else wrong
+        counts = {"n": int(wrong.sum()), "alone": int(only.sum())}
         examples = _examples(pairs, scores, np.flatnonzero(wrong))
         misses.append({"rater": scores.rater, **counts, "examples": examples})
     return misses
