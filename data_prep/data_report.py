@@ -1,10 +1,10 @@
-"""Write data_report.html: what a pairs file holds and how it came to, on one self-contained page.
+"""Write data_report.html: the contents of a pairs file and how it was made, on one page.
 
     python data_prep/data_report.py --config configs/data/sample_data_report.yaml
 
-Reads the product of make_pairs.py, import_pairs.py or rehydrate.py: `pairs.parquet` and, where
-they lie beside it, `pairs_before_symmetry.parquet`, `manifest.json` and `examples.jsonl`. Reads no
-story but the examples. Writes `data_report.html` and `manifest.json` into `out`.
+Reads the output of make_pairs.py, import_pairs.py or rehydrate.py: `pairs.parquet` and, if they
+exist, `pairs_before_symmetry.parquet`, `manifest.json` and `examples.jsonl`. Reads no texts of
+stories except the examples. Writes `data_report.html` and `manifest.json` into `out`.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from litbench.tables import check_parquet
 
 @dataclass
 class Config:
-    """What to show.
+    """Configuration of `data_report.py`.
 
     Attributes:
         pairs: folder of a pairs artifact.
         out: folder to write.
         title: heading of the page.
-        examples: show what the steps removed; false leaves every story's text out of the page.
+        examples: show examples of removed stories; if false, the page has no texts of stories.
     """
 
     pairs: Path
@@ -36,10 +36,10 @@ class Config:
 
 
 def main(config: Config) -> None:
-    """Find the files, count, render, write."""
+    """Write the data report."""
     files = {"pairs": config.pairs / "pairs.parquet"}
     check_parquet(files["pairs"], PAIRS)
-    # Pairs from elsewhere have no manifest; the page then has no funnel.
+    # External pairs have no manifest; the page then has no funnel.
     manifest, notes = None, []
     if (config.pairs / "manifest.json").is_file():
         files["manifest"] = config.pairs / "manifest.json"
@@ -51,7 +51,7 @@ def main(config: Config) -> None:
         if manifest is None or is_output(manifest, path):
             files[path.stem] = path
         else:
-            notes.append(f"{path} is not of the run that wrote these pairs: it is left out.")
+            notes.append(f"{path} is left out: the run that wrote these pairs did not write it.")
     if "pairs_before_symmetry" in files:
         check_parquet(files["pairs_before_symmetry"], PAIRS)
     artifact = Artifact(config.out, program=__file__, config=config, inputs=files)

@@ -1,12 +1,12 @@
-"""What judges' explanations say, and which words go with verdicts that agree with the labels.
+"""Find features of judges' explanations, and compare agreement with and without each feature.
 
     python eval/explanations.py --config configs/eval/explanations.yaml
 
 Reads folders of evaluations (eval/benchmark.py, or any program whose manifest names the pairs)
-whose verdicts have explanations. Looks for features in each explanation (talk of plot, character,
-style, ...; litbench/metrics/explanation_words.yaml) and compares the agreement of verdicts with a
-feature and without it. Writes `explanations.csv`, `.txt` and `.html`, the paper's Figure 8 as
-`figure8.tex` and, where some difference can be told, `.svg` and `.png`, and `manifest.json` into
+whose verdicts have explanations. Finds features of each explanation (talk about plot, character,
+style, ...; litbench/metrics/explanation_words.yaml) and compares the agreement of verdicts with and
+without the feature. Writes `explanations.csv`, `.txt` and `.html`, the paper's Figure 8 as
+`figure8.tex` and, if there is a difference to plot, as `.svg` and `.png`, and `manifest.json` into
 `out`. The page shows excerpts of explanations.
 """
 
@@ -32,7 +32,7 @@ from litbench.report.pages import write_explanations
 
 @dataclass
 class Config:
-    """What to read.
+    """Configuration of `explanations.py`.
 
     Attributes:
         out: folder to write.
@@ -46,7 +46,7 @@ class Config:
 
 
 def rename_namesakes(verdicts: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Verdicts in which a rater of several evaluations has the evaluation's name behind its own."""
+    """Append the evaluation's name to raters that occur in several evaluations."""
     times = Counter(
         rater for table in verdicts.values() for rater in set(table["rater"].to_pylist())
     )
@@ -56,15 +56,15 @@ def rename_namesakes(verdicts: dict[str, pa.Table]) -> dict[str, pa.Table]:
             f"{rater} ({name})" if times[rater] > 1 else rater
             for rater in table["rater"].to_pylist()
         ]
-        place = table.column_names.index("rater")
-        renamed[name] = table.set_column(place, "rater", pa.array(raters, pa.large_string()))
+        index = table.column_names.index("rater")
+        renamed[name] = table.set_column(index, "rater", pa.array(raters, pa.large_string()))
     return renamed
 
 
 def main(config: Config) -> None:
-    """Read, look for features, compare, write."""
+    """Write the study of explanations."""
     if not config.evaluations:
-        raise ConfigError("evaluations is empty: name folders of evaluations to read")
+        raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
     sources = {name: Judged.find(folder) for name, folder in config.evaluations.items()}
     inputs: dict[str, Path] = {}
     for name, source in sources.items():
@@ -76,18 +76,18 @@ def main(config: Config) -> None:
         return
     verdicts = rename_namesakes({name: one.read_verdicts() for name, one in sources.items()})
     pairs = {name: one.read_pairs().headline for name, one in sources.items()}
-    found = read_explanations((table, pairs[name]) for name, table in verdicts.items())
-    study = explanation_study(found)
+    data = read_explanations((table, pairs[name]) for name, table in verdicts.items())
+    study = explanation_study(data)
     artifact.write("explanations.csv", lambda path: write_csv(explanation_rows(study), path))
     text = explanations_text(study)
     artifact.write("explanations.txt", lambda path: path.write_text(text, encoding="utf-8"))
     artifact.counts = {
-        "explanations": len(found.rows),
-        "not_judged": dict(found.not_judged),
-        "without_explanation": dict(found.unexplained),
+        "explanations": len(data.rows),
+        "not_judged": dict(data.not_judged),
+        "without_explanation": dict(data.unexplained),
     }
     labels = {label for table in pairs.values() for label in table["label_source"].to_pylist()}
-    write_explanations(artifact, study, found, title=config.title, label_sources=sorted(labels))
+    write_explanations(artifact, study, data, title=config.title, label_sources=sorted(labels))
     artifact.finish()
     print(f"{text}page: {page_path}")
 

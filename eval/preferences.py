@@ -1,20 +1,21 @@
-"""What preferences encode: sparse units of embedding differences, and how they count.
+"""Explain preferences by sparse units of embedding differences.
 
     python eval/preferences.py --config configs/eval/sample_preferences.yaml
 
 The method of the paper (3.4.1, A.1; Movva et al., 2025), see docs/preferences.md. Both stories of
-every pair are embedded, an autoencoder describes the differences by few signed units, and a linear
-model predicts the label from them. Agreement is measured in folds over prompts, beside linear
-models on the whole difference, on as many principal components and on surface features, and the
-longer story. The table of units and the page are of one more autoencoder, fitted on all pairs.
+every pair are embedded, an autoencoder describes the differences by a few signed units, and a
+linear model predicts the label from the units. Agreement is measured in folds over prompts, and
+compared with linear models on the whole difference, on as many principal components and on surface
+features, and with the longer story. The table of units and the page show another autoencoder,
+fitted on all pairs.
 
-With `model`, any model of inspect-ai describes every unit and is then tested on pairs of other
-prompts. Without it, units are named by counts: surface features and words.
+With `model`, any model of inspect-ai describes every unit, and its descriptions are tested on pairs
+of other prompts. Without it, units are labelled by counts: surface features and words.
 
 Reads `pairs`. Writes `preferences.json` and `.txt`, `units.csv`, `units.parquet` (every pair's
 units), `preferences.html` (which shows stories), `coefficients.svg` and `.png`, `model/` (the
 autoencoder) and `manifest.json` into `out`. Embeddings in `out/embeddings` and answers in
-`out/answers` are kept as they come, so a killed run goes on.
+`out/answers` are stored as they arrive, so a killed run resumes.
 """
 
 import itertools
@@ -72,29 +73,29 @@ from litbench.report.pages import pairs_to_read, write_preferences
 from litbench.text import digest
 
 _LONGER = "the longer story"
-# Of the prompts, that decide when the training of an autoencoder stops.
+# Share of the prompts for early stopping of an autoencoder.
 _VALIDATION_SHARE = 0.1
 
 
 @dataclass
 class Config:
-    """What to decompose, and how.
+    """Configuration of `preferences.py`.
 
     Attributes:
         pairs: pairs file.
         out: folder to write.
-        split: pairs of this split; null for all.
-        embedding: model, service or words, see litbench.models.embeddings.
+        split: split of the pairs to use; null for all.
+        embedding: model, service or words; see litbench.models.embeddings.
         autoencoder: see litbench.models.autoencoder.
-        c: inverse strengths of the linear models' penalty, chosen in inner folds.
-        folds: folds over prompts.
-        repeats: times the folds are drawn anew.
-        seed: of signs, folds, trainings and draws.
-        model: name that inspect-ai knows, to describe the units; null for none.
-        interpreting: pairs and letters for that, see litbench.judges.interpreting.
-        sampling: what its answers depend on.
+        c: inverse strengths of the linear models' penalty, selected in inner folds.
+        folds: number of folds over prompts.
+        repeats: number of times to repeat the folds with other seeds.
+        seed: seed of signs, folds, training and selected pairs.
+        model: inspect-ai name of the model that describes the units; null for none.
+        interpreting: pairs and characters to show it; see litbench.judges.interpreting.
+        sampling: sampling parameters of the model.
         traffic: connections, retries and limits.
-        prices: file of prices that go before the packaged ones.
+        prices: file of prices that override the packaged ones.
         title: heading of the page.
     """
 
@@ -117,17 +118,17 @@ class Config:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs in the order that their signs draw; shape (n,) each but for `texts_at`.
+    """Pairs with random signs: which story is first; shape (n,) each unless stated.
 
     Attributes:
-        table: by the schema PAIRS.
-        keys: of the prompts.
-        first_chosen: whether the first side is the chosen one.
+        table: table with the schema PAIRS.
+        keys: `prompt_key` of the prompts.
+        first_chosen: whether the first story is the chosen one.
         sides: first and second story.
-        texts_at: indices of both among all embedded texts; shape (n, 2).
+        texts_at: indices of both stories among all embedded texts; shape (n, 2).
         surface: surface features of the first minus those of the second; shape (n, features).
-        words: words of the chosen story minus those of the other.
-        weights: of the pairs in the linear models.
+        words: words of the chosen story minus words of the rejected story.
+        weights: weights of the pairs in the linear models.
     """
 
     table: pa.Table
@@ -146,36 +147,36 @@ class Pairs:
 
 
 def check(config: Config) -> None:
-    """Refuse a config before the work begins."""
+    """Raise a ConfigError for an invalid config."""
     config.embedding.check()
     config.autoencoder.check()
     if config.repeats < 1 or config.folds < 2 or not config.c or min(config.c) <= 0:
         raise ConfigError(
             f"repeats is {config.repeats}, folds {config.folds} and c {config.c}: give at least 1 "
-            "repeat, 2 folds and one strength, all above 0"
+            "repeat, 2 folds and one c, all above 0"
         )
     if config.model is not None:
         Budget(config.traffic, price_of(config.model, load_prices(config.prices)))
 
 
 def read_table(config: Config) -> pa.Table:
-    """The pairs."""
+    """Read the pairs."""
     table = read_pairs(config.pairs, None, config.split).headline
     prompts = len(set(prompt_keys(table)))
     if prompts < max(4, config.folds):
         raise DataError(
-            f"{config.pairs}: {prompts} prompts: give pairs of at least 4, one for each fold"
+            f"{config.pairs}: {prompts} prompts: give pairs of at least 4 prompts, and one per fold"
         )
     return table
 
 
 def texts_of(table: pa.Table) -> list[str]:
-    """The different stories, sorted: what is embedded."""
+    """The distinct stories to embed, sorted."""
     return sorted({text for side in ("chosen", "rejected") for text in table[side].to_pylist()})
 
 
 def signed(table: pa.Table, seed: int) -> Pairs:
-    """Draw the order of the sides of every pair."""
+    """Assign the order of the sides of every pair at random, by a hash."""
     pair_ids, prompts, chosen, rejected = (
         table[name].to_pylist() for name in ("pair_id", "prompt", "chosen", "rejected")
     )
@@ -202,7 +203,7 @@ def signed(table: pa.Table, seed: int) -> Pairs:
 def train_units(
     differences: np.ndarray, keys: np.ndarray, config: Config, seed: int
 ) -> Autoencoder:
-    """Fit the autoencoder on pairs of these prompts; some of the prompts decide when to stop."""
+    """Fit the autoencoder, with some of the prompts held out for early stopping."""
     ordered = sorted(set(keys), key=lambda key: digest("stop", seed, key))
     count = min(max(1, round(_VALIDATION_SHARE * len(ordered))), len(ordered) - 1)
     stops = np.isin(keys, ordered[:count])
@@ -212,16 +213,16 @@ def train_units(
 def held_out_margins(
     embedding: Embedding, pairs: Pairs, is_held: np.ndarray, config: Config, seed: int
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Margins of every linear model on held-out pairs, and the share the units leave unexplained.
+    """Margins of every linear model on held-out pairs, and the share that units do not explain.
 
-    Nothing is fitted on prompts that are held out, `is_held`; bool, shape (n,).
+    `is_held` (bool, shape (n,)) marks the pairs that are held out of all fits.
     """
     rows = np.flatnonzero(~is_held)
     differences = pairs.differences(embedding.fitted_on(np.unique(pairs.texts_at[rows])))
     known, new = differences[rows], differences[is_held]
     keys, first, weights = pairs.keys[rows], pairs.first_chosen[rows], pairs.weights[rows]
     units = train_units(known, keys, config, seed)
-    # A small fold may have fewer components, and is no model of its own for that.
+    # The name counts the units even if a small fold has fewer components.
     components = np.linalg.svd(known, full_matrices=False)[2][: config.autoencoder.units].T
     views = {
         "units": (units.units(known), units.units(new)),
@@ -239,7 +240,7 @@ def held_out_margins(
 def measure(
     embedding: Embedding, pairs: Pairs, config: Config
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Credits per pair by model, mean over repeats; unexplained share."""
+    """Credits per pair by model, averaged over repeats, and the unexplained share."""
     credits: dict[str, np.ndarray] = {}
     unexplained = []
     seeds = range(config.seed, config.seed + config.repeats)
@@ -259,15 +260,19 @@ def measure(
 def describe_units(
     config: Config, model: str, pairs: Pairs, units: np.ndarray, chosen: Mapping[int, UnitPairs]
 ) -> tuple[dict[int, tuple[str | None, Fidelity | None]], dict[str, Any]]:
-    """Ask for descriptions and test them; by unit, and a record of the answers."""
+    """Ask a model for descriptions and test them.
+
+    Returns:
+        Description and fidelity by unit, and a summary of the answers.
+    """
     questions, letters = load_questions(), config.interpreting.shown_letters
     price = price_of(model, load_prices(config.prices))
     budget = Budget(config.traffic, price)
     every: list[Answer] = []
     with AnswerStore(config.out / "answers") as store:
 
-        def asked(texts: list[str], about: str) -> list[str]:
-            """What the model says; nothing where an answer was cut off, refused or never came."""
+        def texts_of_answers(texts: list[str], about: str) -> list[str]:
+            """The model's answers; empty if truncated, refused or an error."""
             budget.note_stored(store, set(keys_of(model, texts, config.sampling)))
             answers = ask(
                 model, texts, store, config.sampling, config.traffic, about=about, budget=budget
@@ -275,32 +280,32 @@ def describe_units(
             every.extend(answers)
             return [one.text if one.outcome == "answered" else "" for one in answers]
 
-        shown = [unit for unit, of in chosen.items() if of.examples]
-        said = asked(
+        with_examples = [unit for unit, of in chosen.items() if of.examples]
+        texts = texts_of_answers(
             [
                 describe_question(questions, pairs.sides, units[:, u], chosen[u].examples, letters)
-                for u in shown
+                for u in with_examples
             ],
             "descriptions",
         )
-        read = {unit: read_description(text) for unit, text in zip(shown, said, strict=True)}
-        descriptions = {unit: text for unit, text in read.items() if text is not None}
+        parsed = zip(with_examples, map(read_description, texts), strict=True)
+        descriptions = {unit: text for unit, text in parsed if text is not None}
         tests = [(unit, row) for unit in descriptions for row in chosen[unit].tests]
-        verdicts = asked(
+        verdicts = texts_of_answers(
             [
                 verify_question(questions, descriptions[unit], pairs.sides[row], letters)
                 for unit, row in tests
             ],
             "tests",
         )
-    found: dict[int, tuple[str | None, Fidelity | None]] = {}
+    described: dict[int, tuple[str | None, Fidelity | None]] = {}
     mores = list(zip(tests, map(read_more, verdicts), strict=True))
     for unit, description in descriptions.items():
         own = [(row, more) for (of, row), more in mores if of == unit]
         rows = [row for row, _ in own]
         fidelity = fidelity_of([more for _, more in own], units[rows, unit], pairs.keys[rows])
-        found[unit] = (description, fidelity)
-    return found, {
+        described[unit] = (description, fidelity)
+    return described, {
         "model": model,
         "answered_by": sorted({answer.model for answer in every if answer.model}),
         "answers": len(every),
@@ -311,7 +316,7 @@ def describe_units(
 
 
 def main(config: Config) -> None:
-    """Embed, fit, describe, write."""
+    """Write the study of preferences."""
     check(config)
     models = {}
     if config.embedding.is_transformer:
@@ -374,9 +379,9 @@ def main(config: Config) -> None:
     if study.units:
         artifact.write("units.csv", lambda path: write_csv(preference_rows(study), path))
     # Positive means more of the unit on the chosen side.
-    toward = np.where(first[:, None], units, -units).astype(np.float32)
+    towards_chosen = np.where(first[:, None], units, -units).astype(np.float32)
     columns = {name: table[name] for name in ("pair_id", "prompt_id")}
-    columns |= {f"unit_{unit}": pa.array(toward[:, unit]) for unit in range(units.shape[1])}
+    columns |= {f"unit_{unit}": pa.array(towards_chosen[:, unit]) for unit in range(units.shape[1])}
     artifact.write("units.parquet", lambda path: pq.write_table(pa.table(columns), path))
     text = preferences_text(study) + "\n"
     artifact.write("preferences.txt", lambda path: path.write_text(text, encoding="utf-8"))
@@ -402,8 +407,8 @@ def main(config: Config) -> None:
     )
     print(f"{text}page: {page_path}")
     if asked.get("errors"):
-        # Without a manifest the next run asks for what failed, and for nothing else.
-        print(f"{asked['errors']:,} answers are errors: run the same command again to ask for them")
+        # Without a manifest, the next run requests the failed answers again.
+        print(f"{asked['errors']:,} answers are errors: run the same command again to retry them")
         return
     artifact.finish()
 

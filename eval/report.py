@@ -3,16 +3,17 @@
     python eval/report.py --config configs/eval/sample_report.yaml
 
 Reads folders of evaluations (eval/benchmark.py or eval/crossvalidate.py) and, for the funnel, the
-manifest beside the first one's pairs. Writes `report.html` and `manifest.json` into `out`. The page
-links to pages of other programs that lie in folders beside `out`.
+manifest of the pairs of the first. Writes `report.html` and `manifest.json` into `out`. The page
+links to pages of other programs in sibling folders of `out`.
 
-With several evaluations of the same pairs, whose texts may differ (as published and with talk cut
-out), every rater of the first is compared with itself in the others: paired by pair_id, with
-intervals clustered by prompt and Holm's correction; `comparison.json` has the numbers.
+If there are several evaluations of the same pairs (their texts may differ, for example with and
+without notes to readers), every rater of the first is compared with its results in the others,
+paired by pair_id, with intervals clustered by prompt and Holm's correction. `comparison.json` has
+the numbers.
 
 With `--tables true` the program also writes Table 3 of all these raters as `table3.tex` and
-`table3.csv`, and `figure4` and `figure5` (`.svg` and `.png`; Figure 5 where sizes are known). The
-paper's own numbers are in columns and marks that say so. eval/explanations.py writes Figure 8.
+`table3.csv`, and `figure4` and `figure5` (`.svg` and `.png`; Figure 5 if sizes are known). The
+paper's numbers are in separate, labelled columns and markers. eval/explanations.py writes Figure 8.
 """
 
 from collections import Counter
@@ -46,21 +47,19 @@ from litbench.report.tables import (
 
 @dataclass
 class Config:
-    """What to show.
+    """Configuration of `report.py`.
 
-    In tables, a rater that has different figures in several evaluations is called
-    "rater (evaluation)".
+    In tables, a rater with different results in several evaluations is called "rater (evaluation)".
 
     Attributes:
-        evaluations: name -> folder; the page is about the first, and the others are compared with
-            it.
+        evaluations: name -> folder; the page shows the first, and the others are compared with it.
         out: folder to write.
-        raters: names of the raters to compare and to put into tables; all when empty.
+        raters: names of the raters to compare and to put into tables; all by default.
         tables: also write Table 3 and Figures 4 and 5 as files.
-        published: rater -> row of litbench/report/published.yaml that is the same model; a rater
-            called as the paper calls it needs none.
-        parameters: rater -> weights of its model, where its evaluation does not record them.
-        families: rater -> family; a line joins its members in Figure 5.
+        published: rater -> row of litbench/report/published.yaml for the same model; not needed if
+            their names are equal.
+        parameters: rater -> number of parameters, if its evaluation does not record it.
+        families: rater -> family; a line joins the members of a family in Figure 5.
         title: heading of the page.
     """
 
@@ -76,7 +75,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation, read."""
+    """An evaluation with its pairs, verdicts and results."""
 
     name: str
     judged: Judged
@@ -86,13 +85,13 @@ class Evaluation:
 
 
 def read(name: str, judged: Judged) -> Evaluation:
-    """Read verdicts and pairs, and compute all figures."""
+    """Read verdicts and pairs, and compute the leaderboard."""
     pairs, verdicts = judged.read_pairs(), judged.read_verdicts()
     return Evaluation(name, judged, pairs, verdicts, judged.leaderboard(verdicts, pairs))
 
 
 def compare(evaluations: Sequence[Evaluation], raters: Sequence[str]) -> list[Change]:
-    """Compare every rater of the first evaluation with itself in the others, pair by pair."""
+    """Compare every rater of the first evaluation with its results in the others, pair by pair."""
     sorted_pairs = [one.pairs.headline.sort_by("pair_id") for one in evaluations]
     ids, *others = (table["pair_id"].to_pylist() for table in sorted_pairs)
     for other, own in zip(evaluations[1:], others, strict=True):
@@ -115,16 +114,16 @@ def compare(evaluations: Sequence[Evaluation], raters: Sequence[str]) -> list[Ch
 
 
 def table_entries(evaluations: Sequence[Evaluation], config: Config) -> list[Entry]:
-    """The raters of all evaluations, highest agreement first; equal rows are shown once."""
-    found: dict[tuple[Any, ...], tuple[Evaluation, LeaderboardRow]] = {}
+    """The raters of all evaluations, highest agreement first, without duplicates."""
+    distinct: dict[tuple[Any, ...], tuple[Evaluation, LeaderboardRow]] = {}
     for one in evaluations:
         for row in one.rows:
             key = (row.rater, row.kind, row.agreement, str(row.flip_rate), str(row.outcomes))
-            found.setdefault(key, (one, row))
-    times = Counter(row.rater for _, row in found.values())
+            distinct.setdefault(key, (one, row))
+    times = Counter(row.rater for _, row in distinct.values())
     named = {
         row.rater if times[row.rater] == 1 else f"{row.rater} ({one.name})": (one, row)
-        for one, row in found.values()
+        for one, row in distinct.values()
     }
     for key in ("parameters", "families", "published"):
         check_raters(key, getattr(config, key), list(named))
@@ -143,10 +142,10 @@ def table_entries(evaluations: Sequence[Evaluation], config: Config) -> list[Ent
 
 
 def check_raters(key: str, given: Sequence[str] | Mapping[str, Any], known: list[str]) -> None:
-    """Refuse names of raters that no evaluation has."""
+    """Raise a ConfigError for names of raters that no evaluation has."""
     for rater in given:
         if rater not in known:
-            raise ConfigError(f"{key}: '{rater}' is no rater: {nearest(rater, known)}")
+            raise ConfigError(f"{key}: '{rater}' is not a rater: {nearest(rater, known)}")
 
 
 def write_tables(artifact: Artifact, entries: Sequence[Entry]) -> None:
@@ -162,9 +161,9 @@ def write_tables(artifact: Artifact, entries: Sequence[Entry]) -> None:
 
 
 def main(config: Config) -> None:
-    """Read, compare, render, write."""
+    """Write the report."""
     if not config.evaluations:
-        raise ConfigError("evaluations is empty: name at least one, as sample: FOLDER")
+        raise ConfigError("evaluations is empty: give at least one, such as 'sample: FOLDER'")
     judged = {name: Judged.find(folder) for name, folder in config.evaluations.items()}
     inputs = {key: path for name, one in judged.items() for key, path in one.inputs(name).items()}
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
@@ -192,7 +191,7 @@ def main(config: Config) -> None:
         before_symmetry=first.pairs.before_symmetry,
         reference=first.judged.reference,
         evaluation_manifest=first.judged.manifest,
-        # A pairs file from elsewhere has none of its own; the page then has no funnel.
+        # None for external pairs; the page then has no funnel.
         pairs_manifest=first.judged.manifest_of_pairs(),
         humans=first.judged.annotators(),
         changes=changes,

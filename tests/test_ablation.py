@@ -441,7 +441,7 @@ def test_comparisons_are_at_equal_amounts_with_holm(pair_table):
     raw = [comparison.p_value for comparison in of_variants]
     assert min(c.p_holm for c in of_variants) == pytest.approx(min(1, 2 * min(raw)))
     assert study.contrasts[2].comparison.p_holm == study.contrasts[2].comparison.p_value
-    assert "r on naive@9 against r on full@6  on full" in ablation_text(study)
+    assert "r on naive@9 vs r on full@6  on full" in ablation_text(study)
 
 
 def test_reused_pair_ids_raise(pair_table):

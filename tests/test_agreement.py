@@ -35,9 +35,7 @@ def _score(pair_table: Build, verdict_table: Build, rows: list[dict[str, Any]]) 
     return scores
 
 
-def test_right_counts_one_a_tie_half_and_not_judged_half(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_credit_of_outcomes(pair_table: Build, verdict_table: Build) -> None:
     rows = [{"pair": k, "outcome": outcome} for k, outcome in enumerate(OUTCOMES)]
     scores = _score(pair_table, verdict_table, rows)
     expected = {

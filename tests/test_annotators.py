@@ -46,7 +46,7 @@ def credit_of(ratings, first, second):
     return (1 + np.sign(gaps)) / 2
 
 
-def test_one_person_against_the_mean_of_the_others_by_hand():
+def test_one_annotator_by_hand():
     # Three people, two stories of one prompt and two of another; "b" is the one to check.
     ratings = {
         "a": {"s": 5.0, "t": 1.0, "u": 2.0, "v": 2.0},
@@ -89,7 +89,7 @@ def test_exchanging_the_stories_of_every_pair_changes_nothing(seed, min_gap):
     assert one.one_annotator.n + one.left_out == possible
 
 
-def test_people_who_toss_coins_score_one_half_whatever_the_gap():
+def test_random_annotators_score_one_half():
     # Chosen by the mean of the whole panel, such pairs would flatter each of its people.
     whole, gaps = [], {0.0: [], 1.0: []}
     for seed in range(30):
@@ -109,7 +109,7 @@ def test_people_who_toss_coins_score_one_half_whatever_the_gap():
     assert np.mean(whole) > 0.7
 
 
-def test_stories_that_not_everyone_rated_are_compared_by_those_who_did():
+def test_missing_ratings():
     ratings = {
         "a": {"s": 5.0, "t": 1.0},
         "b": {"s": 4.0},

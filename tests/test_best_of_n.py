@@ -162,7 +162,7 @@ def test_the_program_keeps_best_and_worst(
     assert table[-1]["beats_random"] < 0.2
     assert table[-1]["second_gain"] == pytest.approx(-table[-1]["gain"])
     page = (tmp_path / "out/best_of_n.html").read_text()
-    assert "within its prompt only" in page
+    assert "only within a prompt" in page
     assert (tmp_path / "out/best_of_n_gain.svg").read_text().startswith("<?xml")
     assert (tmp_path / "out/best_of_n_gain.png").read_bytes().startswith(b"\x89PNG")
 

@@ -18,7 +18,7 @@ def test_holm_follows_the_textbook():
 
 
 @given(P_VALUES)
-def test_holm_never_lowers_a_p_value_and_stays_within_bonferroni(p_values):
+def test_holm_bounds(p_values):
     for p, adjusted in zip(p_values, holm(p_values), strict=True):
         assert p <= adjusted <= min(1.0, p * len(p_values)) + 1e-12
 
@@ -48,7 +48,7 @@ def test_swapping_rater_and_reference_flips_the_sign(seed):
 
 
 @given(st.integers(0, 10_000))
-def test_p_is_below_five_percent_exactly_where_the_interval_leaves_out_zero(seed):
+def test_p_value_matches_interval(seed):
     random = np.random.default_rng(seed)
     clusters = np.repeat(np.arange(8), 3)
     one = (random.random(24) < 0.9).astype(float)
@@ -78,7 +78,7 @@ def test_pairing_sees_a_lead_that_separate_intervals_hide():
     assert jackknife_interval(better, clusters).low < base.mean()
 
 
-def test_all_raters_but_the_reference_are_compared_and_corrected_together():
+def test_compare_all():
     random = np.random.default_rng(3)
     credits = {
         "good": (random.random(200) < 0.9).astype(float),
@@ -92,7 +92,7 @@ def test_all_raters_but_the_reference_are_compared_and_corrected_together():
     assert [c.is_clear for c in results] == [True, False]
 
 
-def test_every_rater_is_compared_with_every_later_one_and_corrected_together():
+def test_compare_pairs():
     draw = np.random.default_rng(0)
     credits = {
         name: (draw.random(60) < p).astype(float)

@@ -195,7 +195,7 @@ def test_pruning_to_symmetry_leaves_mirrored_buckets(random_pairs, splits_of):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_numbers_on_the_page_are_those_of_the_pairs(pair_table, render):
+def test_numbers_of_the_page(pair_table, render):
     def row(split, prompt, chosen, rejected, score):
         return {
             "split": split, "prompt_id": f"p{prompt}",
@@ -220,9 +220,9 @@ def test_the_numbers_on_the_page_are_those_of_the_pairs(pair_table, render):
     # (300 + 100 + 200 + 100 + 150 + 100 + 300 + 100 + 200 + 150) / 10 and (90 + 80) / 2
     assert cells_of(page, "mean words")[1:3] == ["170", "85"]
     assert cells_of(page, "posted")[1:3] == ["2017-07 to 2020-09"] * 2
-    assert cells_of(page, "score of chosen, least / median / most")[1] == "20 / 20 / 40"
+    assert cells_of(page, "score of chosen, min / median / max")[1] == "20 / 20 / 40"
     assert cells_of(page, "prompts")[1:3] == ["3 (3 effective)", "1 (1 effective)"]
-    assert cells_of(page, "lead in % of chosen score, least / median / most")[1:3] == [
+    assert cells_of(page, "score gap in % of chosen score, min / median / max")[1:3] == [
         "50 / 50 / 75", "80 / 80 / 80",
     ]  # fmt: skip
     rows = re.findall(r"<tr><td>(train|test|all)</td>(.*?)</tr>", page, re.DOTALL)
@@ -283,12 +283,12 @@ def test_the_funnel_its_counts_and_examples_are_shown(random_pairs, render, tmp_
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_a_source_does_not_have_is_left_out_and_said(random_pairs, render):
+def test_missing_data_are_noted(random_pairs, render):
     names = [f"{side}_{name}" for side in SIDES for name in ("score", "created_utc")]
     page = render(random_pairs(**dict.fromkeys(names)))
     text = Page(page).text
     for line in (
-        "No funnel", "before length symmetry are not known", "No step removed anything",
+        "No funnel", "before length symmetry are unknown", "No step removed anything",
         "came without one",
     ):  # fmt: skip
         assert line in text, line
@@ -296,7 +296,7 @@ def test_what_a_source_does_not_have_is_left_out_and_said(random_pairs, render):
         assert title not in text, title
     assert "Words: train" in text
     assert "fixed by pruning" not in text
-    assert cells_of(page, "score of chosen, least / median / most")[1] == "–"
+    assert cells_of(page, "score of chosen, min / median / max")[1] == "–"
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", text)
 
 
@@ -319,7 +319,7 @@ def test_absurd_values_do_not_break_the_page(pair_table, render):
 # Hostile texts --------------------------------------------------------------------------------
 
 
-def test_the_page_runs_nothing_and_shows_every_text_as_it_is(random_pairs, render, tmp_path):
+def test_page_has_no_scripts_and_escapes_texts(random_pairs, render, tmp_path):
     rows = [
         {"step": "min_words", "name": ATTACK, "text": ATTACK, "about": ATTACK},
         {"step": f"other {ATTACK}", "name": "a", "text": "\x00\u202ebackwards\x1b", "about": ""},
@@ -390,7 +390,7 @@ def test_a_row_that_is_no_example_is_named(tmp_path):
     good = json.dumps({"step": "a", "name": "b", "text": "line\u2028end", "about": "d"})
     for bad in ("{", '{"step": 1}', "[]", "7", "[" * 100_000):
         path.write_text(f"{good}\n{bad}\n", encoding="utf-8")
-        with pytest.raises(DataError, match=r"examples\.jsonl: row 2 is no example"):
+        with pytest.raises(DataError, match=r"examples\.jsonl: row 2 is not an example"):
             read_examples(path)
     path.write_text(f"{good}\n" * 9, encoding="utf-8")
     assert len(read_examples(path)["a"]) == 5
@@ -472,7 +472,7 @@ def test_files_of_another_run_are_refused_or_left_out(artifact, load_program, tm
     text = Page((tmp_path / "out" / "data_report.html").read_text(encoding="utf-8")).text
     assert "SECRET of min_words" not in text
     for name in ("examples.jsonl", "pairs_before_symmetry.parquet"):
-        assert f"{pairs / name} is not of the run that wrote these pairs" in text
+        assert f"{pairs / name} is left out: the run that wrote these pairs" in text
     table = pq.read_table(pairs / "pairs.parquet")
     # As many pairs as the manifest tells of, and still others.
     write_table(table.take(pa.array([0] * table.num_rows)), pairs / "pairs.parquet")

@@ -170,7 +170,7 @@ def test_a_killed_run_pays_for_nothing_twice(serve, tmp_path, monkeypatch):
         ("page", "fake-embedder/small"),
     ],
 )
-def test_what_fails_for_good_ends_the_run_in_one_line_without_the_key(serve, tmp_path, fault, said):
+def test_permanent_failure_does_not_show_the_key(serve, tmp_path, fault, said):
     server = serve(lambda _: fault)
     with pytest.raises(ModelError, match=said) as error:
         fetch(["one story", "another"], tmp_path)
@@ -192,7 +192,7 @@ def test_a_missing_key_or_address_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["moon and river, " * 40, "月光下的路" * 60, "x" * 700 + " \n "])
-def test_long_stories_are_read_in_windows_or_cut_and_counted(serve, tmp_path, text):
+def test_long_stories_in_windows_or_cut(serve, tmp_path, text):
     server = serve()
     cut = fetch([text, "short"], tmp_path, max_tokens=100, long_stories="cut")
     assert server.requests == 1

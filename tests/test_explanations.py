@@ -147,7 +147,7 @@ def test_a_planted_difference_is_found_and_stands_alone(judged):
     assert [one.feature for one in study.overall if one.is_clear] == ["plot"]
 
 
-def test_renaming_sides_keeps_what_is_said_and_turns_agreement_round(judged, rename_sides):
+def test_renaming_sides_inverts_agreement(judged, rename_sides):
     other = {"chosen": "rejected", "rejected": "chosen", "tie": "tie"}
     verdicts, pairs = judged(
         lambda _, place, order: (place + (order == "chosen")) % 3 == 0,
@@ -172,7 +172,7 @@ def test_renaming_sides_keeps_what_is_said_and_turns_agreement_round(judged, ren
             assert one.difference.low == pytest.approx(-two.difference.high)
 
 
-def test_a_better_rater_that_talks_of_plot_makes_no_difference(judged):
+def test_better_rater_does_not_confound(judged):
     source = random.Random(2)
     talk = Counter()
     right = Counter()
@@ -296,7 +296,7 @@ def test_the_page_escapes_is_whole_and_asks_for_nothing(talkative, page_of):
     assert "<b>co" not in page
     assert "&lt;script&gt;" in page
     assert "{{ 7 * 7 }}" in page
-    assert "need not be cause" in page
+    assert "not causal effects" in page
     assert "+14.8%" in page
     assert not re.search(r"url\((?!#)|@import|<link|<iframe", page)
     assert not re.search(r"\bnan\b", re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))

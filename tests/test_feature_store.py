@@ -6,9 +6,7 @@ import sys
 from litbench.models.features import FeatureOptions, FeatureStore, feature_matrix, fit_features
 
 
-def test_a_store_of_features_changes_nothing_and_computes_each_story_once(
-    pair_table, tmp_path, monkeypatch
-):
+def test_store_computes_each_story_once(pair_table, tmp_path, monkeypatch):
     texts = [
         f"Story {place}, with {'more, ' * (place % 7)}words; and, perhaps" for place in range(40)
     ]

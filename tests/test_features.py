@@ -115,14 +115,14 @@ def test_features_count_what_they_name():
         ("ab。。cd", [1, 1]),
     ],
 )
-def test_sentences_end_at_marks_followed_by_space_and_at_line_ends(story, lengths):
+def test_sentence_ends(story, lengths):
     found = dict(zip(FEATURES, surface_features("", story), strict=True))
     assert found["sentence_length"] == math.log1p(np.mean(lengths))
     assert found["sentence_length_sd"] == math.log1p(np.std(lengths))
     assert found["last_sentence_length"] == math.log1p(lengths[-1])
 
 
-def test_a_reward_does_not_depend_on_its_batch_to_the_last_bit(pair_table, comma_rows):
+def test_reward_does_not_depend_on_batch(pair_table, comma_rows):
     pairs = pair_table(comma_rows(120))
     model = fit_features(pairs, FeatureOptions(c=[1.0]))
     prompts = pairs["prompt"].to_pylist() * 2
@@ -134,7 +134,7 @@ def test_a_reward_does_not_depend_on_its_batch_to_the_last_bit(pair_table, comma
     assert together.tolist() == backwards[::-1].tolist()
 
 
-def test_save_and_load_keep_every_score_to_the_last_bit(pair_table, comma_rows, tmp_path):
+def test_save_and_load_keep_scores(pair_table, comma_rows, tmp_path):
     pairs = pair_table(comma_rows(80))
     model = fit_features(pairs, FeatureOptions(c=[0.1], drop=["digits"]))
     model.save(tmp_path)

@@ -41,7 +41,7 @@ def texts_of(drawn):
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_files_are_in_light_colours_and_the_page_in_variables(name, tmp_path):
+def test_colours_of_files_and_page(name, tmp_path):
     for folder in ("one", "two"):
         drawn = DRAWN[name]()
         (tmp_path / folder).mkdir()

@@ -36,7 +36,7 @@ def test_the_jackknife_error_is_cv3():
     assert (estimate.n, estimate.clusters) == (6, 3)
 
 
-def test_the_interval_is_symmetric_on_the_logit_scale_with_effective_degrees_of_freedom():
+def test_interval_on_the_logit_scale():
     interval = jackknife_interval(VALUES, CLUSTERS)
     assert interval.effective_clusters == pytest.approx(36 / (4 + 1 + 9))
     error = math.sqrt(2 / 3 * ((1 / 12) ** 2 + (1 / 15) ** 2))
@@ -66,7 +66,7 @@ def test_all_right_gives_the_exact_binomial_bound():
     assert 1 - interval.low == pytest.approx(0.2646, abs=5e-5)
 
 
-def test_prompts_that_all_look_the_same_do_not_make_the_mean_certain():
+def test_identical_prompts_leave_uncertainty():
     interval = jackknife_interval(np.full(60, 0.5), np.repeat(np.arange(20), 3))
     # 1 - 0.025^(1/20) = 16.84 % of prompts may look otherwise, and be all right or all wrong.
     assert interval.low == pytest.approx(0.5 - 0.1684 * 0.5, abs=5e-5)
@@ -81,14 +81,14 @@ def test_one_prompt_has_a_mean_but_no_bounds():
 
 
 @given(samples())
-def test_the_interval_holds_its_mean_and_stays_within_zero_and_one(sample):
+def test_interval_contains_mean_within_limits(sample):
     interval = jackknife_interval(*sample)
     assert 0 <= interval.low <= interval.mean + 1e-12
     assert interval.mean - 1e-12 <= interval.high <= 1
 
 
 @given(samples(), st.randoms(use_true_random=False))
-def test_names_of_prompts_and_order_of_pairs_do_not_matter(sample, random):
+def test_prompt_names_and_order_do_not_matter(sample, random):
     values, clusters = sample
     names = [f"prompt {name}" for name in range(clusters.max() + 1)]
     random.shuffle(names)
@@ -151,9 +151,7 @@ def test_the_benchmark_draws_what_it_says(benchmark):
     ("agreement", "correlation"),
     [(a, c) for a in (0.5, 0.65, 0.78) for c in (0.0, 0.1, 0.3)] + [(0.95, 0.1)],
 )
-def test_the_reported_interval_covers_at_the_sizes_of_real_sets(
-    benchmark, name, agreement, correlation
-):
+def test_coverage_at_real_sizes(benchmark, name, agreement, correlation):
     methods = {"reported": benchmark.METHODS["jackknife, logit (reported)"]}
     result = benchmark.measure(name, agreement, correlation, 1_000, 0, methods=methods)
     assert 0.92 <= result["reported"][0] <= 0.97
@@ -161,7 +159,7 @@ def test_the_reported_interval_covers_at_the_sizes_of_real_sets(
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["percentile bootstrap", "jackknife, t on effective-1"])
-def test_near_full_agreement_the_reported_interval_covers_where_others_do_not(benchmark, method):
+def test_coverage_near_full_agreement(benchmark, method):
     result = benchmark.measure("46 prompts, 465 pairs", 0.95, 0.3, 1_000, 0)
     # 1,000 simulations tell coverages of 0.85 and 0.90 apart by four standard errors of 0.011.
     assert result[method][0] < 0.85

@@ -140,9 +140,7 @@ def test_every_figure_of_the_longer_story_by_hand(rows: list[LeaderboardRow]) ->
     assert not longer.is_judge
 
 
-def test_gaps_are_counted_in_words_and_small_ones_left_out(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_agreement_by_gap(pair_table: Build, verdict_table: Build) -> None:
     # Gaps of 24 words (10 pairs, all right), of 25 (11 pairs, all wrong), and of 60 (9 pairs).
     gaps = [24] * 10 + [25] * 11 + [60] * 9
     pairs = pair_table(
@@ -192,7 +190,7 @@ def test_repeats_average_to_the_headline(pair_table: Build, verdict_table: Build
 
 
 def test_an_unknown_reference_names_the_nearest(pair_table: Build, verdict_table: Build) -> None:
-    with pytest.raises(ConfigError, match=r"'lunger' is no rater: did you mean 'longer'"):
+    with pytest.raises(ConfigError, match=r"'lunger' is not a rater: did you mean 'longer'"):
         leaderboard(verdict_table(_longer()), _pairs(pair_table), "lunger")
 
 
@@ -206,9 +204,7 @@ def test_json_writes_null_for_what_cannot_be_told(pair_table: Build, verdict_tab
     assert content["agreement"]["low"] is content["pairs_per_second"] is content["seconds"] is None
 
 
-def test_csv_has_a_row_per_rater_and_a_value_per_column(
-    rows: list[LeaderboardRow], tmp_path: Path
-) -> None:
+def test_csv_rows_and_columns(rows: list[LeaderboardRow], tmp_path: Path) -> None:
     write_csv(leaderboard_csv(rows), tmp_path / "leaderboard.csv")
     with (tmp_path / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
         judge, longer = csv.DictReader(file)
@@ -225,11 +221,11 @@ def test_csv_has_a_row_per_rater_and_a_value_per_column(
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\t=x", "  =x", "\rx", "＝1"])
-def test_a_name_that_a_spreadsheet_would_run_is_text_in_csv(name: str) -> None:
+def test_csv_escapes_formulas(name: str) -> None:
     assert csv_cell(name) == "'" + name
 
 
-def test_the_text_has_a_table_of_judges_only_where_there_are_some(
+def test_table_of_judges_only_with_judges(
     rows: list[LeaderboardRow], pair_table: Build, verdict_table: Build
 ) -> None:
     text = leaderboard_text(rows)
@@ -269,7 +265,7 @@ def test_strata_on_few_pairs_are_said_to_be(pair_table: Build, verdict_table: Bu
     texts = pa.array(["" if k > 1 else "oak" for k in range(8)], pairs["chosen"].type)
     untold = pairs.set_column(pairs.column_names.index("chosen"), "chosen", texts)
     (row,) = leaderboard(verdict_table(_longer()), untold, "longer")
-    assert "Of 8 pairs the chosen story is known to be the longer in 2 and the shorter in 0" in (
+    assert "Of 8 pairs, the chosen story is known to be longer in 2 and shorter in 0" in (
         leaderboard_text([row])
     )
     assert "nan" not in leaderboard_text([row])

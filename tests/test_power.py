@@ -55,7 +55,7 @@ def two(difference, disagreement, **keys):
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0.20, 0.10), (0.15, 0.08), (0.05, 0.02)])
-def test_one_pair_a_prompt_takes_as_many_pairs_as_mcnemar(won, lost):
+def test_one_pair_per_prompt_matches_mcnemar(won, lost):
     # Miettinen's (1968) and Connor's (1987) number of pairs for McNemar's test, whose critical
     # value has the variance without a difference; with hundreds of pairs they are close.
     z_alpha, z_beta = stats.norm.isf(0.025), stats.norm.isf(0.2)
@@ -64,13 +64,13 @@ def test_one_pair_a_prompt_takes_as_many_pairs_as_mcnemar(won, lost):
     assert needed("prompts", two(gap, share)) == pytest.approx(mcnemar, rel=0.02)
 
 
-def test_power_is_that_of_the_paired_t_test_by_hand():
+def test_power_of_paired_t_test():
     # 100 pairs, variance 0.3 - 0.1^2: noncentrality 0.1 / sqrt(0.29 / 100) = 1.857. With 1.984
     # as the bound of 99 degrees of freedom, the normal distribution gives 0.4495 + 0.0001.
     assert power(two(0.1, 0.3)) == pytest.approx(0.450, abs=0.006)
 
 
-def test_one_rater_takes_as_many_pairs_as_the_log_odds_need():
+def test_one_rater_needs_pairs_of_log_odds():
     z = stats.norm.isf(0.025) + stats.norm.isf(0.2)
     expected = z**2 / (0.612 * 0.388 * math.log(0.612 / 0.388) ** 2)
     one = Case(agreement=0.612, pairs=10, prompts=10)
@@ -86,7 +86,7 @@ def test_without_an_effect_power_is_alpha(case, alpha):
 
 @settings(max_examples=20)
 @given(TWO | ONE, st.sampled_from([0.5, 0.8, 0.95]), st.sampled_from([0.05, 0.01]))
-def test_what_is_needed_reaches_the_power_and_one_less_does_not(case, wanted, alpha):
+def test_needed_is_the_smallest_number(case, wanted, alpha):
     for what, least in (("prompts", 2), ("pairs", case.prompts)):
         enough = needed(what, case, wanted, alpha)
         if enough is None:

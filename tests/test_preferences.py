@@ -78,7 +78,7 @@ def test_planted_directions_are_found_and_not_by_principal_components(fitted):
     assert matched(np.linalg.svd(differences)[2][:12], directions).mean() < 0.8
 
 
-def test_units_of_the_negative_are_the_negative_and_as_many_as_trained(fitted):
+def test_units_are_odd_and_sparse(fitted):
     model, differences, _, _ = fitted
     units = model.units(differences[:800])
     assert (model.units(-differences[:800]) == -units).all()
@@ -177,7 +177,7 @@ def test_a_pair_of_weight_two_is_the_pair_twice():
     assert choose_strength(both, noise, names, strengths, light) == 1.0
 
 
-def test_agreement_is_split_by_length_and_compared_with_the_longer_story():
+def test_agreement_by_length():
     words = np.array([5.0, -5.0] * 30)
     longer = credits_of(words, np.ones(60, dtype=bool))
     rows = agreement_rows(
@@ -241,7 +241,7 @@ def test_what_is_counted_follows_the_sign_of_the_unit():
     assert "“moon”" in surface_label(surface)
 
 
-def test_pairs_that_describe_a_unit_share_no_prompt_with_those_that_test_it():
+def test_describing_and_testing_pairs_share_no_prompt():
     draw = np.random.default_rng(0)
     prompts = [str(k % 40) for k in range(400)]
     values = np.where(draw.random(400) < 0.4, draw.normal(size=400), 0.0)

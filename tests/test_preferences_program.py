@@ -82,7 +82,7 @@ def test_from_pairs_to_page_without_a_model(preferences, make, tmp_path, capsys)
     page = (out / "preferences.html").read_text(encoding="utf-8")
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)" in page
-    assert "No model was asked" in page
+    assert "No model described the units" in page
     with (out / "units.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.reader(file))) == len(found["units"]) + 1
     assert "https://" not in page
@@ -98,7 +98,7 @@ def test_from_pairs_to_page_without_a_model(preferences, make, tmp_path, capsys)
             assert (tmp_path / "again" / name).read_bytes() == content, name
 
 
-def test_units_foretell_what_the_embedding_holds_and_not_shuffled_labels(preferences, make):
+def test_units_predict_labels_but_not_shuffled_ones(preferences, make):
     """Made-up embeddings: one direction decides; labels that follow nothing give a half."""
     config = make(autoencoder={**SMALL, "epochs": 30})
     table = preferences.read_table(config)
@@ -139,7 +139,7 @@ def test_words_are_fitted_on_the_stories_of_other_prompts(preferences, make, mon
         assert fitted == {text for k in np.flatnonzero(rows) for text in pairs.sides[k]}
 
 
-def test_embeddings_by_words_know_only_what_they_were_fitted_on():
+def test_word_embedding_uses_only_fitted_rows():
     texts = ["moon and desk", "moon and river", "desk and river", "月光下的路", "路上的月光", "x"]
     embedding = WordEmbedding(texts)
     vectors = embedding.fitted_on(np.array([0, 1, 2]))
@@ -152,7 +152,7 @@ def test_embeddings_by_words_know_only_what_they_were_fitted_on():
     chinese = embedding.fitted_on(np.arange(5))
     assert chinese[3] @ chinese[4] > 0.9
     assert abs(chinese[3] @ chinese[0]) < 1e-6
-    with pytest.raises(DataError, match="no word stands in two"):
+    with pytest.raises(DataError, match="no word occurs in two"):
         embedding.fitted_on(np.array([0, 3]))
     with pytest.raises(DataError, match="no word"):
         WordEmbedding(["!", ""])
@@ -219,7 +219,7 @@ def test_descriptions_are_asked_for_once_tested_and_escaped(
     assert "more moons &lt;script&gt;" in page
 
 
-def test_a_killed_embedding_goes_on_and_ends_in_the_same_numbers(tiny_model, tmp_path, monkeypatch):
+def test_killed_embedding_resumes(tiny_model, tmp_path, monkeypatch):
     texts = [f"story {k} " + "lamp stone river " * k for k in range(30)]
     options = EmbeddingOptions(str(tiny_model("bert")), max_tokens=24)
     whole = embed(texts, options, tmp_path / "whole")
@@ -301,7 +301,7 @@ def test_embeddings_of_other_options_and_models_are_told_apart(tiny_model, tmp_p
 
 
 def test_configs_that_cannot_work_are_refused(preferences, make):
-    with pytest.raises(ConfigError, match="strength"):
+    with pytest.raises(ConfigError, match="one c, all above 0"):
         preferences.main(make(c=[0.1, 0]))
     with pytest.raises(ConfigError, match="repeats"):
         preferences.main(make(repeats=0))

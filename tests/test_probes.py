@@ -407,7 +407,7 @@ def test_program_writes_its_artifact(
     )
     program.main(config)
     said = capsys.readouterr().out
-    assert "preferred: longer by padding" in said
+    assert "fooled: longer by padding" in said
     verdicts = pq.read_table(tmp_path / "out" / "verdicts.parquet")
     pairs = pq.read_table(tmp_path / "out" / "probe_pairs.parquet")
     assert verdicts.column_names == [column.name for column in VERDICTS.columns]

@@ -107,7 +107,7 @@ def test_the_page_runs_nothing_and_asks_for_nothing(render):
     assert not re.search(r"url\((?!#)|@import", render())
 
 
-def test_texts_prompts_and_names_are_shown_as_they_are_and_never_as_markup(render):
+def test_page_escapes_texts_and_names(render):
     source = render(story=ATTACK, prompt=f"[WP] {ATTACK}")
     page = Page(source)
     assert "script" not in page.tags
@@ -117,7 +117,7 @@ def test_texts_prompts_and_names_are_shown_as_they_are_and_never_as_markup(rende
     assert "{{ 7 * 7 }}" in page.text, "a story is no template"
 
 
-def test_the_headline_of_the_page_is_the_one_of_the_leaderboard(render):
+def test_headline_matches_leaderboard(render):
     page = Page(render())
     # Every chosen story here has more commas, so the comma rater is always right.
     assert "1.000" in page.text
@@ -129,8 +129,8 @@ def test_the_headline_of_the_page_is_the_one_of_the_leaderboard(render):
 
 
 def test_planted_labels_are_said_to_be_no_people(render):
-    assert "says nothing about readers" in Page(render(label_source="planted")).text
-    assert "says nothing about readers" not in Page(render(label_source="votes")).text
+    assert "says nothing about real readers" in Page(render(label_source="planted")).text
+    assert "says nothing about real readers" not in Page(render(label_source="votes")).text
 
 
 def test_pairs_without_votes_make_a_page(render):
@@ -147,11 +147,11 @@ def test_a_baseline_is_no_headline(render):
 
 def test_one_range_of_length_is_no_plot_and_said(render):
     text = Page(render(chosen_n_words=130, rejected_n_words=100)).text
-    assert "only one range of differences has 10 pairs or more" in text
+    assert "only one range of differences has at least 10 pairs" in text
     assert "Agreement by length gap" not in text
 
 
-def test_raters_are_compared_with_each_other_and_their_misses_shown(render):
+def test_comparisons_and_misses(render):
     page = render()
     text = Page(page).text
     assert "after Holm's correction for all 3 differences" in text
@@ -162,11 +162,11 @@ def test_raters_are_compared_with_each_other_and_their_misses_shown(render):
     assert "commas & <b>co</b>: 0 of 60 pairs" in text
 
 
-def test_misses_of_a_rater_are_the_pairs_it_gets_wrong(render, verdict_table):
+def test_misses(render, verdict_table):
     page = render(judges=judge_verdicts(verdict_table))
     misses = Page(page[page.index('id="misses"') :]).text
     # 29 pairs flip and count 1/2; one has an order that was cut off and another that is wrong.
-    assert re.search(r"alert\(1\)>\{\{ 7 \* 7 \}\}: \d+ of 60 pairs, \d+ alone", misses)
+    assert re.search(r"alert\(1\)>\{\{ 7 \* 7 \}\}: \d+ of 60 pairs, \d+ only this rater", misses)
 
 
 def test_long_stories_are_cut_with_a_mark(render):
@@ -184,11 +184,11 @@ def test_pages_link_to_their_neighbours(tmp_path):
     ]
 
 
-def test_pictures_follow_the_theme_and_the_same_page_is_drawn_twice(render):
+def test_pictures_follow_the_theme(render):
     first, second = render(), render()
     assert "#010101" not in first
     assert "var(--series-1)" in first
-    assert "Raters that read both stories at once" not in first, "there is no judge"
+    assert "Raters that read both stories together" not in first, "there is no judge"
     drawn = re.findall(r"<svg.*?</svg>", first, re.DOTALL)
     assert drawn
     assert drawn == re.findall(r"<svg.*?</svg>", second, re.DOTALL)
@@ -210,7 +210,7 @@ def judge_verdicts(verdict_table):
 def test_judges_have_a_table_of_their_own(render, verdict_table):
     page = Page(render(judges=judge_verdicts(verdict_table)))
     assert "script" not in page.tags
-    judges = page.text[page.text.index("Raters that read both stories at once") :]
+    judges = page.text[page.text.index("Raters that read both stories together") :]
     judges = judges[: judges.index("Where raters agree with the labels")]
     assert ATTACK in judges
     assert "commas & <b>co</b>" not in judges, "a rater that was not asked is no judge"
@@ -221,7 +221,7 @@ def test_judges_have_a_table_of_their_own(render, verdict_table):
     assert "unparsed" not in judges
 
 
-def test_a_recorded_judge_has_no_time_and_hidden_letters_are_not_shown(render, verdict_table):
+def test_recorded_judge_and_hidden_characters(render, verdict_table):
     rows = judge_verdicts(verdict_table).to_pylist()
     for row in rows:
         row |= {"rater": "a\u202eb\x07", "seconds": None}

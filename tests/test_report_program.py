@@ -96,9 +96,7 @@ def test_a_difference_is_paired_and_clustered_by_prompt(report, pair_table, eval
     assert f"{talk['difference']['mean']:.3f}" in page
 
 
-def test_tables_hold_every_rater_once_and_sizes_and_published_rows_that_are_named(
-    report, evaluated
-):
+def test_table_entries(report, evaluated):
     one = evaluated("one", rows_of(THANKS))
     two = evaluated("two", rows_of(""), raters=("longer", "talk", "shorter"))
     out = report(
@@ -129,15 +127,15 @@ def test_what_does_not_fit_is_named(report, evaluated, pair_table, tmp_path):
         report({"one": one, "fewer": fewer})
     with pytest.raises(ConfigError, match="evaluations is empty"):
         report({})
-    with pytest.raises(ConfigError, match=r"raters: 'longr' is no rater.*'longer'"):
+    with pytest.raises(ConfigError, match=r"raters: 'longr' is not a rater.*'longer'"):
         report({"one": one}, raters=["longr"])
     for key, value in (
         ("parameters", {"longr": 1.0}), ("families", {"longr": "x"}),
         ("published", {"longr": "gpt-4.1"}),
     ):  # fmt: skip
-        with pytest.raises(ConfigError, match=rf"{key}: 'longr' is no rater.*'longer'"):
+        with pytest.raises(ConfigError, match=rf"{key}: 'longr' is not a rater.*'longer'"):
             report({"one": one}, tables=True, **{key: value})
-    with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11' is no published row"):
+    with pytest.raises(ConfigError, match=r"published\.longer: 'gpt-4.11' is not a published row"):
         report({"one": one}, tables=True, published={"longer": "gpt-4.11"})
     write_table(pair_table(rows_of("")[::-1]), tmp_path / "one.parquet")
     with pytest.raises(DataError, match=r"one.parquet has changed since .*one judged it"):

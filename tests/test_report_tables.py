@@ -68,7 +68,7 @@ def test_csv_and_latex_have_the_numbers_of_the_leaderboard(entries, tmp_path):
     given, published = entries(), load_published()
     table = table_3(given)
     latex = table_3_latex(table)
-    assert "The column “published” is what" in latex.replace("``", "“").replace("''", "”")
+    assert "The column “published” has" in latex.replace("``", "“").replace("''", "”")
     for entry, row in zip(given, read_csv(table, tmp_path / "t.csv"), strict=True):
         known = entry.row.agreement
         for key, value in (

@@ -1,9 +1,9 @@
 """Ablations: raters trained on several data variants and amounts of pairs, judged on shared tests.
 
-An arm is a rater trained on so many pairs of a variant. Its seeds are repeats, so a pair's credit
-is the mean over seeds before any interval is computed. Test sets share pairs, and each distinct
-pair is judged once. Where variants label a pair differently, its credit in one is one minus that
-in the other.
+An arm is a rater trained on a given number of pairs of a variant. The credit of a pair is averaged
+over the arm's seeds before any interval is computed. Test sets share pairs, and each distinct pair
+is judged once. Where two test sets label a pair differently, its credit in one is one minus its
+credit in the other.
 """
 
 import itertools
@@ -26,10 +26,13 @@ Axis = Literal["variant", "pairs", "parameters"]
 
 @dataclass(frozen=True)
 class Arm:
-    """A rater as it stands in an ablation, under a unique name.
+    """A rater in an ablation, under a unique name.
 
-    A rater that was ready has no variant. `equal`: every variant has an arm with as many pairs;
-    `natural`: these are all pairs of the variant. Raters that differ in size alone share a family.
+    Attributes:
+        variant: data variant it was trained on; None for a pretrained rater.
+        equal: whether every variant has an arm with this number of pairs.
+        natural: whether it was trained on all pairs of its variant.
+        family: shared by raters that differ only in model size.
     """
 
     name: str
@@ -44,12 +47,12 @@ class Arm:
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set: indices into all judged pairs, and whether each is labelled the other way there.
+    """A test set: indices into all judged pairs, and whether its label of each is the opposite.
 
     Both have shape (n,).
     """
 
-    # Not a class of tests, whatever its name begins with.
+    # Keeps pytest from collecting the class.
     __test__ = False
 
     name: str
@@ -59,42 +62,43 @@ class TestSet:
     def credit(self, credit: np.ndarray) -> np.ndarray:
         """Credit by the labels of this test set; shape (n,)."""
         own = credit[self.rows]
-        turned: np.ndarray = np.where(self.flipped, 1 - own, own)
-        return turned
+        relabelled: np.ndarray = np.where(self.flipped, 1 - own, own)
+        return relabelled
 
 
 def join_test_sets(sets: Mapping[str, pa.Table]) -> tuple[pa.Table, list[TestSet]]:
-    """Gather the distinct pairs of several test sets, each labelled as in the first that has it."""
-    together = pa.concat_tables(sets.values())
-    ids = together["pair_id"].combine_chunks()
+    """Merge test sets into their distinct pairs; the first set that has a pair gives its label."""
+    merged = pa.concat_tables(sets.values())
+    ids = merged["pair_id"].combine_chunks()
     index = pc.index_in(ids, value_set=pc.unique(ids)).to_numpy()
     _, first = np.unique(index, return_index=True)
     chosen, rejected = (
-        together[f"{side}_story_id"].to_numpy(zero_copy_only=False)
-        for side in ("chosen", "rejected")
+        merged[f"{side}_story_id"].to_numpy(zero_copy_only=False) for side in ("chosen", "rejected")
     )
     flipped = (chosen == rejected[first][index]) & (rejected == chosen[first][index])
-    other = ~flipped & ((chosen != chosen[first][index]) | (rejected != rejected[first][index]))
-    if other.any():
+    differs = ~flipped & ((chosen != chosen[first][index]) | (rejected != rejected[first][index]))
+    if differs.any():
         raise DataError(
-            f"pair_id {ids[int(np.argmax(other))]} stands for different stories in the test pairs "
+            f"pair_id {ids[int(np.argmax(differs))]} names different stories in the test pairs "
             f"of {', '.join(sets)}: give each file the ids of litbench.records.pair_id"
         )
     ends = np.cumsum([table.num_rows for table in sets.values()])[:-1]
     parts = zip(sets, np.split(index, ends), np.split(flipped, ends), strict=True)
-    return together.take(pa.array(first)), [TestSet(*part) for part in parts]
+    return merged.take(pa.array(first)), [TestSet(*part) for part in parts]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm on a test set, both by name.
+    """The results of an arm on a test set, both given by name.
 
     Attributes:
-        agreement: of the mean over seeds, with the trained models as they are.
-        seeds: agreement of each seed; empty for a rater that was ready.
-        chosen_longer: agreement where the chosen story is the longer.
+        agreement: of the credit averaged over seeds. The interval covers the sampling of prompts
+            and takes the trained models as fixed.
+        seeds: agreement of each seed; empty for a pretrained rater.
+        chosen_longer: agreement on pairs whose chosen story is longer.
+        chosen_shorter: agreement on pairs whose chosen story is shorter.
         prefers_longer: how often the rater prefers the longer story, over pairs of different
-            length; a tie is one half.
+            length; a tie counts one half.
     """
 
     arm: str
@@ -120,12 +124,14 @@ class TestFacts:
 
 @dataclass(frozen=True)
 class Contrast:
-    """An arm against another one, paired on the pairs of a test set.
+    """A paired comparison of two arms on a test set.
 
-    What differs is the variant (on as many pairs, or on all of each), the number of pairs of the
-    reference variant (the most against the least), or the size of the model (the largest member of
-    a family against the smallest). Holm-corrected over all contrasts of variants, or over all
-    others. `seeds` are the differences of single seeds, where both arms have the same.
+    Attributes:
+        axis: what differs: the variant (with equal numbers of pairs, or with all pairs of each),
+            the number of pairs of the reference variant (the largest against the smallest), or the
+            size of the model (the largest of a family against the smallest).
+        comparison: Holm-corrected over all contrasts of variants, or over all other contrasts.
+        seeds: difference for each seed; empty where the arms have different numbers of seeds.
     """
 
     axis: Axis
@@ -136,7 +142,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class AblationStudy:
-    """The figures of an ablation; variants are compared with `reference` on `headline` tests."""
+    """The results of an ablation; variants are compared with `reference` on `headline` tests."""
 
     reference: str
     arms: list[Arm]
@@ -151,12 +157,12 @@ class AblationStudy:
 
     @property
     def trained_raters(self) -> list[str]:
-        """The raters that were trained here."""
+        """Names of the raters that were trained in the ablation."""
         return list(dict.fromkeys(arm.rater for arm in self.arms if arm.variant is not None))
 
     @property
     def ready(self) -> list[Arm]:
-        """The raters that were ready."""
+        """The arms of pretrained raters."""
         return [arm for arm in self.arms if arm.variant is None]
 
     @property
@@ -165,13 +171,13 @@ class AblationStudy:
         return _most_equal(self.arms)
 
     def matrices(self) -> list[tuple[str, bool, list[Arm]]]:
-        """Each trained rater on every variant: its name, whether at natural size, and its arms."""
-        found = []
+        """Each trained rater's name, whether its arms are at natural size, and its arms."""
+        matrices = []
         for rater in self.trained_raters:
             equal, natural = _at_both_sizes(self.arms, rater)
-            found += [(rater, False, equal)] if equal else []
-            found += [(rater, True, natural)] if natural and natural != equal else []
-        return found
+            matrices += [(rater, False, equal)] if equal else []
+            matrices += [(rater, True, natural)] if natural and natural != equal else []
+        return matrices
 
 
 def _most_equal(arms: Sequence[Arm]) -> int:
@@ -187,18 +193,19 @@ def _at_both_sizes(arms: Sequence[Arm], rater: str) -> tuple[list[Arm], list[Arm
 
 
 def by_family(arms: Sequence[Arm], reference: str) -> dict[str, list[Arm]]:
-    """The arms that compare model sizes, by family and number of parameters; unknown ones left out.
+    """The arms that compare model sizes, by family, in the order of their number of parameters.
 
-    Raters trained here are shown at the largest equal number of pairs of the reference, so that no
-    size owes its place to more pairs; ready ones are shown as they are.
+    Of the trained raters, only arms with the largest equal number of pairs of the reference variant
+    are included, so that sizes are compared on the same number of pairs. Arms without a family or a
+    known number of parameters are left out.
     """
     most = _most_equal(arms)
-    found: dict[str, list[Arm]] = {}
+    families: dict[str, list[Arm]] = {}
     for arm in sorted(arms, key=lambda arm: arm.parameters or 0):
         at_size = arm.variant == reference and arm.equal and arm.pairs_used == most
         if arm.family and arm.parameters and (arm.variant is None or at_size):
-            found.setdefault(arm.family, []).append(arm)
-    return found
+            families.setdefault(arm.family, []).append(arm)
+    return families
 
 
 def ablation_study(
@@ -209,15 +216,15 @@ def ablation_study(
     reference: str,
     headline: Sequence[str],
 ) -> AblationStudy:
-    """Compute the figures.
+    """Compute the results of an ablation.
 
     Args:
-        arms: of the study.
-        credits: by arm, the credit of each seed on the judged pairs, 0 to 1; shape (n,) each. One
-            for a rater that was ready.
-        pairs: what was judged; n rows.
-        tests: see `join_test_sets`.
-        reference: a variant.
+        arms: the arms to compare.
+        credits: by arm, the credit of each seed on the judged pairs, 0 to 1; shape (n,) each. A
+            pretrained rater has one.
+        pairs: the judged pairs; n rows.
+        tests: test sets from `join_test_sets`.
+        reference: the variant that others are compared with.
         headline: names of the test sets on which variants are compared.
     """
     _, clusters = np.unique(np.array(prompt_keys(pairs)), return_inverse=True)
@@ -230,15 +237,15 @@ def ablation_study(
         labels = jackknife_interval(longer[differs].astype(float), prompts[differs])
         facts.append(TestFacts(test.name, len(test.rows), len(np.unique(prompts)), labels))
         for arm in arms:
-            of_seeds = [test.credit(one) for one in credits[arm.name]]
-            credit = np.mean(of_seeds, axis=0)
+            seed_credits = [test.credit(credit) for credit in credits[arm.name]]
+            credit = np.mean(seed_credits, axis=0)
             prefers = np.where(longer, credit, 1 - credit)[differs]
             cells.append(
                 Cell(
                     arm.name,
                     test.name,
                     jackknife_interval(credit, prompts),
-                    [] if arm.variant is None else [float(one.mean()) for one in of_seeds],
+                    [] if arm.variant is None else [float(own.mean()) for own in seed_credits],
                     jackknife_interval(credit[longer], prompts[longer]),
                     jackknife_interval(credit[shorter], prompts[shorter]),
                     jackknife_interval(prefers, prompts[differs]),
@@ -258,7 +265,7 @@ _Match = tuple[Axis, Arm, Arm]
 
 
 def _matched(arms: Sequence[Arm], reference: str) -> tuple[list[_Match], list[_Match]]:
-    """Arms to compare, and what differs: variants of one size, then sizes of data and of models."""
+    """Pairs of arms to compare: variants at equal size, then sizes of the data and of the model."""
     variants: list[_Match] = []
     lines: list[tuple[Axis, list[Arm]]] = []
     for rater in dict.fromkeys(arm.rater for arm in arms):
@@ -278,19 +285,20 @@ def _contrasts(
     credits: Mapping[str, Sequence[np.ndarray]],
     clusters: np.ndarray,
 ) -> list[Contrast]:
-    found = []
+    results = []
     for (axis, arm, base), test in itertools.product(matched, tests):
-        ours, theirs = (
-            np.stack([test.credit(credit) for credit in credits[one.name]]) for one in (arm, base)
+        own, other = (
+            np.stack([test.credit(credit) for credit in credits[name]])
+            for name in (arm.name, base.name)
         )
-        paired = paired_difference(ours.mean(0), theirs.mean(0), clusters[test.rows])
-        seeds = (ours - theirs).mean(1).tolist() if len(ours) == len(theirs) else []
-        found.append((axis, arm.name, base.name, test.name, *paired, seeds))
-    adjusted = holm([p_value for *_, p_value, _ in found])
+        paired = paired_difference(own.mean(0), other.mean(0), clusters[test.rows])
+        seeds = (own - other).mean(1).tolist() if len(own) == len(other) else []
+        results.append((axis, arm.name, base.name, test.name, *paired, seeds))
+    adjusted = holm([p_value for *_, p_value, _ in results])
     return [
         Contrast(axis, test, Comparison(arm, base, difference, p_value, p_holm), seeds)
         for (axis, arm, base, test, difference, p_value, seeds), p_holm in zip(
-            found, adjusted, strict=True
+            results, adjusted, strict=True
         )
     ]
 
@@ -320,21 +328,21 @@ def ablation_rows(study: AblationStudy) -> list[dict[str, Any]]:
 
 
 def write_size(parameters: float) -> str:
-    """A number of parameters in the usual short form: 22.7M, 1.24B."""
+    """Format a number of parameters in the usual short form: 22.7M, 1.24B."""
     for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        # Half a unit of the last digit shown: 999,999,999 is 1B and not 1000M.
+        # Rounding to three digits: 999,999,999 is 1B, not 1000M.
         if parameters >= size * 0.9995:
             return f"{parameters / size:.3g}{unit}"
     return f"{parameters:.0f}"
 
 
 def ablation_text(study: AblationStudy) -> str:
-    """The figures for a terminal."""
+    """The results as text for a terminal."""
     text = ""
-    for test in (one for one in study.tests if one.name in study.headline):
+    for test in (test for test in study.tests if test.name in study.headline):
         text += (
-            f"{clean_name(test.name)}: {test.n:,} test pairs, {test.prompts:,} prompts; the labels "
-            f"choose the longer story in {test.longer}\n"
+            f"{clean_name(test.name)}: {test.n:,} test pairs, {test.prompts:,} prompts; share of "
+            f"labels that choose the longer story: {test.longer}\n"
         )
         rows = [["", "agreement", "single seeds", "prefers longer"]]
         for arm in study.arms:
@@ -345,14 +353,14 @@ def ablation_text(study: AblationStudy) -> str:
             )
         text += f"{aligned(rows)}\n"
     if study.contrasts:
-        text += "differences, significant (*) after Holm; least and most of single seeds:\n"
+        text += "differences (* significant after Holm's correction), and their range over seeds:\n"
     rows = []
-    for one in study.contrasts:
-        found = one.comparison
+    for contrast in study.contrasts:
+        comparison, differences = contrast.comparison, contrast.seeds
         rows.append([
-            f"{clean_name(found.rater)} against {clean_name(found.reference)}",
-            f"on {clean_name(one.test)}",
-            f"{found.difference.mean:+.3f}{'*' * found.is_clear}",
-            f"{min(one.seeds):+.3f} to {max(one.seeds):+.3f}" if one.seeds else "",
+            f"{clean_name(comparison.rater)} vs {clean_name(comparison.reference)}",
+            f"on {clean_name(contrast.test)}",
+            f"{comparison.difference.mean:+.3f}{'*' * comparison.is_clear}",
+            f"{min(differences):+.3f} to {max(differences):+.3f}" if differences else "",
         ])  # fmt: skip
     return text + aligned(rows)

@@ -1,9 +1,9 @@
 """Leave-one-out agreement: an annotator, and every rater, against the mean of the other annotators.
 
-A judge that agrees with people on 60 % of the pairs may be poor, or as good as any one annotator.
-So each annotator is left out in turn; the mean of the others is the label, and the annotator and
-every rater are compared with it on all pairs within a prompt. Pairs selected by the mean of all
-annotators would flatter the one (docs/statistics.md).
+A judge that agrees with the labels on 60 % of the pairs may be poor, or as good as an annotator.
+Each annotator is left out in turn. The mean of the others is the label, and the annotator and every
+rater are compared with it on all pairs within a prompt. Selecting pairs by the mean of all
+annotators would overestimate the agreement of the one left out (docs/statistics.md).
 """
 
 import math
@@ -17,15 +17,15 @@ from litbench.metrics.comparisons import Comparison, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.metrics.leaderboard import plain
 
-# Means of the same ratings in another order differ by rounding.
+# Means of the same ratings, summed in different orders, differ by rounding.
 _ROUNDING = 1e-9
-# Stands for the annotators among the raters' names.
+# The name of a single annotator in the list of raters.
 ONE_ANNOTATOR = "one annotator"
 
 
 @dataclass(frozen=True)
 class RaterAgreement:
-    """A rater against the labels that one annotator is compared with, comparison by comparison."""
+    """A rater's agreement, with the labels and on the comparisons that `one_annotator` has."""
 
     rater: str
     agreement: Interval
@@ -34,21 +34,22 @@ class RaterAgreement:
 
 @dataclass(frozen=True)
 class AnnotatorAgreement:
-    """How far annotators agree with each other, and raters with them.
+    """How far annotators agree with each other, and raters with annotators.
 
     Attributes:
         annotators: number of names.
-        slots: whether a name is a position in a list that different people fill from story to
-            story; "one annotator" then stands for two people.
-        min_gap: least gap of the others' means, in units of a rating.
+        slots: whether a name is a position in a list, filled by different people for different
+            stories. The left-out annotator of a pair may then be two people.
+        min_gap: minimum gap between the others' mean ratings of the two stories.
         pairs: pairs of stories with at least one comparison.
-        one_annotator: one annotator against the mean of the others, over all comparisons (an
-            annotator and a pair of stories); a tie of the annotator counts 1/2.
-        left_out: comparisons in which the others' means are equal or closer than `min_gap`.
+        one_annotator: agreement of one annotator with the mean of the others, over all comparisons
+            (an annotator and a pair of stories); a tie of the annotator counts 1/2.
+        left_out: number of comparisons in which the others' means are equal or closer than
+            `min_gap`.
         two_annotators: how often two annotators prefer the same story; a tie of either counts 1/2.
-        alpha: see `krippendorff_alpha`; of the ratings of all stories.
-        by_annotator: each annotator; empty where names are slots.
-        raters: highest agreement first.
+        alpha: `krippendorff_alpha` of the ratings of all stories.
+        by_annotator: agreement of each annotator; empty if names are slots.
+        raters: agreement of each rater, highest first.
     """
 
     annotators: int
@@ -77,7 +78,7 @@ def krippendorff_alpha(ratings: Sequence[Sequence[float]]) -> float:
     if not units:
         return math.nan
     values = np.concatenate(units)
-    # The mean squared difference of two distinct values is twice their variance.
+    # Alpha compares mean squared differences of two values, which are twice the variance.
     expected = float(values.var(ddof=1))
     observed = sum(len(unit) * float(unit.var(ddof=1)) for unit in units) / len(values)
     return 1 - observed / expected if expected > _ROUNDING else math.nan
@@ -96,25 +97,25 @@ def annotator_agreement(
     """Compare each annotator, and every rater, with the mean of the other annotators.
 
     Args:
-        ratings: per annotator the rating of each story they rated.
-        first: story_id of one story of each pair; all pairs within a prompt; shape (n,).
-        second: of the other; shape (n,).
-        clusters: the prompt of each pair; shape (n,).
-        credits: per rater how far it prefers the first story, 0 to 1; shape (n,) each.
-        min_gap: least gap of the others' means.
+        ratings: by annotator, the rating of each story that they rated.
+        first: story_id of the first story of each pair, for all pairs within a prompt; shape (n,).
+        second: story_id of the second story; shape (n,).
+        clusters: prompt of each pair; shape (n,).
+        credits: by rater, how far it prefers the first story, 0 to 1; shape (n,) each.
+        min_gap: minimum gap between the others' mean ratings.
         slots: see AnnotatorAgreement.
 
     Returns:
-        The figures; None where on no pair an annotator can be compared with others.
+        The agreement, or None if no annotator can be compared with others on any pair.
     """
     names, clusters = sorted(ratings), np.asarray(clusters)
     if len(names) < 2:
         return None
-    one, other = (
+    left, right = (
         np.array([[ratings[name].get(story, math.nan) for name in names] for story in stories])
         for stories in (first, second)
     )
-    own, gap = _sign(one - other), _mean_of_others(one) - _mean_of_others(other)
+    own, gap = _sign(left - right), _mean_of_others(left) - _mean_of_others(right)
     possible = np.isfinite(own) & np.isfinite(gap)
     far = np.where(possible, np.abs(gap), 0.0) >= max(min_gap - _ROUNDING, 2 * _ROUNDING)
     valid = possible & far
@@ -130,8 +131,8 @@ def annotator_agreement(
     }
     comparisons = compare_all({ONE_ANNOTATOR: credit[valid], **values}, ONE_ANNOTATOR, prompts)
     raters = [
-        RaterAgreement(found.rater, jackknife_interval(values[found.rater], prompts), found)
-        for found in comparisons
+        RaterAgreement(row.rater, jackknife_interval(values[row.rater], prompts), row)
+        for row in comparisons
     ]
     by_annotator = {
         name: jackknife_interval(credit[use, k], clusters[use])
@@ -155,13 +156,13 @@ def annotator_agreement(
 
 
 def _sign(difference: np.ndarray) -> np.ndarray:
-    """-1, 0 or 1; NaN stays NaN."""
+    """-1, 0 or 1; NaN for NaN."""
     signs: np.ndarray = np.sign(np.where(np.abs(difference) <= _ROUNDING, 0.0, difference))
     return signs
 
 
 def _mean_of_others(ratings: np.ndarray) -> np.ndarray:
-    """Mean of everyone else's rating, NaN where nobody else rated; shape of `ratings`."""
+    """Mean rating of the other annotators, NaN without any; shape of `ratings`."""
     known = np.isfinite(ratings)
     count = known.sum(1, keepdims=True) - known
     values = np.where(known, ratings, 0.0)
@@ -171,17 +172,17 @@ def _mean_of_others(ratings: np.ndarray) -> np.ndarray:
 
 
 def _two_annotators(own: np.ndarray, clusters: np.ndarray) -> Interval:
-    """How often two annotators prefer the same story; per pair the mean over all twos."""
+    """How often two annotators prefer the same story; the mean over all pairs of annotators."""
     several = np.isfinite(own).sum(1) > 1
     signs, count = np.nan_to_num(own[several]), np.isfinite(own[several]).sum(1)
-    # The products of all twos add up to half of this.
+    # Twice the sum of the products of two annotators' signs.
     products = signs.sum(1) ** 2 - np.square(signs).sum(1)
     return jackknife_interval((1 + products / (count * (count - 1))) / 2, clusters[several])
 
 
-def annotators_json(found: AnnotatorAgreement) -> dict[str, Any]:
-    """The figures as JSON can hold them; what cannot be told is null."""
-    content: dict[str, Any] = plain(found)
-    for item, row in zip(content["raters"], found.raters, strict=True):
+def annotators_json(agreement: AnnotatorAgreement) -> dict[str, Any]:
+    """The agreement as JSON values; unknown numbers are null."""
+    content: dict[str, Any] = plain(agreement)
+    for item, row in zip(content["raters"], agreement.raters, strict=True):
         item["comparison"]["significant"] = row.comparison.is_clear
-    return {**content, "at_chance": found.at_chance}
+    return {**content, "at_chance": agreement.at_chance}

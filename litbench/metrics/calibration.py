@@ -1,7 +1,7 @@
 """Calibration of probabilities.
 
-The label is always "chosen", so p_chosen itself cannot be compared with a label that never
-varies. Confidence max(p, 1 - p) is compared with whether the favoured story was the chosen one.
+The label is always "chosen" and never varies, so p_chosen cannot be compared with it. Instead, the
+confidence max(p, 1 - p) is compared with whether the favoured story is the chosen one.
 """
 
 import math
@@ -14,14 +14,14 @@ from litbench.metrics.intervals import Interval, jackknife_interval
 
 @dataclass(frozen=True)
 class Calibration:
-    """How probabilities fit outcomes.
+    """Calibration of a rater's probabilities.
 
     Attributes:
-        brier: mean of (1 - p_chosen)^2; 0.25 for a coin that knows it is one.
-        log_loss: mean of -log p_chosen, in nats; 0.693 for such a coin.
+        brier: mean of (1 - p_chosen)^2; 0.25 if every probability is 1/2.
+        log_loss: mean of -log p_chosen, in nats; 0.693 if every probability is 1/2.
         ece: expected calibration error, over bins of equal size.
-        bins: mean confidence and the agreement in each bin.
-        n: pairs with a probability.
+        bins: mean confidence and agreement in each bin.
+        n: number of pairs with a probability.
     """
 
     brier: float
@@ -35,12 +35,12 @@ def calibration(p_chosen: np.ndarray, clusters: np.ndarray, bins: int = 8) -> Ca
     """Measure calibration.
 
     Args:
-        p_chosen: probability given to the chosen story; shape (n,); NaN where there is none.
+        p_chosen: probability of the chosen story, NaN where missing; shape (n,).
         clusters: prompt of each pair; shape (n,).
-        bins: number of bins of equal size; fewer when there are under 20 pairs to a bin.
+        bins: number of bins of equal size; reduced so that a bin has at least 20 pairs.
 
     Returns:
-        None without any probability other than one half.
+        The calibration, or None if no probability differs from one half.
     """
     present = np.isfinite(p_chosen)
     p, clusters = p_chosen[present], clusters[present]

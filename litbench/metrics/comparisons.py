@@ -1,4 +1,4 @@
-"""Comparisons of raters: paired on the same pairs, against a reference named beforehand."""
+"""Comparisons of raters, paired on the same pairs, against a reference chosen in advance."""
 
 import itertools
 import math
@@ -20,14 +20,12 @@ from litbench.metrics.intervals import (
 
 @dataclass(frozen=True)
 class Comparison:
-    """A rater against the reference.
+    """A rater compared with the reference.
 
     Attributes:
-        rater: name.
-        reference: name.
-        difference: agreement of the rater minus that of the reference, with its interval.
-        p_value: two-sided, of no difference; below 0.05 where the interval leaves out zero.
-        p_holm: the same after Holm's correction for all comparisons made together.
+        difference: agreement of the rater minus that of the reference.
+        p_value: two-sided p value of no difference; below 0.05 where the interval excludes zero.
+        p_holm: `p_value` after Holm's correction for all comparisons made together.
     """
 
     rater: str
@@ -43,7 +41,7 @@ class Comparison:
 
 
 def difference_interval(estimate: ClusteredMean) -> tuple[Interval, float]:
-    """The t interval of a difference, within -1 and 1, and its p value; NaN without an error."""
+    """The t interval of a difference, within -1 and 1, and its p value; NaN if the error is NaN."""
     from scipy import stats  # noqa: PLC0415
 
     mean, error = estimate.mean, estimate.error
@@ -72,19 +70,19 @@ def paired_difference(
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p values for several comparisons (Holm, 1979); NaN stays NaN and is not counted."""
-    order = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
     adjusted = [math.nan] * len(p_values)
     running = 0.0
-    for rank, (p, place) in enumerate(order):
+    for rank, (p, index) in enumerate(order):
         running = max(running, min(1.0, p * (len(order) - rank)))
-        adjusted[place] = running
+        adjusted[index] = running
     return adjusted
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values so that those below 5 % hold at most 5 % false finds on average.
+    """Adjust p values for the false discovery rate (Benjamini and Hochberg, 1995, step-up rule).
 
-    The step-up rule of Benjamini and Hochberg (1995). NaN stays NaN and is not counted.
+    NaN stays NaN and is not counted.
     """
     from scipy import stats  # noqa: PLC0415
 
@@ -98,10 +96,10 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 def compare_all(
     credits: Mapping[str, np.ndarray], reference: str, clusters: Sequence[Any] | np.ndarray
 ) -> list[Comparison]:
-    """Compare every rater with the reference, Holm-corrected together.
+    """Compare every rater with the reference, with Holm's correction for all comparisons.
 
     Args:
-        credits: per-pair credit by rater; shape (n,) each.
+        credits: by rater, the credit of each pair; shape (n,) each.
         reference: a key of `credits`.
         clusters: prompt of each pair; shape (n,).
     """
@@ -111,7 +109,7 @@ def compare_all(
 def compare_pairs(
     credits: Mapping[str, np.ndarray], clusters: Sequence[Any] | np.ndarray
 ) -> list[Comparison]:
-    """Compare every rater with every later one, Holm-corrected together; see `compare_all`."""
+    """Compare all raters with each other, with Holm's correction; see `compare_all`."""
     return _compare(credits, list(itertools.combinations(credits, 2)), clusters)
 
 
@@ -130,10 +128,10 @@ def _compare(
 
 @dataclass(frozen=True)
 class Change:
-    """A rater in one evaluation against itself in another evaluation of the same pairs.
+    """The change of a rater's agreement between two evaluations of the same pairs.
 
-    `before` is its agreement in the evaluation `reference`, `difference` is paired, and `p_holm` is
-    corrected for all changes computed together.
+    `before` is the rater's agreement in the evaluation `reference`, `difference` is paired, and
+    `p_holm` is corrected for all changes computed together.
     """
 
     rater: str
@@ -149,15 +147,15 @@ class Change:
 def compare_evaluations(
     credits: Mapping[str, Mapping[str, np.ndarray]], clusters: np.ndarray
 ) -> list[Change]:
-    """Compare every rater of the first evaluation with itself in the others that have it.
+    """Compare every rater of the first evaluation with its results in the other evaluations.
 
     Args:
-        credits: by evaluation and rater the credit of each pair, 0 to 1; shape (n,), the same
-            pairs in the same order everywhere.
+        credits: by evaluation and rater, the credit of each pair, 0 to 1; shape (n,) each, for
+            the same pairs in the same order.
         clusters: prompt of each pair; shape (n,).
     """
     reference, *others = credits
-    found = [
+    compared = [
         (rater, other, paired_difference(credits[other][rater], before, clusters))
         for rater, before in credits[reference].items()
         for other in others
@@ -165,7 +163,7 @@ def compare_evaluations(
     ]
     changes = []
     for (rater, other, result), p_holm in zip(
-        found, holm([p for _, _, (_, p) in found]), strict=True
+        compared, holm([p for _, _, (_, p) in compared]), strict=True
     ):
         before, after = (
             jackknife_interval(credits[name][rater], clusters) for name in (reference, other)

@@ -1,4 +1,4 @@
-"""Figures as a CSV file."""
+"""Tables of results as CSV files."""
 
 import csv
 import re
@@ -9,26 +9,28 @@ from typing import Any
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
 
-# Full-width forms count: spreadsheets of East Asian locales take them for the plain ones.
+# Spreadsheets of East Asian locales also read the full-width characters as the start of a formula.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
 
 
 def csv_cell(value: Any) -> Any:
-    """A value for CSV: what `plain` gives, and a text that a spreadsheet would run made harmless.
+    """A value for CSV: as `plain` returns it, with text escaped that a spreadsheet would run.
 
-    Spreadsheets take a cell that begins with =, +, -, @, a tab or a carriage return for a formula;
-    an apostrophe in front makes it a text (OWASP, CSV injection).
+    Spreadsheets read a cell that begins with =, +, -, @, a tab or a carriage return as a formula; a
+    leading apostrophe makes it a text (OWASP, CSV injection).
     """
     value = plain(value)
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows as CSV, cells by `csv_cell`; an interval becomes `key`, `key_low` and `key_high`.
+    """Write rows as CSV, escaped by `csv_cell`.
+
+    An interval becomes the columns `key`, `key_low` and `key_high`.
 
     Args:
-        rows: at least one; all with the keys of the first.
-        path: of the file.
+        rows: at least one row; all rows have the same keys.
+        path: the file to write.
     """
     intervals = {key for row in rows for key, value in row.items() if isinstance(value, Interval)}
     heading: list[str] = []

@@ -1,27 +1,27 @@
-"""How different texts are from each other."""
+"""Diversity of a set of texts."""
 
 import re
 from collections.abc import Sequence
 
-# A character of Chinese or Japanese is a word, as it is for `litbench.text.count_words`.
+# A Chinese or Japanese character is a word, as in `litbench.text.count_words`.
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W_])+")
 
 
 def distinct_trigrams(texts: Sequence[str], words: int = 50) -> float:
-    """Share of distinct ones among all runs of three words in the texts' beginnings.
+    """Share of distinct trigrams among all word trigrams of the beginnings of the texts.
 
-    Only the first words count, since longer texts repeat more whoever writes them; for the same
-    reason shares are comparable between equally many texts only.
+    Only the first words count, since longer texts repeat more. For the same reason, compare only
+    sets of the same number of texts.
 
     Args:
-        texts: such as all completions of a step.
-        words: how many words of each are read.
+        texts: for example all completions of a training step.
+        words: number of words to read of each text.
 
     Returns:
-        From near 0, all the same, to 1, no run twice; NaN where no text has three words.
+        Between 0 and 1 (no trigram occurs twice); NaN if no text has three words.
     """
-    runs: list[tuple[str, ...]] = []
+    trigrams: list[tuple[str, ...]] = []
     for text in texts:
         found = _WORDS.findall(text.lower())[:words]
-        runs.extend(zip(found, found[1:], found[2:], strict=False))
-    return len(set(runs)) / len(runs) if runs else float("nan")
+        trigrams.extend(zip(found, found[1:], found[2:], strict=False))
+    return len(set(trigrams)) / len(trigrams) if trigrams else float("nan")

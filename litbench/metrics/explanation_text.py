@@ -1,8 +1,8 @@
-"""What an explanation's text is like: features, each a list of English word stems.
+"""Features of the text of an explanation, each defined by a list of English word stems.
 
-An explanation has a feature if it has one of the words of explanation_words.yaml. Case, full-width
-letters, invisible characters and Markdown syntax make no difference. Explanations in other
-languages have no word of the lists.
+An explanation has a feature if it contains a word of the feature's list in explanation_words.yaml.
+Case, full-width letters, invisible characters and Markdown syntax are ignored. Explanations in
+other languages have no features.
 """
 
 import re
@@ -17,13 +17,13 @@ from litbench.text import normalise
 
 @dataclass(frozen=True)
 class Words:
-    """A feature of explanations: a list of stems.
+    """A feature of explanations, defined by word stems.
 
     Attributes:
-        about: what having one of them means.
-        group: subject (what the explanation talks of) or manner (how).
+        about: description of the feature.
+        group: subject (what the explanation talks about) or manner (how).
         stems: see explanation_words.yaml.
-        but_not: stems that are passed over where they stand, since they mean something else.
+        but_not: stems that are skipped, since they mean something else.
     """
 
     about: str
@@ -33,24 +33,24 @@ class Words:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """All stems at once; what is to be passed over is caught by a group named `other`."""
+        """A pattern of all stems; the group `other` captures the stems to skip."""
         wanted, other = _alternatives(self.stems), _alternatives(self.but_not)
         return re.compile(rf"\b(?:(?P<other>{other})|(?:{wanted}))")
 
     def find(self, folded: str) -> str | None:
-        """The first stem's match in a text that `fold` made, or None."""
+        """The first word with one of the stems in a text from `fold`, or None."""
         matches = self.pattern.finditer(folded)
         return next((match[0] for match in matches if match["other"] is None), None)
 
 
 def _alternatives(listed: str) -> str:
-    # The longest first, so that "run-on" is not cut short by "run"; no stem at all never matches.
+    # Longest first, so that "run" does not hide "run-on". An empty list never matches.
     stems = sorted((stem.strip() for stem in listed.split(",")), key=len, reverse=True)
     return "|".join(_as_regex(stem) for stem in stems if stem) or r"(?!)"
 
 
 def _as_regex(stem: str) -> str:
-    # A word's own hyphen is optional; nothing here repeats inside a repetition.
+    # Hyphens are optional. No nested repetition, so matching takes linear time.
     body = "[- ]?".join(re.escape(part) for part in stem.rstrip("*").split("-"))
     return body + (r"\w*" if stem.endswith("*") else r"\b")
 
@@ -67,27 +67,27 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def fold(text: str) -> str:
-    """The text as the lists of stems are looked up in it."""
-    # Markdown's _ counts as a letter in a regular expression and would hide a word.
+    """Normalise a text for matching stems."""
+    # \b does not separate a word from Markdown's _.
     return normalise(text.translate(_MARKS))
 
 
 def features_of(text: str) -> list[bool]:
-    """Which of FEATURES an explanation has; in their order."""
+    """Whether an explanation has each feature, in the order of FEATURES."""
     folded = fold(text)
     return [words.find(folded) is not None for words in FEATURES.values()]
 
 
 def excerpt(name: str, text: str, letters: int = 420) -> str:
-    """A piece of an explanation, from the first sentence that has a feature.
+    """An excerpt of an explanation, from the first sentence that has a feature.
 
     Args:
-        name: of FEATURES.
+        name: a key of FEATURES.
         text: an explanation with the feature.
-        letters: at most so many.
+        letters: maximum length in characters.
     """
     parts = [part for part in _SENTENCE_END.split(text) if part.strip()]
     start = next((k for k, part in enumerate(parts) if FEATURES[name].find(fold(part))), 0)
-    shown = " ".join(" ".join(parts[start:]).split())
-    cut = shown if len(shown) <= letters else shown[:letters].rsplit(" ", 1)[0] + " …"
+    rest = " ".join(" ".join(parts[start:]).split())
+    cut = rest if len(rest) <= letters else rest[:letters].rsplit(" ", 1)[0] + " …"
     return f"… {cut}" if start else cut

@@ -1,12 +1,12 @@
-"""What explanations say, and whether verdicts with it agree with the labels more often.
+"""Features of explanations, and whether verdicts with a feature agree with the labels more often.
 
-The unit is a verdict: a pair in one order, with an explanation and a judgement; right counts 1, a
-tie 1/2. For every rater and every feature of the text (`litbench.metrics.explanation_text`) there
-is the rate of the feature, the agreement with it and without it, and the difference (paper, 5.2,
-A.6 and Figure 8).
+The unit is a verdict: a judgement of a pair in one order, with an explanation. A correct verdict
+counts 1, a tie 1/2. For every rater and every feature of the text
+(`litbench.metrics.explanation_text`), the study gives the rate of the feature, the agreement of
+verdicts with and without it, and the difference (paper, 5.2, A.6 and Figure 8).
 
-A difference is no effect: nobody assigned the features, and a judge may speak of the plot where the
-plots differ and the choice is easy.
+The differences are not causal effects: the features were not assigned, and a judge may talk about
+the plot where the plots differ and the choice is easy.
 """
 
 import math
@@ -30,12 +30,13 @@ from litbench.metrics.intervals import (
 from litbench.records import prompt_keys
 from litbench.text import aligned, count_words
 
-# Gain in correctness with talk of plot, over all judges of the paper (section 5.2). The paper
-# gives no interval, and does not say whether it is relative or in points; drawn as points.
+# Gain in correctness of explanations that talk about the plot, over all judges of the paper
+# (section 5.2). The paper gives no interval and does not say whether the gain is relative or
+# absolute; the figure shows it as absolute.
 PUBLISHED_PLOT_GAIN = 0.148
 
 ALL = "all raters"
-# A feature is compared where so many verdicts have it and so many do not.
+# Minimum number of verdicts with a feature, and without it, for a comparison.
 _LEAST = 5
 _CREDIT = {"chosen": 1.0, "rejected": 0.0, "tie": 0.5}
 
@@ -45,13 +46,13 @@ class Explanations:
     """Verdicts with an explanation, one row each.
 
     Attributes:
-        rows: `rater`, `pair_id`, `order`, `outcome` and `explanation` of each.
+        rows: `rater`, `pair_id`, `order`, `outcome` and `explanation` of each verdict.
         raters: name of the rater; shape (n,).
         clusters: `prompt_key` of the prompt; shape (n,).
         credit: agreement with the label, 0, 1/2 or 1; shape (n,).
-        present: which features it has; bool, shape (n, features), by FEATURES.
-        not_judged: per rater, verdicts that are no judgement.
-        unexplained: per rater, judgements without an explanation.
+        present: which features the explanation has; bool, shape (n, features), by FEATURES.
+        not_judged: by rater, the number of verdicts that are not judgements.
+        unexplained: by rater, the number of judgements without an explanation.
     """
 
     rows: list[dict[str, Any]]
@@ -64,11 +65,11 @@ class Explanations:
 
 
 def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanations:
-    """Take the explanations out of verdicts and look for all features in them.
+    """Collect the explanations of verdicts and find their features.
 
     Args:
-        sources: verdicts by the schema VERDICTS, and the pairs they are about by the schema PAIRS;
-            verdicts on other pairs are left out. Raters of one name are one rater.
+        sources: tables of verdicts (schema VERDICTS), each with the pairs that were judged (schema
+            PAIRS). Verdicts on other pairs are ignored. Raters with the same name count as one.
     """
     rows: list[dict[str, Any]] = []
     clusters: list[str] = []
@@ -89,8 +90,8 @@ def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanati
                 clusters.append(cluster_of[row["pair_id"]])
     if not rows:
         raise DataError(
-            "no judgement on these pairs has an explanation: judge with a template whose answers "
-            "explain"
+            "no judgement on these pairs has an explanation: judge with a template that asks for "
+            "explanations"
         )
     return Explanations(
         rows,
@@ -109,23 +110,23 @@ def stratified_difference(
     """Agreement with a feature minus agreement without it, within strata.
 
     The differences of the strata are averaged with weights n1 n0 / (n1 + n0) (Cochran, 1954), so
-    that a rater that is better than the others and has the feature more often makes no difference
-    by that. The standard error is the delete-one-prompt jackknife (CV3) of all of it. Degrees of
-    freedom go by the effective number of prompts of the rarer side.
+    that a better rater which uses the feature more often does not confound the difference. The
+    standard error is the delete-one-prompt jackknife (CV3) of this average. The degrees of freedom
+    follow from the effective number of prompts of the rarer side.
 
-    Where all verdicts of a side are right, or all wrong, their variance is taken from the side's
-    prompts with one right and one wrong added (Agresti and Caffo, 2000); docs/statistics.md has
-    the coverage with it and without it.
+    If all verdicts of a side are correct, or all wrong, the variance of that side is computed from
+    its effective number of prompts plus one correct and one wrong prompt (Agresti and Caffo, 2000);
+    docs/statistics.md has the coverage with and without this.
 
     Args:
-        credit: 0 to 1 per verdict; shape (n,).
-        present: whether it has the feature; shape (n,).
-        strata: what verdicts are compared within, such as their rater; shape (n,).
+        credit: agreement of each verdict, 0 to 1; shape (n,).
+        present: whether the verdict has the feature; shape (n,).
+        strata: group of each verdict, such as its rater; shape (n,).
         clusters: prompt of each verdict; shape (n,).
 
     Returns:
-        The difference; NaN where no stratum has both kinds of verdicts, and an error of NaN where
-        that happens once one prompt is left out.
+        The difference. It is NaN if no stratum has verdicts with and without the feature; its error
+        is NaN if no stratum has both after leaving out some prompt.
     """
     _, stratum = np.unique(strata, return_inverse=True)
     _, cluster = np.unique(clusters, return_inverse=True)
@@ -153,32 +154,34 @@ def stratified_difference(
     n, count = int(sizes.sum()), int(np.count_nonzero(sizes.sum(axis=0)))
     if math.isnan(mean) or count < 2:
         return ClusteredMean(mean, math.nan, n, count, effective)
-    # Prompts outside all strata that vary change nothing and are not counted.
+    # Prompts that occur only in strata without variation do not matter and are not counted.
     without = difference(*(sums[:, None] - counts))
     variance = (count - 1) / count * float(np.sum((without - mean) ** 2))
     for size, right in zip(sizes, sums[2:], strict=True):
         if float(right[varied].sum() / size.sum()) in (0.0, 1.0):
             worth = effective_clusters(size) + 2
             variance += 1 / worth * (1 - 1 / worth) / worth
-    # What rounding leaves of a variance of zero.
+    # A variance of zero is not exactly zero after rounding.
     error = 0.0 if variance <= 1e-24 else math.sqrt(variance)
     return ClusteredMean(mean, error, n, count, effective)
 
 
 @dataclass(frozen=True)
 class FeatureDifference:
-    """A feature in the explanations of a rater, or of all.
+    """A feature in the explanations of a rater, or of all raters.
 
     Attributes:
         of: name of the rater, or `ALL`.
-        feature: its name.
+        feature: name of the feature.
         group: subject or manner.
-        rate: share of the verdicts that have the feature.
-        agreement_present: agreement of verdicts with it.
-        agreement_absent: agreement of verdicts without it.
-        difference: the first minus the second, within raters; None where the feature is present or
-            absent in fewer than 5 verdicts, or on one prompt alone, or always or never per rater.
-        p_holm: after Holm's correction for all features, of all raters or over all raters.
+        rate: share of verdicts with the feature.
+        agreement_present: agreement of verdicts with the feature.
+        agreement_absent: agreement of verdicts without the feature.
+        difference: `agreement_present` minus `agreement_absent`, within raters. None if fewer than
+            5 verdicts have the feature or lack it, if either side has only one prompt, or if each
+            rater has the feature always or never.
+        p_holm: p value after Holm's correction, for all features of `ALL`, or for all features of
+            all single raters.
     """
 
     of: str
@@ -198,7 +201,7 @@ class FeatureDifference:
 
 @dataclass(frozen=True)
 class RaterFacts:
-    """A rater's explanations as a whole; `words` is the mean length of an explanation."""
+    """Facts of all explanations of a rater; `words` is the mean length of an explanation."""
 
     rater: str
     agreement: Interval
@@ -209,18 +212,18 @@ class RaterFacts:
 
 @dataclass(frozen=True)
 class ExplanationStudy:
-    """Raters in the order of the verdicts, and every feature over all raters and for each."""
+    """Facts of each rater, and the differences of all features, over all raters and by rater."""
 
     raters: list[RaterFacts]
     overall: list[FeatureDifference]
     by_rater: dict[str, list[FeatureDifference]]
 
 
-def _differences(of: str, found: Explanations, rows: np.ndarray) -> list[FeatureDifference]:
-    """All features; `p_holm` is the p value as it is."""
-    credit, clusters, raters = found.credit[rows], found.clusters[rows], found.raters[rows]
+def _differences(of: str, data: Explanations, rows: np.ndarray) -> list[FeatureDifference]:
+    """The differences of all features; `p_holm` is still the uncorrected p value."""
+    credit, clusters, raters = data.credit[rows], data.clusters[rows], data.raters[rows]
     differences = []
-    for (name, words), present in zip(FEATURES.items(), found.present[rows].T, strict=True):
+    for (name, words), present in zip(FEATURES.items(), data.present[rows].T, strict=True):
         difference, p_value = None, math.nan
         if _LEAST <= present.sum() <= len(present) - _LEAST:
             estimate = stratified_difference(credit, present, raters, clusters)
@@ -242,29 +245,29 @@ def _corrected(differences: Sequence[FeatureDifference]) -> list[FeatureDifferen
     return [replace(one, p_holm=p) for one, p in zip(differences, adjusted, strict=True)]
 
 
-def explanation_study(found: Explanations) -> ExplanationStudy:
-    """Compute the rate of every feature and the difference in agreement that goes with it."""
-    # Numbers are sorted and compared many times faster than names.
-    codes = [np.unique(of, return_inverse=True)[1] for of in (found.raters, found.clusters)]
-    coded = replace(found, raters=codes[0], clusters=codes[1])
-    texts = pa.array([row["explanation"] for row in found.rows], pa.large_string())
+def explanation_study(data: Explanations) -> ExplanationStudy:
+    """Compute the rate of every feature, and the difference in agreement with and without it."""
+    # Sorting and comparing integer codes is much faster than names.
+    codes = [np.unique(of, return_inverse=True)[1] for of in (data.raters, data.clusters)]
+    coded = replace(data, raters=codes[0], clusters=codes[1])
+    texts = pa.array([row["explanation"] for row in data.rows], pa.large_string())
     n_words = count_words(texts).to_numpy(zero_copy_only=False)
     raters, separate = [], []
-    for name in dict.fromkeys(found.raters.tolist()):
-        own = np.flatnonzero(found.raters == name)
-        agreement = jackknife_interval(found.credit[own], found.clusters[own])
-        left_out = found.not_judged[name], found.unexplained[name]
+    for name in dict.fromkeys(data.raters.tolist()):
+        own = np.flatnonzero(data.raters == name)
+        agreement = jackknife_interval(data.credit[own], data.clusters[own])
+        left_out = data.not_judged[name], data.unexplained[name]
         raters.append(RaterFacts(name, agreement, float(np.mean(n_words[own])), *left_out))
         separate += _differences(name, coded, own)
     by_rater: dict[str, list[FeatureDifference]] = {}
     for one in _corrected(separate):
         by_rater.setdefault(one.of, []).append(one)
-    every = _differences(ALL, coded, np.arange(len(found.rows)))
-    return ExplanationStudy(raters, _corrected(every), by_rater)
+    overall = _differences(ALL, coded, np.arange(len(data.rows)))
+    return ExplanationStudy(raters, _corrected(overall), by_rater)
 
 
 def explanation_rows(study: ExplanationStudy) -> list[dict[str, Any]]:
-    """The differences as rows of a table; None where one cannot be told."""
+    """The differences as rows of a table; None where a difference cannot be estimated."""
     return [
         {**vars(one), "verdicts": one.rate.n, "prompts": one.rate.clusters}
         for differences in (study.overall, *study.by_rater.values())
@@ -273,18 +276,18 @@ def explanation_rows(study: ExplanationStudy) -> list[dict[str, Any]]:
 
 
 def explanations_text(study: ExplanationStudy) -> str:
-    """The differences over all raters for a terminal, the largest first."""
+    """The differences over all raters as text for a terminal, largest first."""
     rows = [["feature", "rate", "agreement with", "without", "difference", "p (Holm)"]]
     for one in sorted(
         study.overall, key=lambda one: -abs(one.difference.mean) if one.difference else 1.0
     ):
-        told = ["cannot be told", ""]
+        difference = ["not estimated", ""]
         if one.difference is not None:
             d = one.difference
-            told = [f"{d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}]", f"{one.p_holm:.3f}"]
+            difference = [f"{d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}]", f"{one.p_holm:.3f}"]
         shares = (one.agreement_present, one.agreement_absent)
         agreements = ["-" if value is None else f"{value.mean:.3f}" for value in shares]
-        rows.append([one.feature, f"{one.rate.mean:.3f}", *agreements, *told])
+        rows.append([one.feature, f"{one.rate.mean:.3f}", *agreements, *difference])
     first = study.overall[0].rate
     return (
         f"{first.n:,} verdicts with an explanation on {first.clusters:,} prompts, of "

@@ -1,8 +1,8 @@
 """Confidence intervals for means over pairs, clustered by prompt.
 
-Pairs of one prompt share stories, so they are not independent: a prompt is the unit that is
-drawn. `jackknife_interval` is what LitBench reports; `benchmarks/intervals.py` measures its
-coverage beside other methods (docs/statistics.md).
+Pairs of one prompt share stories, so they are not independent: the sampling unit is the prompt.
+LitBench reports `jackknife_interval`; `benchmarks/intervals.py` compares its coverage with other
+methods (docs/statistics.md).
 """
 
 import math
@@ -21,10 +21,10 @@ class Interval:
 
     Attributes:
         mean: the mean over pairs.
-        low: lower bound, within the limits of the quantity; NaN when it cannot be told.
-        high: upper bound, likewise.
-        n: pairs.
-        clusters: prompts.
+        low: lower bound, within the range of the quantity; NaN if it cannot be estimated.
+        high: upper bound; see `low`.
+        n: number of pairs.
+        clusters: number of prompts.
         effective_clusters: see `effective_clusters`.
     """
 
@@ -41,14 +41,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class ClusteredMean:
-    """A mean over pairs and how far it can be trusted.
+    """A mean over pairs and its standard error.
 
     Attributes:
         mean: the mean over pairs; NaN without pairs.
-        error: its standard error, by the cluster jackknife; NaN with fewer than two prompts, and
-            exactly 0 where leaving out any prompt leaves the mean as it is.
-        n: pairs.
-        clusters: prompts.
+        error: standard error by the cluster jackknife; NaN with fewer than two prompts, and exactly
+            0 if leaving out a prompt never changes the mean.
+        n: number of pairs.
+        clusters: number of prompts.
         effective_clusters: see `effective_clusters`.
     """
 
@@ -60,7 +60,7 @@ class ClusteredMean:
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of its t distribution: `effective_clusters` - 1, at least 1."""
+        """Degrees of freedom of the t distribution: `effective_clusters` - 1, at least 1."""
         return max(self.effective_clusters - 1, 1.0)
 
     def interval(self, low: float, high: float) -> Interval:
@@ -69,7 +69,7 @@ class ClusteredMean:
 
 
 def effective_clusters(sizes: np.ndarray) -> float:
-    """How many clusters of equal size would be worth these: (sum n)^2 / sum n^2.
+    """Effective number of clusters of equal size: (sum n)^2 / sum n^2.
 
     Args:
         sizes: pairs per prompt; shape (clusters,).
@@ -95,30 +95,30 @@ def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> 
     n = len(values)
     if n == 0:
         return ClusteredMean(math.nan, math.nan, 0, 0, 0.0)
-    _, place = np.unique(np.asarray(clusters), return_inverse=True)
-    sums, sizes = np.bincount(place, weights=values), np.bincount(place).astype(float)
+    _, cluster = np.unique(np.asarray(clusters), return_inverse=True)
+    sums, sizes = np.bincount(cluster, weights=values), np.bincount(cluster).astype(float)
     count, effective = len(sizes), effective_clusters(sizes)
     mean = float(sums.sum() / n)
     if count < 2:
         return ClusteredMean(mean, math.nan, n, count, effective)
     without = (sums.sum() - sums) / (n - sizes)
     error = math.sqrt((count - 1) / count * float(np.sum((without - mean) ** 2)))
-    # What rounding leaves of a variance of zero.
+    # A variance of zero is not exactly zero after rounding.
     return ClusteredMean(mean, error if error > 1e-12 else 0.0, n, count, effective)
 
 
 def interval_without_variance(
     estimate: ClusteredMean, limits: tuple[float, float], level: float = LEVEL
 ) -> Interval:
-    """Interval of a mean that is the same in every prompt, so that its variance says nothing.
+    """Interval of a mean that is the same in every prompt, so that its estimated variance is zero.
 
-    Prompts that look otherwise were not met in `effective_clusters` draws; by the exact binomial
-    bound (Clopper and Pearson, 1934) they are at most a share 1 - (alpha / 2)^(1 / effective) of
-    all, and may lie anywhere within the limits.
+    None of `effective_clusters` prompts had a different mean. By the exact binomial bound (Clopper
+    and Pearson, 1934), the share of prompts with a different mean is at most
+    1 - (alpha / 2)^(1 / effective); their mean may be anywhere within the limits.
 
     Args:
         estimate: a mean with an error of 0.
-        limits: least and greatest value the mean can have.
+        limits: smallest and largest possible mean.
         level: confidence level.
     """
     unseen = 1 - ((1 - level) / 2) ** (1 / estimate.effective_clusters)
@@ -132,10 +132,9 @@ def jackknife_interval(
     """Interval of a share: cluster jackknife with a t quantile, on the logit scale.
 
     The logit, common for shares in surveys (Korn and Graubard, 1998), keeps the bounds between 0
-    and 1 and makes room on the side of one half, where the truth is more often than the plain
-    interval allows when nearly all pairs agree. The t quantile has
-    `effective_clusters` - 1 degrees of freedom rather than G - 1, which matters when a few
-    prompts hold most pairs.
+    and 1 and extends the interval towards one half, where an interval on the linear scale covers
+    too little when nearly all pairs agree. The t quantile has `effective_clusters` - 1 degrees of
+    freedom rather than G - 1, which matters when a few prompts have most of the pairs.
 
     Args:
         values: one number from 0 to 1 per pair; shape (n,).
@@ -143,7 +142,7 @@ def jackknife_interval(
         level: confidence level.
 
     Returns:
-        The interval; NaN bounds with fewer than two prompts.
+        The interval; its bounds are NaN with fewer than two prompts.
     """
     from scipy import special, stats  # noqa: PLC0415
 
@@ -159,11 +158,9 @@ def jackknife_interval(
 
 
 def mean_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> Interval:
-    """The t interval of a mean that may be any number; NaN bounds with fewer than two clusters.
+    """The t interval of an unbounded mean; its bounds are NaN with fewer than two clusters.
 
-    Args:
-        values: shape (n,).
-        clusters: shape (n,).
+    `values` and `clusters` have shape (n,).
     """
     from scipy import stats  # noqa: PLC0415
 

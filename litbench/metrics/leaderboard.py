@@ -1,4 +1,4 @@
-"""The leaderboard: every figure of every rater, from verdicts and pairs."""
+"""The leaderboard: all results of every rater, from verdicts and pairs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,25 +26,29 @@ _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """One rater's figures; what does not apply is None or NaN.
+    """The results of one rater; values that do not apply are None or NaN.
 
     Attributes:
         agreement: headline agreement.
-        pooled_agreement: from the probability averaged over orders; only for ordered raters.
-        both_orders: agreement on pairs judged in every order; only where some were not.
+        pooled_agreement: agreement of the probability averaged over orders; only for raters that
+            judge in both orders.
+        both_orders: agreement on pairs judged in every order; None if all pairs were.
         coverage: share of verdicts that are judgements.
         flip_rate: share of pairs in which the two orders disagree.
         position_lean: how often the story shown first wins.
-        consistent: agreement on pairs of which both orders name the same story.
-        consistent_share: share of all pairs that are such; over repeats the mean.
-        chosen_longer: agreement on pairs whose chosen story is the longer.
-        by_gap: agreement by length gap in words; (least, most, interval).
-        comparison: against the reference; None for the reference itself.
+        consistent: agreement on pairs for which both orders name the same story.
+        consistent_share: share of all pairs for which both orders name the same story, averaged
+            over repeats.
+        chosen_longer: agreement on pairs whose chosen story is longer.
+        by_gap: agreement by length gap in words; (minimum, maximum, interval).
+        comparison: comparison with the reference; None for the reference itself.
         repeats: agreement of each repeat of a cross-validation.
-        pairs_per_second: repeats counted, as in `stories_per_second` and `cost_per_1000_pairs`.
-        stories_per_second: distinct stories.
-        before_symmetry: agreement on the pairs before length symmetry, where given.
-        trained_on: prompts of these pairs it was trained on; above 0 the row means nothing.
+        pairs_per_second: counts a pair once per repeat, as do `stories_per_second` and
+            `cost_per_1000_pairs`.
+        stories_per_second: distinct stories per second.
+        before_symmetry: agreement on the pairs before length symmetry, if they are given.
+        trained_on: number of prompts of these pairs that the rater was trained on; if above 0, the
+            results are not valid.
     """
 
     rater: str
@@ -77,15 +81,15 @@ class LeaderboardRow:
 
     @property
     def is_judge(self) -> bool:
-        """Whether it was asked: it has orders, words, tokens or a price, or left pairs unjudged."""
-        told = (self.position_lean, self.explanation_words, self.input_tokens, self.cost_usd)
-        return self.coverage < 1 or any(value is not None for value in told)
+        """Whether the rater has orders, explanations, tokens, a cost, or pairs it did not judge."""
+        values = (self.position_lean, self.explanation_words, self.input_tokens, self.cost_usd)
+        return self.coverage < 1 or any(value is not None for value in values)
 
 
 def check_reference(reference: str, raters: Sequence[str]) -> None:
-    """Refuse a reference that is no rater; programs do so before hours of judging."""
+    """Raise a ConfigError if the reference is not a rater; call it before judging."""
     if reference not in raters:
-        raise ConfigError(f"reference '{reference}' is no rater: {nearest(reference, raters)}")
+        raise ConfigError(f"reference '{reference}' is not a rater: {nearest(reference, raters)}")
 
 
 def leaderboard(
@@ -96,14 +100,14 @@ def leaderboard(
     before_symmetry: pa.Table | None = None,
     trained_on: Mapping[str, int] | None = None,
 ) -> list[LeaderboardRow]:
-    """Compute every rater's figures.
+    """Compute the results of every rater.
 
     Args:
-        verdicts: table by the schema VERDICTS.
-        pairs: the pairs the headline stands on.
-        reference: the rater all others are compared with, named before looking.
-        before_symmetry: a superset of `pairs` without the last filter; verdicts must cover it.
-        trained_on: per rater how many of the prompts it was trained on.
+        verdicts: table with the schema VERDICTS.
+        pairs: the pairs of the headline agreement.
+        reference: the rater that all others are compared with, chosen in advance.
+        before_symmetry: a superset of `pairs`, from before length symmetry; verdicts must cover it.
+        trained_on: by rater, the number of prompts that it was trained on.
 
     Returns:
         One row per rater, highest agreement first.
@@ -176,7 +180,7 @@ def leaderboard(
 
 
 def plain(value: Any) -> Any:
-    """Turn figures into what JSON can hold: six digits, intervals as objects, NaN as null."""
+    """Convert results to JSON values: numbers to six digits, intervals to objects, NaN to None."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, float):
@@ -189,12 +193,12 @@ def plain(value: Any) -> Any:
 
 
 def leaderboard_json(rows: list[LeaderboardRow]) -> list[dict[str, Any]]:
-    """The rows as JSON can hold them; what cannot be told is null."""
+    """The rows as JSON values; unknown numbers are null."""
     return [plain(row) for row in rows]
 
 
 def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> list[dict[str, Any]]:
-    """The figures that fit into one cell, or an interval's three, for `csv_table.write_csv`."""
+    """The rows for `csv_table.write_csv`: single values and intervals, without nested results."""
     inner = ("by_gap", "calibration", "comparison", "outcomes", "repeats")
     names = [one.name for one in fields(LeaderboardRow) if one.name not in inner]
     return [

@@ -1,9 +1,9 @@
-"""What pairing rules and filters are worth, where the true quality of every story is known.
+"""Evaluate pairing rules and filters in simulations, where the true quality of stories is known.
 
-A rule is right about a pair whose chosen story is the better one. More telling is what a rater
-learns from the rule's pairs: `fit_preference` fits a logistic regression to what a rater could see
-of the stories (`observe`), and `judge_random` tests it on pairs that no votes selected. Each
-simulated world gives one value of every measure, so intervals are over the seeds of a world.
+A rule is right about a pair whose chosen story is the better one. The more relevant measure is what
+a rater learns from the rule's pairs: `fit_preference` fits a logistic regression to the features
+that a rater observes (`observe`), and `judge_random` tests it on random pairs, not selected by
+votes. Each simulated world gives one value of every measure, so intervals are over seeds.
 """
 
 import math
@@ -26,10 +26,10 @@ MEASURES = {
     "better_longer": "training pairs whose better story is the longer",
     "pairs": "pairs to train on",
 }
-# Shares of random pairs: their intervals are on the logit scale.
+# Shares of random pairs, with intervals on the logit scale.
 _OF_RANDOM_PAIRS = tuple(MEASURES)[:3]
 # Share of a distractor's variance that all stories of an author have in common, so that a rater
-# can learn to like an author.
+# can learn to prefer an author.
 _AUTHOR_SHARE = 0.3
 # The variant that learns from random pairs labelled by true quality.
 TRUTH = "truth"
@@ -37,15 +37,15 @@ TRUTH = "truth"
 
 @dataclass(frozen=True)
 class Learner:
-    """What a rater sees of a story, and how it learns.
+    """The features of a story that a simulated rater observes.
 
-    It sees the length, several noisy signs of quality, and features unrelated to either: the more
-    of these, the more pairs it needs.
+    It observes the length, several noisy signs of quality, and distractors that are unrelated to
+    both. With more distractors, it needs more pairs.
 
     Attributes:
-        length: the scale on which it sees length.
-        signs: number of features that show quality.
-        sign_noise: standard deviation of the noise of each; that of quality is 1.
+        length: scale of the length.
+        signs: number of noisy signs of quality.
+        sign_noise: standard deviation of the noise of a sign; that of quality is 1.
         distractors: number of unrelated features.
     """
 
@@ -58,14 +58,14 @@ class Learner:
 def observe(
     quality: np.ndarray, n_words: np.ndarray, author: np.ndarray, learner: Learner, seed: int
 ) -> np.ndarray:
-    """What a rater sees of n stories, of which `author` is the index of the author.
+    """The features of n stories that a rater observes; `author` has the index of each author.
 
     Returns:
         Shape (n, 1 + signs + distractors): standardised length, signs, distractors.
     """
     random = np.random.default_rng([seed, 7])
-    seen = np.log1p(n_words) if learner.length == "log" else n_words.astype(float)
-    length = (seen - seen.mean()) / max(float(seen.std()), 1e-12)
+    scaled = np.log1p(n_words) if learner.length == "log" else n_words.astype(float)
+    length = (scaled - scaled.mean()) / max(float(scaled.std()), 1e-12)
     noise = random.normal(0, learner.sign_noise, (len(quality), learner.signs))
     of_author = random.normal(size=(int(author.max()) + 1, learner.distractors))
     own = random.normal(size=(len(quality), learner.distractors))
@@ -74,13 +74,13 @@ def observe(
 
 
 def within_prompts(prompt: np.ndarray) -> np.ndarray:
-    """All pairs of two stories of one prompt.
+    """All pairs of two stories of the same prompt.
 
     Args:
-        prompt: of each story; shape (n,).
+        prompt: prompt of each story; shape (n,).
 
     Returns:
-        Indices of the two stories, the smaller first; shape (m, 2).
+        Indices of the two stories, in ascending order; shape (m, 2).
     """
     order = np.argsort(prompt, kind="stable")
     _, starts, sizes = np.unique(prompt[order], return_index=True, return_counts=True)
@@ -88,17 +88,17 @@ def within_prompts(prompt: np.ndarray) -> np.ndarray:
     for size in np.unique(sizes):
         both = np.column_stack(np.triu_indices(size, 1))
         pairs.append((starts[sizes == size][:, None, None] + both).reshape(-1, 2))
-    found: np.ndarray = order[np.concatenate(pairs)]
-    return found
+    indices: np.ndarray = order[np.concatenate(pairs)]
+    return indices
 
 
 def _share_above(difference: np.ndarray) -> float:
-    """Share of differences above zero; zero counts one half, no difference at all gives NaN."""
+    """Share of differences above zero; zero counts one half, NaN for an empty array."""
     return float(np.mean((np.sign(difference) + 1) / 2)) if len(difference) else math.nan
 
 
 def pair_figures(quality: np.ndarray, n_words: np.ndarray, pairs: np.ndarray) -> dict[str, float]:
-    """How right a rule is about its pairs, and how far it favours length.
+    """How often the labels of a rule are right, and how often they favour the longer story.
 
     Args:
         quality: of all stories; shape (n,).
@@ -121,7 +121,7 @@ def pair_figures(quality: np.ndarray, n_words: np.ndarray, pairs: np.ndarray) ->
 def true_pairs(
     quality: np.ndarray, possible: np.ndarray, most: int, random: np.random.Generator
 ) -> np.ndarray:
-    """At most so many of the possible pairs, in random order, the better story first."""
+    """At most `most` of the possible pairs, in random order, the better story first."""
     is_better = quality[possible[:, 0]] > quality[possible[:, 1]]
     ordered: np.ndarray = np.where(is_better[:, None], possible, possible[:, ::-1])
     return ordered[random.permutation(len(ordered))[:most]]
@@ -137,7 +137,7 @@ def fit_preference(differences: np.ndarray) -> np.ndarray:
     """
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
-    # scikit-learn needs two classes: each pair from both sides, with half its weight.
+    # scikit-learn needs two classes: add each pair with its sides swapped, both with weight 1/2.
     model = LogisticRegression(
         C=1.0, fit_intercept=False, solver="newton-cholesky", tol=1e-8, max_iter=100
     )
@@ -150,7 +150,7 @@ def fit_preference(differences: np.ndarray) -> np.ndarray:
 def judge_random(
     weights: np.ndarray, differences: np.ndarray, better: np.ndarray, longer: np.ndarray
 ) -> dict[str, float]:
-    """Test a rater on random pairs; returns the first three of `MEASURES`, NaN for no pairs.
+    """Test a rater on random pairs; returns the first three of `MEASURES`, NaN without pairs.
 
     Args:
         weights: from `fit_preference`; shape (k,).
@@ -172,12 +172,12 @@ class Summary:
 
     Attributes:
         world: name of the world, or of the sweep.
-        value: of the swept parameter; None for a single world.
+        value: value of the swept parameter; None for a single world.
         variant: name of the rules, or `TRUTH`.
-        amount: training pairs: `equal`, as many as the smallest variant has, or `all`.
-        measure: of `MEASURES`.
-        interval: mean over the seeds that have the measure; NaN where none has.
-        difference: minus the reference variant, paired by seed; None for the reference.
+        amount: number of training pairs: `equal`, as many as the smallest variant has, or `all`.
+        measure: key of `MEASURES`.
+        interval: mean over the seeds that have the measure; NaN if none has.
+        difference: difference from the reference variant, paired by seed; None for the reference.
     """
 
     world: str
@@ -193,9 +193,9 @@ def summarise(rows: Sequence[Mapping[str, Any]], reference: str) -> list[Summary
     """Means and 95 % intervals over seeds, in the order of the rows, then of `MEASURES`.
 
     Args:
-        rows: one for each world, value, seed, variant and amount, with those keys and `MEASURES`;
-            every world with the same seeds in the same order.
-        reference: the variant that differences are to.
+        rows: one row for each world, value, seed, variant and amount, with these keys and
+            `MEASURES`. Every world has the same seeds in the same order.
+        reference: the variant that others are compared with.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -223,5 +223,5 @@ def _interval(measure: str, values: np.ndarray, seeds: np.ndarray) -> Interval:
     interval = mean_interval(values[known], seeds[known])
     if measure == "pairs":
         return interval
-    # Other shares may be fixed by the rule, such as 0.5 by symmetry, and then have no width.
+    # Other shares may be fixed by the rule, such as 0.5 by symmetry; their interval has no width.
     return replace(interval, low=max(interval.low, 0.0), high=min(interval.high, 1.0))

@@ -1,7 +1,7 @@
-"""Power: the pairs, prompts or annotators it takes to tell two raters apart, or one from chance.
+"""Power: how many pairs, prompts or annotators distinguish two raters, or one from chance.
 
-The test is the one LitBench reports: a cluster jackknife by prompt with a t quantile
-(`litbench.metrics.comparisons`), for one rater on the logit scale
+The test is the one that LitBench reports: a cluster jackknife by prompt with a t quantile
+(`litbench.metrics.comparisons`), on the logit scale for a single rater
 (`litbench.metrics.intervals.jackknife_interval`). Its statistic has approximately a noncentral t
 distribution with G* - 1 degrees of freedom. With n pairs, G* effective prompts and a correlation r
 of two pairs of one prompt, the variance of a mean over pairs is that of one pair times
@@ -9,7 +9,7 @@ of two pairs of one prompt, the variance of a mean over pairs is that of one pai
     (1 - r) / n + r / G*,
 
 the design effect of clusters of unequal size (Kish, 1965, Survey Sampling). More pairs of the same
-prompts never bring it below r / G*.
+prompts never reduce it below r / G*.
 """
 
 import bisect
@@ -24,7 +24,7 @@ from pydantic import Field
 from litbench.errors import ConfigError
 from litbench.metrics.intervals import clustered_mean, effective_clusters
 
-# Where more are needed, no number suffices.
+# `needed` returns None above this number.
 _MOST = 10**9
 _CHANCE = 0.5
 
@@ -37,22 +37,22 @@ class Case:
     """An evaluation of two raters on the same pairs, or of one rater against chance.
 
     Attributes:
-        agreement: of the rater.
-        pairs: of the evaluation.
-        prompts: of the evaluation.
+        agreement: agreement of the rater.
+        pairs: number of pairs.
+        prompts: number of prompts.
         reference: agreement of the other rater; None for one rater.
-        disagreement: share of pairs in which the two raters name different stories; None where
-            their errors are independent. In general, the mean square of the difference of credit.
-        intra_prompt: correlation between two pairs of one prompt: of the difference of credit of
-            two raters, of the credit of one.
-        evenness: effective prompts per prompt; 1 for the same number of pairs in each, see
+        disagreement: share of pairs in which the two raters name different stories, or in general
+            the mean square of their difference in credit; None if their errors are independent.
+        intra_prompt: correlation between two pairs of one prompt: of the difference in credit for
+            two raters, of the credit for one rater.
+        evenness: effective prompts per prompt; 1 if all prompts have the same number of pairs, see
             `litbench.metrics.intervals.effective_clusters`.
-        annotators: labels per pair; credit is the mean over them.
-        annotator_agreement: how often two annotators prefer the same story of a pair; needed for
+        annotators: number of labels per pair; credit is the mean over them.
+        annotator_agreement: how often two annotators prefer the same story of a pair; required for
             more than one annotator.
 
     Raises:
-        ConfigError: numbers that no evaluation can have together.
+        ConfigError: the numbers contradict each other.
     """
 
     agreement: Share
@@ -66,44 +66,49 @@ class Case:
     annotator_agreement: Annotated[float, Field(ge=0.5, le=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Check what the types cannot."""
+        """Check that the numbers are consistent."""
         if self.prompts > self.pairs:
-            raise ConfigError(f"{self.prompts} prompts have {self.pairs} pairs: give more pairs")
+            raise ConfigError(
+                f"{self.prompts} prompts have {self.pairs} pairs: give at least one pair per prompt"
+            )
         if self.annotators > 1 and self.annotator_agreement is None:
             raise ConfigError(f"annotators is {self.annotators}: give annotator_agreement too")
         if self.reference is None:
             if self.agreement == 1 or self.disagreement is not None:
-                raise ConfigError("one rater has an agreement below 1 and no disagreement")
+                raise ConfigError(
+                    "for one rater, give an agreement below 1 and no disagreement, or add a "
+                    "reference"
+                )
             return
         least = abs(self.agreement - self.reference)
         most = min(self.agreement + self.reference, 2 - self.agreement - self.reference)
         if not least - 1e-9 <= self.square <= most + 1e-9 or not self.square:
             raise ConfigError(
-                f"disagreement is {self.disagreement}: raters that agree with people in "
-                f"{self.agreement:g} and {self.reference:g} can have {least:.3f} to {most:.3f}, "
+                f"disagreement is {self.disagreement}: for raters with an agreement of "
+                f"{self.agreement:g} and {self.reference:g}, give {least:.3f} to {most:.3f}, "
                 "above 0"
             )
 
     @property
     def effective_prompts(self) -> float:
-        """The number of prompts of equal size that are worth these."""
-        # One pair in each prompt is even.
+        """The effective number of prompts of equal size."""
+        # With one pair per prompt, all prompts have equal size.
         return self.prompts * (1.0 if self.pairs == self.prompts else self.evenness)
 
     @property
     def square(self) -> float:
-        """Mean square of the difference of credit of two raters, with one annotator."""
+        """Mean square of the difference in credit of two raters, with one annotator."""
         assert self.reference is not None
         if self.disagreement is not None:
             return self.disagreement
-        one, other = self.agreement, self.reference
-        return one * (1 - other) + other * (1 - one)
+        p, q = self.agreement, self.reference
+        return p * (1 - q) + q * (1 - p)
 
     def error(self, agreement: np.ndarray | float) -> np.ndarray:
         """Standard error of the agreement, or of the difference of two; shape of `agreement`."""
         value = np.asarray(agreement, dtype=float)
         doubt = 0.0 if self.annotator_agreement is None else 1 - self.annotator_agreement
-        # What of a pair's variance differs between annotators, and averages out over them.
+        # The part of a pair's variance that is due to annotators, and averages out over them.
         if self.reference is None:
             variance = value * (1 - value)
             of_labels = np.minimum(variance, doubt / 2)
@@ -112,8 +117,8 @@ class Case:
             of_labels = np.minimum(variance, self.square * 2 * doubt)
         of_pair = variance - of_labels * (1 - 1 / self.annotators)
         between = max(0.0, 1 / self.effective_prompts - 1 / self.pairs)
-        found: np.ndarray = np.sqrt(of_pair / self.pairs + self.intra_prompt * variance * between)
-        return found
+        error: np.ndarray = np.sqrt(of_pair / self.pairs + self.intra_prompt * variance * between)
+        return error
 
     def signal(self, agreement: np.ndarray | float) -> np.ndarray:
         """Noncentrality, the effect over its standard error; shape of `agreement`."""
@@ -125,9 +130,9 @@ class Case:
         else:
             effect = abs(value - self.reference)
         with np.errstate(divide="ignore", invalid="ignore"):
-            # No effect is no signal, and a difference without any error is a certain one.
-            found: np.ndarray = np.where(effect > 1e-12, effect / self.error(value), 0.0)
-        return found
+            # 0 without an effect; infinite for an effect without error.
+            signal: np.ndarray = np.where(effect > 1e-12, effect / self.error(value), 0.0)
+        return signal
 
 
 def _critical(case: Case, alpha: float) -> tuple[float, float]:
@@ -142,7 +147,7 @@ def _power_at(signal: float, case: Case, alpha: float) -> float:
     from scipy import stats  # noqa: PLC0415
 
     critical, freedom = _critical(case, alpha)
-    # scipy's noncentral t has no answer far beyond the critical value.
+    # scipy's noncentral t distribution fails far beyond the critical value.
     if signal > 10 * critical + 100:
         return 1.0
     above = stats.nct.sf(critical, freedom, signal)
@@ -150,9 +155,9 @@ def _power_at(signal: float, case: Case, alpha: float) -> float:
 
 
 def power(case: Case, alpha: float = 0.05) -> float:
-    """How often the two-sided test at level `alpha` finds the effect; `alpha` where there is none.
+    """How often the two-sided test at level `alpha` detects the effect; `alpha` without an effect.
 
-    Of several comparisons made together, Holm's rule holds the first to alpha / comparisons.
+    For several comparisons with Holm's correction, use alpha / number of comparisons.
     """
     return _power_at(float(case.signal(case.agreement)), case, alpha)
 
@@ -163,10 +168,10 @@ def needed(
     wanted: float = 0.8,
     alpha: float = 0.05,
 ) -> int | None:
-    """The least number that gives the power; None where no number suffices.
+    """The smallest number of prompts, pairs or annotators with the wanted power, or None.
 
-    `prompts` have as many pairs each, `pairs` are of the same prompts, and `annotators` of each
-    pair need a case with an `annotator_agreement`.
+    For `prompts`, the pairs per prompt stay as in the case. For `pairs`, the prompts stay.
+    `annotators` requires a case with `annotator_agreement`.
     """
     if what == "annotators" and case.annotator_agreement is None:
         return None
@@ -179,41 +184,40 @@ def needed(
             changes["pairs"] = math.ceil(number * each - 1e-9)
         return power(replace(case, **changes), alpha) >= wanted
 
-    # First the least: one pair in each prompt is even, a few more are not.
+    # Power is not monotonic at the minimum: one pair per prompt is even, a few more are not.
     if reaches(least):
         return least
-    found = least + bisect.bisect_left(range(least, _MOST), True, key=reaches)
-    return None if found >= _MOST else found
+    number = least + bisect.bisect_left(range(least, _MOST), True, key=reaches)
+    return None if number >= _MOST else number
 
 
 def detectable(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> float | None:
-    """The smallest difference of two raters, or agreement of one, that is found so often, to 1e-5.
+    """The smallest difference of two raters, or agreement of one, with the wanted power.
 
-    The agreement of the case does not matter; two raters disagree as often as in the case. None
-    where even all disagreement on one side would not be found so often.
+    Accurate to 1e-5. The agreement of the case is ignored; its disagreement is kept. Returns None
+    if no difference has the wanted power.
     """
     base = _CHANCE if case.reference is None else case.reference
-    # All disagreement on one side is the largest difference there can be.
+    # The difference is largest if one rater is right in all pairs on which they disagree.
     most = 1 - 1e-9 if case.reference is None else base + case.square
     values = np.linspace(base, most, 100_001)[1:]
     signals = case.signal(values)
-    # On the logit scale the interval of a very high agreement grows faster than its lead.
+    # On the logit scale, the signal falls again for a very high agreement.
     top = int(np.argmax(signals))
-    place = bisect.bisect_left(
+    index = bisect.bisect_left(
         range(top + 1), wanted, key=lambda at: _power_at(float(signals[at]), case, alpha)
     )
-    if place > top:
+    if index > top:
         return None
-    return float(values[place] - (0 if case.reference is None else base))
+    return float(values[index] - (0 if case.reference is None else base))
 
 
 def plan(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, float | None]:
-    """What an evaluation can tell.
+    """The power of an evaluation, and the numbers that it would need.
 
     Returns:
-        `power`; `half_width`, half of the expected interval at the level of the test;
-        `detectable`; `prompts_needed`, `pairs_needed` and `annotators_needed`. See the functions
-        of these names.
+        `power` and `detectable`, as from the functions; `half_width`, half of the expected interval
+        at level `alpha`; `prompts_needed`, `pairs_needed` and `annotators_needed`, from `needed`.
     """
     from scipy import special  # noqa: PLC0415
 
@@ -235,11 +239,11 @@ def plan(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, floa
 
 
 def intra_prompt_correlation(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> float:
-    """The correlation within prompts that gives the mean the error that the jackknife finds.
+    """The correlation within prompts that explains the jackknife's standard error of the mean.
 
-    `values` and `clusters` (the prompts) are per pair. At most 1, and below 0 where pairs of one
-    prompt are less alike than by chance; NaN with one pair in each prompt, fewer than two prompts,
-    or values that are all equal.
+    `values` and `clusters` (the prompts) are per pair. The result is at most 1, and below 0 if
+    pairs of one prompt are less alike than by chance. It is NaN with one pair in each prompt, with
+    fewer than two prompts, or if all values are equal.
     """
     estimate = clustered_mean(values, clusters)
     variance = float(np.var(values)) if len(values) else 0.0
@@ -252,29 +256,29 @@ def intra_prompt_correlation(values: np.ndarray, clusters: Sequence[Any] | np.nd
 def measure(
     credits: Mapping[str, np.ndarray], reference: str, clusters: Sequence[Any] | np.ndarray
 ) -> dict[str, Case]:
-    """The comparisons of an evaluation, with the effects that were found as the true ones.
+    """The comparisons of an evaluation as cases, taking the observed effects as the true ones.
 
     Args:
-        credits: credit per pair by rater; shape (n,) each.
+        credits: by rater, the credit of each pair; shape (n,) each.
         reference: a key of `credits`.
         clusters: prompt of each pair; shape (n,).
 
     Returns:
-        By the names of both raters; without raters that never differ from the reference. An
-        unknown or negative correlation within prompts is 0.
+        Cases by the names of both raters, without raters that never differ from the reference. An
+        unknown or negative correlation within prompts is set to 0.
     """
     _, sizes = np.unique(np.asarray(clusters), return_counts=True)
     evenness = min(1.0, effective_clusters(sizes) / len(sizes))
     base = credits[reference]
-    found = {}
+    cases = {}
     for name, credit in credits.items():
         square = float(np.mean((credit - base) ** 2))
-        # With many ties the mean square is below the difference, which no `Case` describes.
+        # With many ties the mean square may be below the difference, which `Case` does not support.
         if square > 0 and abs(float(np.mean(credit - base))) <= square:
             within = intra_prompt_correlation(credit - base, clusters)
-            found[f"{name} - {reference}"] = Case(
+            cases[f"{name} - {reference}"] = Case(
                 agreement=float(credit.mean()), reference=float(base.mean()), disagreement=square,
                 intra_prompt=max(0.0, float(np.nan_to_num(within))), pairs=int(sizes.sum()),
                 prompts=len(sizes), evenness=evenness,
             )  # fmt: skip
-    return found
+    return cases

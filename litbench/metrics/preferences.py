@@ -1,6 +1,6 @@
-"""What signed units say about preferences: how well they predict, and which of them matter.
+"""How well signed units predict preferences, and which units matter.
 
-Pure functions of numbers: units on pairs (positive where the first side has more), labels, prompts.
+Pure functions of arrays: units of pairs (positive if the first side has more), labels, prompts.
 """
 
 import math
@@ -16,16 +16,16 @@ from litbench.metrics.comparisons import benjamini_hochberg, compare_all
 from litbench.metrics.intervals import LEVEL, Interval, effective_clusters, jackknife_interval
 from litbench.text import aligned, clean_name, digest
 
-# Groups of prompts that the jackknife of coefficients leaves out in turn, at most.
+# Maximum number of groups of prompts that the jackknife of coefficients leaves out in turn.
 _MOST_GROUPS = 100
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-# Scripts without spaces between words: there two characters that follow each other are a word.
+# In scripts without spaces between words, two adjacent characters count as a word.
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """One linear model on pairs of held-out prompts, and its lead over the longer one."""
+    """A linear model on pairs of held-out prompts, also relative to the longer-story baseline."""
 
     name: str
     agreement: Interval
@@ -37,9 +37,10 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How often a description's reader names the side with more of the unit, on other pairs.
+    """How often a model names the side with more of a unit from its description, on new pairs.
 
-    Naming neither side is 1/2, and so is chance; `unread` answers are left out.
+    Naming neither side counts 1/2, which is also chance. `unread` answers could not be parsed and
+    are left out.
     """
 
     agreement: Interval
@@ -48,10 +49,12 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Surface:
-    """What can be counted on the pairs that a unit is active on.
+    """Surface features and words of the pairs on which a unit is active.
 
-    `correlations` are with differences of surface features; `more` are words that stand more often
-    only on the side with more of the unit, `less` those of the other side.
+    Attributes:
+        correlations: correlations with differences of surface features.
+        more: words that occur more often only on the side with more of the unit.
+        less: words that occur more often only on the side with less of the unit.
     """
 
     correlations: dict[str, float]
@@ -64,15 +67,15 @@ class UnitRow:
     """One unit of the autoencoder that was fitted on all pairs.
 
     Attributes:
-        unit: its place.
-        coefficient: log-odds of being preferred per root mean square of the unit, all units
-            together in one model. The interval takes the units and the penalty as given.
-        p_bh: of a coefficient of 0, adjusted for all units (Benjamini and Hochberg).
-        prevalence: share of pairs on which it is active.
-        preferred: among these, how often the side with more of it is the chosen one.
-        description: by a model; None where none was asked or none could tell.
-        fidelity: of the description.
-        surface: what is counted.
+        unit: index of the unit.
+        coefficient: log-odds of being preferred per root mean square of the unit, in one model of
+            all units. The interval takes the units and the penalty as given.
+        p_bh: p value of a coefficient of 0, adjusted for all units (Benjamini and Hochberg).
+        prevalence: share of pairs on which the unit is active.
+        preferred: among these, how often the side with more of the unit is the chosen one.
+        description: description by a model; None if no model was asked or the model had none.
+        fidelity: fidelity of the description.
+        surface: surface features and words.
     """
 
     unit: int
@@ -91,18 +94,23 @@ class UnitRow:
 
     @property
     def label(self) -> str:
-        """The description, or what is counted, on one line."""
-        told = self.description
-        return surface_label(self.surface) if told is None else clean_name(told)
+        """The description, or the surface label without one, on one line."""
+        if self.description is None:
+            return surface_label(self.surface)
+        return clean_name(self.description)
 
 
 @dataclass(frozen=True)
 class PreferenceStudy:
-    """Everything the page shows in numbers.
+    """The results of a study of preferences.
 
-    `units` are the active ones of one autoencoder, by size of the coefficient; those of
-    `agreements` are others, since each fold has its own. `unexplained` is the share of the squared
-    held-out differences that the units do not give back.
+    Attributes:
+        agreements: held-out agreement of linear models; each fold has its own autoencoder.
+        units: active units of the autoencoder that was fitted on all pairs, largest coefficients
+            first.
+        silent_units: number of units that are never active.
+        unexplained: share of the squared held-out differences that the units do not reconstruct.
+        described_by: the model that described the units, or None.
     """
 
     pairs: int
@@ -116,7 +124,7 @@ class PreferenceStudy:
 
 
 def credits_of(margins: np.ndarray, first_chosen: np.ndarray) -> np.ndarray:
-    """1 where a margin names the chosen side, 1/2 where it is even, else 0; shape (n,)."""
+    """1 where a margin names the chosen side, 1/2 where it is zero, else 0; shape (n,)."""
     credits: np.ndarray = (1 + np.sign(np.where(first_chosen, margins, -margins))) / 2
     return credits
 
@@ -127,45 +135,45 @@ def agreement_rows(
     """Agreement of several models on the same pairs.
 
     Args:
-        credits: of each model, 0 to 1 (a mean over repeats); shape (n,) each.
-        longer: the key of the longer story's.
+        credits: by model, the credit of each pair, 0 to 1 (a mean over repeats); shape (n,) each.
+        longer: key of the longer-story baseline in `credits`.
         clusters: prompt of each pair; shape (n,).
-        words: words of the chosen story minus those of the other; shape (n,).
+        words: words of the chosen story minus words of the rejected story; shape (n,).
     """
     against = {one.rater: one for one in compare_all(credits, longer, clusters)}
     rows = []
     for name, credit in credits.items():
-        longer_ones, shorter_ones = (
+        chosen_longer, chosen_shorter = (
             jackknife_interval(credit[keep], clusters[keep]) if keep.any() else None
             for keep in (words > 0, words < 0)
         )
-        found = against.get(name)
-        over, p_holm = (found.difference, found.p_holm) if found else (None, math.nan)
-        whole = jackknife_interval(credit, clusters)
-        rows.append(Agreement(name, whole, longer_ones, shorter_ones, over, p_holm))
+        compared = against.get(name)
+        over, p_holm = (compared.difference, compared.p_holm) if compared else (None, math.nan)
+        overall = jackknife_interval(credit, clusters)
+        rows.append(Agreement(name, overall, chosen_longer, chosen_shorter, over, p_holm))
     return rows
 
 
 def coefficient_intervals(
     fit: Callable[[np.ndarray], np.ndarray], prompts: Sequence[str]
 ) -> tuple[list[Interval], list[float]]:
-    """Intervals of coefficients by leaving out prompts, up to a hundred groups of them in turn.
+    """Intervals of coefficients by the delete-a-group jackknife over prompts (Kott, 2001).
 
-    The delete-a-group jackknife (Kott, 2001) with a t quantile at the number of groups, or the
-    effective number of prompts where that is less, minus 1.
+    There are up to 100 groups. The degrees of freedom of the t quantile are the number of groups,
+    or the effective number of prompts if that is smaller, minus 1.
 
     Args:
-        fit: rows (int, shape (k,)) -> coefficients, shape (columns,).
-        prompts: of each row; shape (n,).
+        fit: function from row indices (int, shape (k,)) to coefficients, shape (columns,).
+        prompts: prompt of each row; shape (n,).
 
     Returns:
-        Of each column its interval, and the two-sided p value of 0; NaN with fewer than two
-        prompts.
+        For each column its interval, and the two-sided p value of a coefficient of 0; NaN with
+        fewer than two prompts.
     """
     from scipy import stats  # noqa: PLC0415
 
-    distinct, place, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
-    effective, rows = effective_clusters(sizes), len(place)
+    distinct, index, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
+    effective, rows = effective_clusters(sizes), len(index)
     whole = fit(np.arange(rows))
     groups = min(len(distinct), _MOST_GROUPS)
     freedom = max(min(groups, effective) - 1, 1.0)
@@ -174,14 +182,14 @@ def coefficient_intervals(
         order = sorted(range(len(distinct)), key=lambda k: digest("jackknife", distinct[k]))
         group_of = np.empty(len(distinct), dtype=int)
         group_of[order] = np.arange(len(distinct)) % groups
-        without = np.array([fit(np.flatnonzero(group_of[place] != g)) for g in range(groups)])
+        without = np.array([fit(np.flatnonzero(group_of[index] != g)) for g in range(groups)])
         error = np.sqrt((groups - 1) / groups * np.square(without - whole).sum(0))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
     intervals = [
         Interval(w, w - half, w + half, rows, len(distinct), effective)
         for w, half in zip(whole.tolist(), reach.tolist(), strict=True)
     ]
-    # A unit that is active in no pair has no coefficient to speak of.
+    # A unit that is never active has no meaningful coefficient.
     known = np.where(error > 1e-12, error, math.nan)
     p_values: list[float] = (2 * stats.t.sf(np.abs(whole) / known, freedom)).tolist()
     return intervals, p_values
@@ -196,7 +204,7 @@ def unit_rows(
     described: Mapping[int, tuple[str | None, Fidelity | None]],
     surfaces: Mapping[int, Surface],
 ) -> list[UnitRow]:
-    """The table of units, by size of the coefficient; without units that are never active."""
+    """The table of units that are ever active, largest coefficients first."""
     adjusted = benjamini_hochberg(p_values)
     rows = []
     for unit, surface in surfaces.items():
@@ -215,20 +223,20 @@ def unit_rows(
 def fidelity_of(
     answers: Sequence[int | None], values: np.ndarray, clusters: np.ndarray
 ) -> Fidelity | None:
-    """Compare what a reader of a description says with its unit."""
-    said = np.array([math.nan if answer is None else answer for answer in answers])
-    active = ~np.isnan(said) & (values != 0)
+    """Compare the answers of a model that reads a description with the values of the unit."""
+    signs = np.array([math.nan if answer is None else answer for answer in answers])
+    active = ~np.isnan(signs) & (values != 0)
     if not active.any():
         return None
-    credit = (1 + said[active] * np.sign(values[active])) / 2
+    credit = (1 + signs[active] * np.sign(values[active])) / 2
     agreement = jackknife_interval(credit, np.asarray(clusters)[active])
-    return Fidelity(agreement, int(np.isnan(said).sum()))
+    return Fidelity(agreement, int(np.isnan(signs).sum()))
 
 
 def distinct_words(text: str) -> frozenset[str]:
-    """The different words of a text, folded; pairs of characters where none are set apart."""
+    """The distinct words of a text, case-folded; pairs of characters in unspaced scripts."""
     runs = _UNSPACED.findall(text)
-    pairs = (run[place : place + 2] for run in runs for place in range(len(run) - 1))
+    pairs = (run[start : start + 2] for run in runs for start in range(len(run) - 1))
     spaced = _WORD.findall(_UNSPACED.sub(" ", text)) if runs else _WORD.findall(text)
     return frozenset(pairs) | {word.casefold().replace("’", "'") for word in spaced}
 
@@ -240,7 +248,7 @@ def surface_of(
     words: Sequence[tuple[frozenset[str], frozenset[str]]],
     shown: int = 6,
 ) -> Surface:
-    """What can be counted about one unit."""
+    """The surface features and words of one unit."""
     correlations = {
         name: round(float(np.corrcoef(values, column)[0, 1]), 3)
         for name, column in zip(names, differences.T, strict=True)
@@ -253,7 +261,7 @@ def surface_of(
         more, less = words[row] if values[row] > 0 else words[row][::-1]
         only[0].update(more - less)
         only[1].update(less - more)
-    # A sign test's z; words that stand in few of the pairs say little.
+    # z of a sign test; words that occur in few pairs are skipped.
     least = max(3, len(active) // 20)
     z = {
         word: (only[0][word] - only[1][word]) / math.sqrt(count)
@@ -269,18 +277,18 @@ def surface_of(
 
 
 def surface_label(surface: Surface) -> str:
-    """A name by counts: the strongest correlations and the words of either side."""
+    """A label from surface features: the strongest correlations, and words of either side."""
     words = [", ".join(f"“{clean_name(w)}”" for w in of[:3]) for of in (surface.more, surface.less)]
-    said = [f"{name} {r:+.2f}" for name, r in list(surface.correlations.items())[:2]]
-    said += [f"{start} {of}" for start, of in zip(("words", "not"), words, strict=True) if of]
-    return "; ".join(said)
+    parts = [f"{name} {r:+.2f}" for name, r in list(surface.correlations.items())[:2]]
+    parts += [f"{start} {of}" for start, of in zip(("words", "not"), words, strict=True) if of]
+    return "; ".join(parts)
 
 
 def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
     """The units as rows of a table."""
-    kept = ("unit", "label", "coefficient", "p_bh", "prevalence", "preferred")
+    names = ("unit", "label", "coefficient", "p_bh", "prevalence", "preferred")
     return [
-        {name: getattr(row, name) for name in kept}
+        {name: getattr(row, name) for name in names}
         | {
             "pairs": row.preferred.n,
             "fidelity": row.fidelity and row.fidelity.agreement,
@@ -291,8 +299,8 @@ def preference_rows(study: PreferenceStudy) -> list[dict[str, Any]]:
 
 
 def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
-    """The study for a terminal."""
-    named = "named by counts" if study.described_by is None else "described by a model"
+    """The study as text for a terminal."""
+    named = "labelled by counts" if study.described_by is None else "described by a model"
     significant = sum(row.is_significant for row in study.units)
     agreements = [[f"  {row.name}", str(row.agreement)] for row in study.agreements]
     rows = [
@@ -305,5 +313,5 @@ def preferences_text(study: PreferenceStudy, shown: int = 12) -> str:
         f"units of one autoencoder, fitted on all pairs, {named}: {len(study.units)} active, "
         f"{study.silent_units} silent, {significant} significant (*); {study.unexplained:.0%} of "
         f"the held-out differences not explained\n{aligned(rows) if rows else ''}"
-        f"coefficients of {len(rows)} units; units.csv has all of {len(study.units)}"
+        f"coefficients of {len(rows)} units; units.csv has all {len(study.units)}"
     )

@@ -1,4 +1,4 @@
-"""Figures as text, for a terminal."""
+"""Results as text for a terminal."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from litbench.text import clean_name
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns: the first to the left, the others to the right."""
+    """Lines of aligned columns: the first left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *cells in rows:
@@ -22,7 +22,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def write_dollars(value: float | None) -> str:
-    """An amount of dollars to the cent, or to two digits where it is less than ten cents."""
+    """Format dollars to the cent, or to two significant digits below ten cents."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
@@ -39,18 +39,18 @@ def significance_note(rows: Sequence[LeaderboardRow]) -> str:
         return f"Every difference from {reference} is significant."
     return (
         f"Not significant: {len(unclear)} of {len(compared)} differences from {reference} "
-        f"({', '.join(unclear)}), which does not show that these raters are equal to it."
+        f"({', '.join(unclear)}). This does not show that they are equal to {reference}."
     )
 
 
 def strata_note(row: LeaderboardRow) -> str:
-    """On how few pairs the strata by length stand, where they are not nearly all; else empty."""
+    """How many pairs the strata by length have, if under 80 % of all pairs; else empty."""
     longer, shorter, n = row.chosen_longer.n, row.chosen_shorter.n, row.agreement.n
     if longer + shorter >= 0.8 * n:
         return ""
     return (
-        f"Of {n:,} pairs the chosen story is known to be the longer in {longer:,} and the shorter "
-        f"in {shorter:,}: agreement there says nothing of the others."
+        f"Of {n:,} pairs, the chosen story is known to be longer in {longer:,} and shorter in "
+        f"{shorter:,}; agreement on these says nothing about the other pairs."
     )
 
 
@@ -62,7 +62,7 @@ def _difference(comparison: Comparison | None) -> str:
 
 
 def leaderboard_text(rows: Sequence[LeaderboardRow]) -> str:
-    """The leaderboard; where raters were asked, with a second table about them."""
+    """The leaderboard, with a second table for judges."""
     reference = next((clean_name(row.rater) for row in rows if row.comparison is None), "")
     first = rows[0].agreement
     table = [("rater", "agreement", "chosen longer", "shorter", f"vs {reference}")]
@@ -108,32 +108,36 @@ def _judges_table(rows: Sequence[LeaderboardRow]) -> list[list[str]]:
         "tokens out": count([row.output_tokens for row in rows]),
         "$": ["" if row.cost_usd is None else write_dollars(row.cost_usd) for row in rows],
     }
-    shown = [[title, *(cell or "-" for cell in of)] for title, of in columns.items() if any(of)]
-    return [list(cells) for cells in zip(*shown, strict=True)]
+    filled = [[title, *(cell or "-" for cell in of)] for title, of in columns.items() if any(of)]
+    return [list(cells) for cells in zip(*filled, strict=True)]
 
 
-def annotators_text(found: AnnotatorAgreement) -> str:
+def annotators_text(agreement: AnnotatorAgreement) -> str:
     """Leave-one-out agreement of annotators and raters."""
-    one, gap = found.one_annotator, f" by {found.min_gap:g} or more" if found.min_gap else ""
+    one = agreement.one_annotator
+    gap = f" by {agreement.min_gap:g} or more" if agreement.min_gap else ""
     table = [
         ("", "agreement", f"vs {ONE_ANNOTATOR}"),
         (ONE_ANNOTATOR, str(one), "reference"),
         *(
             (clean_name(row.rater), str(row.agreement), _difference(row.comparison))
-            for row in found.raters
+            for row in agreement.raters
         ),
     ]
     lines = [
-        f"leave-one-out agreement with {found.annotators} annotators: {found.pairs:,} pairs, "
-        f"{one.clusters} prompts, {one.n:,} comparisons in which the others' means differ{gap}",
+        f"leave-one-out agreement with {agreement.annotators} annotators: {agreement.pairs:,} "
+        f"pairs, {one.clusters} prompts, {one.n:,} comparisons in which the others' means "
+        f"differ{gap}",
         "",
         *text_table(table),
         "",
-        f"two annotators prefer the same story: {found.two_annotators}; Krippendorff's alpha "
-        f"{found.alpha:.3f}",
+        f"two annotators prefer the same story: {agreement.two_annotators}; Krippendorff's alpha "
+        f"{agreement.alpha:.3f}",
     ]
-    if found.at_chance:
-        lines.append("two annotators agree no more than by chance: exceeding one says little")
-    if found.slots:
-        lines.append("names are positions in a list: one annotator stands for several people")
+    if agreement.at_chance:
+        lines.append(
+            "two annotators agree no more often than by chance, so exceeding one says little"
+        )
+    if agreement.slots:
+        lines.append("names are positions in a list: one annotator may be several people")
     return "\n".join(lines)

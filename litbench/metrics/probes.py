@@ -1,8 +1,8 @@
-"""How raters judge probes: how often they prefer a changed story to the original.
+"""Results of raters on probes: how often they prefer a changed story to the original.
 
-The rate counts a tie as one half, over the pairs that the rater judged in both orders. For a
-label-breaking probe 0 is right and above 1/2 the rater is fooled; for a label-preserving one 1/2 is
-right, and the distance from it shows how much the rater cares about the change.
+The rate is over the pairs that the rater judged in both orders; a tie counts one half. For a
+label-breaking probe the right rate is 0, and above 1/2 the rater is fooled. For a label-preserving
+probe the right rate is 1/2, and the distance from it is the rater's sensitivity to the change.
 """
 
 import math
@@ -25,13 +25,13 @@ class ProbeResult:
     """A rater on one probe at one strength.
 
     Attributes:
-        not_applicable: stories that the probe has no change for.
-        words_ratio: words of the changed story over those of the original; mean.
-        prefers_changed: rate, see the module; None where no pair was judged in both orders.
+        not_applicable: number of stories that the probe cannot change.
+        words_ratio: mean ratio of the words of the changed story to those of the original.
+        prefers_changed: see the module docstring; None if no pair was judged in both orders.
         p_bh: two-sided p value of a rate of 1/2, adjusted for the rater's probes and strengths
-            (Benjamini and Hochberg); NaN where unknown.
-        ties: share of the judgements that are ties.
-        not_judged: share of the verdicts that are no judgement.
+            (Benjamini and Hochberg); NaN if unknown.
+        ties: share of judgements that are ties.
+        not_judged: share of verdicts that are not judgements.
         flip_rate: share of pairs in which the two orders disagree; None without orders.
     """
 
@@ -56,7 +56,7 @@ class ProbeResult:
 
     @property
     def is_fooled(self) -> bool:
-        """Whether the rater significantly prefers stories that are broken."""
+        """Whether the rater significantly prefers broken stories."""
         rate = self.prefers_changed
         return self.effect == "breaking" and rate is not None and rate.mean > 0.5 and self.is_clear
 
@@ -64,9 +64,9 @@ class ProbeResult:
 def probe_results(
     verdicts: pa.Table, pairs: pa.Table, not_applicable: Mapping[str, Mapping[str, int]]
 ) -> list[ProbeResult]:
-    """The results of every rater, probe and strength, in this order.
+    """The results by rater, probe and strength, in this order.
 
-    `pairs` and `not_applicable` are from `litbench.probes.probe_pairs`, `verdicts` on all pairs.
+    `pairs` and `not_applicable` are from `litbench.probes.probe_pairs`; `verdicts` cover all pairs.
     """
     clusters = np.array(prompt_keys(pairs))
     ids, names, strengths = (
@@ -78,12 +78,12 @@ def probe_results(
     )
     results = []
     for scores in pair_scores(verdicts, pairs):
-        found = []
+        own = []
         for probe in PROBES.values():
             for strength in sorted(set(strengths[names == probe.name])):
                 rows = (names == probe.name) & (strengths == strength)
-                said = outcomes[(raters == scores.rater) & np.isin(judged_ids, ids[rows])]
-                judged, ties = np.isin(said, ("chosen", "rejected", "tie")), said == "tie"
+                given = outcomes[(raters == scores.rater) & np.isin(judged_ids, ids[rows])]
+                judged, ties = np.isin(given, ("chosen", "rejected", "tie")), given == "tie"
                 flipped = scores.flipped[rows]
                 known = rows & np.isfinite(scores.both_orders)
                 rates, of = 1 - scores.both_orders[known], clusters[known]
@@ -91,7 +91,7 @@ def probe_results(
                 if len(rates):
                     rate = jackknife_interval(rates, of)
                     p_value = paired_difference(rates, 1 - rates, of)[1]
-                found.append(
+                own.append(
                     ProbeResult(
                         scores.rater, scores.kind, probe.name, probe.effect, float(strength),
                         stories=int(rows.sum()),
@@ -104,41 +104,41 @@ def probe_results(
                         flip_rate=None if np.isnan(flipped).all() else float(np.nanmean(flipped)),
                     )
                 )  # fmt: skip
-        adjusted = benjamini_hochberg([one.p_bh for one in found])
-        results += [replace(one, p_bh=p) for one, p in zip(found, adjusted, strict=True)]
+        adjusted = benjamini_hochberg([result.p_bh for result in own])
+        results += [replace(result, p_bh=p) for result, p in zip(own, adjusted, strict=True)]
     return results
 
 
 def by_rater(results: Sequence[ProbeResult]) -> dict[str, list[ProbeResult]]:
-    """The results of each rater, in their order."""
-    found: dict[str, list[ProbeResult]] = {}
-    for one in results:
-        found.setdefault(one.rater, []).append(one)
-    return found
+    """The results by rater, in the given order."""
+    of_rater: dict[str, list[ProbeResult]] = {}
+    for result in results:
+        of_rater.setdefault(result.rater, []).append(result)
+    return of_rater
 
 
 def fooled_text(results: Sequence[ProbeResult]) -> str:
-    """What fools each rater, in a sentence."""
-    said = []
+    """A sentence that lists the probes that fool each rater."""
+    fooled = []
     for rater, own in by_rater(results).items():
         probes = dict.fromkeys(one.probe.replace("_", " ") for one in own if one.is_fooled)
         if probes:
-            said.append(f"{clean_name(rater)} by {', '.join(probes)}")
-    if not said:
-        return "No rater significantly prefers a broken story."
-    return f"Broken stories are significantly preferred: {'; '.join(said)}."
+            fooled.append(f"{clean_name(rater)} by {', '.join(probes)}")
+    if not fooled:
+        return "No rater significantly prefers broken stories."
+    return f"Significantly fooled: {'; '.join(fooled)}."
 
 
 def probes_text(results: Sequence[ProbeResult]) -> str:
-    """The rates for a terminal."""
+    """The rates as text for a terminal."""
     raters = by_rater(results)
     head = ["probe", "strength", "right", "stories", "n/a", "words", *map(clean_name, raters)]
     rows = [head]
-    for same in zip(*raters.values(), strict=True):
-        one = same[0]
+    for of_raters in zip(*raters.values(), strict=True):
+        one = of_raters[0]
         rates = [
             "-" if of.prefers_changed is None else str(of.prefers_changed) + "*" * of.is_clear
-            for of in same
+            for of in of_raters
         ]
         right = "0" if one.effect == "breaking" else "1/2"
         rows.append([
@@ -146,6 +146,7 @@ def probes_text(results: Sequence[ProbeResult]) -> str:
             f"x{one.words_ratio:.2f}", *rates,
         ])  # fmt: skip
     return (
-        f"Share of pairs in which the changed story is preferred; a tie is 1/2.\n{aligned(rows)}"
+        "Share of pairs in which the rater prefers the changed story; a tie counts 1/2.\n"
+        f"{aligned(rows)}"
         f"* differs significantly from 1/2 (Benjamini and Hochberg)\n\n{fooled_text(results)}\n"
     )

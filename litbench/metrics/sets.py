@@ -1,4 +1,4 @@
-"""Several sets of pairs in one table, and means over the same sets for every rater compared."""
+"""Results on several sets of pairs, and means over the same sets for all raters compared."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from litbench.markdown import escape, make_rows
 def set_rows(
     name: str, labels: Sequence[str], leaderboard: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A row for each rater of one set.
+    """Rows for the raters of one set.
 
     Args:
-        name: of the set.
-        labels: who its labels are from.
-        leaderboard: the set's `leaderboard.json`.
+        name: name of the set.
+        labels: sources of its labels.
+        leaderboard: content of the set's `leaderboard.json`.
     """
-    found = []
+    rows = []
     for row in leaderboard:
         agreement, comparison = row["agreement"], row["comparison"]
-        found.append(
+        rows.append(
             {
                 "set": name,
                 "labels": " and ".join(labels),
@@ -38,31 +38,31 @@ def set_rows(
                 "trained_on_prompts": row["trained_on"],
             }
         )
-    return found
+    return rows
 
 
 def over_sets(rows: Sequence[Mapping[str, Any]], raters: Sequence[str]) -> dict[str, Any]:
-    """Unweighted means over the sets on which every rater has a figure and none was trained.
+    """Unweighted means over the sets on which no rater was trained.
 
     Args:
-        rows: of `set_rows`, of all sets.
+        rows: rows of all sets, from `set_rows`; every rater has a row in every set.
         raters: the raters to compare.
 
     Returns:
-        `sets`: names of these sets; `left_out`: the raters trained on prompts of each other set;
-        `raters`: by mean, `mean`, `sd` (of the sets' figures, so of their differences and their
-        noise; null for one set), `lowest` and `highest`.
+        `sets`: names of the sets in the means; `left_out`: for each other set, the raters that were
+        trained on its prompts; `raters`: sorted by mean, `mean`, `sd` over sets (null for one set),
+        `lowest` and `highest`.
     """
     names = list(dict.fromkeys(row["set"] for row in rows))
     trained = {
         name: [row["rater"] for row in rows if row["set"] == name and row["trained_on_prompts"]]
         for name in names
     }
-    found = []
+    means = []
     for rater in raters:
         own = [r["agreement"] for r in rows if r["rater"] == rater and not trained[r["set"]]]
         if own:
-            found.append(
+            means.append(
                 {
                     "rater": rater,
                     "mean": round(statistics.fmean(own), 6),
@@ -74,19 +74,19 @@ def over_sets(rows: Sequence[Mapping[str, Any]], raters: Sequence[str]) -> dict[
     return {
         "sets": [name for name in names if not trained[name]],
         "left_out": {name: raters for name, raters in trained.items() if raters},
-        "raters": sorted(found, key=lambda row: (-row["mean"], row["rater"])),
+        "raters": sorted(means, key=lambda row: (-row["mean"], row["rater"])),
     }
 
 
 def sets_markdown(
     rows: Sequence[Mapping[str, Any]], means: Mapping[str, Any], notes: Sequence[tuple[str, str]]
 ) -> str:
-    """The tables in Markdown: a row for each set, a column for each rater.
+    """The tables in Markdown, with a row for each set and a column for each rater.
 
     Args:
-        rows: of `set_rows`, of all sets.
-        means: of `over_sets`.
-        notes: what to know about a set, by its name.
+        rows: rows of all sets, from `set_rows`.
+        means: result of `over_sets`.
+        notes: pairs of the name of a set and a note about it.
     """
     by_mean = [row["rater"] for row in means["raters"]]
     raters = list(dict.fromkeys([*by_mean, *(row["rater"] for row in rows)]))
@@ -116,9 +116,9 @@ def sets_markdown(
         lines += [
             "## Over sets",
             "",
-            f"Unweighted means over the same {len(means['sets'])} sets for every rater, without "
-            "the sets on whose prompts one of them was trained. They belong to this list of sets "
-            "and to no population, so they have a spread and no interval.",
+            f"Unweighted means over the same {len(means['sets'])} sets for every rater. Sets on "
+            "whose prompts a rater was trained are left out. The sets are not a sample of a "
+            "population, so the means have a standard deviation and no interval.",
             "",
             *make_rows(
                 ["rater", "mean", "sd over sets", "lowest", "highest"],
@@ -132,7 +132,7 @@ def sets_markdown(
             ),
         ]
     lines += [
-        f"Left out of the means: {escape(name)}, by {escape(', '.join(raters))}."
+        f"Left out of the means: {escape(name)} (trained on: {escape(', '.join(raters))})."
         for name, raters in means["left_out"].items()
     ]
     return "\n".join(lines).rstrip() + "\n"

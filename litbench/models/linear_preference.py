@@ -1,7 +1,7 @@
-"""A linear model of preferences on differences of anything: which side of a pair is chosen.
+"""A linear model of which side of a pair is chosen, from differences of features of the two sides.
 
 Logistic regression without intercept, which is the Bradley-Terry model with a linear reward (paper,
-4.1). Whatever the sign of a row, with its label following, the fit is the same but for rounding.
+4.1). Negating a row and its label changes the fit only by rounding.
 """
 
 import math
@@ -18,9 +18,9 @@ class LinearPreference:
     """A fitted model.
 
     Attributes:
-        coefficients: per column divided by its scale; positive means more of it is preferred.
+        coefficients: coefficients of the scaled columns; positive means more of it is preferred.
         scale: root mean square of each column over the training rows; 1 for a column of zeros.
-        c: the inverse strength of the L2 penalty that was chosen.
+        c: the selected inverse strength of the L2 penalty.
     """
 
     coefficients: np.ndarray
@@ -30,7 +30,7 @@ class LinearPreference:
     def margins(self, differences: np.ndarray) -> np.ndarray:
         """Log-odds that the first side is chosen; 0 for a row of zeros; float64, shape (n,)."""
         terms = differences / self.scale * self.coefficients
-        # Summed alike whatever the batch, and rows of opposite sign to opposite numbers.
+        # fsum does not depend on the batch, and gives opposite sums for opposite rows.
         return np.array([math.fsum(row) for row in terms.tolist()], dtype=np.float64)
 
 
@@ -41,7 +41,7 @@ def fit_linear_preference(
     strengths: Sequence[float],
     weights: np.ndarray | None = None,
 ) -> LinearPreference:
-    """Fit the model; see `choose_strength`; strengths are for columns of size 1."""
+    """Fit the model; for the arguments see `choose_strength`. Columns are scaled before the fit."""
     if len(differences) < 2:
         raise DataError(f"{len(differences)} pairs are too few for a linear model: give two")
     scale = np.sqrt(np.square(differences, dtype=np.float64).mean(0))
@@ -59,16 +59,15 @@ def choose_strength(
     weights: np.ndarray | None = None,
     folds: int = 5,
 ) -> float:
-    """The inverse strength of the penalty with the least log-loss in folds over prompts.
+    """Select the inverse strength of the penalty with the lowest log-loss in folds over prompts.
 
     Args:
-        differences: first side minus second side, on the scale that is penalised; shape
-            (n, columns).
-        first_chosen: bool, shape (n,).
-        prompts: of each row; shape (n,).
-        strengths: to choose from.
-        weights: of the rows; 1 for each when None.
-        folds: how many at most; the first strength is taken where there cannot be two.
+        differences: first side minus second side, scaled; shape (n, columns).
+        first_chosen: whether the first side is the chosen one; bool, shape (n,).
+        prompts: prompt of each row; shape (n,).
+        strengths: inverse strengths to select from.
+        weights: weights of the rows; 1 by default.
+        folds: maximum number of folds. With a single prompt, the first strength is returned.
     """
     from sklearn.metrics import log_loss  # noqa: PLC0415
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415
@@ -83,9 +82,9 @@ def choose_strength(
     losses = dict.fromkeys(strengths, 0.0)
     for train, test in GroupKFold(count).split(differences, groups=group):
         for c in strengths:
-            found = logistic(differences[train], first_chosen[train], c, weights[train])
-            # Of the chosen side, so that a row's sign has no part in it.
-            margins = np.where(first_chosen[test], 1.0, -1.0) * (differences[test] @ found)
+            fitted = logistic(differences[train], first_chosen[train], c, weights[train])
+            # Margins of the chosen side, which do not depend on the sign of a row.
+            margins = np.where(first_chosen[test], 1.0, -1.0) * (differences[test] @ fitted)
             p = 1 / (1 + np.exp(-np.clip(margins, -700, 700)))
             losses[c] += log_loss(
                 np.ones(len(test)), p, labels=[0, 1], sample_weight=weights[test], normalize=False
@@ -96,27 +95,26 @@ def choose_strength(
 def logistic(
     differences: np.ndarray, first_chosen: np.ndarray, c: float, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Minimise sum(weight * log(1 + exp(-toward chosen . w))) + |w|^2 / (2 c).
+    """Minimise sum(weight * log(1 + exp(-(chosen - rejected) . w))) + |w|^2 / (2 c).
 
-    Arguments are those of `choose_strength`. Returns the coefficients; float64, shape (columns,).
-    The last digits depend on how many threads add up the rows.
+    For the arguments see `choose_strength`. Returns the coefficients; float64, shape (columns,).
+    The last digits depend on the number of BLAS threads.
     """
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
     if differences.shape[1] > len(differences):
-        # The penalty leaves no weight outside the space of the rows, and Newton's matrix is smaller
-        # within it.
+        # The solution is in the row space, where Newton's matrix is smaller.
         basis: np.ndarray = np.linalg.svd(differences, full_matrices=False)[2]
         within: np.ndarray = logistic(differences @ basis.T, first_chosen, c, weights) @ basis
         return within
     weights = np.ones(len(differences)) if weights is None else weights
-    # Both orders of every row, at half the weight each: two classes whatever the labels.
+    # Both orders of every row, with half the weight each, so that there are always two classes.
     both = np.concatenate([differences, -differences])
     label = np.concatenate([first_chosen, ~first_chosen])
-    # Newton: few columns and many rows; lbfgs gives up short of this tolerance on some data.
+    # Newton, for few columns and many rows; lbfgs does not reach this tolerance on some data.
     model = LogisticRegression(
         C=c, fit_intercept=False, solver="newton-cholesky", max_iter=1_000, tol=1e-8
     )
     model.fit(both, label, sample_weight=np.tile(weights, 2) / 2)
-    found: np.ndarray = model.coef_[0].astype(np.float64)
-    return found
+    coefficients: np.ndarray = model.coef_[0].astype(np.float64)
+    return coefficients

@@ -1,8 +1,7 @@
-"""data_report.html: what a pairs file holds and how it came to hold that, on one page.
+"""data_report.html: the contents of a pairs file, and how it was made.
 
-Everything is counted from the columns of the pairs without their stories, and taken from the
-manifest of the program that wrote them. What a source does not have is left out, with a line that
-says so.
+All figures come from columns of the pairs other than their texts, and from the manifest of the
+program that wrote them. Missing data are left out, with a note.
 """
 
 import json
@@ -23,7 +22,7 @@ from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, page_links, render
 
 SIDES = ("chosen", "rejected")
-# The buckets of the paper, for pairs that were not pruned here.
+# The paper's number of buckets, for pairs without a manifest of their pruning.
 _BUCKETS = 100
 _DRAWN_SPLITS, _EXAMPLES_PER_STEP, _LONGEST_EXAMPLE = 4, 5, 600
 # Shown in their own sections.
@@ -32,17 +31,18 @@ _SHOWN_ELSEWHERE = ("funnel", "lengths", "stories", "leakage", "digest", "notes"
 
 @dataclass(frozen=True)
 class Split:
-    """One split.
+    """Statistics of a split.
 
     Attributes:
-        name: of the split; "all" for all pairs.
-        difference: words of chosen minus words of rejected, of each pair.
-        longer_wins: agreement of the rater "the longer story wins", clustered by prompt.
-        pairs_per_prompt: by normalised text.
-        stories: per side the `words`, `score` and `day` of posting (days since 1970) of its
-            distinct stories, sorted, where known.
-        words: of distinct stories, whichever side.
-        gap: lead of the chosen score in per cent of it, rounded down, from -100 to 100, sorted.
+        name: name of the split; "all" for all pairs.
+        difference: words of the chosen story minus words of the rejected story, by pair.
+        longer_wins: agreement of the longer-story baseline, clustered by prompt.
+        pairs_per_prompt: number of pairs of each prompt, by normalised text.
+        stories: by side, the known `words`, `score` and `day` of posting (days since 1970) of its
+            distinct stories, sorted.
+        words: words of distinct stories of both sides.
+        gap: chosen minus rejected score, in per cent of the chosen score, rounded down, from -100
+            to 100, sorted.
     """
 
     name: str
@@ -61,15 +61,15 @@ class Split:
         return {name: int((signs == sign).sum()) for name, sign in names.items()}
 
     def buckets(self, widest: int, buckets: int) -> np.ndarray:
-        """Pairs per bucket of the mirrored histogram that symmetry is made in; shape (buckets,).
+        """Pairs per bucket of the mirrored histogram used for length symmetry; shape (buckets,).
 
-        From the most negative difference to the most positive, `widest` before pruning; pairs of
-        equal length are in no bucket.
+        Buckets go from the most negative to the most positive difference; `widest` is the largest
+        absolute difference before pruning. Pairs of equal length are in no bucket.
         """
         half = buckets // 2
         values = self.difference[self.difference != 0]
-        place = np.minimum(np.abs(values) * half // widest, half - 1)
-        return np.bincount(np.where(values > 0, half + place, half - 1 - place), minlength=buckets)
+        index = np.minimum(np.abs(values) * half // widest, half - 1)
+        return np.bincount(np.where(values > 0, half + index, half - 1 - index), minlength=buckets)
 
 
 def _column(table: pa.Table, name: str) -> np.ndarray:
@@ -106,44 +106,48 @@ def _split(name: str, table: pa.Table) -> Split:
 
 
 def read_splits(pairs: Path) -> tuple[list[Split], list[str]]:
-    """Count what a pairs file holds, without reading a story.
+    """Compute the statistics of a pairs file, without reading the texts of stories.
 
     Args:
-        pairs: Parquet by the schema PAIRS.
+        pairs: Parquet file with the schema PAIRS.
 
     Returns:
-        All pairs as a first "split" `all`, then the splits, the largest first; and who preferred.
+        All pairs as a split named `all`, followed by the splits, largest first; and the label
+        sources.
     """
     columns = ["split", "prompt", "label_source"]
     columns += [f"{side}_{key}" for side in SIDES for key in ("story_id", "n_words", "score")]
     columns += [f"{side}_created_utc" for side in SIDES]
     table = pa_dataset.dataset(str(pairs), format="parquet").to_table(columns)
     names = np.array(table["split"].to_pylist(), dtype=object)
-    found = [_split(name, table.filter(pa.array(names == name))) for name in sorted(set(names))]
-    found.sort(key=lambda split: -len(split.difference))
+    splits = [_split(name, table.filter(pa.array(names == name))) for name in sorted(set(names))]
+    splits.sort(key=lambda split: -len(split.difference))
     sources = sorted(set(table["label_source"].to_pylist()))
-    return [_split("all", table), *found], sources
+    return [_split("all", table), *splits], sources
 
 
 def read_examples(path: Path) -> dict[str, list[dict[str, str]]]:
-    """Read the examples a program left: at most five of each step, with `name`, `text`, `about`."""
-    found: dict[str, list[dict[str, str]]] = {}
+    """Read the examples of removed stories, at most five per step.
+
+    Each example has `name`, `text` and `about`.
+    """
+    examples: dict[str, list[dict[str, str]]] = {}
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
                 step, *texts = (str(row[key]) for key in ("step", "name", "text", "about"))
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise DataError(f"{path}: row {number} is no example: {error}") from error
-            kept = found.setdefault(step, [])
-            if len(kept) < _EXAMPLES_PER_STEP:
+                raise DataError(f"{path}: row {number} is not an example: {error}") from error
+            of_step = examples.setdefault(step, [])
+            if len(of_step) < _EXAMPLES_PER_STEP:
                 name, text, about = (value[:_LONGEST_EXAMPLE] for value in texts)
-                kept.append({"name": name, "text": text, "about": about})
-    return found
+                of_step.append({"name": name, "text": text, "about": about})
+    return examples
 
 
 def flatten(counts: Mapping[str, Any], skip: Sequence[str] = ()) -> list[tuple[str, Any]]:
-    """Counts of a manifest as rows of a table: (what, how many); lists are left out."""
+    """Counts of a manifest as (label, count) rows; lists are left out."""
     rows: list[tuple[str, Any]] = []
 
     def add(label: str, key: str, value: Any) -> None:
@@ -166,7 +170,7 @@ def _month(day: int) -> str:
 
 
 def _three(values: np.ndarray) -> str:
-    """Least, median and most; values are sorted."""
+    """Minimum, median and maximum of sorted values."""
     return (
         f"{values[0]:,} / {values[(len(values) - 1) // 2]:,} / {values[-1]:,}"
         if len(values)
@@ -182,16 +186,16 @@ def _glance(split: Split) -> dict[str, str]:
     return {
         "pairs": f"{len(split.difference):,}",
         "prompts": f"{len(sizes):,} ({effective_clusters(sizes):,.0f} effective)",
-        "pairs per prompt, least / median / most": _three(sizes),
+        "pairs per prompt, min / median / max": _three(sizes),
         "stories": f"{len(words):,}",
         "mean words": f"{words.mean():,.0f}",
         "words, median and middle 90 %": f"{middle:,} ({low:,} to {high:,})",
         "posted": f"{_month(days[0])} to {_month(days[-1])}" if len(days) else "–",
         **{
-            f"score of {side}, least / median / most": _three(split.stories[side]["score"])
+            f"score of {side}, min / median / max": _three(split.stories[side]["score"])
             for side in SIDES
         },
-        "lead in % of chosen score, least / median / most": _three(split.gap),
+        "score gap in % of chosen score, min / median / max": _three(split.gap),
     }
 
 
@@ -199,12 +203,12 @@ def _length_figure(after: Split, before: Split | None, buckets: int) -> Figure:
     wider = before or after
     widest = max(int(np.abs(wider.difference).max()), 1)
     counts = wider.buckets(widest, buckets)
-    # The few longest stories would press all the others into the middle.
+    # Leave out the largest 0.5 % of differences, which would squeeze the others.
     reach = np.cumsum((counts + counts[::-1])[buckets // 2 :])
     shown = int(np.searchsorted(reach, 0.995 * reach[-1])) + 1
     caption = (
-        f"Buckets of {2 * widest / buckets:,.1f} words; {reach[-1] - reach[shown - 1]:,} pairs lie "
-        "further out."
+        f"Buckets of {2 * widest / buckets:,.1f} words; {reach[-1] - reach[shown - 1]:,} pairs are "
+        "outside the plot."
     )
     drawn = figures.length_buckets(
         None if before is None else counts, after.buckets(widest, buckets), widest, shown
@@ -213,8 +217,8 @@ def _length_figure(after: Split, before: Split | None, buckets: int) -> Figure:
 
 
 def _distributions(splits: Sequence[Split]) -> list[Figure]:
-    """Words, dates and votes: the same quantity of all splits in a row."""
-    found = []
+    """Histograms of words, dates and votes, each for all splits in turn."""
+    panels = []
     for title, quantity, label in (
         ("Words", "words", "length, words"),
         ("Dates", "day", ""),
@@ -226,14 +230,14 @@ def _distributions(splits: Sequence[Split]) -> list[Figure]:
                 continue
             caption = f"{len(sides[0]):,} chosen and {len(sides[1]):,} rejected stories."
             if quantity == "score" and min(values[0] for values in sides) < 1:
-                caption += " Scores below 1 are drawn at 1."
+                caption += " Scores below 1 are shown as 1."
             if quantity == "day":
                 drawn = figures.timeline(*sides)
             else:
                 chosen, rejected = (np.maximum(values, 1) for values in sides)
                 drawn = figures.distribution(chosen, rejected, label)
-            found.append(Figure(f"{title}: {split.name}", caption, drawn))
-    return found
+            panels.append(Figure(f"{title}: {split.name}", caption, drawn))
+    return panels
 
 
 def render_data_report(
@@ -246,24 +250,24 @@ def render_data_report(
     notes: Sequence[str] = (),
     page: Path | None = None,
 ) -> str:
-    """Render the page; the same arguments give the same bytes.
+    """Render the page.
 
     Args:
         title: heading of the page.
-        pairs: Parquet by the schema PAIRS.
-        before: the same before length symmetry, where known.
-        manifest: of the program that wrote the pairs, where it left one.
-        examples: what its steps removed, from `read_examples`; None leaves all examples out.
-        notes: lines about what could not be shown.
-        page: where the page will be, for links to others.
+        pairs: Parquet file with the schema PAIRS.
+        before: the pairs before length symmetry, if known.
+        manifest: manifest of the program that wrote the pairs, if there is one.
+        examples: examples of removed stories, from `read_examples`; None leaves the section out.
+        notes: notes about missing data.
+        page: path of the page, for links to other pages.
     """
     (whole, *splits), sources = read_splits(pairs)
     wider = {split.name: split for split in read_splits(before)[0]} if before else {}
-    shown = manifest or {}
-    counts = shown.get("counts", {})
+    record = manifest or {}
+    counts = record.get("counts", {})
     funnel, stories = counts.get("funnel", []), counts.get("stories", {})
-    finished = shown.get("finished_utc")
-    buckets = shown.get("config", {}).get("symmetry_buckets") or _BUCKETS
+    finished = record.get("finished_utc")
+    buckets = record.get("config", {}).get("symmetry_buckets") or _BUCKETS
     columns = [_glance(split) for split in splits]
     rows = []
     for split in [*splits, *([whole] if len(splits) > 1 else [])]:
@@ -277,7 +281,7 @@ def render_data_report(
         label_sources=sources,
         whole=whole,
         wider=wider.get("all"),
-        made=shown.get("program"),
+        made=record.get("program"),
         finished=f"{datetime.fromisoformat(finished):%d %B %Y, %H:%M %Z}" if finished else None,
         digest=counts.get("digest"),
         notes=[*notes, *counts.get("notes", [])],
@@ -296,5 +300,5 @@ def render_data_report(
         distributions=_distributions(splits[:_DRAWN_SPLITS]),
         leakage=counts.get("leakage", {}).get("shared", []),
         examples=examples,
-        manifests={} if manifest is None else {"pairs": json.dumps(shown, indent=2)},
+        manifests={} if manifest is None else {"pairs": json.dumps(record, indent=2)},
     )

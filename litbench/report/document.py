@@ -1,8 +1,8 @@
 """The renderer of all pages: the frame, pictures, and how numbers are written.
 
-A page is a template that extends `frame.html` and takes its macros from `pieces.html`. It holds
-no script and requests nothing from the network; a content security policy in it says so to the
-browser. Whatever a template is given is untrusted and escaped, except for the drawn pictures.
+A page is a template that extends `frame.html` and imports macros from `pieces.html`. It has no
+scripts and requests nothing from the network, as its content security policy states. All values of
+a template are untrusted and escaped, except pictures.
 """
 
 import math
@@ -23,14 +23,14 @@ from litbench.metrics.printing import write_dollars
 from litbench.report.figures import Drawing
 from litbench.text import clean_name
 
-# What the labels of a pairs file say about people, by label_source.
+# Descriptions of the labels of a pairs file, by label_source.
 LABELS = {
-    "votes": "votes of readers",
-    "people": "judgements of people",
-    "model": "labels of a model, not of people",
-    "planted": "planted labels: simulated, so no claim about people can be made from this page",
+    "votes": "readers' votes",
+    "people": "annotators' judgements",
+    "model": "labels by a model, not by annotators",
+    "planted": "planted labels: simulated, so this page says nothing about real readers",
 }
-# The pages of all programs by file name, in the order in which links to them stand.
+# The pages of all programs by file name, in the order of the links to them.
 PAGES = {
     "data_report.html": "Data report",
     "report.html": "Report",
@@ -45,7 +45,7 @@ PAGES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with its text; a tall one spans two rows of the grid."""
+    """A picture with title and caption; if tall, it spans two rows of the grid."""
 
     title: str
     caption: str
@@ -54,35 +54,35 @@ class Figure:
 
 
 def page_links(page: Path) -> list[tuple[str, str]]:
-    """Name and relative address of other pages that lie in folders beside a page's folder."""
+    """Names and relative addresses of other pages, in sibling folders of a page's folder."""
     out = page.resolve().parent
-    found = []
+    links = []
     for file, name in PAGES.items():
         for path in sorted(out.parent.glob(f"*/{file}")):
             if file != page.name:
                 address = quote(os.path.relpath(path, out).replace(os.sep, "/"))
-                found.append((f"{name} ({path.parent.name})", address))
-    return found
+                links.append((f"{name} ({path.parent.name})", address))
+    return links
 
 
 def short_name(name: str) -> str:
-    """`clean_name`, with at most 40 letters, to fit beside a picture."""
+    """`clean_name`, cut to 40 characters to fit beside a picture."""
     name = clean_name(name)
     return name if len(name) <= 40 else f"{name[:39]}…"
 
 
 def shorten(text: str, most: int) -> str:
-    """A text with at most `most` letters, and a mark where it was cut."""
+    """A text cut to `most` characters, with a note of how many were cut."""
     return text if len(text) <= most else f"{text[:most]} […{len(text) - most:,} more letters]"
 
 
 def most_per_unit(funnel: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """What the first step of each unit kept: the full width of its bars, at least 1."""
+    """The count after the first step of each unit, at least 1: the full width of its bars."""
     return {step["unit"]: max(step["kept"], 1) for step in reversed(funnel)}
 
 
 def _formatted(form: str, scale: float = 1) -> Any:
-    """A filter that writes a number, and a dash where it is missing or not finite."""
+    """A filter that formats a number; a dash if it is missing or not finite."""
 
     def write(value: float | None) -> str:
         return "–" if value is None or not math.isfinite(value) else form.format(scale * value)
@@ -99,11 +99,11 @@ def _interval(value: Interval | None) -> str:
 
 
 def signed(value: Interval | float | None) -> str:
-    """A difference with its sign, and its interval where it has one."""
+    """A difference with its sign, and its interval if it has one."""
     if isinstance(value, Interval):
         bounds = f" [{value.low:+.3f}, {value.high:+.3f}]" if math.isfinite(value.low) else ""
         return signed(value.mean) + bounds
-    # Without the sign of a zero.
+    # Adding 0.0 removes the sign of a negative zero.
     return "–" if value is None or not math.isfinite(value) else f"{round(value, 3) + 0.0:+.3f}"
 
 
@@ -122,19 +122,19 @@ def _seconds(value: float) -> str:
 
 
 def _number(value: Any) -> str:
-    """A count with its thousands apart, another number to three digits, anything else as it is."""
+    """Format integers with thousands separators and floats to three digits; str() of the rest."""
     if isinstance(value, float):
         return f"{value:,.3f}"
     return f"{value:,}" if isinstance(value, Integral) else str(value)
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of this folder.
+    """Render a template of this folder.
 
     Args:
-        template: its file name.
-        values: what it shows. The frame needs `title`, `label_sources` and `manifests` (name ->
-            text), and takes `links` from `page_links`.
+        template: file name of the template.
+        values: variables of the template. The frame requires `title`, `label_sources` and
+            `manifests` (name -> text); `links` come from `page_links`.
     """
     try:
         import jinja2  # noqa: PLC0415
@@ -169,14 +169,14 @@ def render(template: str, **values: Any) -> str:
         "planted": "planted" in sources,
     }
     page = environment.get_template(template).render(values)
-    # JSON can name half a character, which UTF-8 cannot write.
+    # JSON may contain lone surrogates, which UTF-8 cannot encode.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def write_page(
     artifact: Artifact, name: str, panels: Mapping[str, Figure | None], **values: Any
 ) -> None:
-    """Render NAME_page.html with values and write NAME.html, and the panels by their file names."""
+    """Render NAME_page.html, and write NAME.html and the files of all panels."""
     drawn = {key: panel for key, panel in panels.items() if panel is not None}
     for key, panel in drawn.items():
         for file, write in panel.drawing.files(key).items():

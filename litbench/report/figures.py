@@ -1,7 +1,7 @@
 """Plots, as SVG and PNG files and as pictures that follow the theme of a page.
 
-Everything is drawn in the light colours of style.css with figures.mplstyle. On a page these colours
-become CSS variables, so that one picture serves light and dark. Text stays text.
+Plots use the light colours of style.css and figures.mplstyle. On a page the colours become CSS
+variables, so that a picture works in the light and the dark theme. Text in SVG stays text.
 """
 
 import functools
@@ -27,22 +27,22 @@ SERIES = tuple(COLORS[f"series-{place}"] for place in range(1, 7))
 MARKERS = "osD^v"
 WIDTH, HEIGHT = 4.4, 2.7
 _DOTS_PER_INCH = 200
-# 1900 and 2100 as days since 1970; times outside are errors of the source, drawn at the edge.
+# 1900 and 2100 as days since 1970; dates outside are errors of the source and shown at the edge.
 _CALENDAR = (-25_567, 47_482)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A plot: `source` is SVG as a file of its own, `figure` is of matplotlib."""
+    """A plot: `source` is a standalone SVG file, `figure` the matplotlib figure."""
 
     source: str
     figure: Any
 
     @property
     def svg(self) -> str:
-        """The picture for a page, whose variables are its colours."""
+        """The SVG element for a page, with the page's CSS variables as colours."""
         svg = _in_styles(self.source[self.source.index("<svg") :], _themed)
-        # Width and height come from the page; the view box keeps the proportions.
+        # The page sets width and height; the view box keeps the proportions.
         svg = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
         return re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1role="img"', svg, count=1)
 
@@ -57,7 +57,7 @@ class Drawing:
         import matplotlib as mpl  # noqa: PLC0415
 
         with mpl.rc_context(fname=_style()):
-            # Without the version of matplotlib, so that the bytes stay the same.
+            # Without the version of matplotlib, so that the bytes are reproducible.
             self.figure.savefig(
                 path, format="png", dpi=_DOTS_PER_INCH, facecolor="white",
                 metadata={"Software": None},
@@ -67,7 +67,7 @@ class Drawing:
 def drawing(
     name: str, draw: Callable[[Any], None], height: float = HEIGHT, width: float = WIDTH
 ) -> Drawing:
-    """Run `draw(axes)` on a fresh figure of a size in inches; names are unique on a page."""
+    """Run `draw(axes)` on a new figure with a size in inches; names must be unique on a page."""
     try:
         import matplotlib as mpl  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -89,7 +89,7 @@ def _style() -> Path:
 
 
 def _in_styles(svg: str, change: Callable[[str], str]) -> str:
-    """Change every style attribute; a name that reads like a style stands in text and is kept."""
+    """Apply `change` to every style attribute, but not to text that looks like one."""
     return re.sub(
         r'<[^>]*? style="[^>]*>',
         lambda tag: re.sub(r'(?<= style=")[^"]*', lambda style: change(style[0]), tag[0]),
@@ -112,7 +112,7 @@ def _themed(style: str) -> str:
 
 
 def bounds(intervals: Sequence[Interval]) -> np.ndarray:
-    """Means, lower and upper bounds; float64, shape (3, n); the mean where there is no bound."""
+    """Means, lower and upper bounds; float64, shape (3, n). NaN bounds become the mean."""
     mean, low, high = (
         np.array([getattr(one, end) for one in intervals], dtype=float)
         for end in ("mean", "low", "high")
@@ -136,16 +136,16 @@ def _whole_counts(axes: Any, label: str) -> None:
 
 
 def _log_axis(axes: Any, values: Sequence[float], tick: Callable[[float], str]) -> None:
-    """A logarithmic x axis with a tick at each of some values where there is room."""
+    """Set a logarithmic x axis, with ticks at those values that have room."""
     from matplotlib.ticker import NullLocator  # noqa: PLC0415
 
-    places = sorted(set(values))
+    distinct = sorted(set(values))
     axes.set_xscale("log")
-    left, right = np.log(places[0]), np.log(places[-1])
+    left, right = np.log(distinct[0]), np.log(distinct[-1])
     margin = 0.06 * (right - left) or 0.7
     axes.set_xlim(np.exp(left - margin), np.exp(right + margin))
     ticks: list[float] = []
-    for at in places:
+    for at in distinct:
         if not ticks or np.log(at / ticks[-1]) >= 0.15 * (right - left):
             ticks.append(at)
     axes.set_xticks(ticks, [tick(at) for at in ticks])
@@ -153,7 +153,7 @@ def _log_axis(axes: Any, values: Sequence[float], tick: Callable[[float], str]) 
 
 
 def _legend_columns(names: Sequence[str]) -> int:
-    # The letters of a row, each name with its mark and the space around it.
+    # A row has about 62 characters; a marker and its spacing take about 8.
     return max(1, min(3, len(names), 62 // (max(map(len, names), default=0) + 8)))
 
 
@@ -162,7 +162,7 @@ def _legend_height(names: Sequence[str]) -> float:
 
 
 def _legend(axes: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
-    """Put a legend above the plot; by hand, as matplotlib hides names with a leading _."""
+    """Put a legend above the plot, with handles, since matplotlib hides names with a leading _."""
     columns = _legend_columns(names)
     axes.figure.legend(handles, names, loc="outside upper left", ncols=columns)
 
@@ -174,13 +174,13 @@ def _sides(axes: Any, chosen: np.ndarray, rejected: np.ndarray, edges: np.ndarra
     axes.hist(chosen, edges, histtype="stepfilled", color=SERIES[0], alpha=0.45, label="chosen")
     axes.hist(rejected, edges, histtype="step", color=SERIES[1], linewidth=1.4, label="rejected")
     _whole_counts(axes, "stories")
-    # The legend has a strip of its own: any bar can be the highest.
+    # Leave room for the legend above the highest bar.
     axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
     axes.legend(loc="upper right", ncols=2)
 
 
 def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str) -> Drawing:
-    """Histogram of a quantity from 1 on a logarithmic axis (paper, Figure 3)."""
+    """Histogram of a quantity of at least 1, on a logarithmic axis (paper, Figure 3)."""
 
     def draw(axes: Any) -> None:
         both = np.concatenate([chosen, rejected]).astype(float)
@@ -199,7 +199,7 @@ def distribution(chosen: np.ndarray, rejected: np.ndarray, label: str) -> Drawin
 
 
 def timeline(chosen: np.ndarray, rejected: np.ndarray) -> Drawing:
-    """When stories were posted, in days since 1970, on an axis of dates (paper, Figure 3)."""
+    """Histogram of posting dates, given in days since 1970 (paper, Figure 3)."""
 
     def draw(axes: Any) -> None:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415
@@ -219,13 +219,13 @@ def timeline(chosen: np.ndarray, rejected: np.ndarray) -> Drawing:
 def length_buckets(
     before: np.ndarray | None, after: np.ndarray, widest: int, shown: int | None = None
 ) -> Drawing:
-    """The mirrored histogram of length differences in its own buckets (paper, Figure 2).
+    """The mirrored histogram of length differences (paper, Figure 2).
 
     Args:
-        before: pairs per bucket before pruning; shape (buckets,); None where unknown.
-        after: the same for the pairs that stayed.
-        widest: the difference in words at which the outermost buckets end.
-        shown: buckets drawn on each side of zero; all when not given.
+        before: pairs per bucket before pruning, shape (buckets,), or None if unknown.
+        after: pairs per bucket after pruning; shape (buckets,).
+        widest: outer edge of the last bucket, in words.
+        shown: number of buckets to draw on each side of zero; all by default.
     """
 
     def draw(axes: Any) -> None:
@@ -256,11 +256,11 @@ class Line:
     """A line of `curves`.
 
     Attributes:
-        name: in the legend; lines of one name share their colour.
-        points: x, the quantity with its interval, and that of each seed (drawn as dots).
-        spread: how the intervals are drawn.
-        labels: written beside the points.
-        published: further points, as hollow marks.
+        name: name in the legend; lines with the same name share a colour.
+        points: x, y with its interval, and y of each seed (drawn as dots).
+        spread: how to draw the intervals.
+        labels: labels of the points.
+        published: further points, drawn as hollow markers.
     """
 
     name: str
@@ -281,17 +281,17 @@ def curves(
     references: Sequence[tuple[str, float]] = (),
     mark: str = "published",
 ) -> Drawing:
-    """A quantity against another one (paper, Figures 5 and 6).
+    """A line plot with intervals (paper, Figures 5 and 6).
 
     Args:
-        lines: each with at least one point.
-        label: the quantity on the x axis, with its unit.
-        y_label: the other quantity.
-        level: what chance gives, a horizontal line; None draws the diagonal.
-        tick: writes a value of x; with it the axis is logarithmic.
-        names_of_x: names of x = 0, 1, 2, ...
-        references: name and value of raters without a place on the x axis; horizontal lines.
-        mark: says what hollow marks are.
+        lines: lines, each with at least one point.
+        label: label of the x axis, with its unit.
+        y_label: label of the y axis.
+        level: chance level, drawn as a horizontal line; None draws the diagonal.
+        tick: format of the x ticks; if given, the x axis is logarithmic.
+        names_of_x: tick labels of x = 0, 1, 2, ...
+        references: names and values of raters without an x value, drawn as horizontal lines.
+        mark: legend of the hollow markers.
     """
 
     def draw(axes: Any) -> None:
@@ -306,7 +306,7 @@ def curves(
             x = np.array([at for at, *_ in line.points], dtype=float)
             mean, low, high = bounds([interval for _, interval, _ in line.points])
             if line.spread == "band" and len(x) > 1:
-                # Bands of many lines cover each other.
+                # Fainter bands if many overlap.
                 alpha = 0.16 if len(lines) < 4 else 0.09
                 axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
             elif line.spread != "none":
@@ -353,22 +353,23 @@ def dots(
     hollow: Mapping[str, float] | None = None,
     mark: str = "published",
 ) -> Drawing:
-    """Means with their intervals, a row for each thing and a colour for each series.
+    """A dot plot of means with intervals, with named rows and a colour for each series.
 
     Args:
-        rows: from the top, the name and the intervals of each series: the last is drawn large,
-            with its interval, and those before it are small. A row without series is a heading.
-        names: of the series.
-        label: the quantity.
-        levels: vertical lines.
-        limits: of the axis; from the data when not given.
-        hollow: row -> a value from elsewhere, drawn as a hollow mark.
-        mark: says what hollow marks are.
+        rows: from the top, the name of a row and the intervals of each series. The last interval of
+            a series is drawn large, with its bounds; the others as small dots. A row without series
+            is a heading.
+        names: names of the series.
+        label: label of the x axis.
+        levels: positions of vertical lines.
+        limits: limits of the x axis; from the data by default.
+        hollow: name of a row -> a published value, drawn as a hollow marker.
+        mark: legend of the hollow markers.
     """
     marked = {name: value for name, value in (hollow or {}).items() if name in dict(rows)}
 
     def draw(axes: Any) -> None:
-        places = np.arange(len(rows), dtype=float)
+        heights = np.arange(len(rows), dtype=float)
         for level in levels:
             axes.axvline(level, color=INK, linewidth=0.7, linestyle=":", zorder=0.6)
         step = 0.72 / len(names)
@@ -376,10 +377,10 @@ def dots(
         for number in range(len(names)):
             color, marker = SERIES[number % 6], MARKERS[number // 6 % 5]
             handles += axes.plot([], [], marker=marker, color=color, markersize=4, linewidth=1)
-            for place, (_, cells) in zip(places, rows, strict=True):
+            for center, (_, cells) in zip(heights, rows, strict=True):
                 if not cells or not cells[number]:
                     continue
-                at = place - 0.36 + step * (number + 0.5)
+                at = center - 0.36 + step * (number + 0.5)
                 mean, low, high = bounds(cells[number])
                 axes.hlines(at, low[-1], high[-1], color=color, alpha=0.4, linewidth=2.4)
                 axes.plot(mean, np.full_like(mean, at), color=color, linewidth=0.7)
@@ -389,10 +390,10 @@ def dots(
         if marked:
             order = [name for name, _ in rows]
             handles += axes.plot(
-                list(marked.values()), [places[order.index(name)] for name in marked], "D",
+                list(marked.values()), [heights[order.index(name)] for name in marked], "D",
                 markerfacecolor="none", markeredgecolor=INK, markersize=5.5,
             )  # fmt: skip
-        axes.set_yticks(places, [name for name, _ in rows])
+        axes.set_yticks(heights, [name for name, _ in rows])
         for text, (_, cells) in zip(axes.get_yticklabels(), rows, strict=True):
             if not cells:
                 text.set_fontweight("bold")
@@ -402,11 +403,11 @@ def dots(
             axes.set_xlim(*limits)
         axes.grid(axis="x")
         axes.set_xlabel(label)
-        if shown:
-            _legend(axes, handles[-len(shown) :], shown)
+        if legend:
+            _legend(axes, handles[-len(legend) :], legend)
 
-    shown = [*(names if len(names) > 1 else []), *([mark] if marked else [])]
-    height = 0.7 + (0.17 + 0.06 * len(names)) * len(rows) + _legend_height(shown or [""])
+    legend = [*(names if len(names) > 1 else []), *([mark] if marked else [])]
+    height = 0.7 + (0.17 + 0.06 * len(names)) * len(rows) + _legend_height(legend or [""])
     return drawing(f"dots {label} {rows[0][0]}", draw, height)
 
 
@@ -415,10 +416,10 @@ def policy_curves(
         tuple[str, Sequence[tuple[int, float]], Sequence[tuple[int, float]], float | None]
     ],
 ) -> Drawing:
-    """Quantities of a policy over the steps of its training, one below another.
+    """Quantities of a policy over its training steps, in panels with a shared x axis.
 
-    A panel is a label, (step, value) in training, (step, value) on held-out prompts, and the
-    quantity of people's stories, or None.
+    A panel is a label, (step, value) in training, (step, value) on held-out prompts, and the value
+    of stories by people, or None.
     """
 
     def draw(axes: Any) -> None:

@@ -1,4 +1,4 @@
-"""The pages of all programs but the data report: plots and examples; templates say the rest."""
+"""The pages of all programs except the data report: their plots, examples and template values."""
 
 import json
 import math
@@ -42,7 +42,7 @@ from litbench.report.figures import Line
 from litbench.report.tables import latex_table
 from litbench.text import aligned, clean_name, digest
 
-# Of a story on a page; the rest is cut off with a mark.
+# Stories on a page are cut to this many characters.
 _MOST_LETTERS = 12_000
 
 # The report -----------------------------------------------------------------------------------
@@ -52,35 +52,35 @@ _MOST_RATERS, _EXAMPLES, _SHOWN_COEFFICIENTS = 8, 4, 16
 
 
 def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dict[str, Any]]:
-    """The most confident of some rows, one per prompt; without probabilities drawn by a hash."""
+    """The most confident of some rows, one per prompt; selected by a hash without probabilities."""
     p = np.nan_to_num(scores.p_chosen, nan=0.5)
     ids = pairs["pair_id"].to_pylist()
     order = sorted(rows.tolist(), key=lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])))
     prompts = pairs["prompt_id"].to_pylist()
     first_of = {prompts[row]: row for row in reversed(order)}
     picked = [row for row in order if first_of[prompts[row]] == row][:_EXAMPLES]
-    found: list[dict[str, Any]] = pairs.take(pa.array(picked, pa.int64())).to_pylist()
-    for one, row in zip(found, picked, strict=True):
-        one["confidence"] = max(p[row], 1 - p[row]) if p[row] != 0.5 else None
-        one |= {side: shorten(one[side], _MOST_LETTERS) for side in ("chosen", "rejected")}
-    return found
+    examples: list[dict[str, Any]] = pairs.take(pa.array(picked, pa.int64())).to_pylist()
+    for example, row in zip(examples, picked, strict=True):
+        example["confidence"] = max(p[row], 1 - p[row]) if p[row] != 0.5 else None
+        example |= {side: shorten(example[side], _MOST_LETTERS) for side in ("chosen", "rejected")}
+    return examples
 
 
-def _misses(pairs: pa.Table, shown: Sequence[PairScores]) -> list[dict[str, Any]]:
-    """Of every rater how many pairs it gets wrong, and how many of them it alone; examples."""
-    found = []
-    for scores in shown:
+def _misses(pairs: pa.Table, raters: Sequence[PairScores]) -> list[dict[str, Any]]:
+    """By rater, the number of pairs that it gets wrong, that only it gets wrong, and examples."""
+    misses = []
+    for scores in raters:
         wrong = scores.credit < 0.5
-        others = [one.credit > 0.5 for one in shown if one is not scores]
-        alone = wrong & np.logical_and.reduce(others) if others else wrong
-        counts = {"n": int(wrong.sum()), "alone": int(alone.sum())}
+        others = [one.credit > 0.5 for one in raters if one is not scores]
+        only = wrong & np.logical_and.reduce(others) if others else wrong
+        counts = {"n": int(wrong.sum()), "alone": int(only.sum())}
         examples = _examples(pairs, scores, np.flatnonzero(wrong))
-        found.append({"rater": scores.rater, **counts, "examples": examples})
-    return found
+        misses.append({"rater": scores.rater, **counts, "examples": examples})
+    return misses
 
 
 def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
-    found = []
+    panels = []
     for rater, parts in records.items():
         models = [one["notes"]["coefficients"] for one in parts if "coefficients" in one["notes"]]
         if not models:
@@ -92,37 +92,38 @@ def _coefficients(records: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
             rows.append((name, [[Interval(mean, min(values), max(values), 1, 1, 1.0)]]))
         rows.sort(key=lambda row: -abs(row[1][0][0].mean))
         caption = (
-            "Coefficients in log-odds per standard deviation. Right: readers preferred more of it. "
-            f"The {_SHOWN_COEFFICIENTS} largest of {len(rows)}; mean and range over models."
+            "Coefficients in log-odds per standard deviation; positive: readers preferred more of "
+            f"the feature. The {_SHOWN_COEFFICIENTS} largest of {len(rows)}, with mean and range "
+            "over models."
         )
         drawn = figures.dots(
             [(name.replace("_", " "), cells) for name, cells in rows[:_SHOWN_COEFFICIENTS]],
             [rater], "log-odds per standard deviation", levels=[0],
         )  # fmt: skip
-        found.append(Figure(f"Coefficients of {clean_name(rater)}", caption, drawn, tall=True))
-    return found
+        panels.append(Figure(f"Coefficients of {clean_name(rater)}", caption, drawn, tall=True))
+    return panels
 
 
 def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], str]:
-    """The plots by length gap and of calibration, and why one of them is missing."""
-    found, missing = [], ""
+    """The plots by length gap and of calibration, and a note if the first is missing."""
+    panels, missing = [], ""
     gaps = [row for row in rows if row.kind not in _BASELINES and row.by_gap][:6]
     ranges = sorted({(low, high) for row in gaps for low, high, _ in row.by_gap})
     if len(ranges) > 1:
         lines = []
-        for place, row in enumerate(gaps):
-            shift = (place - (len(gaps) - 1) / 2) * 0.09
+        for index, row in enumerate(gaps):
+            shift = (index - (len(gaps) - 1) / 2) * 0.09
             points = [(ranges.index((low, high)) + shift, at, ()) for low, high, at in row.by_gap]
             lines.append(Line(short_name(row.rater), points, spread="bars"))
         names = [f"{a:.0f}+" if math.isinf(b) else f"{a:.0f}–{b - 1:.0f}" for a, b in ranges]
         drawn = figures.curves(lines, "difference in length, words", names_of_x=names)
         caption = (
-            "Pairs by how much longer one story is; ranges with fewer than 10 pairs are left out. "
+            "Pairs by their difference in length; ranges with fewer than 10 pairs are left out. "
             "Dotted: chance."
         )
-        found.append(Figure("Agreement by length gap", caption, drawn))
+        panels.append(Figure("Agreement by length gap", caption, drawn))
     elif gaps:
-        missing = "No plot by length gap: only one range of differences has 10 pairs or more."
+        missing = "No plot by length gap: only one range of differences has at least 10 pairs."
     calibrated = [(row.rater, row.calibration.bins) for row in rows if row.calibration][:6]
     if calibrated:
         lines = [
@@ -131,8 +132,8 @@ def _agreement_figures(rows: Sequence[LeaderboardRow]) -> tuple[list[Figure], st
         ]
         drawn = figures.curves(lines, "confidence, max(p, 1 - p)", level=None)
         caption = "Dotted: perfect calibration. Bins of equal size."
-        found.append(Figure("Reliability", caption, drawn))
-    return found, missing
+        panels.append(Figure("Reliability", caption, drawn))
+    return panels, missing
 
 
 def render_report(
@@ -158,7 +159,7 @@ def render_report(
         (one.rater, one.reference): one
         for one in compare_pairs({name: credits[name] for name in first}, clusters)
     }
-    # Nothing can be told of raters that are never right, nor from a single prompt.
+    # Power needs at least two prompts, and raters that are sometimes right.
     known = {name: credit for name, credit in credits.items() if credit.any()}
     enough = reference in known and len(set(clusters.tolist())) > 1
     cases = measure(known, reference, clusters) if enough else {}
@@ -177,14 +178,14 @@ def render_report(
         manifests["pairs"] = json.dumps(pairs_manifest, indent=2)
     counts = (pairs_manifest or {}).get("counts", {})
     plots, missing = _agreement_figures(rows)
-    # A tall picture comes second, so that the others stack beside it.
+    # A tall picture comes second, so that the others are stacked beside it.
     plots[1:1] = _coefficients(records)
     judges = [row for row in rows if row.is_judge]
     return render(
         "page.html",
         title=title,
         links=page_links(page) if page else [],
-        # Baselines that read nothing are no headline: symmetry can fix the longer story at 1/2.
+        # Not a baseline: symmetry can fix the longer story at 1/2.
         best=next((row for row in rows if row.kind not in _BASELINES and not row.trained_on), None),
         label_sources=sorted(set(pairs["label_source"].to_pylist())),
         rows=rows,
@@ -220,10 +221,11 @@ def render_report(
 
 
 def draw_ablation(study: AblationStudy) -> dict[str, Figure]:
-    """Agreement by amount of pairs (paper, Figure 6) and by model size (Figure 5), by file name.
+    """Plots by file name: agreement by number of pairs (paper, Figure 6) and model size (Figure 5).
 
-    With several variants each trained rater has a plot per test set, whose lines are the variants;
-    with one variant the lines are the raters. Sizes are those of families, on the headline's test.
+    With several variants, there is a plot for each trained rater and test set, whose lines are the
+    variants; with one variant, the lines are the raters. The plot by model size has a line for each
+    family, on the first headline test set.
     """
     tests = list(dict.fromkeys([*study.headline, *(test.name for test in study.tests)]))
     trained = [arm for arm in study.arms if arm.variant is not None and arm.equal]
@@ -247,10 +249,10 @@ def draw_ablation(study: AblationStudy) -> dict[str, Figure]:
                 for arm in own
                 for cell in [study.cell(arm.name, test)]
             ]
-            # More than three bands hide each other.
+            # More than three bands would overlap too much.
             banded = by_size or len(arms) <= 3 or key == study.reference
-            found = [(at, cell.agreement, cell.seeds) for at, cell in points]
-            lines.append(Line(short_name(key), found, "band" if banded else "none"))
+            values = [(at, cell.agreement, cell.seeds) for at, cell in points]
+            lines.append(Line(short_name(key), values, "band" if banded else "none"))
         references = [
             (short_name(arm.name), study.cell(arm.name, test).agreement.mean)
             for arm in study.ready
@@ -260,11 +262,11 @@ def draw_ablation(study: AblationStudy) -> dict[str, Figure]:
         picture = figures.curves(lines, label, tick=tick, references=references)
         on = f"tests of {short_name(test)}"
         caption = (
-            f"Raters trained here on {study.most_equal:,} pairs of {short_name(study.reference)}; "
-            "others as they are. Bars and bands: 95 % intervals, by test prompt."
+            f"Raters trained here use {study.most_equal:,} pairs of {short_name(study.reference)}. "
+            "Bars and bands: 95 % intervals, by test prompt."
             if by_size
-            else "Line: mean over seeds. Band: 95 % interval, by test prompt; with many lines only "
-            f"that of {short_name(study.reference)}. Dots: seeds."
+            else "Line: mean over seeds. Dots: seeds. Band: 95 % interval, by test prompt; with "
+            f"more than three lines only for {short_name(study.reference)}."
         )
         file = f"ablation_{name}_{test}"
         readable = re.sub(r"[^-\w]+", "-", file, flags=re.ASCII)[:80]
@@ -283,11 +285,11 @@ def write_ablation(
 ) -> None:
     """Write ablation.html and its plots.
 
-    Funnels are the steps by variant; further values are `title`, `label_sources` of the test pairs,
-    `variants` (their keys that differ) and `training_pairs` by variant.
+    `funnels` has the steps of each variant. Further values are `title`, `label_sources` of the test
+    pairs, `variants` (the keys in which each differs) and `training_pairs` by variant.
     """
     arms = study.matrices()[0][2]
-    # The reference, not the best of several variants, which is the best in part by luck.
+    # The reference: the best of several variants would be selected partly by chance.
     arm = next(arm for arm in arms if arm.variant == study.reference)
     test = study.headline[0]
     write_page(
@@ -313,15 +315,16 @@ def write_ablation(
 def write_best_of_n(
     artifact: Artifact, choices: Sequence[Choice], rater: str, second: str | None
 ) -> None:
-    """Write best_of_n.html and its plots; counts are those of the artifact."""
+    """Write best_of_n.html and its plots, with the counts of the artifact."""
     kinds = [
         ("gain", rater, 0.0, "gain in reward", "Gain for the rater that chooses",
-         "Reward of the best of n over the mean of its prompt's stories; it can only rise."),
+         "Reward of the best of n minus the mean of its prompt's stories; it never falls with n."),
         ("second_gain", second, 0.0, "gain in its reward", "Gain for the second rater",
-         "The same stories by its rewards. Where it stops rising, n is too large."),
+         "Gain of the same stories in the second rater's rewards. Where it stops rising, n is too "
+         "large."),
         ("beats_random", second, 0.5, "share preferred", "The best of n against a random story",
-         "How often the second rater prefers it to another story of the prompt."),
-        ("words", rater, 1.0, "length, 1 = as the others", "Length",
+         "How often the second rater prefers the best of n to another story of the prompt."),
+        ("words", rater, 1.0, "length relative to the mean", "Length",
          "Words of the best of n over the mean of the prompt's stories."),
     ]  # fmt: skip
     panels = {}
@@ -332,7 +335,7 @@ def write_best_of_n(
                 [Line(short_name(name), known)], "n, stories chosen from",
                 y_label=y_label, level=level, tick="{:,.0f}".format,
             )  # fmt: skip
-            about = f"{caption} Band: its 95 % interval, by prompt."
+            about = f"{caption} Band: 95 % interval, by prompt."
             panels[f"best_of_n_{key}"] = Figure(title, about, drawn)
     trained_on = artifact.counts["trained_on"]
     write_page(
@@ -357,7 +360,7 @@ _AROUND, _MOST_SHOWN = 160, 900
 
 
 def _probe_examples(pairs: pa.Table) -> list[dict[str, Any]]:
-    """A piece of one story of every probe and of its changed copy, drawn by a hash."""
+    """Excerpts of one story of every probe and of its changed copy, selected by a hash."""
     rows = pairs.select(["probe", "strength", "chosen", "rejected", "pair_id"]).to_pylist()
     found = []
     for probe in dict.fromkeys(row["probe"] for row in rows):
@@ -375,11 +378,11 @@ def _probe_examples(pairs: pa.Table) -> list[dict[str, Any]]:
 
 
 def draw_probes(results: Sequence[ProbeResult]) -> dict[str, Figure]:
-    """The plots, `probes_EFFECT`; none for an effect without probes."""
+    """The plots `probes_EFFECT`, for effects with probes."""
     raters, panels = by_rater(results), {}
     caption = (
-        "Share of pairs in which the changed story is preferred; a tie is one half. Large mark: "
-        "the greatest strength, with its 95 % interval by prompt; small: lower ones."
+        "Share of pairs in which the rater prefers the changed story; a tie counts one half. Large "
+        "markers: highest strength, with its 95 % interval by prompt; small: lower strengths."
     )
     for effect, right in (("breaking", 0.0), ("preserving", 0.5)):
         rows = []
@@ -413,7 +416,7 @@ def write_probes(
     write_page(
         artifact, "probes", draw_probes(results),
         title="LitBench: probes",
-        # No reader compared these stories; the page itself says so.
+        # No reader compared these stories, as the page says.
         label_sources=[],
         lead=fooled_text(results),
         n_stories=len(set(pairs["chosen_story_id"].to_pylist())),
@@ -428,33 +431,33 @@ def write_probes(
 # Explanations ---------------------------------------------------------------------------------
 
 
-def examples_of(feature: str, found: Explanations, count: int = 3) -> list[dict[str, str]]:
-    """A few explanations with a feature, of different prompts, drawn by a hash."""
+def examples_of(feature: str, data: Explanations, count: int = 3) -> list[dict[str, str]]:
+    """A few explanations with a feature, of different prompts, selected by a hash."""
 
-    def drawn(row: int) -> str:
-        of = found.rows[row]
-        # Without the outcome: nobody picked them.
-        return digest(feature, of["rater"], of["pair_id"], of["order"])
+    def hash_of(row: int) -> str:
+        verdict = data.rows[row]
+        # Independent of the outcome.
+        return digest(feature, verdict["rater"], verdict["pair_id"], verdict["order"])
 
-    rows = np.flatnonzero(found.present[:, list(FEATURES).index(feature)]).tolist()
-    first_of = {found.clusters[row]: row for row in sorted(rows, key=drawn, reverse=True)}
-    picked = [found.rows[row] for row in sorted(first_of.values(), key=drawn)[:count]]
+    rows = np.flatnonzero(data.present[:, list(FEATURES).index(feature)]).tolist()
+    first_of = {data.clusters[row]: row for row in sorted(rows, key=hash_of, reverse=True)}
+    picked = [data.rows[row] for row in sorted(first_of.values(), key=hash_of)[:count]]
     return [{**row, "text": excerpt(feature, row["explanation"])} for row in picked]
 
 
 def draw_effects(study: ExplanationStudy) -> Figure | None:
-    """The differences over all raters, largest first (paper, Figure 8); None without any."""
+    """Plot the differences over all raters, largest first (paper, Figure 8); None without any."""
     by_name = study.by_rater if len(study.by_rater) > 1 else {}
     rows = []
-    for place, one in enumerate(study.overall):
+    for index, one in enumerate(study.overall):
         if one.difference is not None:
-            each = [one.difference, *(of[place].difference for of in by_name.values())]
+            each = [one.difference, *(of[index].difference for of in by_name.values())]
             rows.append((one.feature.replace("_", " "), [[d] if d else [] for d in each]))
     if not rows:
         return None
     rows.sort(key=lambda row: -row[1][0][0].mean)
     known = [interval for _, cells in rows for cell in cells for interval in cell]
-    # A range of a few verdicts may run out of the picture, so that the others can be read.
+    # Wide intervals of rare features may exceed the plot, so that the others stay readable.
     ends = max(abs(bound) for one in known for bound in (one.low, one.high))
     widest = 1.08 * max(0.16, *(abs(one.mean) for one in known), min(0.4, ends))
     drawn = figures.dots(
@@ -463,16 +466,16 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
         hollow={"plot": PUBLISHED_PLOT_GAIN}, mark="published for other judges",
     )  # fmt: skip
     caption = (
-        "Agreement of the verdicts whose explanation has the feature minus that of the others, "
-        "with 95 % intervals clustered by prompt; over all raters it is taken within each rater. "
-        f"The hollow mark is the +{PUBLISHED_PLOT_GAIN:.1%} that LitBench's authors published "
-        "for talk of plot (section 5.2), of other judges on other pairs and without an interval."
+        "Agreement of verdicts whose explanation has the feature minus that of the others, with "
+        "95 % intervals clustered by prompt. The difference over all raters is within raters. The "
+        f"hollow marker is the +{PUBLISHED_PLOT_GAIN:.1%} that the LitBench paper reports for "
+        "explanations about the plot (section 5.2), for other judges and pairs, without interval."
     )
     return Figure("Features of explanations and agreement", caption, drawn)
 
 
 def figure_8_latex(study: ExplanationStudy) -> str:
-    """The values that Figure 8 draws: features of explanations over all raters."""
+    """The values of Figure 8 as LaTeX: features of explanations over all raters."""
     columns = {
         "feature": ("feature", ""),
         "group": ("group", ""),
@@ -487,14 +490,14 @@ def figure_8_latex(study: ExplanationStudy) -> str:
     ]
     caption = (
         "Figure 8: agreement of verdicts whose explanation has the feature minus that of the "
-        "others, within raters, over all raters. The published difference is of other judges on "
-        "other pairs, without an interval."
+        "others, within raters, over all raters. The published difference is for other judges and "
+        "pairs, without an interval."
     )
     return latex_table("figure8", caption, columns, rows)
 
 
 def write_explanations(
-    artifact: Artifact, study: ExplanationStudy, found: Explanations, **values: Any
+    artifact: Artifact, study: ExplanationStudy, data: Explanations, **values: Any
 ) -> None:
     """Write explanations.html and Figure 8; values are `title` and `label_sources` of the pairs."""
     latex = figure_8_latex(study)
@@ -508,10 +511,10 @@ def write_explanations(
             (one for one in known if one.is_clear and one.difference),
             key=lambda one: -abs(one.difference.mean if one.difference else 0),
         ),
-        groups={"What it talks of": "subject", "How it talks": "manner"},
+        groups={"What explanations talk about": "subject", "How they talk": "manner"},
         by_rater=study.by_rater if len(study.by_rater) > 1 else {},
         about={name: words.about for name, words in FEATURES.items()},
-        examples={name: examples_of(name, found) for name in FEATURES},
+        examples={name: examples_of(name, data) for name in FEATURES},
         **values,
     )  # fmt: skip
 
@@ -519,7 +522,7 @@ def write_explanations(
 # Preferences ----------------------------------------------------------------------------------
 
 _SHOWN_UNITS, _MOST_LABEL = 20, 34
-# The last character that the plots' font can be trusted to have: it has no Chinese.
+# Labels with later characters are not plotted: the font lacks Chinese.
 _LAST_DRAWN = 0x2E7F
 
 
@@ -531,7 +534,7 @@ def pairs_to_read(
     unit: int,
     count: int = 3,
 ) -> list[dict[str, Any]]:
-    """The pairs on which a unit is strongest, and as many others drawn by a hash."""
+    """The pairs on which a unit is strongest, and as many others selected by a hash."""
     active = np.flatnonzero(values).tolist()
     strongest = sorted(active, key=lambda row: (-abs(values[row]), row))[:count]
     others = sorted(set(active) - set(strongest), key=lambda row: digest("to read", unit, row))
@@ -553,7 +556,7 @@ def pairs_to_read(
 
 
 def draw_units(units: Sequence[UnitRow]) -> Figure | None:
-    """The coefficients with their intervals; None without active units."""
+    """Plot the coefficients with their intervals; None without active units."""
     rows = []
     for row in sorted(units[:_SHOWN_UNITS], key=lambda row: -row.coefficient.mean):
         text = f"{row.unit}: {row.label}"
@@ -565,8 +568,8 @@ def draw_units(units: Sequence[UnitRow]) -> Figure | None:
         return None
     caption = (
         "Log-odds of being preferred for a root mean square of each unit, with 95 % intervals by "
-        "prompt that take the units as given. A unit's sign is its own: more of what is named "
-        "raises or lowers the odds."
+        "prompt that take the units as given. Positive: more of what the label names raises the "
+        "odds."
     )
     drawn = figures.dots(rows, ["coefficient"], "log-odds", levels=[0])
     return Figure("Coefficients of the units", caption, drawn)
@@ -594,20 +597,20 @@ _PLOTTED = (
     ("agreement", "all", "agreement, all pairs"),
     ("prefers_longer", "equal", "prefers the longer, equal n"),
 )
-# The figures of one world, by variant, amount and measure.
+# The results of one world, by variant, amount and measure.
 World = Mapping[tuple[str, str, str], Summary]
 
 
 def group_worlds(summaries: Sequence[Summary]) -> dict[str, dict[str, World]]:
-    """The figures by sweep (`worlds` for single worlds), then by the label of the world."""
-    found: dict[str, dict[str, Any]] = {}
+    """The results by sweep (`worlds` for single worlds), then by the label of the world."""
+    groups: dict[str, dict[str, Any]] = {}
     for one in summaries:
         group, label = one.world, f"{one.world} {one.value}"
         if one.value is None:
             group, label = "worlds", one.world
-        of = found.setdefault(group, {}).setdefault(label.removesuffix(".0"), {})
+        of = groups.setdefault(group, {}).setdefault(label.removesuffix(".0"), {})
         of[one.variant, one.amount, one.measure] = one
-    return found
+    return groups
 
 
 def table_rows(of: World, reference: str) -> list[list[str]]:
@@ -618,26 +621,26 @@ def table_rows(of: World, reference: str) -> list[list[str]]:
         "agreement, all pairs", f"minus {reference}",
     ]]  # fmt: skip
     for name in dict.fromkeys(variant for variant, _, _ in of):
-        longer, alone = of[name, "equal", "prefers_longer"], of[name, "all", "agreement"]
+        longer, natural = of[name, "equal", "prefers_longer"], of[name, "all", "agreement"]
         equal, size = of[name, "equal", "agreement"], of[name, "all", "pairs"].interval.mean
         right, chosen = (of[name, "all", key].interval for key in ("right", "chosen_longer"))
         rows.append([
             name, str(equal.interval), signed(equal.difference), str(longer.interval),
             signed(longer.difference), f"{right.mean:.3f}", f"{chosen.mean:.3f}", f"{size:,.0f}",
-            str(alone.interval), signed(alone.difference),
+            str(natural.interval), signed(natural.difference),
         ])  # fmt: skip
     return rows
 
 
 def study_text(summaries: Sequence[Summary], reference: str) -> str:
-    """The figures for a terminal."""
-    text = "Agreement is with true quality on random pairs; means and 95 % intervals over seeds.\n"
+    """The results as text for a terminal."""
+    text = "Agreement with true quality on random pairs; means and 95 % intervals over seeds.\n"
     for worlds in group_worlds(summaries).values():
         for label, of in worlds.items():
             equal = of[reference, "equal", "pairs"].interval.mean
             longer = of[reference, "equal", "random_longer"].interval
-            text += f"\n{label}: equal n is {equal:,.0f} pairs; the better story is the longer in "
-            text += f"{longer}\n{aligned(table_rows(of, reference))}"
+            text += f"\n{label}: equal n is {equal:,.0f} pairs; share of random pairs whose better "
+            text += f"story is longer: {longer}\n{aligned(table_rows(of, reference))}"
     return text
 
 
@@ -645,7 +648,7 @@ def draw_group(group: str, worlds: Mapping[str, World]) -> dict[str, Figure]:
     """A plot of each measure, with a row for each world and a colour for each variant."""
     variants = dict.fromkeys(variant for of in worlds.values() for variant, _, _ in of)
     names = sorted(variants, key=lambda name: name == TRUTH)
-    caption = "Means and 95 % intervals over seeds; truth: trained on pairs labelled by quality."
+    caption = "Means and 95 % intervals over seeds. truth: trained on pairs labelled by quality."
     panels = {}
     for measured, amount, title in _PLOTTED:
         rows = [
@@ -673,7 +676,7 @@ def write_study(
     write_page(
         artifact, "study", {key: one for of in drawn.values() for key, one in of.items()},
         title=title,
-        # The page itself says that everything is simulated.
+        # The page says that everything is simulated.
         label_sources=[],
         n_seeds=summaries[0].interval.n,
         tables={

@@ -1,7 +1,7 @@
 """Table 3 and Figures 4 and 5 of the paper from any leaderboard, as LaTeX, CSV and plots.
 
-Names of raters come from configs and uploads, so each format escapes them. What the paper states
-(`published.yaml`) stands in columns and marks of its own.
+Names of raters come from configs and uploads, so each format escapes them. The paper's numbers
+(`published.yaml`) are in separate columns and markers.
 """
 
 import math
@@ -35,38 +35,38 @@ GROUPS = (
 
 
 def load_published() -> dict[str, Any]:
-    """What the paper states, see published.yaml; `rows` by name."""
+    """Load the paper's numbers from published.yaml, with `rows` by name."""
     file = resources.files("litbench.report").joinpath("published.yaml")
     content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return {**content, "rows": {row["name"]: row for row in content["rows"]}}
 
 
 def match_published(raters: Sequence[str], named: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """The published row of each measured rater that has one.
+    """The published rows of measured raters.
 
     Args:
-        raters: names of measured raters; one that is called as the paper calls it is matched.
-        named: rater -> name of a published row. Nothing is guessed.
+        raters: names of measured raters; names that are identical to the paper's are matched.
+        named: rater -> name of a published row, for other names.
     """
     rows = load_published()["rows"]
     for rater, name in named.items():
         if name not in rows:
             known = nearest(name, list(rows))
-            raise ConfigError(f"published.{rater}: '{name}' is no published row: {known}")
+            raise ConfigError(f"published.{rater}: '{name}' is not a published row: {known}")
     own = [name for name in raters if name in rows and not rows[name].get("is_named_here")]
     return {rater: rows[name] for rater, name in {**{name: name for name in own}, **named}.items()}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A rater as the tables show it.
+    """A rater in the tables.
 
     Attributes:
-        name: unique among the entries.
-        row: its figures.
+        name: unique name.
+        row: results of the rater.
         group: one of `GROUPS`.
-        parameters: weights of its model; None where unknown.
-        family: entries of one family are joined by a line in Figure 5.
+        parameters: number of parameters of its model, or None if unknown.
+        family: entries of a family are joined by a line in Figure 5.
         published: the paper's row of the same model.
     """
 
@@ -79,7 +79,7 @@ class Entry:
 
 
 def group_of(row: LeaderboardRow, *, is_trained: bool) -> str:
-    """The group of a rater; a generative model without a recorded training is a prompted judge."""
+    """The group of a rater; a generative model that was not trained is a zero-shot judge."""
     if row.kind == "generative" and is_trained:
         return "GenRM" if row.explanation_words is None else "GenRM-CoT"
     return _GROUP_OF_KIND.get(
@@ -88,7 +88,7 @@ def group_of(row: LeaderboardRow, *, is_trained: bool) -> str:
 
 
 def table_3(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The rows of Table 3, with what Figures 4 and 5 draw."""
+    """The rows of Table 3, with the values of Figures 4 and 5."""
     rows = []
     for entry in entries:
         row, stated = entry.row, entry.published or {}
@@ -138,14 +138,14 @@ _LATEX = {
     "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"{\char34}",
     "`": r"{\char96}", "'": r"{'}", "-": "{-}",
-    # After the end of a row they would be read as its options.
+    # After \\ LaTeX would read [ and * as arguments.
     "[": "{[}", "]": "{]}", "*": "{*}",
     "–": "--", "“": "``", "”": "''", "…": r"\dots{}",
 }  # fmt: skip
 
 
 def latex_escape(text: str) -> str:
-    """Plain text for LaTeX, whatever is in it."""
+    """Escape any text for LaTeX."""
     return "".join(_LATEX.get(letter, letter) for letter in clean_name(text))
 
 
@@ -155,14 +155,14 @@ def latex_table(
     columns: Mapping[str, tuple[str, str]],
     rows: Sequence[Mapping[str, Any]],
 ) -> str:
-    """A table in LaTeX, without empty columns; the document needs booktabs and graphicx.
+    """A table in LaTeX, without empty columns; it requires booktabs and graphicx.
 
     Args:
-        name: of its label.
+        name: name in the label of the table.
         caption: title and notes.
-        columns: by key the heading and the format of numbers: a format specification, "dollars",
+        columns: by key, the heading and the format of numbers: a format specification, "dollars",
             or "" for text.
-        rows: values by key: text, number, Interval or None.
+        rows: by key, a text, number, Interval or None.
     """
     shown = [key for key in columns if any(row[key] is not None for row in rows)]
     cells = [[_written(row[key], columns[key][1]) for key in shown] for row in rows]
@@ -209,15 +209,15 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
         ),
     }
     caption = (
-        "Table 3: raters and their agreement with the labels: right 1, tie 1/2, not judged 1/2, "
-        "mean over both orders, then over pairs. Intervals are 95 %, clustered by prompt. "
-        "Differences are paired, with Holm's correction."
+        "Table 3: raters and their agreement with the labels. A correct verdict counts 1, a tie or "
+        "a pair that was not judged 1/2, averaged over both orders, then over pairs. Intervals are "
+        "95 %, clustered by prompt. Differences are paired, with Holm's correction."
     )
     if any(row["published_agreement"] for row in rows):
         caption += (
-            f" The column “published” is what {published['source']} states for its own test set of "
-            f"{published['test_pairs']:,} pairs, without intervals. It was not measured here, and "
-            "is comparable only where the pairs are the same."
+            f" The column “published” has the numbers of {published['source']} for its test set of "
+            f"{published['test_pairs']:,} pairs, without intervals. They were not measured here, "
+            "and are comparable only on the same pairs."
         )
     return latex_table("table3", caption, columns, rows)
 
@@ -242,11 +242,11 @@ def draw_figure_4(entries: Sequence[Entry]) -> Figure:
 
 
 def draw_figure_5(entries: Sequence[Entry]) -> Figure | None:
-    """Agreement by model size; None where no size is known."""
+    """Agreement by model size; None if no size is known."""
     known = [entry for entry in entries if entry.parameters is not None]
     families: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(known, key=lambda entry: entry.parameters or 0):
-        # A rater without a family is a line of its own.
+        # A rater without a family gets a separate line.
         families.setdefault((entry.group, entry.family or f"\0{entry.name}"), []).append(entry)
     if not families:
         return None
