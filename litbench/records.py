@@ -37,13 +37,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """A table's columns, in the order in which they are written.
+    """A table's columns, in the order in which they are written; a table may have more.
 
-    Attributes:
-        name: what the table is called in messages.
-        columns: the declared columns; a table may have more.
-        key: columns that together name a row.
-        latest: a column of times; of rows with one key the latest is the one to keep.
+    `key` are the columns that together name a row. Of rows with one key the one with the latest
+    time in the column `latest` is kept.
     """
 
     name: str
@@ -170,13 +167,10 @@ def check_prompt_ids(table: pa.Table, source: str) -> None:
 
 
 def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:
-    """A column of numbers that all pairs have or none, in which case all get `otherwise`.
+    """A column of finite numbers that all pairs have or none, in which case all get `otherwise`.
 
     Returns:
         float64, shape (n,).
-
-    Raises:
-        DataError: it is null in some pairs only, or not finite.
     """
     column = pairs[name] if name in pairs.column_names else None
     if column is None or column.null_count == len(column):

@@ -529,7 +529,7 @@ def _mapped(
             outer.append(f"s{k} AS v{k}")
             continue
         # Null where it fails, and {v: null} where it is null. DuckDB cannot try an unnest.
-        is_tried = "unnest(" not in origin
+        is_tried = "unnest(" not in origin.lower()
         value = f"struct_pack(v := ({origin}\n))"
         inner.append(f"TRY({value}) AS s{k}" if is_tried else f"{value} AS s{k}")
         outer.append(f"s{k}.v AS v{k}, s{k} IS NULL AS x{k}")
@@ -609,7 +609,7 @@ def _query(
         if column.choices:
             reason = f"not one of {', '.join(column.choices)}"
             flag(name, reason, f"{one} NOT IN {column.choices}", value)
-    is_unnested = any("unnest(" in origin for origin in mapped.values())
+    is_unnested = any("unnest(" in origin.lower() for origin in mapped.values())
     for name, (value, kind) in given.items():
         # Lists that became rows would stand whole beside each of these rows.
         if not (is_unnested and kind.endswith("]")):

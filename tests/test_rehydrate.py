@@ -24,6 +24,7 @@ from fake_reddit import (
     make_published,
 )
 
+from litbench.artifact import read_json_part
 from litbench.records import PAIRS, pair_id
 from litbench.sources.posts import hash_author
 from litbench.tables import read_table
@@ -200,9 +201,6 @@ def test_changes_since_publication_are_counted(
     assert f"order: {json.dumps(order)}" in capsys.readouterr().out
 
 
-# Faults ----------------------------------------------------------------------------------------
-
-
 # Processes -------------------------------------------------------------------------------------
 
 
@@ -244,7 +242,7 @@ def test_a_run_that_is_killed_finishes_to_the_same_files(
             out, error = killer.process.communicate(timeout=300)
             held: set[str] = set()
             for part in (tmp_path / "killed" / "parts").rglob("[!.]*.json"):
-                held |= set(json.loads(part.read_text(encoding="utf-8"))["things"])
+                held |= set((read_json_part(part) or {"things": ()})["things"])
             kept.append((server.requests, held))
             if killer.process.returncode != -signal.SIGKILL:
                 break
