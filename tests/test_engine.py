@@ -70,7 +70,7 @@ def test_memory_that_does_not_suffice_is_said_with_the_key_to_turn(how, tmp_path
         with open_engine("duckdb", tmp_path, memory_limit="1MB") as engine:
             sort(engine.put(letters(200_000)), engine)
 
-    with pytest.raises(DataError, match=r"DuckDB cannot go on in .*: raise memory_limit"):
+    with pytest.raises(DataError, match=r"DuckDB failed in .*: raise memory_limit"):
         use()
     assert list(tmp_path.iterdir()) == []
 

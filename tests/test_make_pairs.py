@@ -388,7 +388,7 @@ def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
         ({"drop_near_duplicates": 1.5}, "'drop_near_duplicates' is 1.5"),
         ({"engine": "sparkle"}, "engine"),
         ({}, r"there is no file .*nowhere\.parquet"),
-        ({"variants": {"../b": {}}}, "must name a folder"),
+        ({"variants": {"../b": {}}}, "must be a folder name"),
         ({"variants": {"full": {"out": "elsewhere"}}}, "no stories, out or variants"),
     ],
 )
@@ -434,4 +434,4 @@ def test_prompts_that_share_an_id_or_a_text_share_a_split(pairs_from, story_tabl
     written = pairs_from(story_table(rows), splits=HALVES, **LOOSE)
     assert len(set(written.pairs["split"].to_pylist())) == 1
     assert set(written.pairs["prompt"].to_pylist()) == {f"[WP] Door {n} opens" for n in range(6)}
-    assert "6 prompt_ids stand for several prompts" in written.manifest["counts"]["notes"][0]
+    assert "6 prompt_ids have several prompts" in written.manifest["counts"]["notes"][0]

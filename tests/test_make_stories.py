@@ -285,7 +285,7 @@ def test_several_files_are_one_table_in_the_order_of_their_names(
     (tmp_path / "a").rename(tmp_path / "z")
     again = made(input=pattern, columns=MAP)
     assert {row["story_id"]: row["text"] for row in again.rows} == kept
-    with pytest.raises(DataError, match="no file fits"):
+    with pytest.raises(DataError, match="no file matches"):
         made(input=str(tmp_path / "*" / "none.jsonl"), columns=MAP)
 
 

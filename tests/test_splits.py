@@ -70,7 +70,7 @@ def test_folds_do_not_depend_on_order_or_repeats():
 
 @pytest.mark.parametrize("folds", [1, 4])
 def test_more_folds_than_prompts_or_fewer_than_two_are_refused(folds):
-    with pytest.raises(ConfigError, match=f"folds is {folds}: give from 2 to the 3 prompts"):
+    with pytest.raises(ConfigError, match=f"folds is {folds}: give 2 to 3, the number of prompts"):
         assign_folds(["a", "b", "c", "c"], folds, 0)
 
 
