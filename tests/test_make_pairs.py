@@ -389,7 +389,7 @@ def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
         ({"engine": "sparkle"}, "engine"),
         ({}, r"there is no file .*nowhere\.parquet"),
         ({"variants": {"../b": {}}}, "must be a folder name"),
-        ({"variants": {"full": {"out": "elsewhere"}}}, "no stories, out or variants"),
+        ({"variants": {"full": {"out": "elsewhere"}}}, "must not set stories, out or variants"),
     ],
 )
 def test_a_wrong_config_is_refused_before_any_work(load_program, tmp_path, options, message):
