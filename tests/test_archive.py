@@ -67,7 +67,7 @@ def test_a_file_cut_off_anywhere_is_noticed(body: bytes, tmp_path: Path) -> None
     path = tmp_path / "cut.zst"
     for length in range(1, len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(DataError, match=r"cut\.zst is cut off.* after byte .*get the file"):
+        with pytest.raises(DataError, match=r"cut\.zst is truncated.* after byte .*get the file"):
             read_all(path)
     path.write_bytes(whole)
     assert read_all(path)[0] == [1]

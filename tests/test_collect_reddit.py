@@ -178,7 +178,7 @@ def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
         for wrong in ({"prompts": ["[IP] 🏰"]}, {"posts": ["not/a/post"]}):
             with pytest.raises(ConfigError):
                 collect(server, **wrong)
-        with pytest.raises(ConfigError, match="'best/ever' is none"):
+        with pytest.raises(ConfigError, match="'best/ever' is not a listing"):
             collect(server, listings=["best/ever"])
         with pytest.raises(LitBenchError, match="no comment was found"):
             collect(server, listings=[], posts=["zzzz"])

@@ -323,7 +323,7 @@ def test_secrets_and_names_are_written_nowhere(
         return found
 
     # A run that fails leaves its parts behind.
-    with pytest.raises(DataError, match="cut off") as told:
+    with pytest.raises(DataError, match="truncated") as told:
         run(importing, tmp_path, [submissions], [comments, damaged])
     assert list((tmp_path / "out" / "parts").glob("*.jsonl"))
     left_behind = all_written(str(told.value))
@@ -343,8 +343,8 @@ def test_mistakes_are_named_before_anything_is_read(importing: ModuleType, tmp_p
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p1")])
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({"submissions": [tmp_path / "RX_*"]}, "submissions: there is no file .*RX_"),
-        ({"comments": []}, "comments names no file"),
-        ({"comments": [comments, tmp_path / "R[C]"]}, "one of them twice"),
+        ({"comments": []}, "comments has no file"),
+        ({"comments": [comments, tmp_path / "R[C]"]}, "the same file twice"),
         ({"comments": [tmp_path]}, r"there is no file .*\*\.zst"),
         ({"subreddits": []}, "subreddits is empty"),
     ]

@@ -26,7 +26,7 @@ from litbench import tables as tables_module
 from litbench.config import build
 from litbench.errors import DataError
 from litbench.records import STORIES
-from litbench.tables import LargeTable, RejectedRows, read_table, stream_table
+from litbench.tables import StreamingTable, RejectedRows, read_table, stream_table
 from litbench.text import count_words_of
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -140,7 +140,7 @@ def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "raw.jsonl", rows)
     columns = {**MAP, "flair": "flag", "score": "score"}
     (tmp_path / "large").mkdir()
-    large = LargeTable([path], STORIES, tmp_path / "large", columns=columns)
+    large = StreamingTable([path], STORIES, tmp_path / "large", columns=columns)
     table = pa.concat_tables(large.chunks())
     assert table["score"].to_pylist() == [None] * 7 + [k % 7 for k in range(7, 12)]
     assert table["flair"].to_pylist() == [None] * 5 + ["seen"] * 7

@@ -290,7 +290,7 @@ def test_an_expression_that_is_null_or_fails_is_told_apart(tmp_path: Path) -> No
     ("columns", "message"),
     [
         ({"story_id": "idd"}, r"no column 'idd' \(mapped to story_id\).*: did you mean 'id'"),
-        ({"story": "id"}, "'story' is no column of stories: did you mean"),
+        ({"story": "id"}, "'story' is not a column of stories: did you mean"),
         ({"prompt": "title ||"}, r"no column 'title \|\|'.*nor is it SQL \(Parser Error"),
         ({"prompt": "title) FROM raw; SELECT (1"}, "nor is it SQL"),
         ({"prompt": "getenv('HOME')"}, "nor is it SQL"),
@@ -470,7 +470,7 @@ def test_a_broken_value_is_named_by_row_column_and_reason(
         # Without neighbours the column has the type of its one value.
         rows = [{**row, column: value if row is rows[1] else None} for row in rows]
     path = write_rows(tmp_path / "raw.jsonl", rows)
-    with pytest.raises(DataError, match=f"raw.jsonl: row .*, column {column}: .*mend or remove"):
+    with pytest.raises(DataError, match=f"raw.jsonl: row .*, column {column}: .*fix or remove"):
         read_table(path, STORIES)
     rejected_rows = RejectedRows()
     if alone and column in ("story_id", "text"):
@@ -571,7 +571,7 @@ def test_a_column_that_stands_twice_is_a_clear_error(tmp_path: Path, ending: str
         path.write_text("id,body,body\na,b,c\n")
     else:
         pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["id", "body", "body"]), path)
-    with pytest.raises(DataError, match="column 'body' stands there twice"):
+    with pytest.raises(DataError, match="column 'body' appears twice"):
         read_table(path, STORIES, columns=MAP)
 
 

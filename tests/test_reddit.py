@@ -161,7 +161,7 @@ def test_a_request_that_failed_is_repeated_and_counted(
     ("fault", "error", "message"),
     [
         ("503", RedditError, "no usable answer to api/info .*503.*run the same command again"),
-        ("page", RedditError, "with status 200 and nothing usable"),
+        ("page", RedditError, "with status 200 and no content"),
         ("401", ConfigError, "refuses the credentials"),
         ("expired", ConfigError, "refuses the credentials"),
     ],

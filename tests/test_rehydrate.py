@@ -159,8 +159,8 @@ def test_pairs_that_contradict_or_repeat_are_rejected(
         rows = rehydrate(server, given)
     assert [row["chosen_story_id"] for row in rows] == [f"t1_{a}"]
     assert reasons_of(tmp_path / "out") == {
-        "ids: the pair stands there already": 1,
-        "ids: the pair stands there with the sides swapped, too": 2,
+        "ids: repeated pair": 1,
+        "ids: the pair also appears with its sides swapped": 2,
         "ids: the same comment on both sides": 1,
         "ids: not a comment's id": 1,
         "prompt: the comments answer two prompts": 1,
