@@ -33,7 +33,7 @@ from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokeni
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
-from litbench.tables import StreamingTable, RejectedRows, write_sorted_batches
+from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import count_words
 
 # Rows between updates of the progress bar.

@@ -49,7 +49,7 @@ from litbench.raters import (
     parse_raters,
 )  # fmt: skip
 from litbench.records import Column, Schema
-from litbench.tables import StreamingTable, RejectedRows, write_sorted_batches
+from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import prompt_key
 
 # Raise it when a change of the code changes rewards: parts of another version are scored again.

@@ -26,7 +26,7 @@ from litbench import tables as tables_module
 from litbench.config import build
 from litbench.errors import DataError
 from litbench.records import STORIES
-from litbench.tables import StreamingTable, RejectedRows, read_table, stream_table
+from litbench.tables import RejectedRows, StreamingTable, read_table, stream_table
 from litbench.text import count_words_of
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
