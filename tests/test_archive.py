@@ -50,7 +50,7 @@ ORDINARY = st.text(st.sampled_from('ab"\\{}[]:,\n\r\t\u2028é語😀/u0057'), ma
 # Files ----------------------------------------------------------------------------------------
 
 
-def test_frames_follow_one_another_with_windows_of_two_gigabytes(tmp_path: Path) -> None:
+def test_concatenated_frames_with_large_windows(tmp_path: Path) -> None:
     skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"12345"
     path = write_zstd(tmp_path / "RC.zst", LINE * 10, b"", LINE * 20)
     path.write_bytes(skippable + path.read_bytes() + skippable)
@@ -99,19 +99,17 @@ def test_top_level_comments_are_told_in_every_form(
 @pytest.mark.parametrize(
     ("comment", "column"),
     [
-        ({"link_id": "t3_ab"}, "parent_id is no id"),
+        ({"link_id": "t3_ab"}, "parent_id is not a Reddit id"),
         ({"parent_id": "t3_ab"}, "link_id is missing"),
         ({"link_id": "t3_ab", "parent_id": "t3_cd"}, "parent_id is neither"),
         ({"link_id": "t3_ab", "parent_id": True}, "parent_id is a bool"),
-        ({"link_id": "t3_+1", "parent_id": "t3_+1"}, "link_id is no id"),
-        ({"link_id": "t3_" + "z" * 13, "parent_id": None}, "link_id is no id"),
-        ({"link_id": -1, "parent_id": None}, "link_id is no id"),
+        ({"link_id": "t3_+1", "parent_id": "t3_+1"}, "link_id is not a Reddit id"),
+        ({"link_id": "t3_" + "z" * 13, "parent_id": None}, "link_id is not a Reddit id"),
+        ({"link_id": -1, "parent_id": None}, "link_id is not a Reddit id"),
         ({"link_id": ["t3_ab"], "parent_id": None}, "link_id is a list"),
     ],
 )
-def test_a_comment_that_names_no_post_is_never_guessed_at(
-    comment: dict[str, object], column: str
-) -> None:
+def test_comment_without_a_post_is_an_error(comment: dict[str, object], column: str) -> None:
     with pytest.raises(DataError, match=column):
         answered_post(comment)
 

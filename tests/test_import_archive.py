@@ -192,7 +192,7 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_pat
         "body: missing": lambda: {n: v for n, v in whole.items() if n != "body"},
         "body: a int, not text": lambda: whole | {"body": 7},
         "id: missing": lambda: whole | {"id": None},
-        "id: no id of Reddit": lambda: whole | {"id": "b 0"},
+        "id: not a Reddit id": lambda: whole | {"id": "b 0"},
         "link_id: missing": lambda: whole | {"link_id": None},
         "parent_id: neither a comment nor the post of link_id": lambda: (
             whole | {"parent_id": "t3_p9"}
@@ -355,7 +355,7 @@ def test_mistakes_are_named_before_anything_is_read(importing: ModuleType, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_dumps_that_do_not_fit_each_other_are_told(importing: ModuleType, tmp_path: Path) -> None:
+def test_mismatched_dumps_are_an_error(importing: ModuleType, tmp_path: Path) -> None:
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p7")])
     with pytest.raises(DataError, match=r"answers one of the prompts: .* same months"):

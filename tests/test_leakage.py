@@ -50,7 +50,7 @@ def shared(report):
     return {one["kind"]: one["shared"] for one in report.counts["shared"]}
 
 
-def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
+def test_near_duplicate_fails_and_names_both_ids(report):
     copy = text_of("b").replace(text_of("b").split()[60], "edited") + " EDIT: thanks!"
     train = [row("a", "b", "p"), row("c", "d", "q")]
     test = [row("e", "copy", "r", rejected=copy, pair_id="pair_of_copy"), row("g", "h", "s")]
@@ -68,7 +68,7 @@ def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
     assert 0.8 <= found["similarity"] < 1
 
 
-def test_a_prompt_is_shared_whatever_its_tag_and_spacing(report):
+def test_shared_prompt_ignores_tag_and_spacing(report):
     train = [row("a", "b", "t3_1", prompt_text="[WP] The clock, again!"), row("c", "d", "t3_2")]
     test = [row("e", "f", "t3_9", prompt_text="the clock   again"), row("g", "h", "t3_8")]
     for one in (*train, *test):

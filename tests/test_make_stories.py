@@ -100,7 +100,7 @@ def story(number: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", ["raw.parquet", "raw.csv", "raw.jsonl", "raw"])
-def test_a_broken_row_is_known_by_its_number_whatever_its_chunk(tmp_path: Path, name: str) -> None:
+def test_broken_row_number_does_not_depend_on_chunks(tmp_path: Path, name: str) -> None:
     rows = [story(k, score="many" if k % 5 == 4 else str(k)) for k in range(23)]
     path = tmp_path / name
     if name.endswith("jsonl"):
@@ -160,7 +160,7 @@ def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["posts.parquet", "posts.jsonl"])
-def test_each_element_of_the_lists_of_a_post_is_a_story(
+def test_unnested_lists_become_stories(
     tmp_path: Path, made: Callable[..., Artifact], name: str
 ) -> None:
     posts: list[dict[str, Any]] = [
@@ -230,9 +230,7 @@ def test_the_published_preferences_are_streamed_by_their_config(tmp_path: Path) 
 # The program ---------------------------------------------------------------------------------
 
 
-def test_words_are_counted_after_cleaning_and_what_was_cut_is_shown(
-    tmp_path: Path, made: Callable[..., Artifact]
-) -> None:
+def test_words_are_counted_after_cleaning(tmp_path: Path, made: Callable[..., Artifact]) -> None:
     body = "The moth came in. " * 10
     rows = [
         story(0, title="[WP] A moth.", body=body + "\n\nEDIT: thanks for the gold!"),
@@ -255,9 +253,7 @@ def test_words_are_counted_after_cleaning_and_what_was_cut_is_shown(
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_several_files_are_one_table_in_the_order_of_their_names(
-    tmp_path: Path, made: Callable[..., Artifact]
-) -> None:
+def test_several_files_become_one_table(tmp_path: Path, made: Callable[..., Artifact]) -> None:
     for name, rows in {
         "b/stories.jsonl": [story(4), story(5, body="a second version"), story(6, mark=[1])],
         "a/stories.jsonl": [story(k, mark=k) for k in (9, 0, 1, 2, 3)] + [story(5)],
@@ -306,7 +302,7 @@ def test_rows_and_bytes_stay_the_same_whatever_the_chunks(
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_one_story_in_several_sources_the_latest_stays(
+def test_latest_copy_of_a_story_is_kept(
     tmp_path: Path, made: Callable[..., Artifact], order: int
 ) -> None:
     # By content alone either would stay, for about half of the stories.
@@ -419,7 +415,7 @@ KINDS = [
     ],
     ids=["some", "many"],
 )
-def test_every_broken_row_is_counted_and_every_good_one_survives(
+def test_broken_rows_are_counted_and_good_rows_kept(
     tmp_path: Path, program_process: Program, count: int, broken: int, seed: int
 ) -> None:
     print(f"seed {seed}")

@@ -79,7 +79,7 @@ def copies_of(source, count, words, edits):
     return [" ".join(one) for one in originals], copies
 
 
-def test_the_estimate_is_unbiased_and_as_spread_as_theory_has_it():
+def test_estimate_has_the_expected_bias_and_spread():
     originals, copies = copies_of(random.Random(3), 250, 300, 8)
     found = closest(originals, copies, threshold=0.5)
     assert len(found) == len(originals)
@@ -115,7 +115,7 @@ def test_case_punctuation_and_spacing_do_not_matter(retyped):
     seed=st.integers(0, 1_000),
     cut=st.integers(1, 9),
 )
-def test_groups_are_families_of_copies_whatever_order_and_batches(families, seed, cut):
+def test_groups_do_not_depend_on_order_or_batches(families, seed, cut):
     source = random.Random(seed)
     texts, expected = [], []
     for size in families:

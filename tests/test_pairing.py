@@ -105,7 +105,7 @@ def test_the_gap_is_a_share_of_the_chosen_score(story_table, low, high, passes):
 @pytest.mark.parametrize(
     ("share", "chosen", "lead"), [(0.07, 100, 7), (0.14, 50, 7), (0.28, 25, 7), (0.55, 100, 55)]
 )
-def test_a_lead_of_exactly_the_share_passes_though_floats_round(story_table, share, chosen, lead):
+def test_gap_of_exactly_the_share_passes(story_table, share, chosen, lead):
     assert share * chosen > lead
     scores = (chosen - lead, chosen - lead + 1, chosen)
     stories = story_table([{"score": score, "created_utc": score} for score in scores])

@@ -224,7 +224,7 @@ class RedditClient:
                 if answer["errors"]:
                     raise RedditError(
                         f"Reddit refuses more comments of {name} ({answer['errors']!r:.200}): run "
-                        "the same command to resume"
+                        "the same command again"
                     )
                 things = answer["data"]["things"]
 
@@ -276,7 +276,7 @@ def _explained(what: str) -> Iterator[None]:
     except (exceptions.RequestException, RedditAPIException) as error:
         reason = getattr(error, "original_exception", error)
         raise RedditError(
-            f"Reddit gave no usable answer to {what} ({reason}): run the same command to resume"
+            f"Reddit gave no usable answer to {what} ({reason}): run the same command again"
         ) from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         if error.args == (401,):
