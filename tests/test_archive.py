@@ -1,4 +1,4 @@
-"""Dumps are read line by line: nothing wanted is lost, nothing broken passes, cuts are noticed."""
+"""Dumps are read line by line; broken lines are rejected and truncation is detected."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,7 +22,7 @@ zstd = archive.zstd()
 
 
 def write_zstd(path: Path, *frames: bytes) -> Path:
-    """Each frame is written as a stream, so it declares its window and no length."""
+    """Write each frame as a stream, so that it declares its window but no length."""
     options = {
         zstd.CompressionParameter.window_log: 31,
         zstd.CompressionParameter.checksum_flag: 1,
@@ -35,7 +35,7 @@ def write_zstd(path: Path, *frames: bytes) -> Path:
 
 
 def read_all(path: Path) -> tuple[list[int], list[int], Counter[str]]:
-    """Numbers of the lines that were found, and of those that could not be used; counts."""
+    """Return the numbers of the usable and the broken lines, and the counts."""
     problems: list[int] = []
     counts: Counter[str] = Counter()
     records = read_records(path, NAMES, lambda row, *_: problems.append(row), counts)

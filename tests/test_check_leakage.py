@@ -1,4 +1,4 @@
-"""The program that fails a build over what two splits share."""
+"""The program check_leakage."""
 
 import json
 
@@ -15,7 +15,7 @@ PROGRAM = "data_prep/check_leakage.py"
 
 @pytest.fixture
 def files(tmp_path, pair_table):
-    """Files of train and test pairs, each of two stories of 60 words, that share nothing."""
+    """Write train and test pairs of stories of 60 words that share nothing."""
 
     def write(name, names, **more):
         rows = [

@@ -1,4 +1,4 @@
-"""Cleaning: what must go, what must stay, and that nothing else changes."""
+"""Cleaning of prompts and stories: removed passages, kept passages, unchanged columns."""
 
 import pyarrow as pa
 import pytest
@@ -38,7 +38,7 @@ def table_of(texts, prompts=None, **columns):
 
 
 def clean(text, prompt="[WP] A door.", **switches):
-    """One text after cleaning, with only the named steps."""
+    """Return a text after the named cleaning steps."""
     cleaning = Cleaning(**{**vars(Cleaning.none()), **switches})
     table, _ = clean_table(table_of([text], [prompt]), cleaning, {"text": "story_id"})
     return table["text"][0].as_py()

@@ -1,4 +1,4 @@
-"""Collecting stories, through the real PRAW, from a server on loopback with faults and kills."""
+"""Collecting stories with PRAW from a local server, with faults and killed runs."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def manifest(folder: Path) -> dict[str, Any]:
 
 
 def stories_of(world: World) -> dict[str, dict[str, Any]]:
-    """The comments that belong into the table, by story_id, found without the program."""
+    """Return the expected comments by story_id, computed without the program."""
     return {
         comment["name"]: comment
         for post in world.posts.values()
@@ -77,7 +77,7 @@ def more_requests(world: World, page: int) -> int:
 
 
 def everything_in(folder: Path) -> bytes:
-    """All bytes below a folder, Parquet as text."""
+    """Return all bytes below a folder, with Parquet as text."""
     found = []
     for path in folder.rglob("*"):
         if path.suffix == ".parquet":

@@ -1,4 +1,4 @@
-"""The engines of curation: the same rows from DuckDB within little memory, and from Spark."""
+"""The engines of curation: DuckDB with little memory and Spark give the same rows."""
 
 import json
 import shutil
@@ -107,7 +107,7 @@ def spark_options() -> dict[str, str]:
 
 
 def crowd(story_table, seed: int = 3) -> pa.Table:
-    """Stories with something to remove for every step, in more than one script."""
+    """Stories in several scripts; every step removes some of them."""
     random = np.random.default_rng(seed)
     words = ["mill", "river", "Straße", "été", "雨", "夜", "ghost", "ÎLE", "edit:", "[ot]"]
     rows = []

@@ -1,4 +1,4 @@
-"""Filters of single stories: each at its border, by name, by wording, and copies of a story."""
+"""Filters of single stories: thresholds, bots, comments on the prompt, and copies."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def removed_by(stories: pa.Table, **options: Any) -> list[str | None]:
 
 
 def steps_of(story_table, column, values, **options):
-    """The step that removes each value: one table takes no longer than one row."""
+    """Return the step that removes each value, all in one table to save time."""
     rows = [{column: value} for value in values]
     return dict(zip(values, removed_by(story_table(rows), **options), strict=True))
 

@@ -1,4 +1,4 @@
-"""Dumps become a stories table: every line is accounted for, a broken run goes on where it was."""
+"""Dumps become a stories table: every line is counted, and a killed run resumes."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def importing(load_program: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def write_dump(path: Path, rows: list[Any]) -> Path:
-    """Rows as JSON lines, in zstd where the name says so; bytes stand for themselves."""
+    """Write rows as JSON lines, compressed if the name ends in .zst; bytes are written as is."""
     content = b"".join(
         (row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows
     )
@@ -224,7 +224,7 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_pat
 
 
 def three_months(folder: Path, stories: int, words: int = 8) -> tuple[list[Path], list[Path]]:
-    """Three files of submissions and of comments, alike for every folder."""
+    """Write three files of submissions and of comments, with the same content in any folder."""
     folder.mkdir()
     source = random.Random(1)
     submissions, comments = [], []

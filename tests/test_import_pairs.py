@@ -1,4 +1,4 @@
-"""Published pairs become a pairs table; what cannot is set aside and counted."""
+"""Published pairs become a pairs table; unusable rows are rejected and counted."""
 
 import json
 import shutil
@@ -393,7 +393,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def run_all(server: FakeHub, home: Path, runs: list[list[object]]) -> str:
-    """Run the program several times in one process; what it printed."""
+    """Run the program several times in one process; returns its output."""
     done = server.run(home, "-c", RUNS, json.dumps(runs, default=str))
     assert done.returncode == 0, done.stderr
     assert not server.strange, "the fake knows every request that was made"

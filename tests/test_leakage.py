@@ -1,4 +1,4 @@
-"""Whatever two splits share is named with an id on either side, and nothing else is."""
+"""Leakage reports name all shared items of two splits, with an id in each."""
 
 import random
 
@@ -19,7 +19,7 @@ def text_of(seed, words=120):
 
 
 def row(high, low, prompt="p", **more):
-    """A pair of the stories named, whose texts their names decide."""
+    """Return a pair of named stories; their texts follow from their names."""
     return {
         "prompt_id": prompt,
         "chosen_story_id": high,
@@ -32,7 +32,7 @@ def row(high, low, prompt="p", **more):
 
 @pytest.fixture
 def report(pair_table):
-    """The report of splits given as rows of pairs."""
+    """Return the report of splits given as rows of pairs."""
 
     def make(near_duplicates=True, **splits):
         tables = {name: pair_table(rows) for name, rows in splits.items()}
@@ -46,7 +46,7 @@ def rows_of(report, kind):
 
 
 def shared(report):
-    """How many are shared by kind, of two splits."""
+    """Return the number of shared items of two splits by kind."""
     return {one["kind"]: one["shared"] for one in report.counts["shared"]}
 
 

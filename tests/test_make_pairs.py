@@ -1,4 +1,4 @@
-"""The program make_pairs, end to end: what it writes, counts, repeats and refuses."""
+"""The program make_pairs, end to end: outputs, counts, reruns and errors."""
 
 import json
 from collections import Counter
@@ -75,7 +75,7 @@ def sides(pairs):
 
 
 def village(story_table, prompts=12, stories=14, seed=0):
-    """Stories whose votes go with length, so that every later step has something to remove."""
+    """Stories whose votes correlate with length, so that every later step removes some."""
     random = np.random.default_rng(seed)
     rows = []
     for place in range(prompts * stories):
@@ -95,7 +95,7 @@ def village(story_table, prompts=12, stories=14, seed=0):
 
 
 def check_funnel(written, stories):
-    """Every step starts from what the last one kept, and the ends are what was read and written."""
+    """Check that counts add up from step to step, from the rows read to the rows written."""
     steps = {step["step"]: step for step in written.funnel}
     for before, after in pairwise(written.funnel):
         if after["unit"] == before["unit"]:
@@ -418,7 +418,7 @@ def test_pairs_are_counted_before_they_are_made(pairs_from, story_table):
 
 
 def test_prompts_that_share_an_id_or_a_text_share_a_split(pairs_from, story_table):
-    """Texts chain prompt_ids, so that everything is one prompt to a split."""
+    """Shared texts link all prompt_ids, so that they must be in one split."""
     rows = village(story_table, prompts=6).to_pylist()
     for place, row in enumerate(rows):
         number = int(row["prompt_id"][1:])

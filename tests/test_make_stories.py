@@ -1,4 +1,4 @@
-"""Raw rows of any number to stories: streamed, cleaned, counted, and none lost."""
+"""The program make_stories: rows are streamed, cleaned and counted, and none is lost."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ MAP = {"prompt_id": "post", "prompt": "title", "text": "body", "source": "'test'
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of three rows, so that a few rows make many."""
+    """Set chunks of three rows, so that few rows make many chunks."""
     monkeypatch.setattr(tables_module, "CHUNK_ROWS", 3)
 
 
@@ -368,7 +368,7 @@ def test_a_killed_run_starts_again_and_ends_in_the_same_file(
 
 
 def broken_line(kind: str, good: dict[str, Any], rng: random.Random) -> bytes:
-    """A line of one kind of fault, made of a good row that stands nowhere else in the file."""
+    """Return a line with one kind of fault, made of a good row that is not in the file."""
     line = json.dumps(good).encode()
     if kind == "(line): not JSON":
         # Half a surrogate pair is no Unicode, and so no JSON.

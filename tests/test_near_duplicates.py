@@ -1,4 +1,4 @@
-"""Near-duplicates are found by the runs of words that texts share, whatever the order."""
+"""Near-duplicates are found by shared shingles, independently of order."""
 
 import random
 import sys
@@ -19,12 +19,12 @@ from litbench.errors import MissingExtraError
 
 
 def words_of(source, n):
-    """So many made-up words; two texts share no run of five but by design."""
+    """Return n invented words; unrelated texts share no five-word shingle."""
     return [f"{source.choice('bdfgklmnprst')}{source.randrange(5_000)}" for _ in range(n)]
 
 
 def changed(source, words, n):
-    """The words with n of them replaced."""
+    """Return the words with n of them replaced."""
     words = list(words)
     for index in source.sample(range(len(words)), n):
         words[index] = f"other{source.randrange(10**6)}"
@@ -44,7 +44,7 @@ def near_duplicate_groups(batches, **options):
 
 
 def groups_of(texts, **options):
-    """Sets of indices of the texts that were grouped."""
+    """Return the groups as sets of indices of texts."""
     groups = {}
     for row in near_duplicate_groups([stories(texts)], **options).to_pylist():
         groups.setdefault(row["group"], set()).add(int(row["story_id"][1:]))
@@ -65,7 +65,7 @@ def closest(texts_a, texts_b, **options):
 
 
 def exact_similarity(text_a, text_b, size=5):
-    """Jaccard similarity of the sets of runs."""
+    """Return the Jaccard similarity of the sets of shingles."""
     first, second = (
         {tuple(words[start : start + size]) for start in range(max(len(words) - size + 1, 1))}
         for words in (text.split() for text in (text_a, text_b))

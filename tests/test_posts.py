@@ -24,7 +24,7 @@ SALT = "a salt of enough characters"
 
 @pytest.fixture
 def row_of() -> Callable[..., dict[str, Any]]:
-    """The row of a comment that differs from a plain one by some fields of comment and post."""
+    """Return the row of a comment with some changed fields of comment and post."""
 
     def build(post: dict[str, Any] | None = None, **comment: Any) -> dict[str, Any]:
         settings = {"score_utc": 2_000_000, "escaped": False, "min_score_age_hours": 0}

@@ -1,4 +1,4 @@
-"""Ratings by people and recorded judges become pairs, verdicts and one leaderboard."""
+"""Ratings by annotators and recorded judges become pairs, verdicts and a leaderboard."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def write_rows(path, rows):
 
 @pytest.fixture
 def read(tmp_path):
-    """Read rows of ratings; returns rating by rater and story, and what was set aside."""
+    """Read rows of ratings; returns ratings by rater and story, and the rejected rows."""
 
     def run(rows, kind="person", stories=("s", "t"), **how):
         file = write_rows(tmp_path / "ratings.jsonl", rows)
@@ -252,7 +252,7 @@ def test_a_recorded_judge_prefers_what_it_rated_higher(judged, recorded, rename_
 
 @pytest.fixture
 def study(tmp_path):
-    """A study as it may be published: 12 prompts, 5 stories, 3 people, 2 judges, some texts."""
+    """A published study: 12 prompts, 5 stories, 3 annotators, 2 judges, some texts."""
     draw = np.random.default_rng(0)
     stories, people, judges = [], [], []
     for prompt in range(12):

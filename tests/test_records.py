@@ -90,7 +90,7 @@ def hard_stories(story_table: Table) -> pa.Table:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write rows as a person's script would, by the standard library."""
+    """Write rows with the standard library, as a user's script would."""
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(k for row in rows for k in row)))

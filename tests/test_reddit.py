@@ -1,4 +1,4 @@
-"""The Reddit client, through the real PRAW, against a server on loopback."""
+"""The Reddit client with PRAW against a local server."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
 
 def first_is(fault: str, kind: str = "info") -> Callable[[int, str], str | None]:
-    """A fault in place of the first answer of its kind."""
+    """Replace the first answer of a kind by a fault."""
     waiting = [fault]
     return lambda _number, this: waiting.pop() if this == kind and waiting else None
 

@@ -1,4 +1,4 @@
-"""From published comment ids back to texts, through the real PRAW, with faults and kills."""
+"""Rehydrating published comment ids with PRAW, with faults and killed runs."""
 
 import json
 import os

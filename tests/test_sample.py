@@ -1,4 +1,4 @@
-"""The embedded sample: what its card promises, and that its votes can be drawn anew."""
+"""The embedded sample agrees with its card, and its votes are reproducible."""
 
 import shutil
 from collections import Counter
@@ -23,7 +23,7 @@ def sample():
 
 @pytest.fixture(scope="module")
 def stories(sample):
-    """Rows that are stories of ordinary length, once each."""
+    """Return the distinct stories of ordinary length."""
     return [row for row in sample.to_pylist() if row["fit"] == "story"]
 
 

@@ -1,4 +1,4 @@
-"""Simulated readers and worlds: the same seed, the same votes; every knob does what it says."""
+"""Simulated readers and worlds: seeds are reproducible and parameters have their effects."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ def votes(**changes):
 
 
 def agreement(score, value):
-    """Share of pairs of one prompt, different in both, whose higher score has the higher value."""
+    """Return the share of pairs within a prompt whose higher score has the higher value."""
     right = unequal = 0
     for start in range(0, COUNT, STORIES):
         s, v = score[start : start + STORIES], value[start : start + STORIES]
@@ -73,7 +73,7 @@ def _simulated(changes):
 
 
 def simulated(*knobs, **changes):
-    """The world of all knobs given; a later one wins."""
+    """Return a world with the given parameters; later ones win."""
     merged = {key: value for part in (*knobs, changes) for key, value in part.items()}
     return _simulated(tuple(sorted(merged.items())))
 
@@ -239,7 +239,7 @@ def test_styles_tell_the_share_of_quality_asked_for():
 
 
 def told_by_features(style):
-    """Agreement on random pairs of a linear model of surface features, fitted on other prompts."""
+    """Return the held-out agreement on random pairs of a linear model of surface features."""
     drawn = simulated(TEXT_WORLD, style=style, prompts=100)
     table = stories_table(drawn)
     features = feature_matrix(table["prompt"].to_pylist(), table["text"].to_pylist())

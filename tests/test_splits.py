@@ -1,4 +1,4 @@
-"""Splits and folds go by the prompt's normalised text; by date no prompt is in both."""
+"""Splits and folds by the prompt's normalised text, and splits by date."""
 
 from collections import Counter
 
@@ -78,7 +78,7 @@ DAY = 1_672_531_200  # 2023-01-01 00:00:00 UTC
 
 
 def dated(rows, test_from="2023-01-01"):
-    """The split of stories from (prompt_key, created_utc), in their order."""
+    """Return the splits of stories given as (prompt_key, created_utc), in order."""
     table = pa.table(
         {
             "story_id": [f"s{place:03d}" for place in range(len(rows))],

@@ -1,4 +1,4 @@
-"""Tokens are counted as the tokenizer does."""
+"""Counting tokens."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from litbench.errors import ConfigError
 
 @pytest.fixture
 def letters(tmp_path: Path) -> Path:
-    """A tokenizer file with one token per letter that would cut texts at three and pad them."""
+    """A tokenizer file with one token per letter, truncation at three tokens and padding."""
     tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, " ": 2}, merges=[]))
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=9)

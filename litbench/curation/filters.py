@@ -82,7 +82,7 @@ def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
     if rules.drop_bots:
         found.append(Rule("drop_bots", "not a bot or a moderator template", _is_bot(stories)))
     if rules.drop_talk:
-        about = f"not talk about the prompt (looked for below {TALK_WORDS} words)"
+        about = f"not a comment on the prompt (checked below {TALK_WORDS} words)"
         found.append(Rule("drop_talk", about, _is_talk(stories)))
     found.append(Rule("has_score", "score is known", stories.score.isnull()))
     if hours is not None:
