@@ -1,12 +1,11 @@
-"""Look for what training and test pairs share that they should not.
+"""Check whether training and test pairs share prompts, authors, stories or near-duplicates.
 
     python data_prep/check_leakage.py --config configs/data/check_leakage.yaml
 
-Reads two pairs tables, `train` and `test`, or one, `pairs`, whose splits are compared two by two.
-Looks for shared prompts, authors and stories and for near-duplicate stories, and writes
-`leakage.parquet` (one row for each, with an id on either side) and `manifest.json` (counts) into
-`out`. Ends with an error and exit code 2 when a kind in `must_be_clean` is found, after the files
-are written, so that it can stand in a build.
+Reads two pairs tables, `train` and `test`, or one table, `pairs`, and compares every two of its
+splits. Writes `leakage.parquet` (one row per shared item, with an id in each split) and
+`manifest.json` (counts) into `out`. After writing, exits with code 2 if a kind in `must_be_clean`
+was found, for use in a build.
 """
 
 from dataclasses import dataclass, field
@@ -27,16 +26,16 @@ from litbench.tables import read_table, write_table
 
 @dataclass
 class Config:
-    """What is compared, and what must not be shared.
+    """Configuration of `check_leakage.py`.
 
     Attributes:
-        out: folder to write.
-        pairs: pairs table with two or more splits; or null, with `train` and `test` given.
-        train: pairs table of the training split, whatever its column split says.
-        test: pairs table of the test split.
-        must_be_clean: kinds that end the program with an error when shared; [] to report only.
-        threshold: least similarity of near-duplicates, as in make_pairs.py.
-        seed: seed of the hashes, as in make_pairs.py.
+        out: output folder.
+        pairs: pairs table with two or more splits; null if `train` and `test` are given.
+        train: pairs table of the training split; its column `split` is ignored.
+        test: pairs table of the test split; its column `split` is ignored.
+        must_be_clean: kinds of leakage that are an error; [] only reports.
+        threshold: least similarity of near-duplicates, as `drop_near_duplicates` of make_pairs.py.
+        seed: seed of the MinHash signatures, as in make_pairs.py.
     """
 
     out: Path
@@ -51,7 +50,7 @@ class Config:
 
 
 def check(config: Config) -> dict[str, Path]:
-    """Check what the types cannot; returns the inputs by their key."""
+    """Return the input files by config key; raise ConfigError if the keys do not fit together."""
     check_rensa()
     if config.pairs is not None and config.train is None and config.test is None:
         return {"pairs": config.pairs}
@@ -61,12 +60,12 @@ def check(config: Config) -> dict[str, Path]:
 
 
 def main(config: Config) -> None:
-    """Compare, write, and fail where the config says so."""
+    """Write the leakage report; raise DataError for kinds in `must_be_clean`."""
     inputs = check(config)
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
     path = config.out / "leakage.parquet"
     if artifact.is_current():
-        # Still not clean when it was not.
+        # Check a stored report again, so that a second run also fails.
         report = LeakageReport(pq.read_table(path), read_manifest(config.out)["counts"])
     else:
         tables = {name: read_table(path, PAIRS) for name, path in inputs.items()}

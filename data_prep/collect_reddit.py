@@ -1,16 +1,15 @@
-"""Collect stories from Reddit: all top-level comments of prompt posts.
+"""Collect stories from Reddit: all top-level comments on prompts.
 
     python data_prep/collect_reddit.py --config configs/data/collect_reddit.yaml
 
-Needs `praw_client_id` and `praw_client_secret` in the environment or in praw.ini. Reads what
-Reddit's search finds for each prompt, listings of a subreddit, and posts by id. Every search and
-every post is kept in `out/parts` as soon as it was read: a killed run resumes with the next, and a
-config with more prompts requests only what is new.
+Needs `praw_client_id` and `praw_client_secret` in the environment or in praw.ini. Reads the posts
+that Reddit's search finds for each prompt, listings of a subreddit, and posts by id. Every search
+and post is stored in `out/parts` as soon as it was read, so a killed run resumes, and a config with
+more prompts only requests the new ones.
 
-Writes `stories.parquet`, `rejected.jsonl` (posts that were skipped and comments that could not be
-used, with reasons) and `manifest.json` into `out`. Deleted and removed comments stay as rows, so
-that make_pairs.py counts them. Of a post in `skip_posts`, which an earlier run may have kept,
-nothing but the id stays in `out`.
+Writes into `out`: `stories.parquet`, `rejected.jsonl` (skipped posts and comments that could not be
+used, with reasons) and `manifest.json`. Deleted and removed comments are kept as rows, so that
+make_pairs.py counts them. Posts in `skip_posts` are deleted from `out`, except for their ids.
 """
 
 from collections import Counter
@@ -55,21 +54,21 @@ ORDERS = ("top", "controversial", "new", "hot", "rising")
 
 @dataclass
 class Config:
-    """What to collect and how.
+    """Configuration of `collect_reddit.py`.
 
     Attributes:
-        out: folder to write.
-        subreddit: where searches and listings look.
+        out: output folder.
+        subreddit: subreddit of searches and listings.
         prompts: texts to search for.
-        posts: ids or addresses of posts.
-        listings: such as top/year, controversial/all, new, hot, rising.
-        skip_posts: ids or addresses of posts to leave out, wherever they are found.
-        limit: posts per search, those with the most votes first.
-        listing_limit: posts per listing; Reddit gives about 1,000 at most.
-        prompt_tags: tags in the title that make a post a prompt; null takes every post.
-        min_score_age_hours: a score read sooner after posting is not settled and becomes null.
-        read_again_after_days: searches and posts read longer ago are read again, which drops what
-            authors have deleted since; null keeps them.
+        posts: ids or URLs of posts.
+        listings: listings such as top/year, controversial/all, new, hot, rising.
+        skip_posts: ids or URLs of posts to leave out.
+        limit: most posts per search, those with the most votes first.
+        listing_limit: most posts per listing; Reddit returns at most about 1,000.
+        prompt_tags: a post is a prompt if its title has one of these tags; null accepts every post.
+        min_score_age_hours: scores read sooner after posting become null.
+        read_again_after_days: searches and posts read longer ago are read again, which drops texts
+            that were deleted since; null never reads again.
     """
 
     out: Path
@@ -86,8 +85,8 @@ class Config:
 
 
 def find_searches(config: Config) -> dict[str, dict[str, Any]]:
-    """The searches and listings of a config, as arguments of `RedditClient.find`, by part."""
-    found: list[dict[str, Any]] = [
+    """Return the arguments of `RedditClient.find` for all searches and listings, by part name."""
+    searches: list[dict[str, Any]] = [
         {"method": "search", "query": search_query(prompt), "sort": "top", "limit": config.limit}
         for prompt in config.prompts
     ]
@@ -96,37 +95,37 @@ def find_searches(config: Config) -> dict[str, dict[str, Any]]:
         times = ("", *get_args(TimeFilter)) if method in ("top", "controversial") else ("",)
         if method not in ORDERS or time not in times:
             raise ConfigError(
-                f"listings: {listing!r} is none: write one of {', '.join(ORDERS)}, or as top/year"
+                f"listings: {listing!r} is not a listing: give {', '.join(ORDERS)}, or top/year"
             )
         times_given = {"time_filter": time} if time else {}
-        found.append({"method": method, **times_given, "limit": config.listing_limit})
-    # What is skipped depends on the tags.
+        searches.append({"method": method, **times_given, "limit": config.listing_limit})
+    # The tags are part of the name because skipped posts depend on them.
     about = (config.subreddit, config.prompt_tags)
-    return {f"searches/{digest(*about, *one.items())}": one for one in found}
+    return {f"searches/{digest(*about, *search.items())}": search for search in searches}
 
 
 def reason_to_skip(post: Mapping[str, Any], prompt_tags: Sequence[str] | None) -> str | None:
-    """Why a post's comments are no stories to collect; null where they are."""
+    """Return the reason to skip a post, or null."""
     if post.get("removed_by_category"):
         return f"removed ({post['removed_by_category']})"
     title = post.get("title")
     if not isinstance(title, str) or text_state(title) != "present":
         return "removed (title)"
     tag = prompt_tag(title)
-    if prompt_tags is not None and tag not in {one.upper() for one in prompt_tags}:
+    if prompt_tags is not None and tag not in {tag.upper() for tag in prompt_tags}:
         return f"not a prompt ([{tag}])" if tag else "not a prompt (no tag)"
     return "no comments" if post.get("num_comments") == 0 else None
 
 
 def read_search(client: RedditClient, config: Config, search: dict[str, Any]) -> dict[str, Any]:
-    """Ids of the posts that a search or listing finds, each with the reason to skip it or null."""
+    """Return the ids of the posts of a search or listing, with the reason to skip each or null."""
     posts = client.find(config.subreddit, **search)
     found = {post["id"]: reason_to_skip(post, config.prompt_tags) for post in posts}
     return {"read_utc": client.read_utc, "posts": found}
 
 
 def read_post(client: RedditClient, post: str, salt: str) -> dict[str, Any]:
-    """Read a post with its comments, and make rows of them."""
+    """Read a post and its comments, and return its part with a row per comment."""
     try:
         read = client.post_with_comments(post)
     except RefusedError as error:
@@ -161,7 +160,7 @@ def collected_rows(
     rejected_rows: RejectedRows,
     comments: Counter[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the posts, in the order of their ids; `skip` is told of posts without any."""
+    """Yield the rows of the posts, sorted by post; calls `skip` for posts without rows."""
     for post in posts:
         part = parts.get(f"posts/{post}")
         assert part is not None
@@ -169,9 +168,9 @@ def collected_rows(
         if reason is not None or not (part["rows"] or part["broken"]):
             skip(post, reason or "no comments")
             continue
-        for place, one in enumerate(part["broken"], 1):
+        for number, broken in enumerate(part["broken"], 1):
             file = f"parts/posts/{post}.json"
-            rejected_rows.add(file, place, "comment", one["reason"], one["comment"])
+            rejected_rows.add(file, number, "comment", broken["reason"], broken["comment"])
         rows = sorted(part["rows"], key=lambda row: row["story_id"])
         for row in rows:
             comments[text_state(row["text"])] += 1
@@ -180,13 +179,13 @@ def collected_rows(
                 row["score"] = None
         comments["broken"] += len(part["broken"])
         comments["withheld"] += part["withheld"]
-        columns = {one.name: [row.get(one.name) for row in rows] for one in STORY_ROWS}
+        columns = {name: [row.get(name) for row in rows] for name in STORY_ROWS.names}
         columns["n_words"] = count_words(pa.array(columns["text"], pa.large_string()))
         yield pa.RecordBatch.from_pydict(columns, STORY_ROWS)
 
 
 def main(config: Config) -> None:
-    """Request what is absent, put everything together, write."""
+    """Request missing searches and posts, and write the stories."""
     salt = load_salt()
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"salt": salt_name(salt)}, version=2
@@ -214,7 +213,7 @@ def main(config: Config) -> None:
             parts.put(name, read_search(client, config, searches[name]))
         for part in map(parts.get, searches):
             assert part is not None
-            # A post that the config names is read whatever a search says.
+            # Posts named by the config are read even if a search skips them.
             found = part["posts"] | found
         found |= {post: reason for post, reason in unwanted.items() if post in found}
         chosen = sorted(post for post, reason in found.items() if reason is None)

@@ -2,12 +2,14 @@
 
     python data_prep/import_archive.py --config configs/data/archive_stories.yaml
 
-Reads submissions and comments as JSON lines, plain or compressed (.zst, .bz2, .xz), of a month or
-of a subreddit: first the prompts from the submissions, then the top-level comments of these
-prompts. Both are streamed. Each file is kept in `out/parts` until all are read, so a killed run
-resumes with the file it was in. Writes `stories.parquet`, `rejected.jsonl` (lines that could not
-be used, with reasons) and `manifest.json` into `out`. A comment that several files hold is there
-several times; make_stories.py keeps its latest reading.
+Reads submissions and comments of a month or of a subreddit as JSON lines, plain or compressed
+(.zst, .bz2, .xz): first the prompts from the submissions, then the top-level comments on these
+prompts. Both are streamed. The rows of each file are stored in `out/parts` until all files are
+read, so a killed run resumes at the file that it was reading.
+
+Writes into `out`: `stories.parquet`, `rejected.jsonl` (lines that could not be used, with reasons)
+and `manifest.json`. A comment in several files is written several times; make_stories.py keeps its
+latest reading.
 """
 
 import glob
@@ -36,18 +38,18 @@ from litbench.tables import RejectedRows, write_sorted_batches
 
 @dataclass
 class Config:
-    """What to read and which comments are stories.
+    """Configuration of `import_archive.py`.
 
     Attributes:
         submissions: files of submissions, or patterns such as dumps/RS_2019-*.zst.
-        comments: files of comments, likewise.
-        out: folder to write.
-        subreddits: names as Reddit spells them; other lines are counted and left out.
-        prompt_tags: a post is a prompt when its title opens with one of these in brackets; null
-            for every post.
-        min_score_age_hours: a score that the archive read sooner after posting, or at an unknown
-            time, has not settled: it becomes null. 0 keeps every score that is not hidden.
-        source: written into the column `source`.
+        comments: files of comments, or patterns.
+        out: output folder.
+        subreddits: names as Reddit spells them; lines of other subreddits are counted and left out.
+        prompt_tags: a post is a prompt if its title opens with one of these tags in brackets; null
+            accepts every post.
+        min_score_age_hours: scores that the archive read sooner after posting, or at an unknown
+            time, become null; 0 keeps all scores that are not hidden.
+        source: value of the column `source`.
     """
 
     submissions: list[str]
@@ -60,19 +62,19 @@ class Config:
 
 
 def find_files(patterns: Sequence[str], key: str) -> list[Path]:
-    """Resolve paths and patterns; the files of a pattern in the order of their names."""
-    # A path may hold brackets of its own.
+    """Return the files of paths and patterns; the files of a pattern are sorted by name."""
+    # A pattern without a match may be a path that contains brackets.
     found = [Path(name) for pattern in patterns for name in sorted(glob.glob(pattern)) or [pattern]]  # noqa: PTH207
     for path in found:
         if not path.is_file():
             raise ConfigError(f"{key}: there is no file {path}: give files, or {path}/*.zst")
     if not found or len({path.resolve() for path in found}) < len(found):
-        raise ConfigError(f"{key} names no file, or one of them twice: name each file once")
+        raise ConfigError(f"{key} has no file, or the same file twice: name each file once")
     return found
 
 
 def identity(path: Path) -> str:
-    """What tells a file from another without reading it: name, size, time of change."""
+    """Identify a file without reading it, by name, size and modification time."""
     stat = path.stat()
     return f"{path.name}, {stat.st_size} bytes, changed {stat.st_mtime_ns}"
 
@@ -90,10 +92,12 @@ def read_file(
     schema: pa.Schema,
     read: Callable[..., Iterator[pa.RecordBatch]],
 ) -> Part:
-    """Take out of one file what is wanted, unless an earlier run has done so."""
+    """Read one file into a part, unless an earlier run has done so."""
     before = identity(path)
     name = fingerprint(made_for, before)[:16]
-    rows, rejected, counted = (folder / f"{name}{end}" for end in (".parquet", ".jsonl", ".json"))
+    rows, rejected, counted = (
+        folder / f"{name}{suffix}" for suffix in (".parquet", ".jsonl", ".json")
+    )
     counts = read_part(counted, lambda file: json.loads(file.read_bytes()))
     if counts is not None and all(read_part(one, Path.exists) for one in (rows, rejected)):
         bar.update(path.stat().st_size)
@@ -113,7 +117,7 @@ def read_file(
     if identity(path) != before:
         raise DataError(f"{path} changed while it was read: run the same command again")
     counts = {"file": str(path), **found, "rejected_rows": rejected_rows.counts()}
-    # Last: only now is the part whole.
+    # Written last: it marks the part as complete.
     write_part(counted, lambda file: file.write_text(json.dumps(counts), encoding="utf-8"))
     return rows, rejected, counts
 
@@ -125,7 +129,7 @@ def add_steps(
     parts: Sequence[Part],
     steps: dict[str, tuple[str, str]],
 ) -> Counter[str]:
-    """Add the steps from the lines of all files to what is left of them; return the sums."""
+    """Add the steps from all lines to the remaining rows; returns the summed counts."""
     found: Counter[str] = Counter()
     for _, _, counts in parts:
         found.update({key: n for key, n in counts.items() if isinstance(n, int)})
@@ -143,26 +147,26 @@ def add_steps(
 
 
 def batches_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-    """Rows of all parts, in the order of the files."""
+    """Yield the rows of all parts, in the order of the files."""
     for rows, _, _ in parts:
         yield from pq.ParquetFile(rows).iter_batches(batch_size=2_048)
 
 
 def main(config: Config) -> None:
-    """Read the submissions, read the comments, write."""
+    """Import the dumps and write the stories."""
     if not config.subreddits:
         raise ConfigError("subreddits is empty: name at least one, such as WritingPrompts")
     submissions = find_files(config.submissions, "submissions")
     comments = find_files(config.comments, "comments")
     salt = load_salt()
-    # Dumps are too large to be hashed.
+    # Dumps are too large to hash.
     inputs = {f"submissions: {path}": identity(path) for path in submissions}
     inputs |= {f"comments: {path}": identity(path) for path in comments}
     inputs["salt"] = salt_name(salt)
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs, version=2)
     folder = config.out / "parts"
     if artifact.is_current():
-        # The run that made it may have been killed before it could remove them.
+        # The previous run may have been killed before it removed the parts.
         shutil.rmtree(folder, ignore_errors=True)
         return
     tags = None if config.prompt_tags is None else [tag.upper() for tag in config.prompt_tags]

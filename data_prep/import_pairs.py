@@ -4,16 +4,16 @@
 
 Reads pairs in one of three forms, from a file or from the Hub:
 
-- a table of stories and a table of pairs that name two of them (`stories` is given);
-- prompt, chosen and rejected text in one row;
-- prompt, a first and a second text, and a label that says which is better (`label_first` and
-  `label_second` are given). Here an explanation of the label that calls the texts A and B can come
-  along (`rationale`): which of the two was A is kept with it.
+- a table of stories and a table of pairs of their ids (if `stories` is given);
+- the prompt, the chosen and the rejected text in one row;
+- the prompt, a first and a second text, and a label that tells which is better (if `label_first`
+  and `label_second` are given). A row may also have an explanation of the label that calls the
+  texts A and B (`rationale`); the side that was A is then stored with it.
 
-What the source does not have stays null. Texts stay as they were published unless `cleaning` says
-otherwise. No rule of make_pairs.py is applied: these pairs are somebody else's choice. Writes
-`pairs.parquet`, `rejected.jsonl` (rows that could not be used, with reasons), with `cleaning`
-also `examples.jsonl` (what was cut), and `manifest.json` into `out`.
+Columns that the source does not have are null. Texts are unchanged unless `cleaning` is given, and
+the rules of make_pairs.py are not applied. Writes into `out`: `pairs.parquet`, `rejected.jsonl`
+(rows that could not be used, with reasons), `examples.jsonl` (removed passages, with `cleaning`)
+and `manifest.json`.
 """
 
 from collections import Counter, defaultdict
@@ -43,12 +43,12 @@ from litbench.templates import has_verdict_line, split_verdict
 from litbench.text import count_words, digest
 
 SIDES = ("chosen", "rejected")
-# What `rationale` becomes, as make_rationales.py writes it too.
+# Columns made from `rationale`, as in make_rationales.py.
 RATIONALE = ("rationale", "rationale_first")
-# An explanation of the label, under a name that no source has.
+# Column of the label's explanation; no source has this name.
 EXPLANATION = "(rationale)"
 
-# What a row may say of each of its two stories, whatever the form calls them.
+# Optional columns of each of the two stories of a row.
 PER_SIDE = (
     Column("story_id", "text", "unique name of the story"),
     Column("score", "integer", "net upvotes"),
@@ -68,7 +68,7 @@ LABEL = (
 
 
 def two_texts(first: str, second: str, *more: Column) -> Schema:
-    """Schema of a row that holds a prompt and two texts."""
+    """Return the schema of rows with a prompt and two texts."""
     sides = (first, second)
     columns = (
         Column("prompt", "text", "the prompt's text", required=True),
@@ -78,11 +78,11 @@ def two_texts(first: str, second: str, *more: Column) -> Schema:
         *more,
         *OF_PAIR,
     )
-    # Of rows that differ in the explanation alone `drop_repeats` knows which one stays.
+    # `drop_repeats` handles rows that differ only in the explanation.
     return Schema("texts", columns, key=("prompt", *sides, *(column.name for column in more)))
 
 
-# A pair that names its stories by id.
+# Pairs of story ids.
 LINKS = Schema(
     "links",
     (
@@ -96,32 +96,34 @@ LINKS = Schema(
 
 @dataclass
 class Config:
-    """What to read and how its columns are called.
+    """Configuration of `import_pairs.py`.
 
     Attributes:
         pairs: a file, a folder saved by datasets, or owner/name[@revision][:split].
-        out: folder to write.
-        pair_columns: for each column its origin in `pairs`: a column's name, or else an SQL
-            expression (DuckDB) such as "chosen[-1].content" for a list of messages, or
-            "unnest(rejected)" for a row per element. In the labelled form the columns are prompt,
-            first, second, label and, where the source has them, first_score and so on.
-        keep: further columns of `pairs` to take along as they are.
-        label_first: values of `label` that prefer the first text; true and false are written
-            by label: "CAST(column AS TEXT)", which gives true and false.
-        label_second: values that prefer the second; a row with any other is rejected.
+        out: output folder.
+        pair_columns: maps each column to a column of `pairs` or to an SQL expression (DuckDB), such
+            as "chosen[-1].content" for a list of messages, or "unnest(rejected)" for one row per
+            element. The labelled form has the columns prompt, first, second, label and,
+            optionally, first_score and so on.
+        keep: further columns of `pairs` to copy.
+        label_first: values of `label` that prefer the first text. For booleans, map label to
+            "CAST(column AS TEXT)", which gives true and false.
+        label_second: values of `label` that prefer the second text; rows with other values are
+            rejected.
         rationale: column with an explanation that calls the first text Story A and the second
             Story B, for the labelled form only. It becomes `rationale`, without a verdict such as
-            "Preferred: A" in its last line, and `rationale_first`, the side that stood as A. Both
-            are null where there is none, or where its verdict is unclear or not the label's.
-        stories: table of stories, or null when `pairs` holds the texts.
-        story_columns: the same map for `stories`.
+            "Preferred: A" in its last line, and `rationale_first`, the side that was Story A. Both
+            are null if there is no explanation, or if its verdict is unclear or contradicts the
+            label.
+        stories: table of stories; null if `pairs` has the texts.
+        story_columns: maps the columns of `stories`, as `pair_columns`.
         where: SQL condition on the columns of `pairs`.
-        encoding: of text files, such as cp1252.
-        label_source: who preferred the chosen story.
-        split: written where the source names no split.
-        max_train_pairs_per_prompt: most pairs of a prompt in the split train; a hash of their
-            stories chooses them. Others are rejected.
-        cleaning: what to cut out of the texts; a step that is not named is off.
+        encoding: encoding of text files, such as cp1252.
+        label_source: origin of the labels.
+        split: split of the pairs for which the source has none.
+        max_train_pairs_per_prompt: most pairs of a prompt in the split train; larger prompts are
+            subsampled, and the other pairs are rejected.
+        cleaning: cleaning steps; steps that are not given are off.
     """
 
     pairs: str
@@ -142,7 +144,7 @@ class Config:
 
 
 def choose_schema(config: Config) -> Schema:
-    """Check what the types cannot, and tell the form that `pairs` is in."""
+    """Return the schema of `pairs`; raise ConfigError if the keys do not fit together."""
     first, second = ({str(value) for value in v} for v in (config.label_first, config.label_second))
     if bool(first) != bool(second) or first & second:
         raise ConfigError("label_first and label_second belong together and share no value")
@@ -150,8 +152,8 @@ def choose_schema(config: Config) -> Schema:
         raise ConfigError("stories and label_first are two forms of pairs: give one of them")
     if config.rationale is not None and not first:
         raise ConfigError("rationale: give label_first and label_second, which tell who is A")
-    made = [*PAIRS.arrow().names, *(RATIONALE if config.rationale is not None else ())]
-    if taken := [name for name in config.keep if name in made]:
+    reserved = [*PAIRS.arrow().names, *(RATIONALE if config.rationale is not None else ())]
+    if taken := [name for name in config.keep if name in reserved]:
         raise ConfigError(f"keep: '{taken[0]}' is a column of pairs: map it under pair_columns")
     if config.stories is not None:
         return LINKS
@@ -161,36 +163,36 @@ def choose_schema(config: Config) -> Schema:
 def join_stories(
     links: pa.Table, stories: pa.Table, config: Config, rejected_rows: RejectedRows
 ) -> pa.Table:
-    """Look both stories of every pair up; a pair that cannot be made is rejected."""
+    """Look up both stories of every pair; reject pairs that cannot be made."""
     ids = stories["story_id"].combine_chunks()
-    places = {
+    indices = {
         side: pc.index_in(links[f"{side}_story_id"], value_set=ids).combine_chunks()
         for side in SIDES
     }
-    prompts = [stories["prompt_id"].take(places[side]) for side in SIDES]
+    prompts = [stories["prompt_id"].take(indices[side]) for side in SIDES]
     same = pc.fill_null(pc.equal(*prompts), fill_value=False).combine_chunks()
     for row in pc.indices_nonzero(pc.invert(same)).to_pylist():
         link = [links[f"{side}_story_id"][row].as_py() for side in SIDES]
         column, reason = "prompt_id", "stories of two prompts"
         for side in reversed(SIDES):
-            if not places[side][row].is_valid:
+            if not indices[side][row].is_valid:
                 column, reason = f"{side}_story_id", "no such story"
         rejected_rows.add(config.pairs, links[ROW][row].as_py(), column, reason, link)
     links = links.filter(same)
     columns = {name: links[name] for name in (ROW, *config.keep, *(c.name for c in OF_PAIR))}
     for side in SIDES:
-        found = stories.take(places[side].filter(same))
-        columns |= {f"{side}_{column.name}": found[column.name] for column in PER_SIDE}
-        columns |= {side: found["text"], "prompt": found["prompt"], "prompt_id": found["prompt_id"]}
+        story = stories.take(indices[side].filter(same))
+        columns |= {f"{side}_{column.name}": story[column.name] for column in PER_SIDE}
+        columns |= {side: story["text"], "prompt": story["prompt"], "prompt_id": story["prompt_id"]}
     return pa.table(columns)
 
 
 def apply_labels(
     given: pa.Table, config: Config, rejected_rows: RejectedRows, fates: Counter[str]
 ) -> pa.Table:
-    """Turn first and second into chosen and rejected; reject a row whose label names neither.
+    """Turn first and second into chosen and rejected; reject rows with an unknown label.
 
-    `fates` counts the rationales by what became of them.
+    `fates` counts the rationales by outcome.
     """
     first, second = (
         pc.is_in(given["label"], value_set=pa.array(list(map(str, values)), pa.large_string()))
@@ -203,22 +205,22 @@ def apply_labels(
     plain = (ROW, "prompt", "prompt_id", *config.keep, *(column.name for column in OF_PAIR))
     columns = {name: given[name] for name in plain}
     for ending in ("", *(f"_{column.name}" for column in PER_SIDE)):
-        one, other = given[f"first{ending}"], given[f"second{ending}"]
-        columns[f"chosen{ending}"] = pc.if_else(first, one, other)
-        columns[f"rejected{ending}"] = pc.if_else(first, other, one)
+        a, b = given[f"first{ending}"], given[f"second{ending}"]
+        columns[f"chosen{ending}"] = pc.if_else(first, a, b)
+        columns[f"rejected{ending}"] = pc.if_else(first, b, a)
     if config.rationale is not None:
         rows = zip(given[EXPLANATION].to_pylist(), first.to_pylist(), strict=True)
-        made = [read_rationale(said or "", is_first, fates) for said, is_first in rows]
-        for name, values in zip(RATIONALE, zip(*made, strict=True), strict=True):
+        rationales = [read_rationale(text or "", is_first, fates) for text, is_first in rows]
+        for name, values in zip(RATIONALE, zip(*rationales, strict=True), strict=True):
             columns[name] = pa.chunked_array([pa.array(values, pa.large_string())])
     return pa.table(columns)
 
 
 def read_rationale(
-    said: str, is_first: bool, fates: Counter[str]
+    explanation: str, is_first: bool, fates: Counter[str]
 ) -> tuple[str, str] | tuple[None, None]:
-    """A rationale without its verdict and the side it calls A, if it argues for the label."""
-    text, label = split_verdict(said)
+    """Return a rationale without its verdict, and the side it calls A, if it supports the label."""
+    text, label = split_verdict(explanation)
     if label is not None and (label == "A") != is_first:
         fate = "other_verdict"
     elif has_verdict_line(text):
@@ -230,9 +232,9 @@ def read_rationale(
 
 
 def name_pairs(texts: pa.Table) -> pa.Table:
-    """Fill in ids of prompts, stories and pairs; the same however the texts are cleaned later.
+    """Fill in missing ids of prompts, stories and pairs; call it before cleaning.
 
-    A source without ids gets them from its texts, so the same story has the same one everywhere.
+    Missing ids are digests of the uncleaned texts, so a story has the same id in all sources.
     """
     columns: dict[str, Any] = {name: texts[name] for name in texts.column_names}
     keys = pa.chunked_array([pa.array(prompt_keys(texts), pa.large_string())])
@@ -251,16 +253,16 @@ def name_pairs(texts: pa.Table) -> pa.Table:
 
 
 def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.Table:
-    """Keep one of pairs that stand there more than once, and none if they do not agree.
+    """Keep one row of each repeated pair, or none if its rows have different labels.
 
-    One with a rationale stays, if there is any, and of these the smallest by content, whatever the
-    order of rows. The result is in the order of pair_id.
+    Rows with a rationale are preferred, and ties are resolved by content, independently of row
+    order. The result is sorted by pair_id.
     """
-    places: dict[str, list[int]] = defaultdict(list)
-    for place, name in enumerate(pairs["pair_id"].to_pylist()):
-        places[name].append(place)
+    indices: dict[str, list[int]] = defaultdict(list)
+    for index, name in enumerate(pairs["pair_id"].to_pylist()):
+        indices[name].append(index)
     kept = []
-    for _, same in sorted(places.items()):
+    for _, same in sorted(indices.items()):
         if len(same) == 1:
             kept += same
             continue
@@ -283,10 +285,10 @@ def drop_repeats(pairs: pa.Table, file: str, rejected_rows: RejectedRows) -> pa.
 def complete(
     texts: pa.Table, config: Config, rejected_rows: RejectedRows, examples: Examples
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Fill in ids and lengths, clean, and reject pairs that say nothing or stand twice.
+    """Fill in ids and lengths, clean texts, and reject repeated pairs and pairs of equal texts.
 
     Returns:
-        Pairs in the order of pair_id, and the number of texts that each step of cleaning changed.
+        The pairs sorted by pair_id, and the number of texts that each cleaning step changed.
     """
     pairs = name_pairs(texts)
     check_prompt_ids(pairs, config.pairs)
@@ -299,28 +301,28 @@ def complete(
         rejected_rows.add(config.pairs, row, "rejected", "the same text on both sides")
     pairs = drop_repeats(pairs.filter(pc.invert(same)), config.pairs, rejected_rows)
     if config.max_train_pairs_per_prompt is not None:
-        # Names are digests, so their order is a random one.
+        # Pairs are sorted by pair_id, a digest, so the first ones are a random subsample.
         kept, seen = [], Counter[str]()
-        for place, row in enumerate(pairs.select([ROW, "prompt_id", "split"]).to_pylist()):
+        for index, row in enumerate(pairs.select([ROW, "prompt_id", "split"]).to_pylist()):
             seen[row["prompt_id"]] += 1
             is_train = (row["split"] or config.split) == "train"
             if is_train and seen[row["prompt_id"]] > config.max_train_pairs_per_prompt:
                 reason = "beyond max_train_pairs_per_prompt"
                 rejected_rows.add(config.pairs, row[ROW], "prompt_id", reason)
             else:
-                kept.append(place)
+                kept.append(index)
         pairs = pairs.take(pa.array(kept, pa.int64()))
     columns = {name: pairs[name] for name in pairs.column_names}
     columns |= {f"{side}_n_words": count_words(pairs[side]) for side in SIDES}
     columns["split"] = pc.fill_null(pairs["split"], config.split)
     columns["label_source"] = pa.chunked_array([pa.array([config.label_source] * pairs.num_rows)])
-    result = {one.name: columns[one.name].cast(one.type) for one in PAIRS.arrow()}
+    result = {field.name: columns[field.name].cast(field.type) for field in PAIRS.arrow()}
     extra = [*config.keep, *(RATIONALE if config.rationale is not None else ())]
     return pa.table(result | {name: columns[name] for name in extra}), cut
 
 
 def main(config: Config) -> None:
-    """Read, join or label, complete, write."""
+    """Import the pairs and write them."""
     schema = choose_schema(config)
     inputs = {"pairs": config.pairs, "stories": config.stories}
     inputs = {name: source for name, source in inputs.items() if source is not None}

@@ -1,19 +1,19 @@
-"""Turn published ratings of stories into pairs, beside the ratings of people and recorded judges.
+"""Turn published ratings of stories into pairs and a table of ratings.
 
     python data_prep/import_ratings.py --config configs/data/psychdepth_ratings.yaml
 
-Reads a table of stories, a table of ratings by people and, if there is one, a table of ratings that
-judges (models) gave. Two stories of a prompt become a pair whose chosen story has the higher mean
-rating of the people. Writes into `out`:
+Reads a table of stories, a table of ratings by annotators and, optionally, a table of ratings by
+recorded judges (models). Two stories of a prompt become a pair, whose chosen story has the higher
+mean rating by the annotators. Writes into `out`:
 
 - `pairs.parquet`: pairs whose means differ, by `min_gap` or more;
-- `all_pairs.parquet`: these and all others within a prompt, on which eval/benchmark.py compares
-  annotators. Pairs of equal means are in the split `tied`: their sides say nothing;
+- `all_pairs.parquet`: all pairs within a prompt, on which eval/benchmark.py compares annotators.
+  Pairs of equal means are in the split `tied`; which side is chosen has no meaning there;
 - `ratings.parquet`: one number per story and rater;
 - `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
 
-A text that the source does not have stays empty, with a length of 0: raters that read cannot judge
-such pairs, recorded ones can. `where: text IS NOT NULL` leaves these stories out.
+Texts that the source does not have are empty, with a length of 0. Raters that need the text cannot
+judge these pairs; recorded judges can. `where: text IS NOT NULL` leaves these stories out.
 """
 
 from collections import Counter
@@ -43,18 +43,18 @@ from litbench.tables import RejectedRows, read_table, write_table
 
 @dataclass
 class Config:
-    """What to read and which pairs to make.
+    """Configuration of `import_ratings.py`.
 
     Attributes:
-        stories: file of stories.
-        people: their ratings, see litbench.sources.ratings.RatingTable.
-        out: folder to write.
-        recorded: ratings by judges, likewise; empty when there are none.
-        story_columns: where `story_id`, `prompt_id`, `prompt` and `text` come from.
+        stories: file of the stories.
+        people: ratings by annotators, see litbench.sources.ratings.RatingTable.
+        out: output folder.
+        recorded: ratings by recorded judges, in the same form; empty if there are none.
+        story_columns: maps `story_id`, `prompt_id`, `prompt` and `text` to the file's columns.
         where: SQL condition on the stories' rows.
-        encoding: of the stories' file, if it is text.
-        keep: further columns of the stories; each stands in the pairs once per side.
-        min_raters: least number of people who rated a story.
+        encoding: encoding of the stories' file, if it is a text file.
+        keep: further columns of the stories to copy into the pairs, once per side.
+        min_raters: least number of annotators who rated a story.
         min_gap: least difference of two means, in units of a rating.
         split: name of the split.
     """
@@ -73,11 +73,11 @@ class Config:
 
 
 def main(config: Config) -> None:
-    """Read, combine, pair, write."""
+    """Import the ratings, make pairs and write them."""
     tables: dict[RaterKind, RatingTable] = {"person": build(RatingTable, config.people, "people")}
     if config.recorded:
         tables["recorded"] = build(RatingTable, config.recorded, "recorded")
-    # Not by the keys of the config: these say more than where a file lies.
+    # The config's entries have more keys than the file, so the inputs are named here.
     inputs = {"stories": config.stories}
     inputs |= {f"ratings ({kind})": how.table for kind, how in tables.items()}
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
@@ -92,8 +92,8 @@ def main(config: Config) -> None:
         where=config.where,
         encoding=config.encoding,
     )
-    told = zip(*(stories[name].to_pylist() for name in ("story_id", "prompt", "text")), strict=True)
-    digests = {name: story_digest(prompt, text) if text else None for name, prompt, text in told}
+    rows = zip(*(stories[name].to_pylist() for name in ("story_id", "prompt", "text")), strict=True)
+    digests = {name: story_digest(prompt, text) if text else None for name, prompt, text in rows}
     selected = config.where is not None
     read = [
         read_ratings(how, kind, digests, rejected_rows, are_selected=selected)
@@ -106,7 +106,7 @@ def main(config: Config) -> None:
     pairs = with_label(every, config.min_gap, funnel)
     if pairs.num_rows == 0:
         raise DataError(
-            f"{config.stories}: of {every.num_rows} pairs none has means that differ by "
+            f"{config.stories}: none of {every.num_rows} pairs has means that differ by "
             f"{config.min_gap:g}: lower min_gap"
         )
     artifact.write("pairs.parquet", lambda path: write_table(pairs, path))

@@ -2,14 +2,14 @@
 
     python data_prep/make_pairs.py --config configs/data/sample_pairs.yaml
 
-Reads `stories`, the product of make_stories.py: story_id, prompt_id, prompt, text, n_words, source,
-score, score_utc, created_utc, author, flair and n_tokens. The steps follow section 3.2 of the
-paper (docs/curation.md) and are counted one by one; a key set to null or false leaves its step
-out. Writes `pairs.parquet`, `pairs_before_symmetry.parquet` (the same without the last step),
-`examples.jsonl` (a few rows that each step removed), `leakage.parquet` (where `must_be_clean`
-names something) and `manifest.json` with the funnel into `out`. The same stories and seed give
-the same bytes, whatever the order of the rows and the engine. With `variants` each named set of
-changes is one more artifact, in a folder of its own.
+Reads `stories`, a table written by make_stories.py, with story_id, prompt_id, prompt, text,
+n_words, source, score, score_utc, created_utc, author, flair and n_tokens. The steps follow section
+3.2 of the paper (docs/curation.md). Each step is counted, and skipped if its key is null or false.
+
+Writes into `out`: `pairs.parquet`, `pairs_before_symmetry.parquet` (without the last step),
+`examples.jsonl` (a few rows that each step removed), `leakage.parquet` (if `must_be_clean` is
+given) and `manifest.json` with the funnel. The bytes depend only on the stories, the rules and the
+seed, not on row order or engine. With `variants`, each variant is written to its own folder.
 """
 
 import hashlib
@@ -36,19 +36,19 @@ PAIRS, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
 
 @dataclass(kw_only=True)
 class Config(PairRules):
-    """The rules of `litbench.curation.rules.PairRules`, and these.
+    """Configuration of `make_pairs.py`; it extends `litbench.curation.rules.PairRules`.
 
     Attributes:
-        stories: Parquet, JSONL, CSV or `datasets` by the schema STORIES; Parquet is read from disk
-            as needed, the others into memory.
-        out: folder to write.
-        engine: duckdb, or spark (the running session, or the cluster spark.master names).
-        memory_limit: for DuckDB, such as "4GB"; it spills into `out` beyond.
-        spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
+        stories: Parquet, JSONL, CSV or `datasets` table with the schema STORIES. Parquet is read
+            in batches, other formats are loaded into memory.
+        out: output folder.
+        engine: duckdb, or spark (the active session, or the cluster named by spark.master).
+        memory_limit: memory limit of DuckDB, such as "4GB"; above it, DuckDB spills into `out`.
+        spark: Spark settings, such as {"spark.master": "spark://host:7077"}.
         must_be_clean: kinds of leakage between the written splits that are an error: prompts,
-            authors, stories, near_duplicates; looked for in memory.
-        variants: name -> keys that differ; each is written into the folder of its name in `out`.
-            The keys above are then what the variants share.
+            authors, stories, near_duplicates. The check runs in memory.
+        variants: maps names to the keys that they change; each variant is written into the folder
+            of its name in `out`. The other keys apply to all variants.
     """
 
     stories: Path
@@ -60,7 +60,7 @@ class Config(PairRules):
     variants: dict[str, dict[str, Any]] | None = None
 
     def check(self) -> None:
-        """Check what the types cannot."""
+        """Raise ConfigError for values that the types allow but that do not fit together."""
         super().check()
         if "near_duplicates" in self.must_be_clean:
             check_rensa()
@@ -69,7 +69,7 @@ class Config(PairRules):
 
 
 def digest_of(path: Path) -> str:
-    """Digest of the pairs, their chosen sides and splits, whatever library wrote the file."""
+    """Return a digest of the pairs, chosen sides and splits, independent of the file's encoding."""
     hasher = hashlib.sha256()
     columns = ["pair_id", "chosen_story_id", "rejected_story_id", "split"]
     for batch in pq.ParquetFile(path).iter_batches(columns=columns):
@@ -79,20 +79,19 @@ def digest_of(path: Path) -> str:
 
 
 def check_leakage(config: Config, artifact: Artifact) -> None:
-    """Write what the splits share, and fail where they must not."""
-    must = config.must_be_clean
+    """Write a leakage report; raise DataError for kinds in `must_be_clean`."""
     report = leakage_report(
         by_split(pq.read_table(config.out / PAIRS)),
-        near_duplicates="near_duplicates" in must,
+        near_duplicates="near_duplicates" in config.must_be_clean,
         threshold=config.drop_near_duplicates or 0.8,
         seed=config.seed,
     )
     artifact.write("leakage.parquet", lambda path: write_table(report.found, path))
     artifact.counts["leakage"] = report.counts
     try:
-        report.check(must)
+        report.check(config.must_be_clean)
     except DataError:
-        # Not every reader checks the manifest: pairs that leak must not keep this name.
+        # Other programs may read the files without checking the manifest, so delete them.
         for name in (PAIRS, BEFORE_SYMMETRY):
             (config.out / name).unlink(missing_ok=True)
         raise
@@ -100,7 +99,7 @@ def check_leakage(config: Config, artifact: Artifact) -> None:
 
 
 def make_pairs(config: Config) -> None:
-    """Check, run the steps, write the manifest."""
+    """Make the pairs of one config and write them."""
     config.check()
     artifact = Artifact(
         config.out,
@@ -111,58 +110,58 @@ def make_pairs(config: Config) -> None:
     )
     if artifact.is_current():
         return
-    # The counts of the program that wrote the stories, for the report.
-    before = None
+    # The report also shows the counts of the program that wrote the stories.
+    story_counts = None
     if (config.stories.parent / "manifest.json").is_file():
         manifest = read_manifest(config.stories.parent)
-        before = manifest.get("counts") if is_output(manifest, config.stories) else None
+        story_counts = manifest.get("counts") if is_output(manifest, config.stories) else None
     limit, spark = config.memory_limit, config.spark
     with open_engine(config.engine, config.out, memory_limit=limit, spark=spark) as engine:
         stories, examples = read_stories(engine, config.stories), Examples()
         where = str(config.stories)
-        made = CuratedPairs(engine, stories, config, examples=examples, where=where)
-        made.check_not_empty()
-        artifact.write(PAIRS, lambda path: made.write(made.after, path))
+        pairs = CuratedPairs(engine, stories, config, examples=examples, where=where)
+        pairs.check_not_empty()
+        artifact.write(PAIRS, lambda path: pairs.write(pairs.after, path))
         if config.symmetry_buckets is not None:
-            artifact.write(BEFORE_SYMMETRY, lambda path: made.write(made.before, path))
+            artifact.write(BEFORE_SYMMETRY, lambda path: pairs.write(pairs.before, path))
         artifact.write("examples.jsonl", examples.write)
         artifact.counts = {
-            "funnel": made.funnel.plain(),
+            "funnel": pairs.funnel.plain(),
             "lengths": {
-                "after": made.longer_share(made.after),
-                "before": made.longer_share(made.before),
+                "after": pairs.longer_share(pairs.after),
+                "before": pairs.longer_share(pairs.before),
             },
             "digest": digest_of(config.out / PAIRS),
-            "notes": made.notes,
+            "notes": pairs.notes,
         }
     if config.must_be_clean:
         check_leakage(config, artifact)
-    if before is not None:
-        artifact.counts["stories"] = before
+    if story_counts is not None:
+        artifact.counts["stories"] = story_counts
     artifact.finish()
-    print(f"{config.out / PAIRS}:\n{made.funnel}")
-    for note in made.notes:
+    print(f"{config.out / PAIRS}:\n{pairs.funnel}")
+    for note in pairs.notes:
         print(f"note: {note}")
 
 
 def variants_of(config: Config) -> dict[str, Config]:
-    """The config of every variant, all of them checked."""
+    """Return the checked config of every variant, by name."""
     variants = {}
     shared = {key: value for key, value in as_plain(config).items() if key != "variants"}
     for name, keys in (config.variants or {}).items():
         if not re.fullmatch(r"[\w-][\w.-]*", name) or {"stories", "out", "variants"} & set(keys):
             raise ConfigError(
-                f"variants: {name!r} must name a folder (letters, digits, -, _ and .), and have no "
-                "stories, out or variants of its own"
+                f"variants: {name!r} must be a folder name (letters, digits, -, _ and .), and must "
+                "not set stories, out or variants"
             )
-        own = {**shared, "out": config.out / name, **keys}
-        variants[name] = build(Config, own, f"variants: {name}")
+        values = {**shared, "out": config.out / name, **keys}
+        variants[name] = build(Config, values, f"variants: {name}")
         variants[name].check()
     return variants
 
 
 def main(config: Config) -> None:
-    """Make the pairs, or those of every variant."""
+    """Make the pairs of the config or of each variant."""
     for variant in variants_of(config).values() if config.variants else [config]:
         make_pairs(variant)
 

@@ -3,12 +3,12 @@
     python data_prep/make_stories.py --config configs/data/sample_stories.yaml
 
 Reads the embedded sample (`input: sample`), or Parquet, JSONL, CSV, a folder saved by datasets
-or a data set on the Hub, of any size, with a map of columns. Cleans the texts, then counts words,
-and tokens when a tokenizer is named. Rows stay in the order of the input. Needs room in `out` for
-the rows once more while it runs; killed and run again it starts again.
+or a data set on the Hub, of any size, and maps its columns. Cleans the texts, then counts words,
+and tokens if a tokenizer is given. Keeps the order of the rows. While it runs, it needs disk space
+in `out` for a second copy of the rows. A killed run starts from the beginning when run again.
 
-Writes `stories.parquet`, `rejected.jsonl` (rows that could not be used, with reasons),
-`examples.jsonl` (passages that cleaning cut) and `manifest.json` into `out`.
+Writes into `out`: `stories.parquet`, `rejected.jsonl` (rows that could not be used, with reasons),
+`examples.jsonl` (passages that cleaning removed) and `manifest.json`.
 """
 
 import glob
@@ -33,33 +33,34 @@ from litbench.curation.tokens import count_tokens, load_tokenizer, locate_tokeni
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.sources.sample import read_sample, sample_path
-from litbench.tables import LargeTable, RejectedRows, write_sorted_batches
+from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import count_words
 
-# After so many rows the bar says how far the work is.
+# Rows between updates of the progress bar.
 _PIECE_ROWS = 1_000
 
 
 @dataclass
 class Config:
-    """What to read and how its columns are called.
+    """Configuration of `make_stories.py`.
 
     Attributes:
-        out: folder to write.
-        input: `sample`, a file, a pattern for several such as "archive/*/stories.parquet", a
-            folder saved by datasets, or owner/name[@revision][:split] on the Hub.
-        columns: for each column of a stories table its origin: the name of a column of the input,
-            or else an SQL expression (DuckDB) over the input's columns, such as
+        out: output folder.
+        input: `sample`, a file, a pattern that matches several files such as
+            "archive/*/stories.parquet", a folder saved by datasets, or
+            owner/name[@revision][:split] on the Hub.
+        columns: maps each column of the stories table to a column of the input or to an SQL
+            expression (DuckDB) over the input's columns, such as
             "strftime(to_timestamp(created_utc), '%Y-%m')", "md5(concat_ws('|', title, body))" for
-            a set without ids, or "'a constant'"; "unnest(comments)" makes a row of each element.
-        where: SQL condition on one row by the input's own columns; rows that fail it are counted
-            and left out.
-        encoding: of a text file, such as cp1252.
-        source: written into the column `source` unless `columns` maps it.
-        cleaning: what is cut out of prompts and stories, before anything is counted.
+            data without ids, or "'a constant'"; "unnest(comments)" makes one row per element.
+        where: SQL condition on the input's columns; rows that fail it are counted and left out.
+        encoding: encoding of text files, such as cp1252.
+        source: value of the column `source`, unless `columns` maps it.
+        cleaning: cleaning steps, applied before words and tokens are counted.
         tokenizer: `package:NAME/folder`, a folder or file, or a name on the Hub; null skips
             counting tokens.
-        max_words_tokenized: a longer story is not tokenised; its words stand in for its tokens.
+        max_words_tokenized: longer stories are not tokenised; their number of words is used as
+            their number of tokens.
     """
 
     out: Path
@@ -74,31 +75,33 @@ class Config:
 
 
 def find_inputs(pattern: str) -> list[str]:
-    """The input itself, or the files that fit a pattern, in the order of their names."""
+    """Return the files that match a pattern, sorted by name, or the input itself."""
     if not any(mark in pattern for mark in "*?[") or Path(pattern).exists():
         return [pattern]
-    # Path.glob takes no pattern that begins at the root.
-    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
-    if not found:
-        raise DataError(f"no file fits {pattern}: check the path, or run the step that writes them")
-    return found
+    # Path.glob does not accept absolute patterns.
+    files = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+    if not files:
+        raise DataError(
+            f"no file matches {pattern}: check the path, or run the step that writes the files"
+        )
+    return files
 
 
 def prepare(
     chunks: Iterable[pa.Table], config: Config, cut: Counter[str], examples: Examples
 ) -> Iterator[pa.Table]:
-    """Clean the texts and count words and tokens; `cut` counts the changed texts of each step."""
+    """Clean the texts and count words and tokens; adds the changed texts per step to `cut`."""
     tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
     pieces = (
         chunk.slice(start, _PIECE_ROWS)
         for chunk in chunks
         for start in range(0, chunk.num_rows, _PIECE_ROWS)
     )
-    for given in pieces:
-        table, changed = clean_table(given, config.cleaning, {"text": "story_id"}, examples)
+    for piece in pieces:
+        table, changed = clean_table(piece, config.cleaning, {"text": "story_id"}, examples)
         cut.update(changed)
         n_words = table["n_words"].to_numpy().copy()
-        edited = np.flatnonzero(pc.not_equal(table["text"], given["text"]).to_numpy())
+        edited = np.flatnonzero(pc.not_equal(table["text"], piece["text"]).to_numpy())
         n_words[edited] = count_words(table["text"].take(pa.array(edited))).to_numpy()
         counts = {"n_words": n_words}
         if tokenizer is not None:
@@ -110,14 +113,16 @@ def prepare(
 
 
 def main(config: Config) -> None:
-    """Read, check, clean, count, write."""
+    """Make the stories table and write it."""
     is_sample = config.input == "sample"
     if is_sample and (config.columns or config.where is not None):
-        raise ConfigError("the sample takes no columns: and no where: name a file as input")
+        raise ConfigError(
+            "input: sample cannot be used with columns or where: give a file as input"
+        )
     files = [str(sample_path())] if is_sample else find_inputs(config.input)
     if any(Path(file).resolve() == (config.out / "stories.parquet").resolve() for file in files):
         raise ConfigError(f"out: {config.out}/stories.parquet is the input: name another folder")
-    # Named by the file, since what is in it decides about the counts.
+    # The artifact records the tokenizer's file, since its contents determine the counts.
     tokenizer = None if config.tokenizer is None else locate_tokenizer(config.tokenizer)
     artifact = Artifact(
         config.out,
@@ -137,14 +142,14 @@ def main(config: Config) -> None:
         else:
             try:
                 config.out.mkdir(parents=True, exist_ok=True)
-                # The name is one that a later run clears away if this one is killed.
+                # A later run deletes folders with this prefix that a killed run left behind.
                 folder = tempfile.TemporaryDirectory(prefix=".part-", dir=config.out)
             except OSError as error:
                 raise DataError(
                     f"cannot write into {config.out} ({error}): choose another folder"
                 ) from error
             source = "'" + config.source.replace("'", "''") + "'"
-            rows = LargeTable(
+            rows = StreamingTable(
                 files,
                 STORIES,
                 Path(stack.enter_context(folder)),

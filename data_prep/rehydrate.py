@@ -3,13 +3,13 @@
     python data_prep/rehydrate.py --config configs/data/litbench_test.yaml
 
 Needs `praw_client_id` and `praw_client_secret` in the environment or in praw.ini. Reads a table
-with `chosen_comment_id` and `rejected_comment_id`, as push_to_hub.py writes it with `ids_only`;
-asks Reddit for a hundred comments at a time, then for their posts, whose titles are the prompts.
-Every hundred is kept in `out/parts` as soon as it was read: a killed run resumes with the next.
+with `chosen_comment_id` and `rejected_comment_id`, such as push_to_hub.py writes with `ids_only`.
+Requests a hundred comments at a time, then their posts, whose titles are the prompts. Each answer
+is stored in `out/parts`, so a killed run resumes.
 
-The label stays as published. Writes `pairs.parquet`, `rejected.jsonl` (pairs that cannot be made,
-with reasons) and `manifest.json` into `out`, and prints what has changed since publication. Texts
-are as Reddit shows them; import_pairs.py with `cleaning` cleans them.
+Writes into `out`: `pairs.parquet`, `rejected.jsonl` (pairs that cannot be made, with reasons) and
+`manifest.json`. Prints what has changed since publication. Labels stay as published. Texts are not
+cleaned; use import_pairs.py with `cleaning`.
 """
 
 import json
@@ -43,7 +43,7 @@ from litbench.tables import ROW, RejectedRows, read_table, write_table
 from litbench.text import count_words, digest, normalise_prompt
 
 SIDES = ("chosen", "rejected")
-# What push_to_hub.py publishes of a pair beside ids and votes.
+# Columns that push_to_hub.py publishes in addition to ids and votes.
 LABELS = ("label_source", "split", "margin", "weight", "fold")
 IDS = Schema(
     "pairs of ids",
@@ -52,31 +52,31 @@ IDS = Schema(
         Column("rejected_comment_id", "text", "the other comment", required=True),
         Column("chosen_upvotes", "integer", "its votes when the pairs were published"),
         Column("rejected_upvotes", "integer", "its votes when the pairs were published"),
-        *(replace(one, required=False) for one in PAIRS.columns if one.name in LABELS),
+        *(replace(column, required=False) for column in PAIRS.columns if column.name in LABELS),
     ),
     key=("chosen_comment_id", "rejected_comment_id"),
 )
-# What a pair has beyond PAIRS, each once per side.
+# Columns in addition to PAIRS, once per side.
 EXTRA = ("score_utc", "published_score", "edited_utc")
 
-# What is known of comments or posts, by full name.
+# Facts about comments or posts, by full name.
 Facts = dict[str, dict[str, Any]]
 
 
 @dataclass
 class Config:
-    """Which pairs to fetch.
+    """Configuration of `rehydrate.py`.
 
     Attributes:
         pairs: a file, a folder saved by datasets, or owner/name[@revision][:split].
-        out: folder to write.
-        columns: for each column of the ids (chosen_comment_id, rejected_comment_id,
-            chosen_upvotes, rejected_upvotes) and of the labels (label_source, split, margin,
-            weight, fold) its column in `pairs`, where that has another name; "'train'" is the same
-            for all pairs. Where nothing else is said, label_source is votes and split is test.
+        out: output folder.
+        columns: maps columns of the ids (chosen_comment_id, rejected_comment_id, chosen_upvotes,
+            rejected_upvotes) and labels (label_source, split, margin, weight, fold) to columns of
+            `pairs` with other names, or to constants such as "'train'". By default, label_source
+            is votes and split is test.
         where: SQL condition on the columns of `pairs`.
-        read_again_after_days: comments and posts read longer ago are read again, which drops what
-            authors have deleted since; null keeps them.
+        read_again_after_days: comments and posts read longer ago are read again, which drops texts
+            that were deleted since; null never reads again.
     """
 
     pairs: str
@@ -87,7 +87,7 @@ class Config:
 
 
 def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]]:
-    """The pairs of full names; those that repeat or contradict each other are rejected."""
+    """Return the pairs of full names; rejects repeated and contradictory pairs."""
     table = read_table(
         config.pairs,
         IDS,
@@ -97,7 +97,7 @@ def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]
         numbered=True,
     )
     given: dict[str, list[dict[str, Any]]] = {}
-    for row in table.select([ROW, *(one.name for one in IDS.columns)]).to_pylist():
+    for row in table.select([ROW, *(column.name for column in IDS.columns)]).to_pylist():
         names = {side: fullname("t1", row[f"{side}_comment_id"]) for side in SIDES}
         name = pair_id(*names.values())
         given.setdefault(name, []).append({**row, **names, "pair_id": name})
@@ -108,10 +108,10 @@ def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]
                 reason = "not a comment's id"
             elif pair["chosen"] == pair["rejected"]:
                 reason = "the same comment on both sides"
-            elif len({one["chosen"] for one in same}) == 2:
-                reason = "the pair stands there with the sides swapped, too"
+            elif len({repeat["chosen"] for repeat in same}) == 2:
+                reason = "the pair also appears with its sides swapped"
             elif number:
-                reason = "the pair stands there already"
+                reason = "repeated pair"
             else:
                 kept.append(pair)
                 continue
@@ -121,14 +121,14 @@ def read_ids(config: Config, rejected_rows: RejectedRows) -> list[dict[str, Any]
 
 
 def comment_facts(thing: Mapping[str, Any] | None, read_utc: int, salt: str) -> dict[str, Any]:
-    """What is kept of a comment: its row without the prompt, and its state.
+    """Return a comment's row without the prompt, and its state.
 
-    States: present, deleted (by its author), removed (by moderators or Reddit), missing (Reddit
-    does not know the id), or what is broken about it.
+    The state is present, deleted (by its author), removed (by moderators or Reddit), missing
+    (Reddit does not know the id), or an error message.
     """
     if thing is None:
         return {"state": "missing"}
-    # The post is read later; its id is all that is known here.
+    # Only the post's id is known here; the post is read later.
     post = {"id": thing.get("link_id"), "title": ""}
     try:
         row = story_row(thing, post, source="reddit", salt=salt, score_utc=read_utc, escaped=False)
@@ -139,9 +139,9 @@ def comment_facts(thing: Mapping[str, Any] | None, read_utc: int, salt: str) -> 
 
 
 def post_facts(thing: Mapping[str, Any] | None, _: int) -> dict[str, Any]:
-    """What is kept of a post: its title and whether that is there to be read."""
+    """Return a post's title and the state of the title."""
     title = None if thing is None else text_of(thing, "title", needed=False)
-    # A post without its title is no prompt; one whose text or picture is gone still is.
+    # Only the title matters: a prompt whose text or image is gone is still a prompt.
     return {"state": "missing" if title is None else text_state(title), "title": title}
 
 
@@ -152,7 +152,7 @@ def fetch(
     client: RedditClient,
     parts: Parts,
 ) -> Facts:
-    """Facts about comments or posts; those that no part has are requested."""
+    """Return facts about comments or posts; requests those that are in no part."""
     facts: Facts = {}
     for name in parts.names(kind):
         part = parts.get(name)
@@ -176,19 +176,20 @@ def make_pairs(
     config: Config,
     rejected_rows: RejectedRows,
 ) -> pa.Table:
-    """Add texts and prompts to the pairs; a pair that lacks one is rejected.
+    """Add texts and prompts to the pairs; rejects pairs without them.
 
     Returns:
-        Table by PAIRS, and the columns of EXTRA per side.
+        Table with the schema PAIRS, and the columns of EXTRA per side.
     """
     rows = []
     for pair in given:
         sides = {side: comments[pair[side]] for side in SIDES}
-        prompts = [posts[one["prompt_id"]] for one in sides.values() if one["state"] == "present"]
-        reasons = [(side, one["state"]) for side, one in sides.items()]
-        reasons += [("prompt", one["state"]) for one in prompts]
+        present = [comment for comment in sides.values() if comment["state"] == "present"]
+        prompts = [posts[comment["prompt_id"]] for comment in present]
+        reasons = [(side, comment["state"]) for side, comment in sides.items()]
+        reasons += [("prompt", post["state"]) for post in prompts]
         reasons = [(column, state) for column, state in reasons if state != "present"]
-        if not reasons and len({normalise_prompt(one["title"]) for one in prompts}) > 1:
+        if not reasons and len({normalise_prompt(post["title"]) for post in prompts}) > 1:
             reasons = [("prompt", "the comments answer two prompts")]
         if reasons:
             shown = [pair[side] for side in SIDES]
@@ -201,22 +202,22 @@ def make_pairs(
             "label_source": pair["label_source"] or "votes",
             "split": pair["split"] or "test",
         }
-        for side, one in sides.items():
-            row |= {f"{side}_{name}": value for name, value in one.items()}
-            row[f"{side}_story_id"], row[side] = pair[side], one["text"]
+        for side, comment in sides.items():
+            row |= {f"{side}_{name}": value for name, value in comment.items()}
+            row[f"{side}_story_id"], row[side] = pair[side], comment["text"]
             row[f"{side}_published_score"] = pair[f"{side}_upvotes"]
         rows.append(row)
     extra = [pa.field(f"{side}_{name}", pa.int64()) for name in EXTRA for side in SIDES]
-    fields = [pa.field(one.name, one.type) for one in PAIRS.arrow()]
+    fields = [pa.field(field.name, field.type) for field in PAIRS.arrow()]
     table = pa.Table.from_pylist(rows, pa.schema([*fields, *extra])).sort_by("pair_id")
     for side in SIDES:
-        place = table.column_names.index(f"{side}_n_words")
-        table = table.set_column(place, f"{side}_n_words", count_words(table[side]))
+        index = table.column_names.index(f"{side}_n_words")
+        table = table.set_column(index, f"{side}_n_words", count_words(table[side]))
     return table
 
 
 def changes(pairs: pa.Table, comments: Facts, n_published: int) -> dict[str, Any]:
-    """What has become of the comments, and of the votes of the pairs, since publication."""
+    """Return the changes of comments and votes since publication."""
     rows = pairs.drop_columns([*SIDES, "prompt"]).to_pylist()
     leads = [
         row["chosen_score"] - row["rejected_score"]
@@ -226,8 +227,8 @@ def changes(pairs: pa.Table, comments: Facts, n_published: int) -> dict[str, Any
     return {
         "comments": {
             "asked_for": len(comments),
-            **dict(sorted(Counter(one["state"] for one in comments.values()).items())),
-            "edited": sum(one.get("edited_utc") is not None for one in comments.values()),
+            **dict(sorted(Counter(facts["state"] for facts in comments.values()).items())),
+            "edited": sum(facts.get("edited_utc") is not None for facts in comments.values()),
         },
         "order": {
             "pairs_with_both_scores": len(leads),
@@ -239,7 +240,7 @@ def changes(pairs: pa.Table, comments: Facts, n_published: int) -> dict[str, Any
 
 
 def main(config: Config) -> None:
-    """Read ids, request what is absent, make pairs, report what has changed."""
+    """Fetch the texts, write the pairs and report changes."""
     rejected_rows, salt = RejectedRows(), load_salt()
     artifact = Artifact(
         config.out,
@@ -256,8 +257,9 @@ def main(config: Config) -> None:
     wanted = {pair[side] for pair in given for side in SIDES}
     with closing(RedditClient()) as client:
         comments = fetch("comments", wanted, partial(comment_facts, salt=salt), client, parts)
-        comments = {name: one for name, one in comments.items() if name in wanted}
-        answered = {one["prompt_id"] for one in comments.values() if one["state"] == "present"}
+        comments = {name: facts for name, facts in comments.items() if name in wanted}
+        present = [facts for facts in comments.values() if facts["state"] == "present"]
+        answered = {facts["prompt_id"] for facts in present}
         posts = fetch("posts", answered, post_facts, client, parts)
     pairs = make_pairs(given, comments, posts, config, rejected_rows)
     if pairs.num_rows == 0:

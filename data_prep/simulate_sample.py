@@ -1,10 +1,10 @@
-"""Draw the times, votes and authors of the embedded sample anew, on its written qualities.
+"""Simulate the times, votes and authors of the embedded sample.
 
     python data_prep/simulate_sample.py --config configs/data/sample_votes.yaml
 
-Reads litbench/sources/sample/stories.jsonl (texts, prompts and qualities are written by hand) and
-writes the same file with `created_utc`, `score_utc`, `score` and `author` replaced. The same
-config gives the same bytes. Run it after adding stories or changing the simulated readers.
+Reads litbench/sources/sample/stories.jsonl, whose texts, prompts and qualities are written by hand,
+and replaces `created_utc`, `score_utc`, `score` and `author` in this file. The result depends only
+on the texts and the config. Run it after adding stories or changing the simulated readers.
 """
 
 import json
@@ -24,11 +24,11 @@ from litbench.text import count_words, digest
 
 @dataclass
 class Config:
-    """Where the sample lies and how readers behave.
+    """Configuration of `simulate_sample.py`.
 
     Attributes:
-        stories: the sample's JSONL file; it is rewritten in place.
-        readers: parameters, see litbench.curation.simulation.ReaderSimulation.
+        stories: JSONL file of the sample, rewritten in place.
+        readers: see litbench.curation.simulation.ReaderSimulation.
         authors: number of simulated authors.
     """
 
@@ -38,13 +38,13 @@ class Config:
 
 
 def main(config: Config) -> None:
-    """Simulate and write."""
+    """Simulate the votes and rewrite the sample."""
     if config.authors < 1:
         raise ConfigError(f"authors is {config.authors}: give at least 1")
     with config.stories.open(encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
     n_words = count_words(pa.array([record["text"] for record in records], pa.large_string()))
-    # Rows that are no stories get the votes of a middling one: the filters must see through that.
+    # Rows that are not stories get the votes of an average story; filters must remove them anyway.
     quality = [5 if record["quality"] is None else record["quality"] for record in records]
     votes = simulate_votes(
         [record["prompt_id"] for record in records], quality, n_words.to_pylist(), config.readers
@@ -52,11 +52,11 @@ def main(config: Config) -> None:
     author_numbers = np.random.default_rng([config.readers.seed, 1]).integers(
         config.authors, size=len(records)
     )
-    for place, record in enumerate(records):
-        record["created_utc"] = int(votes.created_utc[place])
-        record["score_utc"] = int(votes.score_utc[place])
-        record["score"] = int(votes.score[place])
-        author = "bot" if record["fit"] == "bot" else f"author {author_numbers[place]}"
+    for row, record in enumerate(records):
+        record["created_utc"] = int(votes.created_utc[row])
+        record["score_utc"] = int(votes.score_utc[row])
+        record["score"] = int(votes.score[row])
+        author = "bot" if record["fit"] == "bot" else f"author {author_numbers[row]}"
         record["author"] = "AutoModerator" if author == "bot" else digest("sample", author)[:16]
     text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     write_atomically(config.stories, lambda path: path.write_text(text, encoding="utf-8"))

@@ -1,12 +1,12 @@
-"""Simulate a world of prompts, stories of known quality and the readers who vote on them.
+"""Simulate prompts, stories of known quality, and readers who vote on them.
 
     python data_prep/simulate_stories.py --config configs/data/simulated_stories.yaml
 
-Writes `stories.parquet` by the schema STORIES with two columns more, `quality` (the truth) and
-`readers` (how many met the story), and `manifest.json` into `out`. It is what make_pairs.py reads,
-to be run with `--label_source planted`; neither column goes into pairs. `texts: false` writes a
-name in place of each text, for what looks at votes, times and lengths only. The same config gives
-the same bytes. See docs/simulation.md.
+Writes `stories.parquet` and `manifest.json` into `out`. The table has the schema STORIES and two
+extra columns, `quality` (the true quality) and `readers` (the number of readers who saw the story),
+which are not copied into pairs. Run make_pairs.py on it with `--label_source planted`. With
+`texts: false` each text is a placeholder, which suffices to study votes, times and lengths. The
+same config gives the same bytes. See docs/simulation.md.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ from litbench.tables import write_table
 
 @dataclass
 class Config:
-    """What to simulate.
+    """Configuration of `simulate_stories.py`.
 
     Attributes:
-        out: folder to write.
-        world: parameters, see litbench.curation.simulation.World.
-        texts: invent texts whose style partly tells quality.
+        out: output folder.
+        world: see litbench.curation.simulation.World.
+        texts: whether to generate texts whose style partly reveals quality.
     """
 
     out: Path
@@ -36,7 +36,7 @@ class Config:
 
 
 def main(config: Config) -> None:
-    """Simulate and write."""
+    """Simulate the stories and write them."""
     artifact = Artifact(config.out, program=__file__, config=config, inputs={})
     if artifact.is_current():
         return

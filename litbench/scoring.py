@@ -49,7 +49,7 @@ from litbench.raters import (
     parse_raters,
 )  # fmt: skip
 from litbench.records import Column, Schema
-from litbench.tables import LargeTable, RejectedRows, write_sorted_batches
+from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import prompt_key
 
 # Raise it when code changes rewards: parts of another version are scored again.
@@ -189,7 +189,7 @@ class _Rows:
         job = self.job
         job.parts.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=job.parts) as scratch:
-            table = LargeTable(
+            table = StreamingTable(
                 [job.input], job.schema, Path(scratch), where=job.where,
                 columns={name: name for name in self.columns}, rejected_rows=rejected,
             )  # fmt: skip

@@ -1,9 +1,9 @@
 """Reading and writing tables: Parquet, JSONL, JSON, CSV, TSV, `datasets` folders and the Hub.
 
-`read_table` reads what fits into memory, `stream_table` and `LargeTable` input of any size. Every
-kind of source is a generator of chunks; DuckDB fits each chunk to a schema of `litbench.records`
-in one query. A row that does not fit is kept in a `RejectedRows` with its reason, or is an error
-that names file, row and column.
+`read_table` reads a table into memory; `stream_table` and `StreamingTable` read input of any size.
+Each kind of source is read by a generator of chunks, and DuckDB fits each chunk to a schema of
+`litbench.records` in one query. Rows that do not fit the schema are collected in a `RejectedRows`
+with a reason, or raise an error that names file, row and column.
 """
 
 import codecs
@@ -35,61 +35,61 @@ from litbench.hub import is_name, open_stream
 from litbench.records import ARROW_TYPES, STORIES, Schema
 from litbench.text import count_words, digest
 
-# The column that holds each row's number in the source, counted from 1.
+# Column with the number of each row in the source, counted from 1.
 ROW = "(row)"
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 64 << 20
 
 _LARGEST_LINE = 256 << 20
 _ROW_GROUP = 16_384
-# A hash of each row's key, while rows are compared.
+# Column with a hash of each row's key, to find repeated keys.
 _KEY = "(key)"
 _PROBLEM, _VALUE = "(problem)", "(value)"
 _JSON = pa.json_(pa.large_string())
 
-# Called with each broken row: its number, the column, the reason and the value.
+# Called for each broken row with its number, the column, the reason and the value.
 Problem = Callable[..., None]
 
 
 class RejectedRows:
-    """Rows that could not be used, each with its reason; any number of them, in little memory.
+    """Rows that could not be used, with reasons; stored on disk, so there can be any number.
 
     Attributes:
-        not_selected: rows left out by the caller's own condition.
+        not_selected: number of rows left out by the caller's condition.
     """
 
     def __init__(self) -> None:
         self.not_selected = 0
-        # A database without a name lies in $TMPDIR and goes with its connection.
+        # SQLite stores an unnamed database in $TMPDIR and deletes it with the connection.
         self._database = sqlite3.connect("", isolation_level=None)
         weakref.finalize(self, self._database.close)
         self._database.execute("CREATE TABLE rejected (file, row, column, reason, value)")
         self._database.execute("BEGIN")
 
     def add(self, file: str, row: int, column: str, reason: str, value: Any = None) -> None:
-        """Note one row; `row` counts from 1 in the file's own order."""
+        """Add a row; `row` is its number in the file, counted from 1."""
         shown = None if value is None else repr(value)[:120]
         try:
-            noted = (file, row, column, reason, shown)
-            self._database.execute("INSERT INTO rejected VALUES (?, ?, ?, ?, ?)", noted)
+            values = (file, row, column, reason, shown)
+            self._database.execute("INSERT INTO rejected VALUES (?, ?, ?, ?, ?)", values)
         except sqlite3.Error as error:
             raise DataError(
-                f"cannot keep rejected rows ({error}): free space in the temporary folder, or set "
+                f"cannot store rejected rows ({error}): free space in the temporary folder, or set "
                 "TMPDIR to another one"
             ) from error
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All rows by file and number: file, row, column, reason and the start of the value."""
+        """All rows, sorted by file and row: file, row, column, reason, start of the value."""
         return list(self._sorted())
 
     def counts(self) -> dict[str, int]:
-        """How many rows per column and reason, most frequent first."""
+        """Count the rows by column and reason, most frequent first."""
         query = "SELECT column || ': ' || reason, count(*) FROM rejected GROUP BY 1 ORDER BY 2 DESC"
         return dict(self._database.execute(query + ", 1"))
 
     def summary(self) -> str:
-        """Lines for the terminal; empty when every row could be used."""
+        """Format the counts for the terminal; empty if all rows were used."""
         lines = [
             f"  rejected: {count:,} rows, {reason} (see rejected.jsonl)\n"
             for reason, count in self.counts().items()
@@ -98,7 +98,7 @@ class RejectedRows:
         return "".join(lines) + (left_out if self.not_selected else "")
 
     def write(self, path: Path) -> None:
-        """Write the rows as JSONL, by file and row number."""
+        """Write the rows as JSONL, sorted by file and row."""
         with path.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in self._sorted())
 
@@ -108,7 +108,7 @@ class RejectedRows:
         return (dict(zip(names, row, strict=True)) for row in self._database.execute(query))
 
 
-# Sources: chunks of their own columns, with the number of each row in `ROW` -------------------
+# Sources: chunks with the source's columns and each row's number in `ROW` ----------------------
 
 
 def _without(table: pa.Table, *names: str) -> pa.Table:
@@ -118,7 +118,7 @@ def _without(table: pa.Table, *names: str) -> pa.Table:
 def _numbered(table: pa.Table, numbers: Any) -> pa.Table:
     names = table.column_names
     if len(set(names)) < len(names):
-        raise ValueError(f"column '{max(names, key=names.count)}' stands there twice")
+        raise ValueError(f"column '{max(names, key=names.count)}' appears twice")
     return _without(table, ROW).append_column(ROW, pa.array(numbers))
 
 
@@ -129,7 +129,7 @@ def _bar(total: int | None, unit: str) -> Any:
 def _batch_chunks(
     batches: Iterable[pa.RecordBatch], total: int | None, problem: Problem, most: float = math.inf
 ) -> Iterator[pa.Table]:
-    """Chunks of batches of any size; batches of more than `most` bytes in all are refused."""
+    """Split batches into chunks; raises ValueError if they decode to more than `most` bytes."""
     done = decoded = 0
     with _bar(total, " rows") as bar:
         for batch in batches:
@@ -147,7 +147,7 @@ def _batch_chunks(
 
 
 def _valid(chunk: pa.Table, problem: Problem) -> pa.Table:
-    """A chunk without dictionaries and without the rows that hold text that is not UTF-8."""
+    """Decode the dictionaries of a chunk and remove rows with text that is not UTF-8."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in chunk.columns
@@ -158,17 +158,17 @@ def _valid(chunk: pa.Table, problem: Problem) -> pa.Table:
         return chunk
     except pa.ArrowInvalid:
         kept = []
-        for place in range(chunk.num_rows):
+        for index in range(chunk.num_rows):
             try:
-                chunk.slice(place, 1).to_pylist()
-                kept.append(place)
+                chunk.slice(index, 1).to_pylist()
+                kept.append(index)
             except UnicodeDecodeError:
-                problem(chunk[ROW][place].as_py(), "(row)", "bytes that are not UTF-8")
+                problem(chunk[ROW][index].as_py(), "(row)", "bytes that are not UTF-8")
         return chunk.take(pa.array(kept, pa.int64()))
 
 
 def _decoded_size(column: pa.Array) -> int:
-    """Bytes of a column's values, each counted as often as it is named."""
+    """Return the bytes of a column's values after decoding its dictionary."""
     if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
         lengths = pc.binary_length(column.dictionary).take(column.indices)
         return pc.sum(lengths).as_py() or 0
@@ -180,7 +180,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _open_text(path: Path, encoding: str, newline: str) -> TextIO:
-    """Open a text file; bytes of another encoding become surrogates, found row by row."""
+    """Open a text file; invalid bytes become surrogates, which are rejected row by row."""
     encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     return path.open(encoding=encoding, errors="surrogateescape", newline=newline)
 
@@ -188,13 +188,13 @@ def _open_text(path: Path, encoding: str, newline: str) -> TextIO:
 def _text_chunks(
     file: Any, rows: Iterable[tuple[int, Sequence[str]]], names: Sequence[str], problem: Problem
 ) -> Iterator[pa.Table]:
-    """Chunks of numbered rows of texts; empty texts become null."""
+    """Yield chunks of numbered rows of texts; empty texts become null."""
     numbers: list[int] = []
     records: list[Sequence[str]] = []
     size = 0
 
     def chunk() -> pa.Table:
-        fields = ([one or None for one in values] for values in zip(*records, strict=True))
+        fields = ([text or None for text in texts] for texts in zip(*records, strict=True))
         columns = [pa.array(values, pa.large_string()) for values in fields]
         return _numbered(pa.table(columns, names), numbers)
 
@@ -223,7 +223,7 @@ def _text_chunks(
 
 
 def _json_texts(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
-    """Lines of JSONL without blank ones, or elements of a JSON array, as a column `line`."""
+    """Yield the non-blank lines of JSONL, or the elements of a JSON array, as column `line`."""
 
     def lines() -> Iterator[tuple[int, Sequence[str]]]:
         number = 0
@@ -244,10 +244,10 @@ def _json_texts(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Tabl
 
 
 def _read_json(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
-    """Rows of JSONL, or of a JSON array.
+    """Yield the rows of JSONL, or of a JSON array.
 
-    The file is read twice: for names and types of its columns, and for its rows. So a column has
-    one type in all chunks, whether JSON writes it out in every row or not.
+    The file is read twice: for the names and types of its columns, and for its rows. A column
+    therefore has the same type in all chunks, even if some rows do not have it.
     """
     with closing(_database().cursor()) as connection:
         types, broken = _json_columns(connection, _json_texts(path, encoding, problem), problem)
@@ -274,8 +274,8 @@ def _read_json(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table
 def _json_columns(
     connection: duckdb.DuckDBPyConnection, chunks: Iterable[pa.Table], problem: Problem
 ) -> tuple[dict[str, str], pa.Array]:
-    """SQL types of the columns of JSON by name, and the numbers of broken rows."""
-    found: dict[str, set[str]] = {}
+    """Return the SQL types of the columns of JSON by name, and the numbers of broken rows."""
+    types_of: dict[str, set[str]] = {}
     broken: list[int] = []
     for chunk in chunks:
         sql = "SELECT TRY(json_keys(line)), json_valid(line) FROM raw"
@@ -289,25 +289,29 @@ def _json_columns(
         names = pc.unique(pc.list_flatten(keys)).to_pylist()
         connection.register("raw", chunk.filter(pc.invert(empty)))
         pointers = _pointers(names)
-        # json_type calls every whole number that is not negative UBIGINT.
+        # json_type returns UBIGINT for every integer that is not negative.
         is_large = "lambda v: v IS NOT NULL AND TRY_CAST(v AS BIGINT) IS NULL"
         large = f"list_transform(json_extract_string(line, {pointers}), {is_large})"
         kinds = f"SELECT DISTINCT json_type(line, {pointers}), {large} FROM raw"  # noqa: S608
         for types, larges in connection.sql(kinds).fetchall():
             for name, kind, is_large in zip(names, types, larges, strict=True):
                 whole = "HUGEINT" if is_large else "BIGINT"
-                found.setdefault(name, set()).add(whole if kind in ("BIGINT", "UBIGINT") else kind)
-    return {name: _sql_type(kinds) for name, kinds in found.items()}, pa.array(broken, pa.int64())
+                types_of.setdefault(name, set()).add(
+                    whole if kind in ("BIGINT", "UBIGINT") else kind
+                )
+    return {name: _sql_type(kinds) for name, kinds in types_of.items()}, pa.array(
+        broken, pa.int64()
+    )
 
 
 def _pointers(names: Iterable[str]) -> str:
-    """JSON pointers to keys, as a list in SQL."""
+    """Return an SQL list of JSON pointers to keys."""
     pointers = ("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
     return "([" + ", ".join("'" + p.replace("'", "''") + "'" for p in pointers) + "]::VARCHAR[])"
 
 
 def _sql_type(kinds: set[str]) -> str:
-    """The type of a column whose values have these types in JSON."""
+    """Return the SQL type of a column whose values have these types in JSON."""
     kinds = kinds - {None, "NULL"}
     if kinds == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
@@ -317,16 +321,16 @@ def _sql_type(kinds: set[str]) -> str:
 
 
 def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
-    # DuckDB (`store_rejects`) and Arrow are faster, but a quote that is never closed takes the
-    # next row with it. Here that record is an error, and reading goes on at the next line.
+    # DuckDB (`store_rejects`) and Arrow are faster, but lose the row after an unclosed quote. Here
+    # the broken record is an error, and reading resumes at the next line.
     csv.field_size_limit(_LARGEST_LINE)
-    # Lines of the record that is read, and lines of a broken one to read once more.
-    given: list[str] = []
+    # Lines of the current record, and lines of a broken record to read again.
+    current: list[str] = []
     again: deque[str] = deque()
 
     def lines() -> Iterator[str]:
         while line := again.popleft() if again else file.readline():
-            given.append(line)
+            current.append(line)
             yield line
 
     def parse() -> Iterator[list[str]]:
@@ -335,13 +339,13 @@ def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]
     def records() -> Iterator[tuple[int, Sequence[str]]]:
         number, parsed = 0, parse()
         while True:
-            given.clear()
+            current.clear()
             try:
                 values = next(parsed, None)
             except csv.Error as error:
                 number += 1
                 problem(number, "(row)", "not CSV", str(error))
-                again.extendleft(reversed(given[1:]))
+                again.extendleft(reversed(current[1:]))
                 parsed = parse()
                 continue
             if values is None:
@@ -360,9 +364,8 @@ def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]
 
 
 def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
-    texts = [one.name for one in pq.read_schema(path) if _is_text(one.type)]
-    # With a buffer and without pre-buffering, pages are read as they are needed: a row group may
-    # be larger than the memory.
+    texts = [column.name for column in pq.read_schema(path) if _is_text(column.type)]
+    # A buffer without pre-buffering reads pages as needed: a row group may not fit into memory.
     file = pq.ParquetFile(path, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -371,21 +374,21 @@ def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
             rows = group.num_rows * CHUNK_BYTES // max(group.total_byte_size, 1)
             yield from file.iter_batches(max(1, min(CHUNK_ROWS, rows)), row_groups=[number])
 
-    # A few kilobytes can hold gigabytes: one long text in a dictionary, named by every row.
+    # A few kilobytes can decode to gigabytes: a long text in a dictionary that every row refers to.
     most = max(512 << 20, 200 * path.stat().st_size)
     with file:
         yield from _batch_chunks(batches(), file.metadata.num_rows, problem, most)
 
 
 def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
-    """A folder that `datasets` saved: files of Arrow batches, listed in `state.json`."""
-    if splits := sorted(one.parent.name for one in path.glob("*/state.json")):
+    """Read a folder saved by `datasets`: files of Arrow batches, listed in `state.json`."""
+    if splits := sorted(state.parent.name for state in path.glob("*/state.json")):
         raise ValueError(f"has splits {splits}: name one, as {path / splits[0]}")
     state = json.loads((path / "state.json").read_text(encoding="utf-8"))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for one in state["_data_files"]:
-            with pa.memory_map(str(path / one["filename"])) as file:
+        for entry in state["_data_files"]:
+            with pa.memory_map(str(path / entry["filename"])) as file:
                 yield from pa.ipc.open_stream(file)
 
     yield from _batch_chunks(batches(), None, problem)
@@ -402,7 +405,7 @@ _READERS: dict[str, Callable[[Path, str, Problem], Iterator[pa.Table]]] = {
 
 
 def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]:
-    """Read a source chunk by chunk, each of a bounded number of rows and bytes."""
+    """Yield chunks of a source, each of a bounded number of rows and bytes."""
     if not path.exists() and is_name(path):
         yield from _batch_chunks(open_stream(str(path)), None, problem)
         return
@@ -421,11 +424,11 @@ def _read_chunks(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Tab
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"{path} cannot be read ({reason}): check its format and encoding (here {encoding}), "
-            "or make it again"
+            "or write it again"
         ) from error
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise DataError(f"{path} changed while it was read: run again when it is written")
+        raise DataError(f"{path} changed while it was read: run again when the file is complete")
 
 
 # Fitting chunks to a schema ---------------------------------------------------------------------
@@ -439,7 +442,7 @@ CREATE MACRO as_whole(t) AS CASE
     THEN CAST(as_number(t) AS BIGINT)
 END;
 CREATE MACRO as_time(t) AS CASE
-  -- Eight digits are a day, 20170714, and not seconds in 1970.
+  -- Eight digits are a day such as 20170714, not Unix seconds in 1970.
   WHEN regexp_full_match(t, '[0-9]{8}') THEN CAST(epoch(try_strptime(t, '%Y%m%d')) AS BIGINT)
   WHEN TRY_CAST(t AS DOUBLE) IS NOT NULL THEN TRY_CAST(trunc(as_number(t)) AS BIGINT)
   WHEN regexp_matches(t, '^\s*[0-9]') THEN CAST(floor(epoch(TRY_CAST(t AS TIMESTAMPTZ))) AS BIGINT)
@@ -459,7 +462,7 @@ _AS_TEXT = ("VARCHAR", "UUID", "UBIGINT", "HUGEINT", "DECIMAL")
 
 @functools.cache
 def _database() -> duckdb.DuckDBPyConnection:
-    """A database in memory for expressions of a config: no files, no network, no extensions."""
+    """Open an in-memory database for expressions of a config, without file or network access."""
     connection = duckdb.connect()
     connection.execute(_MACROS)
     for setting in (
@@ -476,7 +479,7 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 def _converted(value: str, given: str, kind: str) -> str:
-    """SQL for a value of a type as a column of that kind holds it; null where it cannot."""
+    """Return SQL that converts a value of an SQL type to a kind of column; null if it cannot."""
     text = "NULL::VARCHAR"
     if kind == "time" and given.startswith(("DATE", "TIMESTAMP")):
         return f"trunc(epoch({value}))"
@@ -489,7 +492,7 @@ def _converted(value: str, given: str, kind: str) -> str:
             is_scalar = f"json_type({value}) = 'VARCHAR' OR {is_whole}"
         text = f"CASE WHEN {is_scalar} THEN {value}->>'$' END"
     elif given in ("DOUBLE", "FLOAT") and kind == "text":
-        # A whole number that stands among fractions or nulls, as pandas writes it.
+        # pandas writes integers as floats in a column with nulls.
         is_whole = f"{value} = trunc({value}) AND abs({value}) < 9007199254740992"
         text = f"CASE WHEN {is_whole} THEN {value}::BIGINT::VARCHAR END"
     elif given.startswith((*_AS_TEXT, "DOUBLE", "FLOAT")) and not given.endswith("]"):
@@ -498,9 +501,9 @@ def _converted(value: str, given: str, kind: str) -> str:
 
 
 def _extra(value: str, given: str) -> str:
-    """SQL for a column that the schema does not have: lists and objects as their JSON."""
+    """Return SQL for a column that is not in the schema; lists and objects become JSON text."""
     if given == "JSON":
-        # A text among other values stands without quotes.
+        # Texts are written without quotes.
         return f"({value}->>'$')"
     is_nested = given.endswith("]") or given.startswith(("STRUCT", "MAP", "UNION"))
     return f"to_json({value})::VARCHAR" if is_nested else value
@@ -513,11 +516,11 @@ def _mapped(
     origins: Mapping[str, str],
     where: str | None,
 ) -> str:
-    """SQL for the rows of `raw`: the value `v0` of the first origin, and so on.
+    """Return SQL that computes the values `v0`, `v1`, ... of the origins for the rows of `raw`.
 
-    Of an expression `x0` says whether it failed.
+    For an expression, `x0` tells whether it failed.
     """
-    # The source's columns by position, and by name for expressions, where case says nothing.
+    # The source's columns by position, and by name for expressions, whose names ignore case.
     slots = {name: f'"({k})"' for k, name in enumerate(names)}
     by_name = {name.lower(): name for name in reversed(names)}.values()
     aliases = [slots[name] + ' AS "' + name.replace('"', '""') + '"' for name in by_name]
@@ -528,7 +531,7 @@ def _mapped(
             inner.append(f"{slots[origin]} AS s{k}")
             outer.append(f"s{k} AS v{k}")
             continue
-        # Null where it fails, and {v: null} where it is null. DuckDB cannot try an unnest.
+        # Null if the expression fails, {v: null} if it is null. TRY does not accept unnest.
         is_tried = "unnest(" not in origin.lower()
         value = f"struct_pack(v := ({origin}\n))"
         inner.append(f"TRY({value}) AS s{k}" if is_tried else f"{value} AS s{k}")
@@ -556,18 +559,18 @@ def _query(
     columns: Mapping[str, str] | None,
     where: str | None,
 ) -> tuple[str, list[str], list[tuple[str, str]]]:
-    """SQL that fits the chunks of one source, registered as `raw`, to a schema.
+    """Return SQL that fits the chunks of a source, registered as `raw`, to a schema.
 
     Returns:
-        The SQL; its columns: the fitted ones, `ROW`, `_KEY`, the place of the row's problem in the
-        third part (-1: left out by `where`; null: none) and its value; and column and reason of
-        every problem.
+        The SQL, the names of its columns, and the column and reason of every possible problem.
+        After the fitted columns come `ROW`, `_KEY`, `_PROBLEM` (an index into the problems, -1 for
+        rows left out by `where`, null for good rows) and `_VALUE` (the problem's value).
     """
     mapped = dict(columns or {})
     known = [column.name for column in schema.columns]
     for name in mapped.keys() - set(known):
         advice = nearest(name, known)
-        raise DataError(f"{source}: columns: '{name}' is no column of {schema.name}: {advice}")
+        raise DataError(f"{source}: columns: '{name}' is not a column of {schema.name}: {advice}")
     origins = mapped | {n: n for n in names if n not in mapped and n not in mapped.values()}
     rows = _mapped(connection, source, names, origins, where)
     relation = connection.sql(rows)
@@ -589,7 +592,7 @@ def _query(
         name, sql_type = column.name, _SQL_TYPES[column.kind]
         value, kind = given.pop(name, ("NULL", ""))
         if name == "n_words" and schema is STORIES and columns is not None:
-            # Counted later, whatever the source calls a word.
+            # Counted later by our rule.
             fitted[name] = "NULL::BIGINT"
             continue
         if not kind and column.required:
@@ -597,25 +600,27 @@ def _query(
                 f"{source}: column '{name}' is missing ({column.about}); it has "
                 f"{', '.join(origins)}: name its origin under columns:"
             )
-        one = _converted(value, kind, column.kind) if kind else value
-        one = fitted[name] = f"({one})::{sql_type}"
+        converted = _converted(value, kind, column.kind) if kind else value
+        converted = fitted[name] = f"({converted})::{sql_type}"
         shown_value = _extra(value, kind)
         if kind not in ("", sql_type) or kind == "DOUBLE":
-            flag(name, _NOT_A[column.kind], f"{value} IS NOT NULL AND {one} IS NULL", shown_value)
+            failed = f"{value} IS NOT NULL AND {converted} IS NULL"
+            flag(name, _NOT_A[column.kind], failed, shown_value)
         if column.required:
             flag(name, "null", f"{value} IS NULL")
         if column.kind == "time":
-            flag(name, "in the future", f"{one} > {int(time.time()) + 86_400}", shown_value)
+            future = f"{converted} > {int(time.time()) + 86_400}"
+            flag(name, "in the future", future, shown_value)
         if column.choices:
             reason = f"not one of {', '.join(column.choices)}"
-            flag(name, reason, f"{one} NOT IN {column.choices}", value)
+            flag(name, reason, f"{converted} NOT IN {column.choices}", value)
     is_unnested = any("unnest(" in origin.lower() for origin in mapped.values())
     for name, (value, kind) in given.items():
-        # Lists that became rows would stand whole beside each of these rows.
+        # Leave out unnested lists, which would be repeated in full in each of their rows.
         if not (is_unnested and kind.endswith("]")):
             fitted[name] = _extra(value, kind)
     key = ", ".join(fitted[name] for name in schema.key) or "0"
-    results = [f"{one} AS o{k}" for k, one in enumerate(fitted.values())]
+    results = [f"{value} AS o{k}" for k, value in enumerate(fitted.values())]
     sql = (
         f'SELECT {", ".join(results)}, "{ROW}", hash({key}), '  # noqa: S608
         f"CASE {' '.join(cases)} END AS problem, "
@@ -625,18 +630,18 @@ def _query(
 
 
 class ReadOptions(TypedDict, total=False):
-    """How to read a source, beside its schema; all may be left out.
+    """Options of reading a source, all optional.
 
     Attributes:
-        columns: where each column comes from: the name of a column of the source, or else a DuckDB
-            SQL expression over its columns, such as "strftime(to_timestamp(created), '%Y-%m')" or
-            "'a constant'". A row for which it fails is rejected. `unnest(column)` makes each
-            element of a list a row. Given (even empty), the input counts as raw, and `n_words` is
-            counted anew.
-        rejected_rows: collects broken rows. Without it the first broken row is an error.
-        where: SQL condition on a row of the source; other rows are left out. CSV holds text only.
-        encoding: of a text file, such as cp1252.
-        numbered: adds the column `ROW`, each row's number in the source.
+        columns: maps each column of the schema to a column of the source or to a DuckDB SQL
+            expression over its columns, such as "strftime(to_timestamp(created), '%Y-%m')" or
+            "'a constant'". A row for which the expression fails is rejected. `unnest(column)`
+            makes one row per element of a list. If given (even empty), `n_words` is counted again.
+        rejected_rows: collects broken rows. If not given, the first broken row is an error.
+        where: SQL condition on the source's columns; other rows are left out. Columns of CSV are
+            text.
+        encoding: encoding of a text file, such as cp1252.
+        numbered: whether to add the column `ROW`, each row's number in the source.
     """
 
     columns: Mapping[str, str] | None
@@ -647,59 +652,64 @@ class ReadOptions(TypedDict, total=False):
 
 
 def _reject(
-    source: str, noted: RejectedRows | None, row: int, column: str, reason: str, value: Any = None
+    source: str,
+    rejected: RejectedRows | None,
+    row: int,
+    column: str,
+    reason: str,
+    value: Any = None,
 ) -> None:
-    """Note a broken row, or raise."""
-    if noted is None:
+    """Add a broken row to `rejected`, or raise DataError if that is null."""
+    if rejected is None:
         shown = "" if value is None else f" ({value!r:.80})"
         raise DataError(
-            f"{source}: row {row}, column {column}: {reason}{shown}: mend or remove the row"
+            f"{source}: row {row}, column {column}: {reason}{shown}: fix or remove the row"
         )
-    noted.add(source, row, column, reason, value)
+    rejected.add(source, row, column, reason, value)
 
 
 def _fitted_chunks(source: str | Path, schema: Schema, options: ReadOptions) -> Iterator[pa.Table]:
-    """Chunks of a source fitted to a schema, with each row's `ROW` and `_KEY`."""
+    """Yield the chunks of a source fitted to a schema, with each row's `ROW` and `_KEY`."""
     columns, where = options.get("columns"), options.get("where")
-    noted = options.get("rejected_rows")
-    problem = functools.partial(_reject, str(source), noted)
+    rejected = options.get("rejected_rows")
+    problem = functools.partial(_reject, str(source), rejected)
     sql = ""
     with closing(_database().cursor()) as connection:
         for chunk in _read_chunks(Path(source), options.get("encoding", "utf-8"), problem):
-            given = _without(chunk, ROW)
-            raw = given.rename_columns([f"({k})" for k in range(given.num_columns)])
+            own = _without(chunk, ROW)
+            raw = own.rename_columns([f"({k})" for k in range(own.num_columns)])
             connection.register("raw", raw.append_column(ROW, chunk[ROW]))
             try:
                 if not sql:
-                    made = _query(
-                        connection, str(source), given.column_names, schema, columns, where
+                    sql, names, problems = _query(
+                        connection, str(source), own.column_names, schema, columns, where
                     )
-                    sql, names, problems = made
                 for batch in connection.sql(sql).to_arrow_reader(CHUNK_ROWS):
                     table = pa.Table.from_batches([batch]).rename_columns(names)
                     if table[_PROBLEM].null_count < table.num_rows:
-                        if noted:
-                            noted.not_selected += pc.sum(pc.equal(table[_PROBLEM], -1)).as_py() or 0
+                        if rejected:
+                            left_out = pc.sum(pc.equal(table[_PROBLEM], -1)).as_py() or 0
+                            rejected.not_selected += left_out
                         broken = table.filter(pc.greater_equal(table[_PROBLEM], 0))
                         for row in broken.select([ROW, _PROBLEM, _VALUE]).to_pylist():
                             column, reason = problems[row[_PROBLEM]]
                             problem(row[ROW], column, reason, row[_VALUE])
                         table = table.filter(table[_PROBLEM].is_null())
                     if schema is STORIES and columns is not None:
-                        place = table.column_names.index("n_words")
-                        table = table.set_column(place, "n_words", count_words(table["text"]))
+                        index = table.column_names.index("n_words")
+                        table = table.set_column(index, "n_words", count_words(table["text"]))
                     if table.num_rows:
                         yield _without(table, _PROBLEM, _VALUE)
             except (duckdb.Error, pa.ArrowException) as error:
                 what = f"where: {where!r} cannot be evaluated" if where else "cannot be read"
                 raise DataError(
-                    f"{source}: {what}: {error} (CSV holds text only: write TRY_CAST(score AS INT))"
+                    f"{source}: {what}: {error} (columns of CSV are text: TRY_CAST(score AS INT))"
                 ) from error
 
 
 def _no_rows(source: str | Path, options: ReadOptions) -> DataError:
-    noted = options.get("rejected_rows") or RejectedRows()
-    reasons = "; ".join(f"{why} ({n})" for why, n in noted.counts().items()) or "none"
+    rejected = options.get("rejected_rows") or RejectedRows()
+    reasons = "; ".join(f"{why} ({n})" for why, n in rejected.counts().items()) or "none"
     where = f"where: {options.get('where')!r}, " if options.get("where") else ""
     return DataError(f"{source}: no usable row is left ({where}rejected: {reasons})")
 
@@ -707,21 +717,22 @@ def _no_rows(source: str | Path, options: ReadOptions) -> DataError:
 # Whole tables and streams -----------------------------------------------------------------------
 
 
-class LargeTable:
-    """Sources of any size read as one table, each key once.
+class StreamingTable:
+    """A table of any size, read from one or more sources, with unique keys.
 
-    Of rows with one key the one with the latest `Schema.latest` is kept (null comes before all
-    times), and of several such the smallest by content, whatever the order.
+    Of several rows with the same key, the one with the latest `Schema.latest` is kept (null is
+    earliest). Ties are resolved by content, so the result does not depend on row order.
 
     Args:
-        sources: see `read_table`, which also says what is raised.
+        sources: see `read_table`, which also lists the errors.
         declared: the schema.
-        folder: empty, with room for all rows (compressed); the caller removes it. Null: memory.
+        folder: empty folder with space for all rows (compressed), which the caller removes; null
+            keeps the rows in memory.
         options: see `ReadOptions`.
 
     Attributes:
-        schema: columns and types of every chunk: the declared ones first, then the extra ones.
-        num_rows: how many rows it has.
+        schema: columns and types of every chunk: the declared columns first, then extra columns.
+        num_rows: number of rows.
     """
 
     def __init__(
@@ -731,7 +742,7 @@ class LargeTable:
         folder: Path | None,
         **options: Unpack[ReadOptions],
     ) -> None:
-        # Chunks in memory, or the files that hold them; of each its source and keys.
+        # Chunks in memory, or files of chunks, with the source and the keys of each chunk.
         self._held: list[pa.Table | Path] = []
         of_chunk: list[str] = []
         keys: list[np.ndarray] = []
@@ -747,21 +758,21 @@ class LargeTable:
                     try:
                         feather.write_feather(chunk, str(path), compression="lz4")
                     except OSError as error:
-                        raise DataError(f"cannot keep rows in {folder} ({error})") from error
+                        raise DataError(f"cannot store rows in {folder} ({error})") from error
         if not keys:
             raise _no_rows(sources[0], options)
         names = dict.fromkeys(name for schema in schemas for name in schema.names)
         self._all = pa.schema([(name, _common_type(schemas, name)) for name in names])
-        gone = {_KEY} if options.get("numbered") else {_KEY, ROW}
-        self.schema = pa.schema([one for one in self._all if one.name not in gone])
-        # Of each chunk the places of the rows to leave out.
+        internal = {_KEY} if options.get("numbered") else {_KEY, ROW}
+        self.schema = pa.schema([column for column in self._all if column.name not in internal])
+        # Indices of the rows to leave out, per chunk.
         self._dropped: list[list[int]] = [[] for _ in keys]
         if declared.key:
             self._drop_repeated(declared, keys, of_chunk, options.get("rejected_rows"))
         self.num_rows = sum(map(len, keys)) - sum(map(len, self._dropped))
 
     def chunks(self) -> Iterator[pa.Table]:
-        """Read the rows, in the order of the sources; may be called again."""
+        """Yield the rows in the order of the sources; may be called several times."""
         for number, dropped in enumerate(self._dropped):
             table = self._load(number).select(self.schema.names)
             if dropped:
@@ -772,10 +783,10 @@ class LargeTable:
         held = self._held[number]
         table = feather.read_table(str(held)) if isinstance(held, Path) else held
         columns = [
-            table[one.name].cast(one.type, safe=False)
-            if one.name in table.column_names
-            else pa.nulls(table.num_rows, one.type)
-            for one in self._all
+            table[column.name].cast(column.type, safe=False)
+            if column.name in table.column_names
+            else pa.nulls(table.num_rows, column.type)
+            for column in self._all
         ]
         return pa.table(columns, self._all)
 
@@ -786,31 +797,31 @@ class LargeTable:
         of_chunk: Sequence[str],
         rejected_rows: RejectedRows | None,
     ) -> None:
-        """Reject all rows of one key but the one to keep."""
+        """Keep one row per key and reject the others."""
         hashes, counts = np.unique(np.concatenate(keys), return_counts=True)
         repeated = hashes[counts > 1]
         rows = []
-        for number, one in enumerate(keys):
-            places = np.flatnonzero(np.isin(one, repeated)).tolist()
-            table = self._load(number).take(pa.array(places)) if len(places) else None
-            for place, row in zip(places, table.to_pylist() if table else (), strict=True):
+        for number, chunk_keys in enumerate(keys):
+            indices = np.flatnonzero(np.isin(chunk_keys, repeated)).tolist()
+            table = self._load(number).take(pa.array(indices)) if len(indices) else None
+            for index, row in zip(indices, table.to_pylist() if table else (), strict=True):
                 content = digest(*(item for item in row.items() if item[0] not in (ROW, _KEY)))
                 latest = row[declared.latest] if declared.latest else None
-                rank = (latest is None, -(latest or 0), content, number, place)
+                rank = (latest is None, -(latest or 0), content, number, index)
                 rows.append((tuple(row[name] for name in declared.key), rank, row[ROW]))
         best: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         for key, rank, _ in rows:
             best[key] = min(rank, best.get(key, rank))
         for key, rank, row in rows:
             if rank != best[key]:
-                *_, content, number, place = rank
-                self._dropped[number].append(place)
+                *_, content, number, index = rank
+                self._dropped[number].append(index)
                 reason = "repeated row" if content == best[key][2] else "duplicate id"
                 _reject(of_chunk[number], rejected_rows, row, declared.key[0], reason, key[0])
 
 
 def _common_type(schemas: Iterable[pa.Schema], name: str) -> pa.DataType:
-    """The type that holds all values of a column; text where no other does."""
+    """Return a type that can hold all values of a column; text if there is no other."""
     kinds = [pa.schema([s.field(name)]) for s in schemas if name in s.names]
     try:
         return pa.unify_schemas(kinds, promote_options="permissive").field(0).type
@@ -828,15 +839,15 @@ def read_table(source: str | Path, schema: Schema, **options: Unpack[ReadOptions
         options: see `ReadOptions`.
 
     Returns:
-        The declared columns first, then the extra ones; large_string, int64 and float64. Extra
-        columns of lists or objects hold their JSON. Each key stands there once, see `LargeTable`.
+        Table with the declared columns first, then extra columns; large_string, int64 and float64.
+        Extra columns of lists or objects are JSON text. Keys are unique, see `StreamingTable`.
 
     Raises:
-        DataError: no such file, not of its format, a required column missing, no usable row,
-            or (without `rejected_rows`) a broken row, named by file, row and column.
-        MissingExtraError: a set on the Hub was named and `datasets` is not installed.
+        DataError: the file is missing or invalid, a required column is missing, no row is usable,
+            or (without `rejected_rows`) a row is broken; the message names file, row and column.
+        MissingExtraError: `source` is on the Hub and `datasets` is not installed.
     """
-    return pa.concat_tables(LargeTable([source], schema, None, **options).chunks())
+    return pa.concat_tables(StreamingTable([source], schema, None, **options).chunks())
 
 
 def stream_table(
@@ -844,10 +855,10 @@ def stream_table(
 ) -> Iterator[pa.Table]:
     """Read a table of any size chunk by chunk, in the order of the source.
 
-    Arguments and errors as in `read_table`. Rows of one key are not looked for.
+    Arguments and errors are as in `read_table`. Repeated keys are not removed.
 
     Yields:
-        Tables of at least one row; at most some thousand rows and some hundred megabytes.
+        Tables of at least one row, with at most `CHUNK_ROWS` rows and some hundred megabytes.
     """
     chunk = None
     for chunk in _fitted_chunks(source, schema, options):
@@ -863,8 +874,8 @@ def check_parquet(path: Path, schema: Schema) -> None:
     """Check a Parquet file's columns and nulls against a schema, without reading its texts.
 
     Raises:
-        DataError: no such file, not Parquet, no rows, a column missing, of another type, or null
-            where it must not be.
+        DataError: the file is missing, not Parquet or empty, or a column is missing, has the wrong
+            type, or has nulls although it is required.
     """
     if not path.is_file():
         raise DataError(f"there is no file {path}: check the path, or run the step that writes it")
@@ -884,23 +895,22 @@ def check_parquet(path: Path, schema: Schema) -> None:
     except (pa.ArrowException, OSError) as error:
         faults = [f"not a Parquet file ({error})"]
     if faults:
-        raise DataError(f"{path}: {faults[0]}: make it again")
+        raise DataError(f"{path}: {faults[0]}: write the file again")
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table as Parquet; the same table gives the same bytes, whatever its chunks."""
-    # Arrow ends a page where a chunk ends, so chunks would show in the bytes.
+    """Write a table as Parquet; the bytes do not depend on the table's chunks."""
+    # Arrow ends a page at the end of a chunk, so chunks must be combined first.
     pq.write_table(table.combine_chunks(), path, compression="zstd", row_group_size=_ROW_GROUP)
 
 
 def write_sorted_batches(batches: pa.RecordBatchReader, schema: Schema, path: Path) -> int:
-    """Write a stream of rows as Parquet with a schema's columns first; return the rows written.
+    """Write batches as Parquet, with a schema's columns first; returns the number of rows.
 
-    The same rows give the same bytes whatever the batches, and no more than one row group is held
-    in memory.
+    The bytes do not depend on the sizes of the batches. At most one row group is held in memory.
     """
     names = [column.name for column in schema.columns]
-    extra = [one.with_metadata(None) for one in batches.schema if one.name not in names]
+    extra = [column.with_metadata(None) for column in batches.schema if column.name not in names]
     target = pa.schema([*schema.arrow(), *extra])
     rows = 0
     with pq.ParquetWriter(path, target, compression="zstd") as writer:

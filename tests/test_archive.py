@@ -1,4 +1,4 @@
-"""Dumps are read line by line: nothing wanted is lost, nothing broken passes, cuts are noticed."""
+"""Dumps are read line by line; broken lines are rejected and truncation is detected."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,7 +22,7 @@ zstd = archive.zstd()
 
 
 def write_zstd(path: Path, *frames: bytes) -> Path:
-    """Each frame is written as a stream, so it declares its window and no length."""
+    """Write each frame as a stream, so that it declares its window but no length."""
     options = {
         zstd.CompressionParameter.window_log: 31,
         zstd.CompressionParameter.checksum_flag: 1,
@@ -35,7 +35,7 @@ def write_zstd(path: Path, *frames: bytes) -> Path:
 
 
 def read_all(path: Path) -> tuple[list[int], list[int], Counter[str]]:
-    """Numbers of the lines that were found, and of those that could not be used; counts."""
+    """Return the numbers of the usable and the broken lines, and the counts."""
     problems: list[int] = []
     counts: Counter[str] = Counter()
     records = read_records(path, NAMES, lambda row, *_: problems.append(row), counts)
@@ -50,7 +50,7 @@ ORDINARY = st.text(st.sampled_from('ab"\\{}[]:,\n\r\t\u2028é語😀/u0057'), ma
 # Files ----------------------------------------------------------------------------------------
 
 
-def test_frames_follow_one_another_with_windows_of_two_gigabytes(tmp_path: Path) -> None:
+def test_concatenated_frames_with_large_windows(tmp_path: Path) -> None:
     skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"12345"
     path = write_zstd(tmp_path / "RC.zst", LINE * 10, b"", LINE * 20)
     path.write_bytes(skippable + path.read_bytes() + skippable)
@@ -67,7 +67,7 @@ def test_a_file_cut_off_anywhere_is_noticed(body: bytes, tmp_path: Path) -> None
     path = tmp_path / "cut.zst"
     for length in range(1, len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(DataError, match=r"cut\.zst is cut off.* after byte .*get the file"):
+        with pytest.raises(DataError, match=r"cut\.zst is truncated.* after byte .*get the file"):
             read_all(path)
     path.write_bytes(whole)
     assert read_all(path)[0] == [1]
@@ -99,19 +99,17 @@ def test_top_level_comments_are_told_in_every_form(
 @pytest.mark.parametrize(
     ("comment", "column"),
     [
-        ({"link_id": "t3_ab"}, "parent_id is no id"),
+        ({"link_id": "t3_ab"}, "parent_id is not a Reddit id"),
         ({"parent_id": "t3_ab"}, "link_id is missing"),
         ({"link_id": "t3_ab", "parent_id": "t3_cd"}, "parent_id is neither"),
         ({"link_id": "t3_ab", "parent_id": True}, "parent_id is a bool"),
-        ({"link_id": "t3_+1", "parent_id": "t3_+1"}, "link_id is no id"),
-        ({"link_id": "t3_" + "z" * 13, "parent_id": None}, "link_id is no id"),
-        ({"link_id": -1, "parent_id": None}, "link_id is no id"),
+        ({"link_id": "t3_+1", "parent_id": "t3_+1"}, "link_id is not a Reddit id"),
+        ({"link_id": "t3_" + "z" * 13, "parent_id": None}, "link_id is not a Reddit id"),
+        ({"link_id": -1, "parent_id": None}, "link_id is not a Reddit id"),
         ({"link_id": ["t3_ab"], "parent_id": None}, "link_id is a list"),
     ],
 )
-def test_a_comment_that_names_no_post_is_never_guessed_at(
-    comment: dict[str, object], column: str
-) -> None:
+def test_comment_without_a_post_is_an_error(comment: dict[str, object], column: str) -> None:
     with pytest.raises(DataError, match=column):
         answered_post(comment)
 

@@ -1,4 +1,4 @@
-"""The program that fails a build over what two splits share."""
+"""The program check_leakage."""
 
 import json
 
@@ -15,7 +15,7 @@ PROGRAM = "data_prep/check_leakage.py"
 
 @pytest.fixture
 def files(tmp_path, pair_table):
-    """Files of train and test pairs, each of two stories of 60 words, that share nothing."""
+    """Write train and test pairs of stories of 60 words that share nothing."""
 
     def write(name, names, **more):
         rows = [
@@ -48,7 +48,7 @@ def test_a_clean_pair_of_files_passes(files, program, tmp_path):
     assert {one["shared"] for one in manifest["counts"]["shared"]} == {0}
 
 
-def test_a_near_duplicate_ends_with_both_ids_and_the_report_written(
+def test_near_duplicate_fails_after_writing_the_report(
     files, program, load_program, tmp_path, capsys
 ):
     near = " ".join(f"b{word}" for word in range(59)) + " Changed. EDIT: wow"
@@ -71,7 +71,7 @@ def test_a_near_duplicate_ends_with_both_ids_and_the_report_written(
     module.main(module.Config(out=out, train=train, test=test, threshold=0.99))
 
 
-def test_one_table_with_splits_is_compared_split_by_split(files, load_program, tmp_path, capsys):
+def test_splits_of_one_table_are_compared(files, load_program, tmp_path, capsys):
     module = load_program(PROGRAM)
     parts = {"train": "ab", "validation": "cd", "test": "ea"}
     tables = []

@@ -1,4 +1,4 @@
-"""Cleaning: what must go, what must stay, and that nothing else changes."""
+"""Cleaning of prompts and stories: removed passages, kept passages, unchanged columns."""
 
 import pyarrow as pa
 import pytest
@@ -38,7 +38,7 @@ def table_of(texts, prompts=None, **columns):
 
 
 def clean(text, prompt="[WP] A door.", **switches):
-    """One text after cleaning, with only the named steps."""
+    """Return a text after the named cleaning steps."""
     cleaning = Cleaning(**{**vars(Cleaning.none()), **switches})
     table, _ = clean_table(table_of([text], [prompt]), cleaning, {"text": "story_id"})
     return table["text"][0].as_py()
@@ -73,7 +73,7 @@ def clean_prompt(prompt, flair=None):
         ("", "", None),
     ],
 )
-def test_leading_tags_come_off_the_prompt_and_the_first_is_kept_as_flair(prompt, rest, flair):
+def test_leading_tags_go_from_prompt_to_flair(prompt, rest, flair):
     assert clean_prompt(prompt) == (rest, flair, int(rest != prompt))
 
 
@@ -88,7 +88,7 @@ def test_only_a_flair_that_is_unknown_is_filled():
     tags=st.lists(st.sampled_from([*(f"[{tag}]" for tag in PROMPT_TAGS), "**[WP]**", "[x]"])),
     rest=st.one_of(WORDS, st.text(max_size=30)),
 )
-def test_stripping_tags_never_moves_a_prompt_to_another_split(tags, rest):
+def test_stripping_tags_keeps_the_split(tags, rest):
     prompt = " ".join([*tags, rest])
     stripped, flair, _ = clean_prompt(prompt)
     assert prompt_key(stripped) == prompt_key(prompt)
@@ -144,7 +144,7 @@ def test_a_story_that_uses_the_prompt_stays(text):
     assert clean(text, PROMPT, cut_quoted_prompt=True) == text
 
 
-def test_a_short_title_is_cut_only_where_it_is_marked_as_quoted():
+def test_short_title_is_cut_only_if_quoted():
     for text in (f"The lamp room\n\n{STORY}", f"**The lamp room**\n\n{STORY}"):
         assert clean(text, "The lamp room", cut_quoted_prompt=True) == text
     text = f"> The lamp room\n\n{STORY}"
@@ -231,7 +231,7 @@ FICTION = [
 ]
 
 
-def test_talk_at_the_end_is_cut_and_fiction_stays_anywhere():
+def test_notes_at_the_end_are_cut_and_fiction_is_kept():
     for talk in TALK:
         assert clean(f"{STORY}\n\n{talk}", cut_vote_talk=True) == STORY, talk
     for line in FICTION:
@@ -251,11 +251,11 @@ def test_talk_at_the_end_is_cut_and_fiction_stays_anywhere():
         (f"{STORY}\n\nEDIT: Thanks for the gold!\n\nIt made my week.\n\nReally.", STORY),
     ],
 )
-def test_talk_goes_wherever_an_author_puts_it_with_the_rule_that_sets_it_off(text, left):
+def test_notes_are_cut_with_their_rules(text, left):
     assert clean(text, cut_vote_talk=True) == left
 
 
-def test_a_story_in_the_form_of_posts_keeps_its_edits():
+def test_story_written_as_posts_keeps_edits():
     text = (
         f"{STORY}\n\nEDIT: There is somebody at the window.\n\n"
         "EDIT 2: Thanks to everyone in the comments, I have locked the door."
@@ -277,7 +277,7 @@ def test_a_text_is_never_left_empty():
     rows=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=6),
     switches=st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )
-def test_cleaning_keeps_rows_order_and_other_columns_and_is_done_once(rows, switches):
+def test_cleaning_is_idempotent_and_keeps_rows(rows, switches):
     prompts, texts = (list(column) for column in zip(*rows, strict=True))
     table = table_of(texts, prompts, extra=list(range(len(rows))), flair=pa.nulls(len(rows)))
     cleaning = Cleaning(*switches)

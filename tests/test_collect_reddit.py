@@ -1,4 +1,4 @@
-"""Collecting stories, through the real PRAW, from a server on loopback with faults and kills."""
+"""Collecting stories with PRAW from a local server, with faults and killed runs."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def manifest(folder: Path) -> dict[str, Any]:
 
 
 def stories_of(world: World) -> dict[str, dict[str, Any]]:
-    """The comments that belong into the table, by story_id, found without the program."""
+    """Return the expected comments by story_id, computed without the program."""
     return {
         comment["name"]: comment
         for post in world.posts.values()
@@ -77,7 +77,7 @@ def more_requests(world: World, page: int) -> int:
 
 
 def everything_in(folder: Path) -> bytes:
-    """All bytes below a folder, Parquet as text."""
+    """Return all bytes below a folder, with Parquet as text."""
     found = []
     for path in folder.rglob("*"):
         if path.suffix == ".parquet":
@@ -90,9 +90,7 @@ def everything_in(folder: Path) -> bytes:
 # What is collected -----------------------------------------------------------------------------
 
 
-def test_all_top_level_comments_of_prompts_become_stories_with_so_many_requests(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_top_level_comments_become_stories(collect: Callable[..., Any], tmp_path: Path) -> None:
     world = make_world(1)
     with FakeReddit(world, page=4) as server:
         rows = collect(server)
@@ -178,7 +176,7 @@ def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
         for wrong in ({"prompts": ["[IP] 🏰"]}, {"posts": ["not/a/post"]}):
             with pytest.raises(ConfigError):
                 collect(server, **wrong)
-        with pytest.raises(ConfigError, match="'best/ever' is none"):
+        with pytest.raises(ConfigError, match="'best/ever' is not a listing"):
             collect(server, listings=["best/ever"])
         with pytest.raises(LitBenchError, match="no comment was found"):
             collect(server, listings=[], posts=["zzzz"])
@@ -192,9 +190,7 @@ def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
 # Resuming --------------------------------------------------------------------------------------
 
 
-def test_what_an_author_deleted_is_nowhere_after_reading_again(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_reading_again_drops_deleted_texts(collect: Callable[..., Any], tmp_path: Path) -> None:
     world = World()
     posts = [world.add_post(f"[WP] Number {number}") for number in range(3)]
     comments = [world.add_comment(post, f"unmistakable{post}") for post in posts]
@@ -212,9 +208,7 @@ def test_what_an_author_deleted_is_nowhere_after_reading_again(
     assert f"unmistakable{posts[0]}".encode() in left
 
 
-def test_nothing_stays_of_a_post_to_skip_but_its_id(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_only_the_id_of_a_skipped_post_is_kept(collect: Callable[..., Any], tmp_path: Path) -> None:
     world = World()
     kept = world.add_post("[WP] The one that stays")
     gone = world.add_post("[WP] An unmistakable title")
@@ -284,7 +278,7 @@ def first_fault(fault: str) -> Callable[[int, str], str | None]:
         pytest.param(10, 0.2, marks=pytest.mark.long),
     ],
 )
-def test_a_run_that_is_killed_finishes_to_the_same_files(
+def test_killed_run_resumes(
     tmp_path: Path, collect: Callable[..., Any], kills: int, faults: float
 ) -> None:
     seed = 1 if kills == 2 else random.randrange(1_000_000)

@@ -1,4 +1,4 @@
-"""The engines of curation: the same rows from DuckDB within little memory, and from Spark."""
+"""The engines of curation: DuckDB with little memory and Spark give the same rows."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ def letters(rows: int) -> pa.Table:
     return pa.table({"name": [f"row{row:05d}" for row in range(rows)], "place": range(rows)})
 
 
-def test_what_is_put_in_comes_out_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_rows_come_out_in_order(tmp_path: Path) -> None:
     with open_engine("duckdb", tmp_path) as engine:
         table = engine.put(letters(20_000))
         kept = engine.keep(table.filter(table.place % 2 == 0))
@@ -30,7 +30,7 @@ def test_what_is_put_in_comes_out_in_the_order_asked_for(tmp_path: Path) -> None
         assert engine.count(kept) == 10_000
 
 
-def test_a_star_in_the_name_of_a_folder_is_no_pattern(tmp_path: Path) -> None:
+def test_star_in_a_folder_name_is_not_a_pattern(tmp_path: Path) -> None:
     for name, rows in (("a*", 3), ("ab", 4), ("[a]?", 5)):
         (tmp_path / name).mkdir()
         write_table(letters(rows), tmp_path / name / "letters.parquet")
@@ -42,7 +42,7 @@ def test_a_star_in_the_name_of_a_folder_is_no_pattern(tmp_path: Path) -> None:
         assert engine.count(engine.put(letters(6))) == 6
 
 
-def test_working_files_are_gone_afterwards_also_after_an_error(tmp_path: Path) -> None:
+def test_working_files_are_removed(tmp_path: Path) -> None:
     def use_and_stop() -> None:
         with open_engine("duckdb", tmp_path) as engine:
             engine.put(letters(5))
@@ -54,14 +54,14 @@ def test_working_files_are_gone_afterwards_also_after_an_error(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_limit_that_is_none_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_invalid_memory_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"memory_limit is 'plenty'.*such as 4GB"):
         open_engine("duckdb", tmp_path, memory_limit="plenty")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["keep", "batches"])
-def test_memory_that_does_not_suffice_is_said_with_the_key_to_turn(how, tmp_path: Path) -> None:
+def test_out_of_memory_error_names_the_key(how, tmp_path: Path) -> None:
     def sort(table: Any, engine: Any) -> None:
         numbered = table.order_by(table.name.desc()).mutate(n=ibis.row_number())
         list(getattr(engine, how)(numbered))
@@ -70,7 +70,7 @@ def test_memory_that_does_not_suffice_is_said_with_the_key_to_turn(how, tmp_path
         with open_engine("duckdb", tmp_path, memory_limit="1MB") as engine:
             sort(engine.put(letters(200_000)), engine)
 
-    with pytest.raises(DataError, match=r"DuckDB cannot go on in .*: raise memory_limit"):
+    with pytest.raises(DataError, match=r"DuckDB failed in .*: raise memory_limit"):
         use()
     assert list(tmp_path.iterdir()) == []
 
@@ -107,7 +107,7 @@ def spark_options() -> dict[str, str]:
 
 
 def crowd(story_table, seed: int = 3) -> pa.Table:
-    """Stories with something to remove for every step, in more than one script."""
+    """Stories in several scripts; every step removes some of them."""
     random = np.random.default_rng(seed)
     words = ["mill", "river", "Straße", "été", "雨", "夜", "ghost", "ÎLE", "edit:", "[ot]"]
     rows = []

@@ -1,4 +1,4 @@
-"""Filters of single stories: each at its border, by name, by wording, and copies of a story."""
+"""Filters of single stories: thresholds, bots, comments on the prompt, and copies."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def removed_by(stories: pa.Table, **options: Any) -> list[str | None]:
 
 
 def steps_of(story_table, column, values, **options):
-    """The step that removes each value: one table takes no longer than one row."""
+    """Return the step that removes each value, all in one table to save time."""
     rows = [{column: value} for value in values]
     return dict(zip(values, removed_by(story_table(rows), **options), strict=True))
 
@@ -46,7 +46,7 @@ def kept_of_copies(stories: pa.Table) -> set[str]:
     return {row["story_id"] for row in marked if not row["repeated"]}
 
 
-def test_the_first_rule_that_fits_is_the_one_counted(story_table):
+def test_first_matching_rule_is_counted(story_table):
     stories = story_table(
         [
             {"text": "[removed]", "score": 1, "n_tokens": 3, "n_words": 1, "created_utc": 5},
@@ -69,7 +69,7 @@ def test_the_first_rule_that_fits_is_the_one_counted(story_table):
     ]
 
 
-def test_a_body_that_is_gone_is_removed_and_a_story_that_mentions_it_stays(story_table):
+def test_deleted_texts_are_removed(story_table):
     gone = [
         "[deleted]", "[removed]", "  [Removed]\n", "\t[DELETED]\r\n", "[deleted by user]",
         "[ Removed by Reddit ]", "", " \n ",
@@ -100,7 +100,7 @@ BODIES = st.builds(
 
 @settings(max_examples=20)
 @given(st.lists(BODIES, min_size=1, max_size=40))
-def test_what_is_gone_to_the_filter_is_gone_to_the_programs_that_ask_reddit(story_table, bodies):
+def test_filter_and_reddit_client_agree_on_deleted_texts(story_table, bodies):
     bodies += ["[removed by moderator]", "[deleted by user]", "[ removed ]", "", "[removed"]
     bodies += ["[\u00a0removed]", "[removed\u2028]", "[removed by moderatoré]", "[deleted]\u00a0"]
     steps = removed_by(story_table([{"text": body} for body in bodies]), drop_deleted=True)
@@ -201,7 +201,7 @@ SHORT_FICTION = [
 ]
 
 
-def test_short_talk_about_the_prompt_is_removed_and_short_fiction_stays(story_table):
+def test_short_comments_on_the_prompt_are_removed(story_table):
     assert steps_of(story_table, "text", TALK, drop_talk=True) == dict.fromkeys(TALK, "drop_talk")
     steps = steps_of(story_table, "text", SHORT_FICTION, drop_talk=True)
     assert steps == dict.fromkeys(SHORT_FICTION)
@@ -213,7 +213,7 @@ def test_a_long_text_is_never_talk(story_table):
     assert removed_by(story_table(rows), drop_talk=True) == ["drop_talk", None]
 
 
-def test_a_bot_is_known_by_the_mark_of_its_source(story_table):
+def test_bot_is_known_by_is_bot(story_table):
     # Sources hash names, so that only the mark tells.
     stories = story_table([{"author": "9f2c41aab0"}] * 3)
     for marks in ([True, False, None], ["true", "false", None]):

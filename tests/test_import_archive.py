@@ -1,4 +1,4 @@
-"""Dumps become a stories table: every line is accounted for, a broken run goes on where it was."""
+"""Dumps become a stories table: every line is counted, and a killed run resumes."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def importing(load_program: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def write_dump(path: Path, rows: list[Any]) -> Path:
-    """Rows as JSON lines, in zstd where the name says so; bytes stand for themselves."""
+    """Write rows as JSON lines, compressed if the name ends in .zst; bytes are written as is."""
     content = b"".join(
         (row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows
     )
@@ -192,7 +192,7 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_pat
         "body: missing": lambda: {n: v for n, v in whole.items() if n != "body"},
         "body: a int, not text": lambda: whole | {"body": 7},
         "id: missing": lambda: whole | {"id": None},
-        "id: no id of Reddit": lambda: whole | {"id": "b 0"},
+        "id: not a Reddit id": lambda: whole | {"id": "b 0"},
         "link_id: missing": lambda: whole | {"link_id": None},
         "parent_id: neither a comment nor the post of link_id": lambda: (
             whole | {"parent_id": "t3_p9"}
@@ -224,7 +224,7 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_pat
 
 
 def three_months(folder: Path, stories: int, words: int = 8) -> tuple[list[Path], list[Path]]:
-    """Three files of submissions and of comments, alike for every folder."""
+    """Write three files of submissions and of comments, with the same content in any folder."""
     folder.mkdir()
     source = random.Random(1)
     submissions, comments = [], []
@@ -323,7 +323,7 @@ def test_secrets_and_names_are_written_nowhere(
         return found
 
     # A run that fails leaves its parts behind.
-    with pytest.raises(DataError, match="cut off") as told:
+    with pytest.raises(DataError, match="truncated") as told:
         run(importing, tmp_path, [submissions], [comments, damaged])
     assert list((tmp_path / "out" / "parts").glob("*.jsonl"))
     left_behind = all_written(str(told.value))
@@ -343,8 +343,8 @@ def test_mistakes_are_named_before_anything_is_read(importing: ModuleType, tmp_p
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p1")])
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({"submissions": [tmp_path / "RX_*"]}, "submissions: there is no file .*RX_"),
-        ({"comments": []}, "comments names no file"),
-        ({"comments": [comments, tmp_path / "R[C]"]}, "one of them twice"),
+        ({"comments": []}, "comments has no file"),
+        ({"comments": [comments, tmp_path / "R[C]"]}, "the same file twice"),
         ({"comments": [tmp_path]}, r"there is no file .*\*\.zst"),
         ({"subreddits": []}, "subreddits is empty"),
     ]
@@ -355,7 +355,7 @@ def test_mistakes_are_named_before_anything_is_read(importing: ModuleType, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_dumps_that_do_not_fit_each_other_are_told(importing: ModuleType, tmp_path: Path) -> None:
+def test_mismatched_dumps_are_an_error(importing: ModuleType, tmp_path: Path) -> None:
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p7")])
     with pytest.raises(DataError, match=r"answers one of the prompts: .* same months"):

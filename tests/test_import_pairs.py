@@ -1,4 +1,4 @@
-"""Published pairs become a pairs table; what cannot is set aside and counted."""
+"""Published pairs become a pairs table; unusable rows are rejected and counted."""
 
 import json
 import shutil
@@ -133,7 +133,7 @@ def labelled(n: int, better: object, **more: object) -> dict[str, object]:
     )
 
 
-def test_a_label_says_which_text_is_chosen_and_its_facts_follow(
+def test_label_decides_which_text_is_chosen(
     importing: Callable[..., Any],
 ) -> None:
     rows = [labelled(1, "A"), labelled(2, "B"), labelled(3, 1), labelled(4, 0)]
@@ -151,9 +151,7 @@ def test_a_label_says_which_text_is_chosen_and_its_facts_follow(
         assert pair["rejected_created_utc"] == at[worse]
 
 
-def test_a_label_that_names_neither_text_is_set_aside_and_never_guessed(
-    importing: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_unknown_label_is_rejected(importing: Callable[..., Any], tmp_path: Path) -> None:
     rows = [labelled(n, label) for n, label in enumerate(["A", "tie", None, "a", "B", "A "])]
     pairs, counts = importing(rows, **LABELLED)
     assert {pair["prompt"] for pair in pairs} == {"p0", "p4"}
@@ -182,7 +180,7 @@ def test_a_config_that_says_two_things_is_refused(
         importing([labelled(1, "A")], **keys)
 
 
-def test_a_rationale_comes_with_the_side_that_it_calls_story_a(
+def test_rationale_has_the_side_of_story_a(
     importing: Callable[..., Any],
 ) -> None:
     said = {
@@ -221,9 +219,7 @@ def test_a_rationale_comes_with_the_side_that_it_calls_story_a(
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_rows_that_repeat_a_pair_one_with_a_rationale_stays(
-    order: int, importing: Callable[..., Any]
-) -> None:
+def test_repeated_pair_prefers_a_rationale(order: int, importing: Callable[..., Any]) -> None:
     rows: list[dict[str, object]] = []
     for n in range(12):
         rows += [
@@ -238,9 +234,7 @@ def test_of_rows_that_repeat_a_pair_one_with_a_rationale_stays(
     assert counts["pairs"] == 13
 
 
-def test_texts_stay_as_published_unless_cleaning_is_asked_for(
-    importing: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_cleaning_is_off_by_default(importing: Callable[..., Any], tmp_path: Path) -> None:
     talk = "The door opened slowly.\n\nEDIT: Wow, thanks for the gold, kind stranger!"
     rows = [
         {"prompt": "[WP] A door", "chosen": talk, "rejected": "It stayed shut."},
@@ -268,9 +262,7 @@ def test_texts_stay_as_published_unless_cleaning_is_asked_for(
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_pairs_that_stand_there_twice_are_one_and_those_that_disagree_none(
-    order: int, importing: Callable[..., Any]
-) -> None:
+def test_repeated_and_contradictory_pairs(order: int, importing: Callable[..., Any]) -> None:
     names = {"prompt_id": "p", "prompt": "p"}
     rows = [
         {**names, "chosen": "one", "rejected": "two", "margin": 1.0},
@@ -292,7 +284,7 @@ def test_pairs_that_stand_there_twice_are_one_and_those_that_disagree_none(
 
 
 @pytest.mark.parametrize("form", ["texts", "labelled", "links"])
-def test_rows_set_aside_are_named_by_their_number_in_the_file(
+def test_rejected_rows_have_row_numbers(
     importing: Callable[..., Any], tmp_path: Path, form: str
 ) -> None:
     side = {"texts": "rejected", "labelled": "b", "links": "rejected_story_id"}[form]
@@ -401,7 +393,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def run_all(server: FakeHub, home: Path, runs: list[list[object]]) -> str:
-    """Run the program several times in one process; what it printed."""
+    """Run the program several times in one process; returns its output."""
     done = server.run(home, "-c", RUNS, json.dumps(runs, default=str))
     assert done.returncode == 0, done.stderr
     assert not server.strange, "the fake knows every request that was made"
@@ -452,7 +444,7 @@ def test_a_published_set_becomes_pairs_by_its_config(
     assert digest.startswith(f"name:{PUBLISHED[config][0]}@{commit}"), "the manifest names it"
 
 
-def test_two_prompts_under_one_id_are_refused_until_the_map_tells_them_apart(
+def test_two_prompts_under_one_id_are_refused(
     importing: Callable[..., Any],
 ) -> None:
     rows = [

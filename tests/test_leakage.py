@@ -1,4 +1,4 @@
-"""Whatever two splits share is named with an id on either side, and nothing else is."""
+"""Leakage reports name all shared items of two splits, with an id in each."""
 
 import random
 
@@ -19,7 +19,7 @@ def text_of(seed, words=120):
 
 
 def row(high, low, prompt="p", **more):
-    """A pair of the stories named, whose texts their names decide."""
+    """Return a pair of named stories; their texts follow from their names."""
     return {
         "prompt_id": prompt,
         "chosen_story_id": high,
@@ -32,7 +32,7 @@ def row(high, low, prompt="p", **more):
 
 @pytest.fixture
 def report(pair_table):
-    """The report of splits given as rows of pairs."""
+    """Return the report of splits given as rows of pairs."""
 
     def make(near_duplicates=True, **splits):
         tables = {name: pair_table(rows) for name, rows in splits.items()}
@@ -46,11 +46,11 @@ def rows_of(report, kind):
 
 
 def shared(report):
-    """How many are shared by kind, of two splits."""
+    """Return the number of shared items of two splits by kind."""
     return {one["kind"]: one["shared"] for one in report.counts["shared"]}
 
 
-def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
+def test_near_duplicate_fails_and_names_both_ids(report):
     copy = text_of("b").replace(text_of("b").split()[60], "edited") + " EDIT: thanks!"
     train = [row("a", "b", "p"), row("c", "d", "q")]
     test = [row("e", "copy", "r", rejected=copy, pair_id="pair_of_copy"), row("g", "h", "s")]
@@ -68,7 +68,7 @@ def test_a_near_duplicate_in_test_fails_the_check_with_both_ids_named(report):
     assert 0.8 <= found["similarity"] < 1
 
 
-def test_a_prompt_is_shared_whatever_its_tag_and_spacing(report):
+def test_shared_prompt_ignores_tag_and_spacing(report):
     train = [row("a", "b", "t3_1", prompt_text="[WP] The clock, again!"), row("c", "d", "t3_2")]
     test = [row("e", "f", "t3_9", prompt_text="the clock   again"), row("g", "h", "t3_8")]
     for one in (*train, *test):
@@ -149,5 +149,5 @@ def test_what_is_shared_is_what_sets_share(pair_table, train, test):
 def test_one_split_has_nothing_to_leak_to(pair_table):
     table = pair_table([row("a", "b")])
     for pairs in ({"all": table}, {"train": table, "test": table.slice(1)}):
-        with pytest.raises(DataError, match="leakage is between two splits that hold pairs"):
+        with pytest.raises(DataError, match="leakage needs two splits that hold pairs"):
             leakage_report(pairs)

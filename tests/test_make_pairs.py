@@ -1,4 +1,4 @@
-"""The program make_pairs, end to end: what it writes, counts, repeats and refuses."""
+"""The program make_pairs, end to end: outputs, counts, reruns and errors."""
 
 import json
 from collections import Counter
@@ -75,7 +75,7 @@ def sides(pairs):
 
 
 def village(story_table, prompts=12, stories=14, seed=0):
-    """Stories whose votes go with length, so that every later step has something to remove."""
+    """Stories whose votes correlate with length, so that every later step removes some."""
     random = np.random.default_rng(seed)
     rows = []
     for place in range(prompts * stories):
@@ -95,7 +95,7 @@ def village(story_table, prompts=12, stories=14, seed=0):
 
 
 def check_funnel(written, stories):
-    """Every step starts from what the last one kept, and the ends are what was read and written."""
+    """Check that counts add up from step to step, from the rows read to the rows written."""
     steps = {step["step"]: step for step in written.funnel}
     for before, after in pairwise(written.funnel):
         if after["unit"] == before["unit"]:
@@ -108,7 +108,7 @@ def check_funnel(written, stories):
     return steps
 
 
-def test_the_product_is_a_pairs_table_beside_its_funnel_digest_and_examples(
+def test_writes_pairs_funnel_digest_and_examples(
     pairs_from, load_program, story_table, rename_sides, tmp_path
 ):
     stories = village(story_table)
@@ -154,7 +154,7 @@ def test_the_product_is_a_pairs_table_beside_its_funnel_digest_and_examples(
         assert (found == written.manifest["counts"]["digest"]) is same
 
 
-def test_in_the_written_splits_the_longer_story_is_chosen_in_exactly_half(pairs_from, story_table):
+def test_longer_story_is_chosen_in_half_of_the_pairs(pairs_from, story_table):
     stories = village(story_table, prompts=30, stories=12)
     written = pairs_from(stories, splits={"train": 0.6, "test": 0.4}, symmetry_buckets=10)
     lengths = written.manifest["counts"]["lengths"]
@@ -173,7 +173,7 @@ def test_in_the_written_splits_the_longer_story_is_chosen_in_exactly_half(pairs_
     assert written.sides() < sides(written.before())
 
 
-def test_neither_order_nor_format_of_the_stories_matters_but_the_seed_does(pairs_from, story_table):
+def test_pairs_depend_on_seed_not_on_order_or_format(pairs_from, story_table):
     stories = village(story_table, prompts=6, stories=40)
     options = {"splits": HALVES, "max_pairs_per_prompt": 150}
     shuffled = stories.take(np.random.default_rng(1).permutation(stories.num_rows))
@@ -239,9 +239,7 @@ def test_the_funnel_adds_up(pairs_from, story_table, rows, options):
                        " | min_gap chosen_later symmetry_buckets"),
     ],
 )  # fmt: skip
-def test_the_papers_sets_are_what_it_states_and_nothing_more(
-    pairs_from, story_table, name, pairs, steps
-):
+def test_strict_configs_apply_only_the_papers_rules(pairs_from, story_table, name, pairs, steps):
     columns = ("story_id", "score", "created_utc", "n_words")
     rows = [
         ("a", 10, 1, 60),
@@ -265,9 +263,7 @@ def one_pair(story_table, **column):
     return story_table([{**row, **column} for row in rows])
 
 
-def test_an_error_is_one_line_and_an_empty_product_shows_its_funnel(
-    program, pairs_from, story_table, tmp_path
-):
+def test_errors_are_one_line_or_show_the_funnel(program, pairs_from, story_table, tmp_path):
     write_table(one_pair(story_table), tmp_path / "stories.parquet")
     paths = [f"--stories={tmp_path / 'stories.parquet'}", f"--out={tmp_path / 'out'}"]
     done = program("data_prep/make_pairs.py", *paths, "--symmetry_buckets", "3")
@@ -287,7 +283,7 @@ def test_the_benchmark_measures_the_program(load_program):
 DAY = 1_672_531_200  # 2023-01-01
 
 
-def test_a_split_by_date_leaves_no_prompt_on_both_sides(pairs_from, story_table):
+def test_date_split_shares_no_prompt(pairs_from, story_table):
     rows = []
     for prompt, days in {"old": (-3, -2), "both": (-2, -1, 0, 1), "new": (0, 5, 9)}.items():
         for place, day in enumerate(days):
@@ -307,7 +303,7 @@ def test_a_split_by_date_leaves_no_prompt_on_both_sides(pairs_from, story_table)
     assert next(step for step in written.funnel if step["step"] == "test_from")["removed"] == 2
 
 
-def test_a_near_duplicate_in_test_fails_the_build_with_both_ids(pairs_from, story_table, tmp_path):
+def test_near_duplicate_in_test_fails(pairs_from, story_table, tmp_path):
     """Two prompts on two sides of a split, whose last stories differ in one word of 120."""
     apart = {}
     for name in map("q{}".format, range(50)):
@@ -358,9 +354,7 @@ def test_each_variant_is_what_its_own_config_gives(load_program, story_table, tm
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
-    pairs_from, story_table, tmp_path
-):
+def test_story_counts_are_reported_only_for_their_stories(pairs_from, story_table, tmp_path):
     stories = tmp_path / "stories.parquet"
     for seed, expected in ((0, {"stories": 168}), (5, None)):
         write_table(village(story_table, seed=seed), stories)
@@ -388,8 +382,8 @@ def test_counts_of_the_stories_are_told_only_beside_the_stories_they_counted(
         ({"drop_near_duplicates": 1.5}, "'drop_near_duplicates' is 1.5"),
         ({"engine": "sparkle"}, "engine"),
         ({}, r"there is no file .*nowhere\.parquet"),
-        ({"variants": {"../b": {}}}, "must name a folder"),
-        ({"variants": {"full": {"out": "elsewhere"}}}, "no stories, out or variants"),
+        ({"variants": {"../b": {}}}, "must be a folder name"),
+        ({"variants": {"full": {"out": "elsewhere"}}}, "must not set stories, out or variants"),
     ],
 )
 def test_a_wrong_config_is_refused_before_any_work(load_program, tmp_path, options, message):
@@ -408,9 +402,7 @@ def test_a_wrong_config_is_refused_before_any_work(load_program, tmp_path, optio
         ({"story_id": "same"}, "story_id: 1 rows repeat an id: make the file"),
     ],
 )
-def test_stories_that_a_rule_would_take_wrong_are_refused(
-    pairs_from, story_table, changes, message
-):
+def test_unsuitable_stories_are_refused(pairs_from, story_table, changes, message):
     with pytest.raises(DataError, match=message):
         pairs_from(one_pair(story_table, **changes))
 
@@ -426,7 +418,7 @@ def test_pairs_are_counted_before_they_are_made(pairs_from, story_table):
 
 
 def test_prompts_that_share_an_id_or_a_text_share_a_split(pairs_from, story_table):
-    """Texts chain prompt_ids, so that everything is one prompt to a split."""
+    """Shared texts link all prompt_ids, so that they must be in one split."""
     rows = village(story_table, prompts=6).to_pylist()
     for place, row in enumerate(rows):
         number = int(row["prompt_id"][1:])
@@ -434,4 +426,4 @@ def test_prompts_that_share_an_id_or_a_text_share_a_split(pairs_from, story_tabl
     written = pairs_from(story_table(rows), splits=HALVES, **LOOSE)
     assert len(set(written.pairs["split"].to_pylist())) == 1
     assert set(written.pairs["prompt"].to_pylist()) == {f"[WP] Door {n} opens" for n in range(6)}
-    assert "6 prompt_ids stand for several prompts" in written.manifest["counts"]["notes"][0]
+    assert "6 prompt_ids have several prompts" in written.manifest["counts"]["notes"][0]

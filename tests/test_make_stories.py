@@ -1,4 +1,4 @@
-"""Raw rows of any number to stories: streamed, cleaned, counted, and none lost."""
+"""The program make_stories: rows are streamed, cleaned and counted, and none is lost."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from litbench import tables as tables_module
 from litbench.config import build
 from litbench.errors import DataError
 from litbench.records import STORIES
-from litbench.tables import LargeTable, RejectedRows, read_table, stream_table
+from litbench.tables import RejectedRows, StreamingTable, read_table, stream_table
 from litbench.text import count_words_of
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -36,7 +36,7 @@ MAP = {"prompt_id": "post", "prompt": "title", "text": "body", "source": "'test'
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of three rows, so that a few rows make many."""
+    """Set chunks of three rows, so that few rows make many chunks."""
     monkeypatch.setattr(tables_module, "CHUNK_ROWS", 3)
 
 
@@ -100,7 +100,7 @@ def story(number: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", ["raw.parquet", "raw.csv", "raw.jsonl", "raw"])
-def test_a_broken_row_is_known_by_its_number_whatever_its_chunk(tmp_path: Path, name: str) -> None:
+def test_broken_row_number_does_not_depend_on_chunks(tmp_path: Path, name: str) -> None:
     rows = [story(k, score="many" if k % 5 == 4 else str(k)) for k in range(23)]
     path = tmp_path / name
     if name.endswith("jsonl"):
@@ -140,7 +140,7 @@ def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "raw.jsonl", rows)
     columns = {**MAP, "flair": "flag", "score": "score"}
     (tmp_path / "large").mkdir()
-    large = LargeTable([path], STORIES, tmp_path / "large", columns=columns)
+    large = StreamingTable([path], STORIES, tmp_path / "large", columns=columns)
     table = pa.concat_tables(large.chunks())
     assert table["score"].to_pylist() == [None] * 7 + [k % 7 for k in range(7, 12)]
     assert table["flair"].to_pylist() == [None] * 5 + ["seen"] * 7
@@ -160,7 +160,7 @@ def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["posts.parquet", "posts.jsonl"])
-def test_each_element_of_the_lists_of_a_post_is_a_story(
+def test_unnested_lists_become_stories(
     tmp_path: Path, made: Callable[..., Artifact], name: str
 ) -> None:
     posts: list[dict[str, Any]] = [
@@ -230,9 +230,7 @@ def test_the_published_preferences_are_streamed_by_their_config(tmp_path: Path) 
 # The program ---------------------------------------------------------------------------------
 
 
-def test_words_are_counted_after_cleaning_and_what_was_cut_is_shown(
-    tmp_path: Path, made: Callable[..., Artifact]
-) -> None:
+def test_words_are_counted_after_cleaning(tmp_path: Path, made: Callable[..., Artifact]) -> None:
     body = "The moth came in. " * 10
     rows = [
         story(0, title="[WP] A moth.", body=body + "\n\nEDIT: thanks for the gold!"),
@@ -255,9 +253,7 @@ def test_words_are_counted_after_cleaning_and_what_was_cut_is_shown(
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_several_files_are_one_table_in_the_order_of_their_names(
-    tmp_path: Path, made: Callable[..., Artifact]
-) -> None:
+def test_several_files_become_one_table(tmp_path: Path, made: Callable[..., Artifact]) -> None:
     for name, rows in {
         "b/stories.jsonl": [story(4), story(5, body="a second version"), story(6, mark=[1])],
         "a/stories.jsonl": [story(k, mark=k) for k in (9, 0, 1, 2, 3)] + [story(5)],
@@ -285,7 +281,7 @@ def test_several_files_are_one_table_in_the_order_of_their_names(
     (tmp_path / "a").rename(tmp_path / "z")
     again = made(input=pattern, columns=MAP)
     assert {row["story_id"]: row["text"] for row in again.rows} == kept
-    with pytest.raises(DataError, match="no file fits"):
+    with pytest.raises(DataError, match="no file matches"):
         made(input=str(tmp_path / "*" / "none.jsonl"), columns=MAP)
 
 
@@ -306,7 +302,7 @@ def test_rows_and_bytes_stay_the_same_whatever_the_chunks(
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_one_story_in_several_sources_the_latest_stays(
+def test_latest_copy_of_a_story_is_kept(
     tmp_path: Path, made: Callable[..., Artifact], order: int
 ) -> None:
     # By content alone either would stay, for about half of the stories.
@@ -372,7 +368,7 @@ def test_a_killed_run_starts_again_and_ends_in_the_same_file(
 
 
 def broken_line(kind: str, good: dict[str, Any], rng: random.Random) -> bytes:
-    """A line of one kind of fault, made of a good row that stands nowhere else in the file."""
+    """Return a line with one kind of fault, made of a good row that is not in the file."""
     line = json.dumps(good).encode()
     if kind == "(line): not JSON":
         # Half a surrogate pair is no Unicode, and so no JSON.
@@ -419,7 +415,7 @@ KINDS = [
     ],
     ids=["some", "many"],
 )
-def test_every_broken_row_is_counted_and_every_good_one_survives(
+def test_broken_rows_are_counted_and_good_rows_kept(
     tmp_path: Path, program_process: Program, count: int, broken: int, seed: int
 ) -> None:
     print(f"seed {seed}")

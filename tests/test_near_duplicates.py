@@ -1,4 +1,4 @@
-"""Near-duplicates are found by the runs of words that texts share, whatever the order."""
+"""Near-duplicates are found by shared shingles, independently of order."""
 
 import random
 import sys
@@ -19,12 +19,12 @@ from litbench.errors import MissingExtraError
 
 
 def words_of(source, n):
-    """So many made-up words; two texts share no run of five but by design."""
+    """Return n invented words; unrelated texts share no five-word shingle."""
     return [f"{source.choice('bdfgklmnprst')}{source.randrange(5_000)}" for _ in range(n)]
 
 
 def changed(source, words, n):
-    """The words with n of them replaced."""
+    """Return the words with n of them replaced."""
     words = list(words)
     for index in source.sample(range(len(words)), n):
         words[index] = f"other{source.randrange(10**6)}"
@@ -44,7 +44,7 @@ def near_duplicate_groups(batches, **options):
 
 
 def groups_of(texts, **options):
-    """Sets of indices of the texts that were grouped."""
+    """Return the groups as sets of indices of texts."""
     groups = {}
     for row in near_duplicate_groups([stories(texts)], **options).to_pylist():
         groups.setdefault(row["group"], set()).add(int(row["story_id"][1:]))
@@ -65,7 +65,7 @@ def closest(texts_a, texts_b, **options):
 
 
 def exact_similarity(text_a, text_b, size=5):
-    """Jaccard similarity of the sets of runs."""
+    """Return the Jaccard similarity of the sets of shingles."""
     first, second = (
         {tuple(words[start : start + size]) for start in range(max(len(words) - size + 1, 1))}
         for words in (text.split() for text in (text_a, text_b))
@@ -79,7 +79,7 @@ def copies_of(source, count, words, edits):
     return [" ".join(one) for one in originals], copies
 
 
-def test_the_estimate_is_unbiased_and_as_spread_as_theory_has_it():
+def test_estimate_has_the_expected_bias_and_spread():
     originals, copies = copies_of(random.Random(3), 250, 300, 8)
     found = closest(originals, copies, threshold=0.5)
     assert len(found) == len(originals)
@@ -115,7 +115,7 @@ def test_case_punctuation_and_spacing_do_not_matter(retyped):
     seed=st.integers(0, 1_000),
     cut=st.integers(1, 9),
 )
-def test_groups_are_families_of_copies_whatever_order_and_batches(families, seed, cut):
+def test_groups_do_not_depend_on_order_or_batches(families, seed, cut):
     source = random.Random(seed)
     texts, expected = [], []
     for size in families:

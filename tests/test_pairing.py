@@ -1,4 +1,4 @@
-"""Pairs within a prompt: the gap, the later story, caps, against a double loop in plain Python."""
+"""Pairs within a prompt, compared with a double loop in Python: gap, later story, caps."""
 
 import hashlib
 from fractions import Fraction
@@ -21,7 +21,7 @@ def with_split(stories: pa.Table, splits: list[str] | None = None) -> pa.Table:
 
 
 def pairs_of(stories, splits=None, *, min_gap=0.25, chosen_later=True):
-    """Rows of the pairs that every rule keeps."""
+    """Return the rows of the pairs that pass all rules."""
     candidates = pairing.within_prompt(ibis.memtable(with_split(stories, splits)))
     rules = pairing.pair_rules(candidates, min_gap=min_gap, chosen_later=chosen_later)
     marked = candidates.mutate(removed_by=filters.removed_by(rules)).to_pyarrow().to_pylist()
@@ -33,7 +33,7 @@ def sides(pairs):
 
 
 def loop_over_stories(rows, *, min_gap, chosen_later):
-    """The same pairs by the rules of the paper, one story against one other."""
+    """Return the pairs by the rules of the paper, in a double loop."""
     found = []
     for a, b in permutations(rows, 2):
         if a["prompt_id"] != b["prompt_id"] or a["split"] != b["split"]:
@@ -105,7 +105,7 @@ def test_the_gap_is_a_share_of_the_chosen_score(story_table, low, high, passes):
 @pytest.mark.parametrize(
     ("share", "chosen", "lead"), [(0.07, 100, 7), (0.14, 50, 7), (0.28, 25, 7), (0.55, 100, 55)]
 )
-def test_a_lead_of_exactly_the_share_passes_though_floats_round(story_table, share, chosen, lead):
+def test_gap_of_exactly_the_share_passes(story_table, share, chosen, lead):
     assert share * chosen > lead
     scores = (chosen - lead, chosen - lead + 1, chosen)
     stories = story_table([{"score": score, "created_utc": score} for score in scores])
@@ -120,7 +120,7 @@ def kept_by_cap(stories, most, seed):
 
 
 def crowd(story_table, sizes):
-    """A prompt with so many stories, all of different scores, per size."""
+    """Return a prompt per size, with that many stories of different scores."""
     return story_table(
         [
             {"prompt_id": f"p{place}", "score": score, "created_utc": score}
@@ -131,7 +131,7 @@ def crowd(story_table, sizes):
 
 
 def test_the_cap_and_symmetry_draw_apart(story_table):
-    """With one draw for both, what a cap keeps of a large prompt is what symmetry keeps first."""
+    """With the same hash for both, symmetry would prefer the capped pairs of large prompts."""
     kept = kept_by_cap(crowd(story_table, [30]), 40, 0)
     draws = [
         int(hashlib.md5(f"0|{row['pair_id']}".encode(), usedforsecurity=False).hexdigest()[:8], 16)

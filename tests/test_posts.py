@@ -24,7 +24,7 @@ SALT = "a salt of enough characters"
 
 @pytest.fixture
 def row_of() -> Callable[..., dict[str, Any]]:
-    """The row of a comment that differs from a plain one by some fields of comment and post."""
+    """Return the row of a comment with some changed fields of comment and post."""
 
     def build(post: dict[str, Any] | None = None, **comment: Any) -> dict[str, Any]:
         settings = {"score_utc": 2_000_000, "escaped": False, "min_score_age_hours": 0}
@@ -61,7 +61,7 @@ def test_a_bot_says_so(name: str) -> None:
     assert is_bot(name)
 
 
-def test_the_salt_of_the_environment_wins_and_must_be_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_salt_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(posts.SALT_VARIABLE, SALT)
     assert load_salt() == SALT
     monkeypatch.setenv(posts.SALT_VARIABLE, "short")
@@ -69,7 +69,7 @@ def test_the_salt_of_the_environment_wins_and_must_be_long(monkeypatch: pytest.M
         load_salt()
 
 
-def test_a_salt_is_made_once_and_is_for_its_user_alone(
+def test_salt_file_is_created_once_and_private(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(posts.SALT_VARIABLE, raising=False)
@@ -93,7 +93,7 @@ def test_an_author_is_a_hash_that_depends_on_the_salt(name: str) -> None:
     assert hashed != hash_author(name, SALT + "!")
 
 
-def test_what_is_said_of_a_broken_field_holds_nothing_of_it() -> None:
+def test_error_of_a_field_hides_its_value() -> None:
     for name, value in (("author", {"name": "RealName"}), ("created_utc", "RealName")):
         look = posts.text_of if name == "author" else posts.number_of
         with pytest.raises(DataError) as told:

@@ -1,4 +1,4 @@
-"""Ratings by people and recorded judges become pairs, verdicts and one leaderboard."""
+"""Ratings by annotators and recorded judges become pairs, verdicts and a leaderboard."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def write_rows(path, rows):
 
 @pytest.fixture
 def read(tmp_path):
-    """Read rows of ratings; returns rating by rater and story, and what was set aside."""
+    """Read rows of ratings; returns ratings by rater and story, and the rejected rows."""
 
     def run(rows, kind="person", stories=("s", "t"), **how):
         file = write_rows(tmp_path / "ratings.jsonl", rows)
@@ -57,7 +57,7 @@ def rating_of(found):
     return {key: row["rating"] for key, row in found.items()}
 
 
-def test_a_rating_is_the_mean_of_its_scales_and_of_its_items(read):
+def test_rating_is_the_mean_of_scales_and_items(read):
     rows = [
         {"story_id": "s", "who": 1, "round": 1, "plot": 4, "style": 2, "why": "late"},
         {"story_id": "s", "who": 1, "round": 10, "plot": 1, "style": 1, "why": "last"},
@@ -77,7 +77,7 @@ def test_a_rating_is_the_mean_of_its_scales_and_of_its_items(read):
     assert rating_of(alone)["1, round 2", "s"] == 5.0
 
 
-def test_yes_and_no_count_one_and_nought_and_ranks_are_turned(read):
+def test_yes_no_values_and_ranks(read):
     rows = [
         {"story_id": "s", "who": "e", "test": 1, "plot": "yes"},
         {"story_id": "s", "who": "e", "test": 2, "plot": "No"},
@@ -92,7 +92,7 @@ def test_yes_and_no_count_one_and_nought_and_ranks_are_turned(read):
     assert rating_of(read(ranks, lowest_is_best=True)[0]) == {("e", "s"): -1.0, ("e", "t"): -3.0}
 
 
-def test_rows_that_cannot_be_used_are_set_aside_and_counted(read):
+def test_unusable_rows_are_rejected(read):
     rows = [
         {"story_id": "s", "who": "a", "plot": 4},
         {"story_id": "t", "who": "a", "plot": None},
@@ -121,7 +121,7 @@ def test_rows_that_cannot_be_used_are_set_aside_and_counted(read):
         read(rows, least_share=0)
 
 
-def test_answers_of_a_judge_that_cannot_be_read_leave_a_null_rating(read):
+def test_unreadable_answer_gives_a_null_rating(read):
     rows = [
         {"story_id": s, "who": "m", "test": t, "plot": p}
         for s, values in {"s": [1, None, 0], "t": [None, None, 1]}.items()
@@ -154,7 +154,7 @@ STORIES = [
 MEANS = {"a": 2.0, "b": 3.0, "c": 3.5, "d": 1.0, "e": 4.0, "f": 4.0}
 
 
-def test_stories_of_a_prompt_become_pairs_with_the_higher_mean_chosen():
+def test_story_with_the_higher_mean_is_chosen():
     funnel = Funnel()
     every = pair_rated_stories(stories_of(STORIES), MEANS, funnel, split="test", keep=["system"])
     rows = {(r["chosen_story_id"], r["rejected_story_id"]): r for r in every.to_pylist()}
@@ -252,7 +252,7 @@ def test_a_recorded_judge_prefers_what_it_rated_higher(judged, recorded, rename_
 
 @pytest.fixture
 def study(tmp_path):
-    """A study as it may be published: 12 prompts, 5 stories, 3 people, 2 judges, some texts."""
+    """A published study: 12 prompts, 5 stories, 3 annotators, 2 judges, some texts."""
     draw = np.random.default_rng(0)
     stories, people, judges = [], [], []
     for prompt in range(12):

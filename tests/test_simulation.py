@@ -1,4 +1,4 @@
-"""Simulated readers and worlds: the same seed, the same votes; every knob does what it says."""
+"""Simulated readers and worlds: seeds are reproducible and parameters have their effects."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ def votes(**changes):
 
 
 def agreement(score, value):
-    """Share of pairs of one prompt, different in both, whose higher score has the higher value."""
+    """Return the share of pairs within a prompt whose higher score has the higher value."""
     right = unequal = 0
     for start in range(0, COUNT, STORIES):
         s, v = score[start : start + STORIES], value[start : start + STORIES]
@@ -73,7 +73,7 @@ def _simulated(changes):
 
 
 def simulated(*knobs, **changes):
-    """The world of all knobs given; a later one wins."""
+    """Return a world with the given parameters; later ones win."""
     merged = {key: value for part in (*knobs, changes) for key, value in part.items()}
     return _simulated(tuple(sorted(merged.items())))
 
@@ -123,7 +123,7 @@ def test_where_only_quality_counts_the_votes_follow_it(ranking):
 @pytest.mark.parametrize(
     ("decay", "growth", "fade"), [(9.0, 0.0, 4.0), (9.0, 2.0, math.inf), (9.0, 30.0, 4.0)]
 )
-def test_readers_are_as_many_as_the_rate_of_arrival_says(decay, growth, fade):
+def test_number_of_readers_follows_the_arrival_rate(decay, growth, fade):
     times = np.linspace(0, 400, 400_001)
     rate = np.exp(-times / decay) * (1 - np.exp(-times / growth) if growth else 1)
     seen = np.exp(-times / fade)
@@ -137,7 +137,7 @@ def test_readers_are_as_many_as_the_rate_of_arrival_says(decay, growth, fade):
     assert abs(stepped.votes.readers.mean() / 1_000 - expected) < 5 * error
 
 
-def test_the_rich_get_richer_and_no_reader_is_made_up():
+def test_ranking_favours_leading_stories():
     even, ranked = (simulated(OFF, decay_hours=14.0, ranking=r) for r in (0.0, 1.0))
     top = [
         np.mean(
@@ -171,7 +171,7 @@ def test_correlations_are_those_asked_for():
     assert 0.33 < np.var(means[counts > 0]) < 0.53
 
 
-def test_busy_prompts_have_more_stories_and_means_are_kept():
+def test_busy_prompts_have_more_stories():
     world = {"prompts": 4_000, "stories_per_prompt": 6.5}
     same = simulated(world)
     assert set(np.bincount(same.prompt)) == {6, 7}
@@ -212,7 +212,7 @@ def test_changes_that_make_no_sense_are_named(changes, said):
 TEXT_WORLD = {"prompts": 100, "median_words": 130.0, "words_spread": 0.9}
 
 
-def test_texts_have_exactly_their_words_and_make_a_valid_table(tmp_path):
+def test_texts_have_exactly_n_words(tmp_path):
     drawn = simulated(TEXT_WORLD)
     table = stories_table(drawn)
     assert count_words(table["text"]).to_pylist() == table["n_words"].to_pylist()
@@ -239,7 +239,7 @@ def test_styles_tell_the_share_of_quality_asked_for():
 
 
 def told_by_features(style):
-    """Agreement on random pairs of a linear model of surface features, fitted on other prompts."""
+    """Return the held-out agreement on random pairs of a linear model of surface features."""
     drawn = simulated(TEXT_WORLD, style=style, prompts=100)
     table = stories_table(drawn)
     features = feature_matrix(table["prompt"].to_pylist(), table["text"].to_pylist())
@@ -258,9 +258,7 @@ def test_features_learn_some_of_the_quality_and_never_all():
     assert 0.43 < told_by_features(0.0) < 0.57
 
 
-def test_the_program_writes_what_make_pairs_takes_and_no_truth_goes_into_pairs(
-    load_program, tmp_path, capsys
-):
+def test_make_pairs_reads_simulated_stories(load_program, tmp_path, capsys):
     simulate, make_pairs = (
         load_program(f"data_prep/{name}.py") for name in ("simulate_stories", "make_pairs")
     )

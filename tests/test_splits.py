@@ -1,4 +1,4 @@
-"""Splits and folds go by the prompt's normalised text; by date no prompt is in both."""
+"""Splits and folds by the prompt's normalised text, and splits by date."""
 
 from collections import Counter
 
@@ -69,8 +69,8 @@ def test_folds_do_not_depend_on_order_or_repeats():
 
 
 @pytest.mark.parametrize("folds", [1, 4])
-def test_more_folds_than_prompts_or_fewer_than_two_are_refused(folds):
-    with pytest.raises(ConfigError, match=f"folds is {folds}: give from 2 to the 3 prompts"):
+def test_invalid_number_of_folds_is_refused(folds):
+    with pytest.raises(ConfigError, match=f"folds is {folds}: give 2 to 3, the number of prompts"):
         assign_folds(["a", "b", "c", "c"], folds, 0)
 
 
@@ -78,7 +78,7 @@ DAY = 1_672_531_200  # 2023-01-01 00:00:00 UTC
 
 
 def dated(rows, test_from="2023-01-01"):
-    """The split of stories from (prompt_key, created_utc), in their order."""
+    """Return the splits of stories given as (prompt_key, created_utc), in order."""
     table = pa.table(
         {
             "story_id": [f"s{place:03d}" for place in range(len(rows))],
@@ -97,7 +97,7 @@ times = st.one_of(st.none(), st.integers(DAY - 3, DAY + 3))
 
 @settings(max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from("pqrs"), times), min_size=1, max_size=25))
-def test_a_prompt_is_in_test_where_nobody_had_answered_it_before_the_day(rows):
+def test_date_split_puts_new_prompts_into_test(rows):
     old = {key for key, when in rows if when is not None and when < DAY}
     for (key, when), split in zip(rows, dated(rows), strict=True):
         if when is None:
@@ -134,7 +134,7 @@ def pairs_of(edges):
 
 
 @given(EDGES)
-def test_no_group_is_without_a_pair_that_shares_a_prompt_or_story(edges):
+def test_groups_are_connected_by_prompts_or_stories(edges):
     groups = connected_prompts(pairs_of(edges))
     texts = {}
     for group, (prompt, name, *stories) in zip(groups, edges, strict=True):
@@ -159,6 +159,6 @@ def test_no_group_is_without_a_pair_that_shares_a_prompt_or_story(edges):
         assert reached == rows
 
 
-def test_where_texts_and_ids_agree_a_group_is_the_prompt():
+def test_group_is_the_prompt_if_ids_agree():
     pairs = pairs_of([(n // 2, n // 2, 2 * n, 2 * n + 1) for n in range(8)])
     assert connected_prompts(pairs) == [prompt_key(text) for text in pairs["prompt"].to_pylist()]

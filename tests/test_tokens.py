@@ -1,4 +1,4 @@
-"""Tokens are counted as the tokenizer does."""
+"""Counting tokens."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from litbench.errors import ConfigError
 
 @pytest.fixture
 def letters(tmp_path: Path) -> Path:
-    """A tokenizer file with one token per letter that would cut texts at three and pad them."""
+    """A tokenizer file with one token per letter, truncation at three tokens and padding."""
     tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, " ": 2}, merges=[]))
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=9)
@@ -19,7 +19,7 @@ def letters(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_tokens_are_counted_in_full_whatever_limits_the_tokenizer_has(letters: Path) -> None:
+def test_tokenizer_limits_are_ignored(letters: Path) -> None:
     texts = ["", "a", "ab ba", "ab" * 700]
     for place in (letters, letters / "tokenizer.json"):
         counts = count_tokens(load_tokenizer(str(place)), texts, [1] * 4, 20_000)

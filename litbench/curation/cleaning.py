@@ -1,8 +1,9 @@
-"""Cleaning of texts: what surrounds a story without belonging to it is cut, and counted.
+"""Clean prompts and stories: remove what surrounds a story but is not part of it.
 
-Three steps, each with its key: tags off the prompt, the prompt off the head of the story, and talk
-to the readers (see reader_talk.py) off the story's edges. Such talk gives away the label: whoever
-thanks for gold has got it. A text is never left empty.
+Each of the three steps has its own config key and is counted: remove tags from the prompt, remove a
+copy of the prompt at the start of the story, and remove notes to readers (see reader_talk.py) from
+the start and end of the story. These notes leak the label: an author who thanks for gold has
+received it. A text is never left empty.
 """
 
 import re
@@ -19,36 +20,36 @@ from litbench.curation.reader_talk import cut_reader_talk, has_words, is_rule
 from litbench.records import ARROW_TYPES
 from litbench.text import normalise_prompt
 
-# What r/WritingPrompts and its like put before a title, in any case; others only in capitals, so
-# that "[Redacted] woke up." keeps its first word.
+# Tags of r/WritingPrompts and similar subreddits match in any case. Other tags must be in capitals,
+# so that "[Redacted] woke up." keeps its first word.
 _TAG = re.compile(
     r"^[\s*_#>]*\[\s*((?i:WP|SP|EU|CW|TT|IP|MP|RF|PM|PI|CC|OT|FF|ID|MODPOST|META|AMA|PUBQ|POETRY|"
     r"CONTEST|REQUEST|TOMT)|[A-Z]{2,4})\s*\][\s*_#>]*"
 )
 _MOST_TAGS = 8
 _OPENING_MARKS = re.compile(r"\s*([*_]+)")
-# Reddit's titles end at 300 characters; a text this long in the place of a prompt is left alone.
+# Reddit limits titles to 300 characters; a longer prompt than this is left unchanged.
 _LONGEST_PROMPT = 10_000
 
 _QUOTED_LINES = 6
 _SPEECH = re.compile(r"[\s*_]*[\"“”„«‘']")
 _NOT_LETTERS = re.compile(r"[\W_]+")
 _LABEL = re.compile(r"^(?:the |original |writing )*prompt(?: was| is)?(?: [a-z]{2})? ")
-# A short title may well be a story's own title or first line, if nothing marks it as quoted.
+# A short title that is not marked as quoted may be the story's own title or first line.
 _SHORTEST_PROMPT, _SHORTEST_MARKED = 40, 10
 _QUOTE_MARK = re.compile(r"[\s*_#]*(?:>|\[\s*[A-Za-z]{2,8}\s*\]|prompt\b)", re.I)
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Which texts are cut; each key is the name of its step.
+    """The cleaning steps; each attribute is also the name of its step.
 
     Attributes:
-        strip_prompt_tags: leading tags such as "[WP]" off the prompt; the first one goes into the
-            column `flair` where the table has it and it is null.
-        cut_quoted_prompt: the prompt repeated at the head of a story.
-        cut_vote_talk: talk to the readers at the edges of a story: votes, awards, edits, thanks,
-            requests for feedback, the author's other places.
+        strip_prompt_tags: remove leading tags such as "[WP]" from the prompt. The first tag goes
+            into the column `flair` if the table has this column and the value is null.
+        cut_quoted_prompt: remove a copy of the prompt at the start of a story.
+        cut_vote_talk: remove notes to readers at the start and end of a story: votes, awards,
+            edits, thanks, requests for feedback, links to the author's pages.
     """
 
     strip_prompt_tags: bool = True
@@ -57,7 +58,7 @@ class Cleaning:
 
     @classmethod
     def none(cls) -> "Cleaning":
-        """Every step off."""
+        """Return a configuration with every step switched off."""
         return cls(strip_prompt_tags=False, cut_quoted_prompt=False, cut_vote_talk=False)
 
 
@@ -67,18 +68,18 @@ def clean_table(
     texts: Mapping[str, str],
     examples: Examples | None = None,
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Cut what `cleaning` names out of a table's texts; words are not counted again.
+    """Clean the texts of a table. `n_words` is not updated.
 
     Args:
-        table: has the column `prompt`, may have `flair`, and has the columns named in `texts`.
-        cleaning: the steps to take, in the order of its attributes.
-        texts: for each column of story texts the column that names its rows in `examples`, such
-            as {"text": "story_id"} or {"chosen": "pair_id", "rejected": "pair_id"}.
-        examples: is offered every passage that was cut; for `strip_prompt_tags`, the prompt.
+        table: table with the columns `prompt` and those named in `texts`; `flair` is optional.
+        cleaning: steps to apply, in the order of the attributes of `Cleaning`.
+        texts: maps each column of story texts to the column that identifies its rows in
+            `examples`: {"text": "story_id"} or {"chosen": "pair_id", "rejected": "pair_id"}.
+        examples: collects the removed passages; for `strip_prompt_tags`, the whole prompt.
 
     Returns:
-        The table with the same rows in the same order, and for each step that is on the number
-        of texts it changed.
+        The cleaned table, with its rows in the same order, and the number of texts that each
+        enabled step changed.
     """
     changed: dict[str, int] = {}
     examples = examples or Examples(0)
@@ -123,39 +124,39 @@ def _replace(table: pa.Table, column: str, values: Mapping[int, str]) -> pa.Tabl
         cells[row] = value
     # A column without any value may come as Arrow's type of nulls.
     kind = ARROW_TYPES["text"] if pa.types.is_null(field.type) else field.type
-    place = table.schema.get_field_index(column)
-    return table.set_column(place, field.with_type(kind), pa.array(cells, kind))
+    index = table.schema.get_field_index(column)
+    return table.set_column(index, field.with_type(kind), pa.array(cells, kind))
 
 
 @lru_cache(maxsize=8_192)
 def _without_tags(prompt: str) -> tuple[str, str | None]:
-    """The prompt without its leading tags, and the first tag in capitals."""
+    """Return the prompt without its leading tags, and the first tag in capitals."""
     rest, first = prompt[:_LONGEST_PROMPT], None
     for _ in range(_MOST_TAGS):
-        found = _TAG.match(rest)
-        if found is None:
+        tag = _TAG.match(rest)
+        if tag is None:
             break
-        first = first or found[1].upper()
-        rest = rest[found.end() :]
+        first = first or tag[1].upper()
+        rest = rest[tag.end() :]
     marks = _OPENING_MARKS.match(prompt)
     if marks and rest.endswith(marks[1]) and rest.count(marks[1]) == 1:
-        # "**[WP] A door.**": what was opened before the tag is closed at the end.
+        # "**[WP] A door.**": remove the closing mark of markup that opened before the tag.
         rest = rest[: -len(marks[1])]
     rest = rest.strip().removeprefix(":").lstrip()
-    # Splits and leaks go by the normalised prompt, so it must stay what it was.
+    # Splits and leakage checks use the normalised prompt, which must not change.
     key = normalise_prompt(rest) if first else ""
     return (rest, first) if key and key == normalise_prompt(prompt) else (prompt, None)
 
 
 @lru_cache(maxsize=8_192)
 def _prompt_folded(prompt: str) -> tuple[str, str]:
-    """The normalised prompt, and its first letters, by which a candidate is found."""
+    """Return the normalised prompt and its first ten letters, for a cheap first comparison."""
     folded = normalise_prompt(prompt) if len(prompt) <= _LONGEST_PROMPT else ""
     return folded, _NOT_LETTERS.sub("", folded)[:10]
 
 
 def _quoted_prompts(table: pa.Table, column: str) -> dict[int, tuple[str, str]]:
-    """For the rows whose story opens with the prompt: the rest of the story, and what was cut."""
+    """Map each row whose story opens with the prompt to the rest of the story and the quote."""
     rows = zip(table[column].to_pylist(), table["prompt"].to_pylist(), strict=True)
     cuts = {
         row: _without_quote(text or "", prompt or "") for row, (text, prompt) in enumerate(rows)
@@ -167,7 +168,7 @@ def _without_quote(text: str, prompt: str) -> tuple[str, str] | None:
     folded, start = _prompt_folded(prompt)
     marked = _QUOTE_MARK.match(text) is not None
     if start not in _NOT_LETTERS.sub("", text[:210].lower()) or (
-        # A prompt that is something said is said again in the story.
+        # A prompt that is a line of dialogue may be spoken again in the story.
         not marked and _SPEECH.match(text)
     ):
         return None

@@ -1,8 +1,8 @@
-"""What runs the expressions of curation: DuckDB on this machine, or Spark.
+"""Engines that run curation: DuckDB on this machine, or Spark.
 
-Curation is written once, as Ibis expressions, which an engine compiles to SQL and runs. Both
-engines give the same rows: every draw is by md5, every order is total, and texts are compared by
-their bytes.
+Curation is written once, as Ibis expressions, which an engine compiles to SQL. Both engines give
+identical rows: subsamples are drawn by md5, every sort order is total, and texts are compared byte
+by byte.
 """
 
 import itertools
@@ -29,16 +29,16 @@ class Engine:
     """DuckDB in this process; a context manager that removes its working files.
 
     Args:
-        folder: made if it is not there.
-        options: of the engine.
+        folder: parent of the folder for working files; created if missing.
+        options: settings passed to DuckDB.
 
     Attributes:
-        work: folder for working files, such as what does not fit into memory.
+        work: folder for working files, such as data spilled from memory.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        # A later run removes files of this name that a killed run has left behind.
+        # A later run deletes folders with this prefix that a killed run left behind.
         self.work = Path(tempfile.mkdtemp(dir=folder, prefix=".part-"))
         self._names = (f"table_{number}" for number in itertools.count())
         try:
@@ -49,7 +49,7 @@ class Engine:
 
     def _connect(self, options: Mapping[str, str]) -> Any:
         try:
-            # Every order that matters is asked for; keeping others takes memory.
+            # Queries sort explicitly where order matters; preserving it elsewhere costs memory.
             own = {"temp_directory": str(self.work), "preserve_insertion_order": False}
             return ibis.duckdb.connect(**own, **options)
         except duckdb.Error as error:
@@ -64,50 +64,50 @@ class Engine:
         shutil.rmtree(self.work, ignore_errors=True)
         if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException):
             raise DataError(
-                f"DuckDB cannot go on in {self.work.parent} ({' '.join(str(error).split())[:200]}):"
-                " raise memory_limit, or free space there"
+                f"DuckDB failed in {self.work.parent} ({' '.join(str(error).split())[:200]}):"
+                " raise memory_limit, or free disk space there"
             ) from error
 
     def _close(self) -> None:
         self._con.disconnect()
 
     def read(self, path: Path) -> Any:
-        """A Parquet file as an Ibis table; it is read as steps need it."""
-        # Brackets keep DuckDB from taking a star in a folder's name for a pattern.
+        """Open a Parquet file as an Ibis table, read lazily."""
+        # Brackets escape characters of the path that DuckDB would read as a glob pattern.
         return self._con.read_parquet(re.sub(r"([*?\[])", r"[\1]", str(path)))
 
     def keep(self, table: Any) -> Any:
-        """Evaluate a table once and keep the result."""
+        """Evaluate a table and return the stored result as a table."""
         return self._con.create_table(next(self._names), table, temp=True)
 
     def batches(self, table: Any) -> Iterator[pa.RecordBatch]:
-        """Evaluate a table and yield its rows in its order, without holding them all."""
-        # DuckDB adds whole numbers in 128 bits, which Arrow takes for decimals.
+        """Evaluate a table and yield its rows in order, in batches of bounded size."""
+        # DuckDB sums integers in 128 bits, which Arrow reads as decimals.
         schema = table.schema().to_pyarrow()
-        # Not `to_pyarrow_batches`: ibis 12.0 calls a method that DuckDB 2.0 no longer has.
+        # Not `to_pyarrow_batches`: ibis 12.0 calls a method that DuckDB 2.0 removed.
         relation = self._con.con.sql(self._con.compile(table))
         for batch in relation.to_arrow_reader(_BATCH_ROWS):
             yield batch.cast(schema)
 
     def put(self, table: pa.Table) -> Any:
-        """Make an Arrow table visible to expressions."""
+        """Write an Arrow table to disk and return it as an Ibis table."""
         path = self.work / f"{next(self._names)}.parquet"
         pq.write_table(table, path)
         return self.read(path)
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
-        """Evaluate a small table."""
+        """Evaluate a small table and return its rows as dictionaries."""
         return [row for batch in self.batches(table) for row in batch.to_pylist()]
 
     def count(self, table: Any) -> int:
-        """The number of rows of a table."""
+        """Return the number of rows of a table."""
         return int(self.rows(table.aggregate(rows=table.count()))[0]["rows"])
 
 
 class SparkEngine(Engine):
-    """Spark: the session that is running, or a new one with the given settings.
+    """Spark: the active session, or a new one with the given settings.
 
-    Workers read files themselves, so inputs and the output folder must lie where they see them.
+    Workers read files themselves, so they must be able to access the inputs and the output folder.
     """
 
     def _connect(self, options: Mapping[str, str]) -> Any:
@@ -122,7 +122,7 @@ class SparkEngine(Engine):
         self._is_own = SparkSession.getActiveSession() is None
         try:
             self._session: Any = builder.getOrCreate()
-        except Exception as error:  # the bridge to Java raises its own kinds
+        except Exception as error:  # Py4J raises its own exception classes
             raise ConfigError(
                 f"engine: spark does not start ({str(error)[:300]}): it needs Java 17 or newer and "
                 "a reachable spark.master"
@@ -134,16 +134,16 @@ class SparkEngine(Engine):
             self._session.stop()
 
     def read(self, path: Path) -> Any:  # noqa: D102
-        # Backslashes keep Hadoop from taking a star in a folder's name for a pattern.
+        # Backslashes escape characters of the path that Hadoop would read as a glob pattern.
         return self._con.read_parquet(re.sub(r"([*?\[\]{}\\])", r"\\\1", str(path.absolute())))
 
     def keep(self, table: Any) -> Any:  # noqa: D102
-        # A file and not Spark's cache, whose growing query plans take minutes to optimise.
+        # A file, not Spark's cache: with the cache, query plans grow and take minutes to optimise.
         return self.read(self._write(table))
 
     def batches(self, table: Any) -> Iterator[pa.RecordBatch]:  # noqa: D102
         folder = self._write(table)
-        # The names of the parts are in the order of the rows.
+        # Spark names the parts in row order.
         for part in sorted(folder.glob("part-*.parquet")):
             yield from pq.ParquetFile(part).iter_batches(_BATCH_ROWS)
         shutil.rmtree(folder)
@@ -159,13 +159,13 @@ def open_engine(
     name: EngineName, folder: Path, *, memory_limit: str | None = None,
     spark: Mapping[str, str] | None = None,
 ) -> Engine:  # fmt: skip
-    """Open an engine whose working files lie in `folder`.
+    """Open an engine that keeps its working files in `folder`.
 
     Args:
         name: duckdb or spark.
-        folder: made if it is not there; must be seen by Spark's workers.
-        memory_limit: DuckDB's, such as "4GB"; beyond, it spills to `folder`.
-        spark: settings of Spark, such as {"spark.master": "spark://host:7077"}.
+        folder: created if missing; Spark's workers must be able to access it.
+        memory_limit: memory limit of DuckDB, such as "4GB"; above it, DuckDB spills to `folder`.
+        spark: Spark settings, such as {"spark.master": "spark://host:7077"}.
     """
     if name == "spark":
         return SparkEngine(folder, spark or {})

@@ -8,19 +8,19 @@ import ibis
 from litbench.curation.moderation import BOT_NAMES, GONE
 from litbench.curation.rules import PairRules
 
-# It ends in \z, since to Java $ is also the place before a last line end.
+# It ends in \z because in Java $ also matches before a final line break.
 _GONE = rf"^(?:{GONE})?\z"
 _BOT_SIGNATURE = r"(?i)\bi am a bot, and this action was performed automatically"
-# A story may open with the same words, so the template's next sentence is asked for as well.
+# A story may open with the same words, so the template's second sentence must match as well.
 _BOT_TEMPLATE = (
     r"(?is)^\W*(off[- ]topic (discussion|talk)|welcome to the prompt)\b"
     r".{0,300}\b(top[- ]level|reminder|reply here)\b"
 )
 _EDGE = 400
 
-# Talk about the prompt, in the place of a story. Only short texts are looked at, by their openings
-# in lower case. The patterns mean the same to RE2 (DuckDB) and to Java (Spark): no (?i), whose
-# folding differs, \z for the end, and nothing repeated that could be divided in two ways.
+# Replies that comment on the prompt instead of telling a story. Only short texts are checked, by
+# their first words in lower case. The patterns behave alike in RE2 (DuckDB) and Java (Spark): no
+# (?i), whose case folding differs; \z for the end; and no ambiguous repetition.
 TALK_WORDS = 80
 _TALK = (
     # "RemindMe! 2 days", "!remindme"
@@ -56,7 +56,7 @@ _BEFORE_TALK = r"^[\s*_>~#(.,!-]*"
 
 
 class Rule(NamedTuple):
-    """A named reason to remove a row; `about` is the rule in words, with its value."""
+    """A named reason to remove a row; `about` describes the rule and its value in words."""
 
     name: str
     about: str
@@ -64,14 +64,14 @@ class Rule(NamedTuple):
 
 
 def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
-    """The rules for single stories, in the order in which they apply.
+    """Return the rules for single stories, in the order in which they apply.
 
-    Bots are known by the column `is_bot` where the table has it (sources that hash names fill it),
-    by author name and by wording.
+    Bots are recognised by author name, by wording, and by the column `is_bot` if the table has it
+    (sources that hash author names fill it).
 
     Args:
-        stories: Ibis table by the schema STORIES.
-        rules: which to apply.
+        stories: Ibis table with the schema STORIES.
+        rules: configuration that selects the rules.
     """
     hours, score = rules.min_score_age_hours, rules.min_score
     tokens, words = rules.max_tokens, rules.min_words
@@ -82,7 +82,7 @@ def story_rules(stories: Any, rules: PairRules) -> list[Rule]:
     if rules.drop_bots:
         found.append(Rule("drop_bots", "not a bot or a moderator template", _is_bot(stories)))
     if rules.drop_talk:
-        about = f"not talk about the prompt (looked for below {TALK_WORDS} words)"
+        about = f"not a comment on the prompt (checked below {TALK_WORDS} words)"
         found.append(Rule("drop_talk", about, _is_talk(stories)))
     found.append(Rule("has_score", "score is known", stories.score.isnull()))
     if hours is not None:
@@ -112,10 +112,10 @@ def _is_bot(stories: Any) -> Any:
 
 
 def _is_talk(stories: Any) -> Any:
-    """True for short texts that talk about the prompt instead of telling a story."""
+    """Return whether a short text comments on the prompt instead of telling a story."""
     text = stories.text.strip()
     head = text.substr(0, _EDGE)
-    # Engines differ about the lower case of İ; "I’d" is "I'd".
+    # The engines lower-case İ differently. "I’d" should match "I'd".
     folded = head.replace("İ", "I").lower().replace("’", "'")
     talk = folded.re_search(f"{_BEFORE_TALK}(?:{'|'.join(_TALK)})")
     talk |= (text.length() <= _EDGE) & head.re_search(_ONLY_LINKS)
@@ -123,14 +123,14 @@ def _is_talk(stories: Any) -> Any:
 
 
 def removed_by(rules: Sequence[Rule]) -> Any:
-    """The name of the first rule that removes each row, null where none does; a string column."""
+    """Return a string column: the first rule that removes each row, or null."""
     branches = [(rule.removes, rule.name) for rule in rules]
     return ibis.cases(*branches, else_=ibis.null("string")) if rules else ibis.null("string")
 
 
 def duplicate_key(stories: Any) -> Any:
-    """What two copies of a story share: its text without case and ASCII spacing, as md5."""
-    # Plain replacements take a fraction of the time of one regular expression, which was nearly a
+    """Return the md5 of each text without case and ASCII whitespace; equal for copies."""
+    # Plain replacements are several times faster than one regular expression, which took nearly a
     # third of the time of pairing stories with texts.
     bare = stories.text.replace("İ", "I").lower()
     for space in (" ", "\n", "\r", "\t"):
@@ -139,7 +139,7 @@ def duplicate_key(stories: Any) -> Any:
 
 
 def is_repeat(stories: Any) -> Any:
-    """True for every copy of a story but the earliest (then the smallest story_id).
+    """Return whether a row is a later copy of a story; ties in time go by story_id.
 
     Args:
         stories: Ibis table with `duplicate_key`, `created_utc` and `story_id`.

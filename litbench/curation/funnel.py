@@ -1,4 +1,4 @@
-"""The funnel: how many rows each named step kept and removed, and examples of what went."""
+"""The funnel: how many rows each step kept and removed, with examples of removed rows."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,17 +11,17 @@ _LONGEST_EXAMPLE = 600
 
 
 class FunnelStep(NamedTuple):
-    """One step of curation: its name (a config key where it has one), the rule in words, counts."""
+    """One step of curation: its name (usually a config key), the rule in words, and counts."""
 
     step: str
     about: str
-    unit: str  # what is counted, stories or pairs
+    unit: str  # stories or pairs
     kept: int
     removed: int
 
 
 class Funnel:
-    """The steps in their order; what one kept is what the next one starts from."""
+    """The steps in order; each starts with the rows that the previous one kept."""
 
     def __init__(self) -> None:
         self.steps: list[FunnelStep] = []
@@ -30,7 +30,7 @@ class Funnel:
         """Add a step.
 
         Raises:
-            AssertionError: it does not start from what the last step with its unit kept.
+            AssertionError: kept and removed do not add up to the rows that the last step kept.
         """
         last = self.steps[-1] if self.steps else None
         if last and last.unit == unit and kept + removed != last.kept:
@@ -40,17 +40,17 @@ class Funnel:
     def add_all(
         self, rules: Iterable[tuple[str, str]], removed: Mapping[str, int], start: int, unit: str
     ) -> None:
-        """Add several steps that were counted at once: `removed` by each rule's name."""
+        """Add several steps that were counted together; `removed` maps rule names to counts."""
         for step, about in rules:
             start -= removed.get(step, 0)
             self.add(step, about, unit, start, removed.get(step, 0))
 
     def plain(self) -> list[dict[str, Any]]:
-        """The steps as JSON can hold them."""
+        """Return the steps as dictionaries that can be written as JSON."""
         return [step._asdict() for step in self.steps]
 
     def __str__(self) -> str:
-        """A table for the terminal."""
+        """Format the funnel as a table for the terminal."""
         width = max((len(step.about) for step in self.steps), default=0)
         return "\n".join(
             f"  {step.about:<{width}}  {step.kept:>9,} {step.unit:<7} (-{step.removed:,})"
@@ -59,12 +59,12 @@ class Funnel:
 
 
 class Examples:
-    """A few of the rows that each step removed or of the passages that it cut.
+    """A sample of the rows that each step removed, or of the passages that it cut.
 
-    They are drawn by a hash, so neither the order of rows nor the size of batches matters.
+    The sample is drawn by hash, so it does not depend on row order or batch size.
 
     Attributes:
-        per_step: how many are kept of each step.
+        per_step: most examples kept for each step.
     """
 
     def __init__(self, per_step: int = 5) -> None:
@@ -72,14 +72,14 @@ class Examples:
         self._kept: dict[str, set[tuple[str, str, str, str]]] = {}
 
     def add(self, step: str, name: str, text: str, about: str = "") -> None:
-        """Offer an example: the row's story_id or pair_id, the text, and facts in words."""
+        """Offer an example; `name` is its story_id or pair_id, `about` describes the row."""
         kept = self._kept.setdefault(step, set())
         kept.add((digest("example", step, name, text), name, text[:_LONGEST_EXAMPLE], about))
         if len(kept) > self.per_step:
             kept.remove(max(kept))
 
     def rows(self) -> list[dict[str, str]]:
-        """`step`, `name`, `text` (its first 600 characters) and `about`, by step."""
+        """Return `step`, `name`, `text` (first 600 characters) and `about`, sorted by step."""
         return [
             {"step": step, "name": name, "text": text, "about": about}
             for step, kept in sorted(self._kept.items())

@@ -1,8 +1,8 @@
-"""Invented texts: words of no language, in a style that partly shows how good a story is.
+"""Invented texts: made-up words in a style that partly reveals a story's quality.
 
-A text has exactly the given number of words (`litbench.text.count_words`). Length of sentences and
-paragraphs, commas, quoted speech and vocabulary follow the story's style: a rater of style learns
-something of quality, never all of it.
+A text has exactly the given number of words (`litbench.text.count_words`). Its sentence and
+paragraph lengths, commas, quoted speech and vocabulary follow the story's style, so a rater that
+learns style predicts part of the quality but never all of it.
 """
 
 import itertools
@@ -18,30 +18,31 @@ _VOCABULARY = 6_000
 _PROMPT_WORDS = (8, 20)
 
 _SYLLABLES = tuple(onset + vowel for onset in "bdfgklmnprstvz" for vowel in "aeiou")
-# What may follow a word: within a sentence, or at its end (mark, closing quote, space, opening
-# quote).
+# What may follow a word within a sentence, and at its end: punctuation, closing quote, space,
+# opening quote.
 _MIDDLE = (" ", ", ")
 _ENDS = ((".", "?", "!"), ("", "”"), (" ", "\n\n", ""), ("", "“"))
 
 
 def styles_of(quality: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
-    """Styles that together show a share of the variance of quality, in a linear regression.
+    """Return styles that together explain a share of the variance of quality.
 
-    `quality` is standard normal of shape (n,); the styles have shape (n, STYLES), and their columns
-    are standard normal and equally informative.
+    `quality` is standard normal, shape (n,). The styles have shape (n, STYLES); their columns are
+    standard normal and equally informative.
     """
-    # Each style is quality plus noise; k of them with signal to noise s leave 1 / (1 + k s).
+    # A style is quality plus noise. Regressing quality on k styles of signal-to-noise ratio s
+    # leaves 1 / (1 + k s) of its variance unexplained.
     signal = share / (1 - share) / STYLES
     loading = math.sqrt(signal / (1 + signal))
-    own = random.standard_normal((len(quality), STYLES))
-    styles: np.ndarray = loading * quality[:, None] + math.sqrt(1 - loading**2) * own
+    noise = random.standard_normal((len(quality), STYLES))
+    styles: np.ndarray = loading * quality[:, None] + math.sqrt(1 - loading**2) * noise
     return styles
 
 
 def invented_texts(
     styles: np.ndarray, n_words: np.ndarray, random: np.random.Generator
 ) -> pa.Array:
-    """Texts of given styles, shape (n, STYLES), and lengths of at least one word, shape (n,)."""
+    """Return texts with the given styles, shape (n, STYLES), and word counts >= 1, shape (n,)."""
     words = _words()
     glue = np.array([*_MIDDLE, *map("".join, itertools.product(*_ENDS))], dtype=object)
     ends = np.cumsum(n_words)
@@ -54,7 +55,7 @@ def invented_texts(
 
 
 def invented_prompts(count: int, random: np.random.Generator) -> pa.Array:
-    """Prompts of invented words; each begins with its number, so no two are equal."""
+    """Return prompts of invented words; each begins with its number and is therefore unique."""
     words, lengths = _words()[: 2 * _VOCABULARY : 2], random.integers(*_PROMPT_WORDS, count)
     drawn = words[random.integers(_VOCABULARY, size=int(lengths.sum()))].tolist()
     ends = np.cumsum(lengths).tolist()
@@ -66,18 +67,18 @@ def invented_prompts(count: int, random: np.random.Generator) -> pa.Array:
 
 
 def _words() -> np.ndarray:
-    """Every invented word, lower case then capitalised; longer words last."""
-    # A fixed seed: all worlds share one vocabulary.
+    """Return every invented word in lower case and capitalised, longer words last."""
+    # The seed is fixed: all worlds share one vocabulary.
     random = np.random.default_rng(20)
     halves = []
     for fewest, most in ((1, 2), (3, 4)):
-        found: dict[str, None] = {}
-        while len(found) < _VOCABULARY // 2:
+        half: dict[str, None] = {}
+        while len(half) < _VOCABULARY // 2:
             parts = random.integers(len(_SYLLABLES), size=random.integers(fewest, most + 1))
             # A final consonant gives more distinct short words.
             last = ("", "n", "r", "s", "l", "m")[random.integers(6)]
-            found["".join(_SYLLABLES[part] for part in parts) + last] = None
-        halves += list(found)
+            half["".join(_SYLLABLES[part] for part in parts) + last] = None
+        halves += list(half)
     both = [form for word in halves for form in (word, word.capitalize())]
     return np.array(both, dtype=object)
 
@@ -89,10 +90,9 @@ def _batch(
     words: np.ndarray,
     glue: np.ndarray,
 ) -> list[str]:
-    """The texts of some stories, vectorised over words."""
+    """Return the texts of a batch of stories, vectorised over words."""
 
     def odds(base: float, width: float, style: int) -> np.ndarray:
-        # A story's own probability.
         share: np.ndarray = 1 / (1 + np.exp(-(base + width * styles[:, style])))
         return share
 
@@ -104,14 +104,14 @@ def _batch(
     stop = np.exp(-2.6 - 0.35 * styles[:, 0])[story]
     ends = last | (mark < stop)
     comma = ~ends & (mark < stop + odds(-2.9, 0.5, 1)[story])
-    # Words by rank, frequency about 1 / rank; the size of the vocabulary is part of the style.
+    # Word frequency is about 1 / rank; the vocabulary size is part of the style.
     half = _VOCABULARY // 2
     wide = np.clip(np.exp(5.5 + 0.8 * styles[:, 2]), 20, half)
     word = np.floor(wide[story] ** random.random(count)).astype(np.int64) - 1
     word = np.minimum(word, half - 1)
     word += half * (random.random(count) < odds(-1.2, 0.4, 5)[story])
     starts = np.concatenate([[True], ends[:-1]])
-    # Per sentence: quoted or not, final mark, new paragraph or not.
+    # Per sentence: whether it is quoted, its final punctuation, whether a new paragraph follows.
     sentence_story = story[starts]
     sentences = len(sentence_story)
     quoted = random.random(sentences) < odds(-1.3, 0.9, 3)[sentence_story]

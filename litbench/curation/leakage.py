@@ -1,7 +1,7 @@
-"""Leakage: what splits share that they should not, with an id on either side.
+"""Find leakage: prompts, authors, stories and near-duplicates that splits share.
 
-A rater that saw a prompt, an author's other stories, a story or a near-copy of it in training may
-do well on the test pairs that hold them without knowing anything about writing.
+A rater trained on a test pair's prompt, on its stories or near-copies of them, or on other stories
+by its authors may score well on that pair without knowing anything about writing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,27 +22,27 @@ Kind = Literal["prompts", "authors", "stories", "near_duplicates"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _COLUMNS = ("kind", "split_a", "id_a", "split_b", "id_b", "similarity")
-# So many of what is shared are named in a message.
+# Examples per kind and pair of splits that an error message names.
 _NAMED = 3
 
 
 @dataclass(frozen=True)
 class LeakageReport:
-    """What splits share.
+    """The items that splits share.
 
     Attributes:
-        found: one row for each shared thing: `kind` (one of KINDS); `id_a` in `split_a` and `id_b`
-            in `split_b`, which are prompt_ids of a prompt and story_ids otherwise, the smallest
-            where several hold it; `similarity` of near-duplicates, estimated.
-        counts: `splits`: per split its pairs, prompts, stories and known authors; `shared`: per
-            kind and two splits the number of shared things.
+        found: one row per shared item: `kind` (one of KINDS); `id_a` in `split_a` and `id_b` in
+            `split_b`, which are prompt_ids for prompts and story_ids for other kinds, the smallest
+            if there are several; `similarity`, estimated, for near-duplicates.
+        counts: `splits` has the number of pairs, prompts, stories and known authors of each split;
+            `shared` has the number of shared items for each kind and two splits.
     """
 
     found: pa.Table
     counts: dict[str, Any]
 
     def check(self, must_be_clean: Sequence[str]) -> None:
-        """Raise DataError where splits share one of these kinds, or know no author to compare."""
+        """Raise DataError if splits share one of these kinds, or if a split names no author."""
         problems = [
             f"no story of {name} has a known author, so shared authors cannot be found"
             for name, split in self.counts["splits"].items()
@@ -52,9 +52,10 @@ class LeakageReport:
             if row["kind"] in must_be_clean and row["shared"]:
                 where = [pc.field(key) == row[key] for key in ("kind", "split_a", "split_b")]
                 rows = self.found.filter(where[0] & where[1] & where[2]).slice(0, _NAMED)
+                a, b = row["split_a"], row["split_b"]
                 named = "; ".join(
-                    f"{one['id_a']:.80} ({one['split_a']}) and {one['id_b']:.80} ({one['split_b']})"
-                    for one in rows.to_pylist()
+                    f"{item['id_a']:.80} ({a}) and {item['id_b']:.80} ({b})"
+                    for item in rows.to_pylist()
                 )
                 problems.append(f"{_in_words(row)}, such as {named}")
         if problems:
@@ -64,7 +65,7 @@ class LeakageReport:
             )
 
     def __str__(self) -> str:
-        """A table for the terminal."""
+        """Format the counts as a table for the terminal."""
         lines = [
             f"  {name}: " + ", ".join(f"{number:,} {what}" for what, number in split.items())
             for name, split in self.counts["splits"].items()
@@ -78,7 +79,7 @@ def _in_words(row: Mapping[str, Any]) -> str:
 
 
 def by_split(pairs: pa.Table) -> dict[str, pa.Table]:
-    """A pairs table divided by its column `split`: train first, the others by name."""
+    """Divide a pairs table by its column `split`; train comes first, then the others by name."""
     names = sorted(pc.unique(pairs["split"]).to_pylist(), key=lambda name: (name != "train", name))
     return {name: pairs.filter(pc.equal(pairs["split"], name)) for name in names}
 
@@ -90,26 +91,26 @@ def leakage_report(
     threshold: float = 0.8,
     seed: int = 0,
 ) -> LeakageReport:
-    """Compare two or more splits two by two.
+    """Compare every two of several splits.
 
-    Prompts are the same by `litbench.text.prompt_key`, authors by their hash (an unknown one is
-    shared with nobody), stories by story_id or by text without case and spacing (the key of
-    `drop_duplicates`). Every story of the second split that has a near-duplicate in the first,
-    copies included, is named with its closest.
+    Prompts are compared by `litbench.text.prompt_key`, authors by their hash (unknown authors are
+    skipped), and stories by story_id or by text without case and spacing (the key of
+    `drop_duplicates`). Each story of the second split that has near-duplicates or copies in the
+    first is reported with the closest of them.
 
     Args:
-        pairs: tables by the schema PAIRS, by the name of their split, the training split first;
-            their own column `split` is ignored.
-        near_duplicates: look for them, which takes the longest by far.
+        pairs: maps split names to tables with the schema PAIRS, training split first; the column
+            `split` of the tables is ignored.
+        near_duplicates: whether to look for near-duplicates, by far the slowest comparison.
         threshold: see `litbench.curation.near_duplicates`.
-        seed: of the hashes.
+        seed: seed of the MinHash signatures.
     """
     if len(pairs) < 2 or not all(table.num_rows for table in pairs.values()):
         raise DataError(
-            f"leakage is between two splits that hold pairs, and here is {', '.join(pairs)}: give "
-            "two files, or pairs whose column split has two values"
+            f"leakage needs two splits that hold pairs, but found {', '.join(pairs)}: give two "
+            "files, or pairs whose column split has two values"
         )
-    things = {name: _things(table) for name, table in pairs.items()}
+    items = {name: _smallest_ids(table) for name, table in pairs.items()}
     indexes = {}
     for name, table in pairs.items() if near_duplicates else ():
         texts = _smallest(_sides(table, "_story_id"), _sides(table, ""))
@@ -124,17 +125,17 @@ def leakage_report(
                 close = indexes[a].closest(indexes[b])
                 rows = [*sorted(close, key=lambda row: (-row[2], row))]
             else:
-                ids_a, ids_b = things[a][kind], things[b][kind]
-                same = {(ids_a[key], ids_b[key]) for key in ids_a.keys() & ids_b.keys()}
-                rows = [(*ids, None) for ids in sorted(same)]
+                ids_a, ids_b = items[a][kind], items[b][kind]
+                both = {(ids_a[key], ids_b[key]) for key in ids_a.keys() & ids_b.keys()}
+                rows = [(*ids, None) for ids in sorted(both)]
             found += [(kind, a, id_a, b, id_b, similarity) for id_a, id_b, similarity in rows]
             shared.append({"kind": kind, "split_a": a, "split_b": b, "shared": len(rows)})
     splits = {
         name: {
             "pairs": table.num_rows,
-            "prompts": len(things[name]["prompts"]),
+            "prompts": len(items[name]["prompts"]),
             "stories": len(set(_sides(table, "_story_id"))),
-            "authors": len(things[name]["authors"]),
+            "authors": len(items[name]["authors"]),
         }
         for name, table in pairs.items()
     }
@@ -145,18 +146,18 @@ def leakage_report(
 
 
 def _sides(pairs: pa.Table, column: str) -> list[Any]:
-    """The values of a column of the chosen stories, then of the rejected ones."""
+    """Return a column's values for the chosen stories, then for the rejected ones."""
     return [*pairs[f"chosen{column}"].to_pylist(), *pairs[f"rejected{column}"].to_pylist()]
 
 
 def _smallest(keys: Iterable[str | None], values: Iterable[str]) -> dict[str, str]:
-    """The smallest value of each key; null is no key."""
+    """Map each key to the smallest of its values; null keys are skipped."""
     known = ((key, value) for key, value in zip(keys, values, strict=True) if key is not None)
     return dict(sorted(known, reverse=True))
 
 
-def _things(pairs: pa.Table) -> dict[str, dict[str, str]]:
-    """What a split holds, by kind: the smallest id of each key."""
+def _smallest_ids(pairs: pa.Table) -> dict[str, dict[str, str]]:
+    """Map each kind of item to its keys in a split and their smallest ids."""
     ids = _sides(pairs, "_story_id")
     texts = ibis.memtable(pa.table({"text": pa.array(_sides(pairs, ""), pa.large_string())}))
     keys = texts.select(key=duplicate_key(texts)).to_pyarrow()["key"].to_pylist()

@@ -1,13 +1,13 @@
-"""Texts that are gone and accounts that are bots: patterns for Python, RE2 and Java alike."""
+"""Patterns for deleted texts and bot accounts that behave alike in Python, RE2 and Java."""
 
-# What stands in place of a text, such as "[removed]", "[deleted by user]" and "[ Removed by Reddit
-# on account of violating the content policy. ]". Its group tells who: an author deletes, others
-# remove. No \b, which means another set of letters to each engine.
+# The notice that replaces a text, such as "[removed]", "[deleted by user]" and "[ Removed by Reddit
+# on account of violating the content policy. ]". The group tells who acted: authors delete,
+# moderators and Reddit remove. No \b: each engine defines word characters differently.
 GONE = (
     r"(?is:\[\s*(deleted|removed)(?:\s*|\s+by\s+(?:user|reddit|moderators?)"
     r"(?:[^0-9a-z_].{0,200})?)\])"
 )
-# Names of bots that do not say so; else a set-off or capitalised "Bot" at the end, since people
+# Known bots by name; otherwise a name that ends in a separated or capitalised "Bot", since people
 # are called Talbot and Abbot.
 BOT_NAMES = (
     r"^(?i:automoderator|autotldr|commonmisspellingbot|gifreversingbot|haikusbot|imguralbumbot|"

@@ -1,10 +1,10 @@
-"""Near-duplicates: stories that share most of their runs of five words (MinHash, Broder 1997).
+"""Near-duplicates: stories that share most of their five-word shingles (MinHash, Broder 1997).
 
-Two stories are near-duplicates when the Jaccard similarity of their sets of five-word runs is at
-least a threshold. rensa estimates it from 128 hashes per story, with a standard error of
+Two stories are near-duplicates when the Jaccard similarity of their sets of five-word shingles is
+at least a threshold. rensa estimates it from 128 hashes per story, with a standard error of
 sqrt(J (1 - J) / 128), which is 0.035 at J = 0.8, and finds candidates by locality-sensitive
-hashing. The same texts and seed always give the same estimate, so a set cleaned with it also
-passes a check that uses it. An index takes about 1.5 kB of memory per story.
+hashing. The estimate is deterministic for given texts and seed, so a data set deduplicated with a
+seed also passes a leakage check with this seed. An index takes about 1.5 kB of memory per story.
 """
 
 import importlib.util
@@ -22,17 +22,17 @@ _ROWS_PER_BATCH = 1_024
 
 
 def check_rensa() -> None:
-    """Check that rensa is there, before any long work."""
+    """Raise MissingExtraError if rensa is not installed, before any long work starts."""
     if importlib.util.find_spec("rensa") is None:
         raise MissingExtraError("rensa", "data")
 
 
 def bands_for(threshold: float) -> int:
-    """The number of bands that HASHES are divided into.
+    """Return the number of bands that HASHES are divided into.
 
     A pair of similarity J shares at least one of b bands of r hashes with probability
     1 - (1 - J^r)^b. Fewer bands give fewer candidates to compare, so this is the smallest number
-    at which a pair right at the threshold is missed with a probability of at most 0.005.
+    that misses a pair exactly at the threshold with a probability of at most 0.005.
     """
     possible = (8, 16, 32, 64)
     enough = (b for b in possible if (1 - threshold ** (HASHES // b)) ** b <= 0.005)
@@ -40,13 +40,13 @@ def bands_for(threshold: float) -> int:
 
 
 def story_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Lists of the words of each text without case, punctuation, markup and unseen characters.
+    """Return a list of words per text, without case, punctuation, markup and format characters.
 
     In Chinese and Japanese every character is a word, as in `litbench.text.count_words`.
     """
     texts = pc.utf8_lower(pc.utf8_normalize(pc.cast(texts, pa.large_string()), form="NFKC"))
     replacements = (
-        # Dropped, not blanked, so that "don't", "don’t" and "dont" are one word.
+        # Removed, not replaced by a space, so that "don't", "don’t" and "dont" are one word.
         (r"['’\p{Cf}\x{fe00}-\x{fe0f}]+", ""),
         (f"({UNSPACED})", r" \1 "),
         (r"[^\p{L}\p{M}\p{N}]+", " "),
@@ -57,7 +57,7 @@ def story_words(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
 
 
 def _shingles(words: list[str]) -> list[str]:
-    """Runs of five words; a shorter text is one run."""
+    """Return the five-word shingles; a shorter text is one shingle."""
     last = max(len(words) - SHINGLE_WORDS + 1, 1)
     return [" ".join(words[start : start + SHINGLE_WORDS]) for start in range(last)]
 
@@ -66,11 +66,11 @@ class NearDuplicateIndex:
     """The MinHash signatures of a set of stories.
 
     Attributes:
-        story_ids: the stories that have words, in the order in which they were added.
+        story_ids: ids of the stories that have words, in the order of addition.
 
     Args:
         threshold: least similarity of near-duplicates, above 0 and up to 1.
-        seed: of the hashes; indexes of the same threshold and seed can be compared.
+        seed: seed of the hashes; indexes with equal threshold and seed can be compared.
     """
 
     def __init__(self, *, threshold: float = 0.8, seed: int = 0) -> None:
@@ -80,12 +80,12 @@ class NearDuplicateIndex:
         self.story_ids: list[str] = []
         self._threshold = threshold
         self._minhash = rensa.RMinHash
-        self._seed = seed % 2**64  # rensa takes 64 unsigned bits
+        self._seed = seed % 2**64  # rensa takes an unsigned 64-bit integer
         self._signatures: list[Any] = []
         self._lsh = rensa.RMinHashLSH(threshold, HASHES, bands_for(threshold))
 
     def add(self, story_ids: Any, texts: Any) -> None:
-        """Add stories, Arrow strings of shape (n,); one without words resembles no other."""
+        """Add stories, Arrow strings of shape (n,); stories without words are skipped."""
         for start in range(0, len(texts), _ROWS_PER_BATCH):
             names = story_ids.slice(start, _ROWS_PER_BATCH).to_pylist()
             words = story_words(texts.slice(start, _ROWS_PER_BATCH)).to_pylist()
@@ -102,11 +102,12 @@ class NearDuplicateIndex:
         return float(signature.jaccard(self._signatures[row]))
 
     def groups(self) -> pa.Table:
-        """Connected components of near-duplicates.
+        """Return the connected components of near-duplicates with more than one story.
 
         Returns:
-            `story_id`, `group` (the smallest story_id of the group), by story_id. No two stories of
-            different groups are near-duplicates; two of one group may only be linked by others.
+            Table with `story_id` and `group` (the smallest story_id of the group), sorted by
+            story_id. Near-duplicates are always in one group; two stories of a group may be linked
+            only through others.
         """
         from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415
 
@@ -122,16 +123,16 @@ class NearDuplicateIndex:
         return pa.table(columns, ["story_id", "group"]).sort_by("story_id")
 
     def closest(self, others: "NearDuplicateIndex") -> list[tuple[str, str, float]]:
-        """For every story of `others` that has near-duplicates here, the most similar one.
+        """Return the closest near-duplicate in this index of every story of `others`.
 
         Returns:
-            Its story_id here (of several, the smallest), that of `others`, and the estimated
-            similarity.
+            The story_id in this index (ties go to the smallest), the story_id in `others`, and the
+            estimated similarity; stories without a near-duplicate are left out.
         """
-        found = []
+        matches = []
         for name, signature in zip(others.story_ids, others._signatures, strict=True):
             rows = self._lsh.query(signature)
             similar = [(-self._similarity(signature, row), self.story_ids[row]) for row in rows]
             if similar and -min(similar)[0] >= self._threshold:
-                found.append((min(similar)[1], name, -min(similar)[0]))
-        return found
+                matches.append((min(similar)[1], name, -min(similar)[0]))
+        return matches

@@ -1,13 +1,13 @@
-"""From stories to pairs: every rule in its order, each step counted.
+"""Turn stories into pairs: apply every rule in order and count each step.
 
     with open_engine("duckdb", folder) as engine:
-        made = CuratedPairs(engine, engine.read(stories), PairRules(min_score=None))
-        made.write(made.after, folder / "pairs.parquet")
+        pairs = CuratedPairs(engine, engine.read(stories), PairRules(min_score=None))
+        pairs.write(pairs.after, folder / "pairs.parquet")
 
 The order follows section 3.2 of the paper: clean, deduplicate, split by prompt, pair within a
-prompt, caps, length symmetry last and inside each split. All steps work on keys (ids, scores,
-times, lengths); texts are joined when a table is written. The same stories and rules give the same
-pairs, whatever the order of the rows and the engine.
+prompt, cap, and last balance lengths within each split. All steps work on keys (ids, scores, times,
+lengths); texts are joined when a table is written. The pairs depend only on the stories and the
+rules, not on row order or engine.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from litbench.text import prompt_key
 
 
 def read_stories(engine: Engine, path: Path) -> Any:
-    """A stories table as an expression: Parquet stays on disk, other formats come into memory.
+    """Open a stories table as an expression; Parquet stays on disk, other formats are loaded.
 
     Raises:
         DataError: the file is missing or does not follow the schema STORIES.
@@ -45,27 +45,27 @@ def read_stories(engine: Engine, path: Path) -> Any:
 
 
 class CuratedPairs:
-    """Pairs by their keys, without the stories' texts, and the steps that lead to them.
+    """Pairs without the stories' texts, made by applying all rules.
 
-    The tables are Ibis expressions of the engine that made them and end with it.
+    The tables are Ibis expressions, valid as long as the engine is open.
 
     Args:
-        engine: runs the steps.
-        stories: Ibis table by the schema STORIES.
-        rules: what to apply; the caller has checked them.
-        examples: collects stories that steps removed.
-        where: names the stories in messages.
+        engine: engine that runs the steps.
+        stories: Ibis table with the schema STORIES.
+        rules: rules to apply; the caller has called their `check`.
+        examples: collects examples of the stories that each step removed.
+        where: name of the stories in error messages.
 
     Attributes:
         before: the pairs before length symmetry: `pair_id`, `prompt_id`, `split` and, for chosen
             and rejected, `_story_id`, `_score`, `_created_utc`, `_n_words` and `_author`.
-        after: the pairs that are left.
-        funnel: counts of every step.
-        notes: what the user should know about these data, a line each.
+        after: the pairs after length symmetry, in the same columns.
+        funnel: the counts of every step.
+        notes: warnings about the data, one line each.
 
     Raises:
-        DataError: ids that repeat, a column that a rule needs and that is empty, or more pairs
-            within prompts than `max_candidate_pairs`.
+        DataError: ids repeat, a column that a rule needs is empty, or prompts have more pairs than
+            `max_candidate_pairs`.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class CuratedPairs:
         self.after = self._balance_lengths(self.before)
 
     def check_not_empty(self) -> None:
-        """Raise DataError with the funnel where no pair is left."""
+        """Raise DataError with the funnel if no pair is left."""
         if self._engine.count(self.after) == 0:
             raise DataError(
                 f"no pair is left:\n{self.funnel}\nloosen the step that removed the most"
             )
 
     def with_texts(self, keys: Any) -> Any:
-        """Join prompts and texts to keys; an Ibis table by the schema PAIRS, by pair_id."""
+        """Join prompts and texts; returns an Ibis table with the schema PAIRS, by pair_id."""
         joined = keys.join(self._prompts.select("prompt_id", "prompt"), "prompt_id").mutate(
             label_source=ibis.literal(self._rules.label_source),
             margin=ibis.null("float64"),
@@ -108,15 +108,15 @@ class CuratedPairs:
         return joined.select([column.name for column in PAIRS.columns]).order_by("pair_id")
 
     def write(self, keys: Any, path: Path) -> None:
-        """Write a pairs table without holding it in memory."""
+        """Write a pairs table in batches."""
         total = self._engine.count(keys)
         batches = _with_progress(self._engine.batches(self.with_texts(keys)), path.stem, total)
         first = next(batches)
-        every = itertools.chain([first], batches)
-        write_sorted_batches(pa.RecordBatchReader.from_batches(first.schema, every), PAIRS, path)
+        reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
+        write_sorted_batches(reader, PAIRS, path)
 
     def longer_share(self, keys: Any) -> dict[str, Any]:
-        """Per split: pairs, prompts, and pairs with the longer or the shorter story chosen."""
+        """Count per split its pairs, prompts, and pairs whose chosen story is longer or shorter."""
         difference = keys.chosen_n_words - keys.rejected_n_words
         counted = keys.group_by("split").agg(
             pairs=keys.count(),
@@ -131,7 +131,7 @@ class CuratedPairs:
     def _remove(
         self, table: Any, rules: Sequence[Rule], columns: Sequence[str] | None = None
     ) -> Any:
-        """Remove the rows that rules name, count them, and show a few stories."""
+        """Remove the rows that rules mark, count them, and collect examples."""
         marked = table.select(columns or table.columns, removed_by=filters.removed_by(rules))
         marked = self._engine.keep(marked)
         self._count(marked, rules)
@@ -139,18 +139,18 @@ class CuratedPairs:
         if self._examples is not None and "story_id" in marked.columns:
             draw = removed.removed_by.concat("|", removed.story_id).hexdigest("md5")
             order = ibis.window(group_by=removed.removed_by, order_by=draw)
-            placed = removed.mutate(place=ibis.row_number().over(order))
-            some = placed.filter(placed.place < self._examples.per_step)
+            numbered = removed.mutate(number=ibis.row_number().over(order))
+            sample = numbered.filter(numbered.number < self._examples.per_step)
             texts = self._stories.select("story_id", "text", "n_tokens")
-            some = some.select("removed_by", "story_id", "score", "n_words")
-            for row in self._engine.rows(some.join(texts, "story_id")):
+            sample = sample.select("removed_by", "story_id", "score", "n_words")
+            for row in self._engine.rows(sample.join(texts, "story_id")):
                 facts = {"score": row["score"], "words": row["n_words"], "tokens": row["n_tokens"]}
                 about = ", ".join(f"{key} {n:,}" for key, n in facts.items() if n is not None)
                 self._examples.add(row["removed_by"], row["story_id"], row["text"], about)
         return marked.filter(marked.removed_by.isnull()).drop("removed_by")
 
     def _count(self, marked: Any, rules: Sequence[Rule]) -> None:
-        """Add to the funnel what `removed_by` says of each rule."""
+        """Add the counts of each rule in `removed_by` to the funnel."""
         by_rule = marked.group_by("removed_by").agg(rows=marked.count())
         counts = {row["removed_by"]: row["rows"] for row in self._engine.rows(by_rule)}
         total = sum(counts.values())
@@ -165,9 +165,9 @@ class CuratedPairs:
     # Stories -----------------------------------------------------------------------------------
 
     def _check_stories(self) -> None:
-        """Check what would make a rule silently wrong."""
+        """Raise DataError if the stories would make a rule silently wrong."""
         stories, rules = self._stories, self._rules
-        found = self._engine.rows(
+        counts = self._engine.rows(
             stories.aggregate(
                 repeated=stories.count() - stories.story_id.nunique(),
                 uncounted=stories.n_tokens.isnull().sum(),
@@ -175,21 +175,21 @@ class CuratedPairs:
             )
         )[0]
         problems = {
-            f"story_id: {found['repeated']:,} rows repeat an id: make the file with "
-            "make_stories.py, which rejects them": found["repeated"],
-            f"n_tokens is null in {found['uncounted']:,} rows, and max_tokens needs it: name a "
+            f"story_id: {counts['repeated']:,} rows repeat an id: make the file with "
+            "make_stories.py, which rejects them": counts["repeated"],
+            f"n_tokens is null in {counts['uncounted']:,} rows, and max_tokens needs it: name a "
             "tokenizer in make_stories.py, or set max_tokens to null": (
-                rules.max_tokens is not None and found["uncounted"]
+                rules.max_tokens is not None and counts["uncounted"]
             ),
             "created_utc is empty, and chosen_later needs it: map it in make_stories.py, or set "
-            "chosen_later to false": rules.chosen_later and not found["timed"],
+            "chosen_later to false": rules.chosen_later and not counts["timed"],
         }
-        for problem, is_there in problems.items():
-            if is_there:
+        for problem, applies in problems.items():
+            if applies:
                 raise DataError(f"{self._where}: column {problem}")
 
     def _clean(self) -> Any:
-        """Filter single stories; returns the keys of those that are left."""
+        """Filter single stories; returns the keys of the remaining ones."""
         key = filters.duplicate_key(self._stories)
         stories = self._stories.mutate(
             duplicate_key=key if self._rules.drop_duplicates else ibis.null("string")
@@ -201,7 +201,7 @@ class CuratedPairs:
     def _drop_duplicates(self, stories: Any) -> Any:
         """Keep the earliest of several copies of a story."""
         if self._rules.drop_duplicates:
-            # Few stories have copies, and only these need an order.
+            # Few stories have copies; sorting only these is faster.
             copies = stories.group_by("duplicate_key").agg(copies=stories.count())
             copies = stories.semi_join(copies.filter(copies.copies > 1), "duplicate_key")
             about = "not a copy of an earlier story"
@@ -209,7 +209,7 @@ class CuratedPairs:
         return stories.drop("duplicate_key")
 
     def _drop_near_duplicates(self, stories: Any) -> Any:
-        """Keep the earliest of several stories that are nearly the same."""
+        """Keep the earliest story of each group of near-duplicates."""
         threshold = self._rules.drop_near_duplicates
         if threshold is None:
             return stories
@@ -224,7 +224,7 @@ class CuratedPairs:
         return self._drop_repeats("drop_near_duplicates", about, stories, copies)
 
     def _drop_repeats(self, step: str, about: str, stories: Any, copies: Any) -> Any:
-        """Remove all but the earliest of the stories in `copies` that share a duplicate_key."""
+        """Keep only the earliest story of each duplicate_key in `copies`."""
         copies = copies.mutate(repeated=filters.is_repeat(copies))
         repeated = copies.filter(copies.repeated).select("story_id", "repeated")
         marked = stories.left_join(repeated, "story_id")
@@ -233,19 +233,19 @@ class CuratedPairs:
     # Splits ------------------------------------------------------------------------------------
 
     def _name_prompts(self) -> Any:
-        """Every prompt_id with its text and its split.
+        """Return every prompt_id with its text, key and split.
 
-        `prompt` is the smallest text of the id, `prompt_key` the same for all prompts that splits
-        keep together (`splits.group_prompts`), and `split` is by the shares in `splits`.
+        `prompt` is the smallest text of the id, `prompt_key` is equal for prompts that must share a
+        split (`splits.group_prompts`), and `split` follows the shares in `splits`.
         """
         distinct = self._stories.select("prompt_id", "prompt").distinct()
-        given = [tuple(row.values()) for row in self._engine.rows(distinct)]
-        texts = Counter(name for name, _ in {(name, prompt_key(text)) for name, text in given})
-        different = sum(count > 1 for count in texts.values())
-        if different:
+        prompts = [tuple(row.values()) for row in self._engine.rows(distinct)]
+        texts = Counter(name for name, _ in {(name, prompt_key(text)) for name, text in prompts})
+        ambiguous = sum(count > 1 for count in texts.values())
+        if ambiguous:
             self.notes.append(
-                f"{different:,} prompt_ids stand for several prompts, whose stories are paired "
-                "with each other: check the column prompt_id"
+                f"{ambiguous:,} prompt_ids have several prompts, whose stories are paired with "
+                "each other: check the column prompt_id"
             )
         rows = [
             {
@@ -254,7 +254,7 @@ class CuratedPairs:
                 "prompt_key": prompt_key(group),
                 "split": splits.split_of(group, self._rules.splits, self._rules.seed),
             }
-            for name, (prompt, group) in splits.group_prompts(given).items()
+            for name, (prompt, group) in splits.group_prompts(prompts).items()
         ]
         schema = pa.schema(
             [(name, pa.string()) for name in ("prompt_id", "prompt", "prompt_key", "split")]
@@ -262,15 +262,15 @@ class CuratedPairs:
         return self._engine.put(pa.Table.from_pylist(rows, schema))
 
     def _split(self, stories: Any) -> Any:
-        """Give every story its split; returns the stories that have one."""
+        """Assign every story to a split; stories without a split are removed."""
         day = self._rules.test_from
         if day is None:
             joined = stories.join(self._prompts.select("prompt_id", "split"), "prompt_id")
             return self._engine.keep(joined)
-        # All stories decide the side of a prompt, so that other filters do not move it.
-        given = self._stories.select("story_id", "prompt_id", "created_utc")
-        given = given.join(self._prompts.select("prompt_id", "prompt_key"), "prompt_id")
-        dated = splits.date_split(given, test_from=day)
+        # Dates of all stories count, so that other filters do not move a prompt between splits.
+        every = self._stories.select("story_id", "prompt_id", "created_utc")
+        every = every.join(self._prompts.select("prompt_id", "prompt_key"), "prompt_id")
+        dated = splits.date_split(every, test_from=day)
         marked = stories.join(dated.select("story_id", "split"), "story_id")
         about = f"before {day}, or of a prompt that was not answered before"
         return self._remove(marked, [Rule("test_from", about, marked.split.isnull())])
@@ -278,7 +278,7 @@ class CuratedPairs:
     # Pairs -------------------------------------------------------------------------------------
 
     def _check_candidates(self, stories: Any) -> None:
-        """Count the pairs within prompts before they are made, and refuse too many."""
+        """Raise DataError if prompts have too many pairs, before any pair is made."""
         sizes = stories.group_by("prompt_id", "split").agg(size=stories.count())
         sizes = sizes.mutate(pairs=(sizes["size"] * (sizes["size"] - 1)).floordiv(2))
         total = self._engine.rows(sizes.aggregate(pairs=sizes.pairs.sum()))[0]["pairs"] or 0
@@ -293,19 +293,19 @@ class CuratedPairs:
             )
 
     def _pair(self, stories: Any) -> Any:
-        """Pair within prompts; returns the keys of the pairs that no rule removes."""
+        """Pair within prompts; returns the keys of the pairs that pass all rules."""
         self._check_candidates(stories)
         candidates = pairing.within_prompt(stories)
         rules = pairing.pair_rules(
             candidates, min_gap=self._rules.min_gap, chosen_later=self._rules.chosen_later
         )
-        # Counted and kept apart: what the rules remove is never held.
+        # Evaluated twice, to count and to keep, so that removed pairs are never stored.
         marked = candidates.mutate(removed_by=filters.removed_by(rules))
         self._count(marked, rules)
         return self._engine.keep(marked.filter(marked.removed_by.isnull()).drop("removed_by"))
 
     def _cap_prompts(self, pairs: Any) -> Any:
-        """Keep at most `max_pairs_per_prompt` pairs of a prompt, drawn by seed."""
+        """Keep a subsample of at most `max_pairs_per_prompt` pairs per prompt."""
         most = self._rules.max_pairs_per_prompt
         if most is None:
             return pairs
@@ -314,7 +314,7 @@ class CuratedPairs:
         return self._remove(pairs, [rule])
 
     def _balance_lengths(self, pairs: Any) -> Any:
-        """Prune to length symmetry."""
+        """Prune pairs until lengths are symmetric."""
         buckets = self._rules.symmetry_buckets
         if buckets is None:
             return pairs
@@ -327,7 +327,7 @@ class CuratedPairs:
         if removed > total / 2 and total < 10 * buckets:
             self.notes.append(
                 f"symmetry_buckets: {removed:,} of {total:,} pairs are removed; {buckets} buckets "
-                f"are many for so few pairs: try {max(total // 20, 1) * 2}"
+                f"are too many for so few pairs: try {max(total // 20, 1) * 2}"
             )
         return kept
 
@@ -335,7 +335,7 @@ class CuratedPairs:
 def _with_progress(
     batches: Iterable[pa.RecordBatch], about: str, total: int
 ) -> Iterator[pa.RecordBatch]:
-    """Show how many rows have come."""
+    """Yield batches and show a progress bar of their rows."""
     with tqdm(total=total, desc=about, unit=" rows", leave=False, disable=None) as bar:
         for batch in batches:
             yield batch

@@ -1,7 +1,7 @@
 """Pairs within a prompt, caps and length symmetry, as Ibis expressions (paper 3.2).
 
-All of it works on keys (ids, scores, times, lengths); texts are joined at the end. Draws are by
-md5 of seed and pair_id, so they do not depend on the order of rows or on the engine.
+All functions work on keys (ids, scores, times, lengths); texts are joined at the end. Subsamples
+are drawn by md5 of seed and pair_id, so they do not depend on row order or engine.
 """
 
 from typing import Any
@@ -10,19 +10,19 @@ import ibis
 
 from litbench.curation.filters import Rule
 
-# Scores are whole numbers, so this only absorbs rounding in min_gap * score.
+# Scores are integers, so this only absorbs rounding errors of min_gap * score.
 _ROUNDING = 1e-9
 
 
 def within_prompt(stories: Any) -> Any:
-    """All pairs of stories of one prompt and split with different scores, higher one chosen.
+    """Pair all stories of a prompt and split that differ in score; the higher one is chosen.
 
     Args:
         stories: Ibis table with `story_id`, `prompt_id`, `split`, `score`, `created_utc`,
             `n_words` and `author`.
 
     Returns:
-        Ibis table with `pair_id`, `prompt_id`, `split` and the rest once per side.
+        Ibis table with `pair_id`, `prompt_id`, `split` and the other columns once per side.
     """
     columns = ("story_id", "score", "created_utc", "n_words", "author")
     chosen, rejected = (
@@ -37,15 +37,15 @@ def within_prompt(stories: Any) -> Any:
 
 
 def pair_rules(pairs: Any, *, min_gap: float | None, chosen_later: bool) -> list[Rule]:
-    """The rules for pairs, in the order in which they apply.
+    """Return the rules for pairs, in the order in which they apply.
 
     Args:
         pairs: Ibis table of `within_prompt`.
         min_gap: least difference of scores as a share of the chosen score (paper: 0.25; with
-            at least 10 votes on either side the smallest chosen score is then 14). A chosen
-            score of zero or less passes with any lead.
-        chosen_later: the higher-scored story must also be the later one, so that exposure
-            cannot be why it leads (after Ethayarajh et al., 2022). An unknown time is not later.
+            at least 10 votes on either side the smallest chosen score is then 14). If the chosen
+            score is zero or less, any difference passes.
+        chosen_later: the higher-scored story must also be the later one, so that longer exposure
+            cannot explain its lead (after Ethayarajh et al., 2022). Unknown times fail.
     """
     rules = []
     if min_gap is not None:
@@ -63,34 +63,34 @@ def _draw(pairs: Any, seed: int | str) -> Any:
 
 
 def over_cap(pairs: Any, most: int, seed: int) -> Any:
-    """True for the pairs of a prompt beyond the first `most`, in seeded order."""
-    # Symmetry draws again: with the same draw it would keep the pairs of large prompts first,
-    # since a cap leaves these their smallest values.
+    """Return whether a pair is beyond the first `most` of its prompt, in seeded order."""
+    # The cap and symmetry use different hashes. With the same hash, symmetry would favour large
+    # prompts, whose capped pairs have small hash values.
     draw = _draw(pairs, f"cap|{seed}")
     window = ibis.window(group_by=pairs.prompt_id, order_by=[draw, pairs.pair_id])
     return ibis.row_number().over(window) >= most
 
 
 def breaks_symmetry(pairs: Any, buckets: int, seed: int) -> Any:
-    """Mark the pairs to prune so that length says nothing about the choice (paper 3.2).
+    """Mark the pairs to prune so that length does not predict the choice (paper 3.2).
 
-    The length difference (words of chosen minus words of rejected) falls into `buckets` equal
-    buckets, mirrored around zero, up to the largest absolute difference of the split. Of two
-    mirrored buckets the fuller one loses pairs, in seeded order, until both hold the same
-    number: the largest balanced subset. Pairs of equal length favour neither side and stay.
+    The length difference (words of chosen minus words of rejected) is divided into `buckets` equal
+    buckets, mirrored around zero, up to the largest absolute difference of the split. The fuller
+    of two mirrored buckets loses pairs, in seeded order, until both have the same number. This
+    keeps as many pairs as possible. Pairs of equal length are kept.
 
     Returns:
         `pairs` with a boolean column `removed`.
     """
     half = buckets // 2
     difference = pairs.chosen_n_words - pairs.rejected_n_words
-    # Few and narrow columns go through the sort and the groups, the rest is joined back: half
-    # the time of windows over whole pairs.
+    # Sorting and grouping only a few narrow columns, then joining the result, takes half the time
+    # of windows over all columns.
     marked = pairs.select("pair_id", "split", size=difference.abs(), side=difference.sign())
     marked = marked.join(marked.group_by("split").agg(widest=marked["size"].max()), "split")
-    # Whole numbers throughout: no engine rounds a pair into another bucket.
-    place = (marked["size"] * half).floordiv(ibis.greatest(marked.widest, 1))
-    marked = marked.mutate(bucket=ibis.least(place, half - 1), draw=_draw(marked, seed))
+    # Integer arithmetic: both engines put a pair into the same bucket.
+    bucket = (marked["size"] * half).floordiv(ibis.greatest(marked.widest, 1))
+    marked = marked.mutate(bucket=ibis.least(bucket, half - 1), draw=_draw(marked, seed))
     longer, shorter = (marked.side > 0).sum(), (marked.side < 0).sum()
     fewer = marked.group_by("split", "bucket").agg(fewer=ibis.least(longer, shorter))
     marked = marked.join(fewer, ["split", "bucket"])

@@ -1,8 +1,8 @@
-"""Talk to the readers at the edges of a story: votes, awards, edits, thanks, other places.
+"""Remove notes to readers from the start and end of stories: votes, awards, edits, thanks, links.
 
-Precision comes first, since fiction says "thank you", "gold" and "edit" as well. Only whole lines
-among the first three and the last eight of a text are cut, and only when they open with one of
-the formulae below. A text is never left empty.
+Precision matters more than recall, since fiction also says "thank you", "gold" and "edit". Only
+whole lines among the first three and the last eight of a text are removed, and only if they open
+with one of the formulae below. A text is never left empty.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 _HEAD_LINES, _TAIL_LINES = 3, 8
 _LONGEST_LINE = 1_500
-# What follows a marked edit belongs to it, if it is short and the story before it is long.
+# Lines after a marked edit belong to it if they are short and the story before it is long.
 _LONGEST_REST, _TIMES_BEFORE = 400, 4
 
 _WORD = re.compile(r"[^\W_]")
@@ -44,7 +44,7 @@ _THANKS = (
     r"reddit|people|friends)\b)*[,.!]{0,3} ?"
 )
 
-# Words of a note to readers, asked for where a mark such as "EDIT:" opens the line already.
+# Words of a note to readers, one of which must follow a mark such as "EDIT:".
 _READERS = (
     rf"{_AWARD}|\bgild|{_VOTES}|front ?page|\b(?:blew|blown) up\b|\binbox|\breddit|\bsubs?\b|"
     r"subreddit|\bthank|appreciat|\byou guys\b|\bcomment(?:s|ers?)\b|\brepl(?:y|ies)\b|"
@@ -73,15 +73,15 @@ _PROMOTION = (
 
 class _Formula(NamedTuple):
     opening: str
-    about: str = ""  # what else the line must hold
-    longest: int = 450  # characters of the line
-    at_end: bool = False  # whether it is talk only near the end of a text
+    about: str = ""  # pattern that the line must contain as well
+    longest: int = 450  # most characters of the line
+    at_end: bool = False  # whether the formula applies only near the end of a text
 
 
 # Matched against lines without markup, in lower case, with straight quotes.
 _FORMULAE = (
     # "EDIT 2: wow, thanks for the gold!", "(edited for spelling)". The mark alone is not enough:
-    # fiction in the form of posts has it too.
+    # fiction written as forum posts has it too.
     _Formula(_EDIT_MARK, f"{_READERS}|{_MENDING}", longest=_LONGEST_LINE),
     # "Update: this blew up", "P.S. thank you all for the comments"
     _Formula(
@@ -184,7 +184,7 @@ _FORMULAE = (
         at_end=True,
     ),
 )
-# Arrow's engine looks through all lines at once for a word without which no formula fits.
+# Every formula needs one of these words. Arrow searches all lines for them at once.
 _TRIGGER = (
     r"(?i)\b(?:edit(?:s|ed)?\d?\b|eta\b|update|gold\b|silver\b|platinum\b|award|gild|(?:up|down)-?"
     r"vot|karma\b|front ?page|inbox|thank|thx|patreon|ko-?fi|subscribe|subs?\b|subreddit|reddit|"
@@ -204,16 +204,16 @@ _SURE_EDIT = re.compile(
 
 
 def _plain(line: str) -> str:
-    """A line without links, markup and opening marks, in lower case with straight quotes."""
+    """Return a line without links, markup and opening marks, in lower case with straight quotes."""
     line = _ADDRESS.sub("", _LINK.sub(r" \1 \2 ", line))
     line = _MARKUP.sub("", _ENTITY.sub(" ", line)).translate(_QUOTES).lower()
     return " ".join(line.split()).lstrip(_BEFORE_WORDS)
 
 
-def _is_talk(line: str, *, at_end: bool = True) -> bool:
-    """Whether a line talks to readers, and cannot be story."""
+def _is_note(line: str, *, at_end: bool = True) -> bool:
+    """Return whether a line is a note to readers."""
     plain = _plain(line) if len(line) <= _LONGEST_LINE else ""
-    # Speech in quotation marks belongs to the story.
+    # Lines in quotation marks are dialogue.
     return plain[:1] not in ("", '"', "'") and any(
         (at_end or not formula.at_end)
         and len(plain) <= formula.longest
@@ -224,29 +224,29 @@ def _is_talk(line: str, *, at_end: bool = True) -> bool:
 
 
 def _is_marked(line: str) -> bool:
-    """Whether a line opens as a marked edit does."""
+    """Return whether a line opens with a mark such as "EDIT:"."""
     return _MARKED.match(line) is not None and _EDIT.match(_plain(line[:_LONGEST_LINE])) is not None
 
 
 def has_words(text: str) -> bool:
-    """Whether a text holds a letter or digit; HTML's invisible spaces are none."""
+    """Return whether a text has a letter or digit, not counting HTML entities of spaces."""
     seen = _ENTITY.sub("", text) if "&" in text else text
     return _WORD.search(seen) is not None
 
 
 def is_rule(line: str) -> bool:
-    """Whether a line is blank, a horizontal rule or a similar ornament."""
+    """Return whether a line is blank, a horizontal rule or a similar ornament."""
     return not has_words(line) and len(line) <= _LONGEST_LINE
 
 
 def cut_reader_talk(texts: pa.Array | pa.ChunkedArray) -> dict[int, tuple[str, str]]:
-    """Cut talk to the readers off the edges of stories.
+    """Remove notes to readers from the start and end of stories.
 
     Args:
         texts: strings; shape (n,).
 
     Returns:
-        For the number of each text that changes, the story and the lines that were cut.
+        Maps the index of each changed text to the remaining story and the removed lines.
     """
     stories = [(text or "").split("\n") for text in texts.to_pylist()]
     edges = [_edges(lines) for lines in stories]
@@ -256,19 +256,19 @@ def cut_reader_talk(texts: pa.Array | pa.ChunkedArray) -> dict[int, tuple[str, s
     )
     possible = lines_at_edges.filter(pc.match_substring_regex(lines_at_edges, pattern=_TRIGGER))
     possible_lines = set(possible.to_pylist())
-    found = {}
+    changed = {}
     for row, (lines, numbers) in enumerate(zip(stories, edges, strict=True)):
         candidates = {n: at_end for n, at_end in numbers.items() if lines[n] in possible_lines}
-        cut = _talk_at_edges(lines, candidates)
+        cut = _notes_at_edges(lines, candidates)
         if cut:
             kept, gone = _without(lines, cut | _ornaments(lines, cut))
             if has_words(kept):
-                found[row] = (kept, gone)
-    return found
+                changed[row] = (kept, gone)
+    return changed
 
 
 def _edges(lines: Sequence[str]) -> dict[int, bool]:
-    """The numbers of the first and last few lines that hold words; true for the last."""
+    """Return the numbers of the first and last few lines with words; the last map to true."""
     first = itertools.islice(_with_words(lines, range(len(lines))), _HEAD_LINES)
     last = itertools.islice(_with_words(lines, reversed(range(len(lines)))), _TAIL_LINES)
     return dict.fromkeys(first, False) | dict.fromkeys(last, True)
@@ -278,26 +278,26 @@ def _with_words(lines: Sequence[str], numbers: Iterable[int]) -> Iterator[int]:
     return (n for n in numbers if not is_rule(lines[n]))
 
 
-def _talk_at_edges(lines: Sequence[str], candidates: dict[int, bool]) -> set[int]:
-    """The numbers of the lines of talk among the candidates."""
+def _notes_at_edges(lines: Sequence[str], candidates: dict[int, bool]) -> set[int]:
+    """Return the numbers of the candidate lines that are notes to readers."""
     cut: set[int] = set()
     is_fiction = False
     for n, at_end in candidates.items():
         line = lines[n]
         if len(line) <= _LONGEST_LINE and _BARE_MARK.match(_plain(line)):
-            # The mark stands on a line of its own, above what it marks.
+            # The line has only the mark; the note is on the next line.
             below = next(_with_words(lines, range(n + 1, len(lines))), None)
             if below is None:
                 cut.add(n)
-            elif _is_talk(f"edit: {lines[below]}"):
+            elif _is_note(f"edit: {lines[below]}"):
                 cut |= {n, below}
-        elif _is_talk(line, at_end=at_end):
+        elif _is_note(line, at_end=at_end):
             cut.add(n)
         elif _is_marked(line):
             is_fiction = True
     if is_fiction:
-        # A marked edit that is not talk to readers belongs to a story in the form of posts, and
-        # so may the others, unless they are about votes or corrections.
+        # A marked edit that is not a note to readers shows that the story is written as forum
+        # posts. Then keep the other marked edits, unless they are about votes or corrections.
         cut = {n for n in cut if not _is_marked(lines[n]) or _SURE_EDIT.search(_plain(lines[n]))}
     for n in sorted(cut):
         sizes = [0 if m in cut else len(line) for m, line in enumerate(lines)]
@@ -311,7 +311,7 @@ def _talk_at_edges(lines: Sequence[str], candidates: dict[int, bool]) -> set[int
 
 
 def _ornaments(lines: Sequence[str], cut: set[int]) -> set[int]:
-    """The numbers of blank lines and rules that set off what was cut at either end."""
+    """Return the numbers of blank lines and rules next to removed lines at either end."""
     taken: set[int] = set()
     for numbers in (range(len(lines)), range(len(lines) - 1, -1, -1)):
         edge = set(itertools.takewhile(lambda n: n in cut or is_rule(lines[n]), numbers))
@@ -321,10 +321,10 @@ def _ornaments(lines: Sequence[str], cut: set[int]) -> set[int]:
 
 
 def _without(lines: Sequence[str], cut: set[int]) -> tuple[str, str]:
-    """The text without some lines, and these."""
+    """Return the text without the cut lines, and the cut lines."""
     kept: list[str] = []
     for n, line in enumerate(lines):
-        # Of the blank lines around a cut one is enough.
+        # Keep one of the blank lines around a cut.
         is_second_blank = not line.strip() and n - 1 in cut and not (kept and kept[-1].strip())
         if n not in cut and not is_second_blank:
             kept.append(line)

@@ -1,4 +1,4 @@
-"""The rules by which stories become pairs."""
+"""Configuration of the rules that turn stories into pairs."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -12,31 +12,32 @@ from litbench.errors import ConfigError
 
 @dataclass(kw_only=True)
 class PairRules:
-    """The rules; the defaults are the paper's full set. Null or false leaves a step out.
+    """Rules that turn stories into pairs. Null or false skips a step.
+
+    The defaults are the rules of the paper's full set and our own cleaning.
 
     Attributes:
-        seed: seeds splits, caps and symmetry.
-        drop_deleted: remove deleted and removed bodies.
-        drop_bots: remove bots and moderator templates.
-        drop_talk: remove short replies that talk about the prompt instead of telling a story.
-        min_score_age_hours: remove stories whose score was read sooner after posting than this,
-            or at an unknown time.
+        seed: seed of splits, caps and symmetry.
+        drop_deleted: remove deleted and removed texts.
+        drop_bots: remove texts by bots and moderator templates.
+        drop_talk: remove short replies that comment on the prompt instead of telling a story.
+        min_score_age_hours: least time from posting to reading the score; an unknown time fails.
         min_score: least net upvotes of a story.
         max_tokens: most tokens of a story; needs the column n_tokens.
-        min_words: fewest words of a story.
+        min_words: least words of a story.
         drop_duplicates: keep the earliest of several copies of a story.
-        drop_near_duplicates: keep the earliest of stories whose runs of five words are this
-            similar (Jaccard, such as 0.8), across all prompts.
-        splits: share of prompts per split, by a hash of the prompt's text.
-        test_from: split by date instead: stories posted from this day (UTC) on are test, the
-            others train; the paper's is "2023-01-01". A prompt answered before it is one of train.
-        max_candidate_pairs: refuse stories that form more pairs within prompts, before the rules
-            for pairs; counted before any is made.
+        drop_near_duplicates: keep the earliest of several near-duplicates across all prompts. The
+            value is the least Jaccard similarity of their five-word shingles, such as 0.8.
+        splits: share of prompts per split, assigned by a hash of the prompt's text.
+        test_from: split by date instead: stories posted on or after this day (UTC) are test, the
+            others train; the paper uses "2023-01-01". Prompts answered before the day are train.
+        max_candidate_pairs: fail if the stories form more pairs within prompts than this, counted
+            before the rules for pairs.
         min_gap: least score gap, as a share of the chosen score.
-        chosen_later: the chosen story must be the later one.
-        max_pairs_per_prompt: most pairs of a prompt, drawn by seed.
-        symmetry_buckets: buckets of the length-difference histogram; even.
-        label_source: votes, people where `score` is a rating, or planted where it is simulated.
+        chosen_later: require that the chosen story was posted later.
+        max_pairs_per_prompt: most pairs of a prompt; larger prompts are subsampled.
+        symmetry_buckets: number of buckets of the length-difference histogram; must be even.
+        label_source: votes; people if `score` is a rating; planted if it is simulated.
     """
 
     seed: int = 0
@@ -59,7 +60,7 @@ class PairRules:
     label_source: Literal["votes", "people", "planted"] = "votes"
 
     def check(self) -> None:
-        """Check what the types cannot."""
+        """Raise ConfigError for values that the types allow but that do not fit together."""
         if abs(sum(self.splits.values()) - 1) > 1e-6:
             raise ConfigError(f"splits: {self.splits}: give each split a share, summing to 1")
         if self.test_from is not None:

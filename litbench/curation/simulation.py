@@ -1,18 +1,18 @@
-"""Simulated readers who vote on stories of known quality, and whole worlds of such stories.
+"""Simulate stories of known quality and readers who vote on them.
 
-Nothing here says anything about real readers. Each prompt has an audience of lognormal size.
+The simulation makes no claim about real readers. Each prompt has an audience of lognormal size.
 Readers arrive at a rate that grows as 1 - exp(-t / growth_hours) and decays as
 exp(-t / decay_hours). Stories are posted with exponential delays. A story is seen by the readers
-who arrive after it; the share falls with its age as
+who arrive after it was posted. The share of them who see it falls with its age as
 exp(-age / fade_hours) and with its rank among the prompt's stories as rank ** -ranking, times a
-lognormal luck factor. Each reader who sees it votes up with probability
+lognormal luck factor. Each reader who sees a story votes up with probability
 
     sigmoid(base + quality_weight * quality + length_weight * log length + fame_weight * fame
             + noise)
 
 and down with a small fixed probability; quality, log length and fame are standardised. A weight,
-spread, correlation or growth of 0 switches its part off, a time of infinity (`.inf` in YAML) its
-decay, and no random draw of the other parts changes.
+spread, correlation or growth time of 0 disables an effect, as does an infinite decay time (`.inf`
+in YAML). The random numbers of the other effects do not change.
 """
 
 import math
@@ -29,14 +29,14 @@ from litbench.config import as_plain, build
 from litbench.curation.invented_texts import invented_prompts, invented_texts, styles_of
 from litbench.records import STORIES
 
-# Invented words have no tokenizer: assume the tokens that a word of English prose takes.
+# Invented words have no tokenizer; English prose has about this many tokens per word.
 TOKENS_PER_WORD = 1.3
 
 _HOUR = 3_600
 _READ_AFTER = 7 * 24 * _HOUR
-# More readers than there are people, so that a wide spread stays within int64.
+# More than the world's population; keeps a wide spread within int64.
 _MOST_READERS = 1e10
-# Above any score, to sort by prompt and score with one number.
+# Greater than any score, to combine prompt and score into one sort key.
 _ABOVE_SCORES = 2**38
 
 Streams = Callable[[str], np.random.Generator]
@@ -55,24 +55,26 @@ class ReaderSimulation:
     """How readers arrive, what they see and how they vote.
 
     Attributes:
-        seed: seeds every draw.
+        seed: seed of the readers' random numbers.
         audience: median number of readers of a prompt.
         audience_spread: standard deviation of log audience between prompts.
-        decay_hours: time in which the rate of new readers falls to 1/e; infinite: all readers
+        decay_hours: time in which the rate of new readers falls to 1/e. If infinite, all readers
             arrive after all stories, so posting times do not matter.
-        growth_hours: time in which a prompt becomes known; 0: at once.
-        fade_hours: age at which a story is shown to 1/e of the new readers; infinite: to all.
-        ranking: the story ranked j by votes so far is seen with probability j ** -ranking; 0:
-            rank does not matter.
-        steps: how often stories are ranked anew while readers arrive; only `ranking` uses it.
+        growth_hours: time constant of the rate's initial growth; 0 means no growth phase.
+        fade_hours: age at which a story is shown to 1/e of the new readers. If infinite, it is
+            always shown to all.
+        ranking: the story ranked j by votes so far is seen with probability j ** -ranking; 0 means
+            that rank does not matter.
+        steps: number of times that stories are ranked while readers arrive; used with `ranking`.
         delay_hours: mean time from prompt to story.
-        base: log-odds of a vote for an average story.
+        base: log-odds of an upvote for an average story.
         quality_weight: change in log-odds per standard deviation of quality.
-        length_weight: likewise of log length: the preference that length symmetry is to cancel.
-        fame_weight: likewise of the author's fame.
-        noise: standard deviation of a story's own shift in log-odds.
+        length_weight: change in log-odds per standard deviation of log length, the preference that
+            length symmetry is meant to cancel.
+        fame_weight: change in log-odds per standard deviation of the author's fame.
+        noise: standard deviation of a random shift in log-odds per story.
         luck: standard deviation of a story's log exposure.
-        down: probability of a vote down.
+        down: probability of a downvote.
         start_utc: earliest time of a prompt, Unix seconds.
         end_utc: latest time of a prompt; votes are read a week after its last story.
     """
@@ -102,22 +104,22 @@ class World:
     """Prompts, authors, stories of known quality and their readers.
 
     Attributes:
-        seed: seeds every draw, together with the readers' seed, which alone gives the same stories
-            another audience.
-        prompts: how many.
-        stories_per_prompt: mean; every prompt has at least one.
+        seed: seed of all random numbers. Changing only `readers.seed` gives the same stories other
+            readers.
+        prompts: number of prompts.
+        stories_per_prompt: mean number of stories of a prompt; every prompt has at least one.
         stories_spread: standard deviation of the log number of stories between prompts.
         stories_audience: correlation of log audience and log number of stories.
         median_words: median length of a story.
         words_spread: standard deviation of log length.
         quality_length: correlation of quality and log length.
-        quality_delay: correlation of quality and the normal score of the posting delay; above 0,
-            late stories are better.
-        authors: how many; all write equally often.
-        author_quality: share of the variance of quality that is the author's.
+        quality_delay: correlation of quality and the normal score of the posting delay; if
+            positive, late stories are better.
+        authors: number of authors, who write equally often on average.
+        author_quality: share of the variance of quality that is due to the author.
         fame_quality: correlation of an author's fame and quality.
-        style: share of the variance of quality that the style of a text shows.
-        readers: how they arrive and vote.
+        style: share of the variance of quality that the style of a text explains.
+        readers: how readers arrive and vote.
     """
 
     seed: Seed = 1
@@ -137,7 +139,7 @@ class World:
 
 
 def changed_world(base: World, changes: Mapping[str, Any], where: str) -> World:
-    """A world with some keys changed; keys of the readers are dotted, as `readers.ranking`."""
+    """Return a world with some keys changed; keys of readers are dotted: `readers.ranking`."""
     values = as_plain(base)
     for key, value in changes.items():
         of_readers = key.startswith("readers.")
@@ -151,9 +153,9 @@ class SimulatedVotes:
 
     Attributes:
         created_utc: time of posting, Unix seconds.
-        score_utc: when the votes were read.
-        score: votes up minus votes down.
-        readers: how many readers saw the story; no score is larger.
+        score_utc: time at which the votes were read, Unix seconds.
+        score: upvotes minus downvotes.
+        readers: number of readers who saw the story, never less than the score.
     """
 
     created_utc: np.ndarray
@@ -164,15 +166,15 @@ class SimulatedVotes:
 
 @dataclass(frozen=True)
 class SimulatedWorld:
-    """The n stories of a world, by prompt; every array has shape (n,).
+    """The n stories of a world, sorted by prompt; every array has shape (n,).
 
     Attributes:
-        world: what was simulated.
+        world: the parameters.
         prompt: index of the prompt, int64, ascending.
         quality: true quality, float64, standard normal.
         n_words: length, int64.
         author: index of the author, int64.
-        votes: what the readers did.
+        votes: votes of the simulated readers.
     """
 
     world: World
@@ -189,7 +191,7 @@ def simulate_votes(
     n_words: Sequence[int],
     options: ReaderSimulation,
 ) -> SimulatedVotes:
-    """Simulate posting times and votes of n given stories; `fame_weight` does not count."""
+    """Simulate posting times and votes of n given stories; `fame_weight` is ignored."""
     random = np.random.default_rng(options.seed)
     prompts, prompt_of = np.unique(np.asarray(prompt_ids), return_inverse=True)
     taste = options.quality_weight * _standard(np.asarray(quality, dtype=float))
@@ -203,8 +205,8 @@ def simulate_votes(
 def simulate_world(world: World) -> SimulatedWorld:
     """Simulate the stories of a world and their readers.
 
-    Every quantity has its own stream of random numbers, so two worlds that differ in one parameter
-    share all other draws.
+    Every quantity has its own stream of random numbers, so changing one parameter leaves the other
+    random numbers unchanged.
     """
     from scipy.special import log_ndtr  # noqa: PLC0415
 
@@ -212,10 +214,10 @@ def simulate_world(world: World) -> SimulatedWorld:
     crowd = random("crowd").standard_normal(world.prompts)
     opened = random("opened").integers(readers.start_utc, readers.end_utc, world.prompts)
     busy = _with(world.stories_audience, crowd, random("busy"))
-    # Minus half the variance: the spread leaves the mean as it is.
+    # Subtracting half the variance keeps the mean independent of the spread.
     log_stories = math.log(world.stories_per_prompt) - world.stories_spread**2 / 2
     stories = np.exp(log_stories + world.stories_spread * busy)
-    # Random rounding keeps a fractional mean.
+    # Stochastic rounding preserves a fractional mean.
     stories = np.floor(stories + random("stories").random(world.prompts)).astype(np.int64)
     prompt = np.repeat(np.arange(world.prompts), np.maximum(stories, 1))
     author_quality = random("author quality").standard_normal(world.authors)
@@ -235,7 +237,7 @@ def simulate_world(world: World) -> SimulatedWorld:
 
 
 def _streams(world: World) -> Streams:
-    """A generator by name; the same seeds give the same generators."""
+    """Return a function that makes a random generator from a name and the world's seeds."""
     of_readers = ("luck", "readers", "noise", "up", "down")
 
     def stream(name: str) -> np.random.Generator:
@@ -246,14 +248,14 @@ def _streams(world: World) -> Streams:
 
 
 def _with(correlation: float, values: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Standard normal numbers with the given correlation to `values`; same shape."""
-    own = random.standard_normal(values.shape)
-    mixed: np.ndarray = correlation * values + math.sqrt(1 - correlation**2) * own
-    return mixed
+    """Return standard normal numbers with the given correlation to `values`; same shape."""
+    noise = random.standard_normal(values.shape)
+    correlated: np.ndarray = correlation * values + math.sqrt(1 - correlation**2) * noise
+    return correlated
 
 
 def _standard(values: np.ndarray) -> np.ndarray:
-    """Standardise; zeros where all values are equal."""
+    """Standardise values; returns zeros if all values are equal."""
     centred: np.ndarray = values - values.mean()
     spread = float(values.std())
     return centred / spread if spread > 0 else centred
@@ -268,11 +270,11 @@ def _read(
     delay: np.ndarray,
     taste: np.ndarray,
 ) -> SimulatedVotes:
-    """Let the readers arrive and vote.
+    """Simulate readers who arrive and vote.
 
-    `opened` (Unix seconds) and `log_audience` (log of audience / median audience) are per prompt;
-    `prompt_of` (its index), `delay` (hours from prompt to story) and `taste` (log-odds of a vote
-    above `base`) are per story.
+    `opened` (Unix seconds) and `log_audience` (log of audience / median audience) are per prompt.
+    `prompt_of` (index of the prompt), `delay` (hours from prompt to story) and `taste` (log-odds of
+    an upvote, relative to `base`) are per story.
     """
     count = len(prompt_of)
     audience = (options.audience * np.exp(log_audience))[prompt_of]
@@ -295,10 +297,10 @@ def _read(
 
 
 def _share_seen(options: ReaderSimulation, delay: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Share of the audience that arrives after `since` hours and is shown a story; shape (n,).
+    """Return the share of the audience that arrives after `since` hours and sees a story.
 
-    The integral from `since` of the normalised rate of arrival, (1 - exp(-t / growth))
-    exp(-t / decay), times exp(-(t - delay) / fade). With an infinite decay it is 1.
+    This is the integral from `since` of the normalised arrival rate, (1 - exp(-t / growth))
+    exp(-t / decay), times exp(-(t - delay) / fade). It is 1 if decay is infinite. Shape (n,).
     """
     if math.isinf(options.decay_hours):
         return np.ones_like(delay)
@@ -324,39 +326,39 @@ def _ranked(
     delay: np.ndarray,
     p_up: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Readers arrive in steps; before each, the stories posted so far are ranked by score.
+    """Simulate readers who arrive in steps; stories are ranked by score before each step.
 
-    `exposure` is how many readers would see a story that always ranked first.
+    `exposure` is the number of readers who would see a story that always ranks first.
 
     Returns:
         Readers and score of every story; both int64, shape (n,).
     """
     streams = {name: random(name) for name in ("readers", "up", "down")}
     sorted_prompts = np.sort(prompt_of)
-    places = np.arange(1, len(prompt_of) + 1) - np.searchsorted(sorted_prompts, sorted_prompts)
-    chance = places ** -float(options.ranking)
-    stands, readers, score = np.empty(len(places)), np.zeros_like(places), np.zeros_like(places)
-    for is_there, share in _steps(options, delay):
-        # One sort key: prompt, whether the story is posted, score.
-        keys = (prompt_of * 2 + ~is_there) * _ABOVE_SCORES - score
+    ranks = np.arange(1, len(prompt_of) + 1) - np.searchsorted(sorted_prompts, sorted_prompts)
+    chance = ranks ** -float(options.ranking)
+    seen, readers, score = np.empty(len(ranks)), np.zeros_like(ranks), np.zeros_like(ranks)
+    for is_posted, share in _steps(options, delay):
+        # Sort by prompt, whether the story is posted, and score.
+        keys = (prompt_of * 2 + ~is_posted) * _ABOVE_SCORES - score
         order = np.argsort(keys)
-        # Stories of equal score take turns, so each gets the mean chance of their ranks.
+        # Stories with equal scores share the mean chance of their ranks.
         group = np.cumsum(np.diff(keys[order], prepend=keys[order[0]]) != 0)
-        stands[order] = (np.bincount(group, chance) / np.bincount(group))[group]
-        met = streams["readers"].poisson(exposure * share * stands)
-        readers += met
-        score += streams["up"].binomial(met, p_up)
-        score -= streams["down"].binomial(met, options.down)
+        seen[order] = (np.bincount(group, chance) / np.bincount(group))[group]
+        new_readers = streams["readers"].poisson(exposure * share * seen)
+        readers += new_readers
+        score += streams["up"].binomial(new_readers, p_up)
+        score -= streams["down"].binomial(new_readers, options.down)
     return readers, score
 
 
 def _steps(options: ReaderSimulation, delay: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each step: which stories are posted before it ends, and their share of the audience."""
+    """Yield, per step, which stories are posted before it ends and their audience shares."""
     if math.isinf(options.decay_hours):
         for _ in range(options.steps):
             yield np.ones(len(delay), dtype=bool), np.full(len(delay), 1 / options.steps)
         return
-    # Without growth, every step has the same number of readers.
+    # Without growth, all steps have equally many readers.
     ends = -options.decay_hours * np.log1p(-np.arange(1, options.steps) / options.steps)
     left = _share_seen(options, delay, delay)
     for end in ends:
@@ -367,21 +369,21 @@ def _steps(options: ReaderSimulation, delay: np.ndarray) -> Iterator[tuple[np.nd
 
 
 def stories_table(simulated: SimulatedWorld, *, texts: bool = True) -> pa.Table:
-    """The stories as a table by the schema STORIES, with the columns `quality` and `readers`.
+    """Return the stories as a table with the schema STORIES and columns `quality` and `readers`.
 
-    In the world's order. Without `texts` the text is a placeholder. With them it has exactly
-    `n_words` invented words, whose style shows `World.style` of the variance of quality
-    (`litbench.curation.invented_texts`).
+    Rows are in the order of `simulated`. If `texts` is false, each text is a placeholder. Otherwise
+    it has exactly `n_words` invented words, whose style explains the share `World.style` of the
+    variance of quality (`litbench.curation.invented_texts`).
     """
     world, votes, random = simulated.world, simulated.votes, _streams(simulated.world)
-    story_ids = [f"s{place}" for place in range(len(simulated.prompt))]
+    story_ids = [f"s{index}" for index in range(len(simulated.prompt))]
     if texts:
         styles = styles_of(simulated.quality, world.style, random("style"))
         stories = invented_texts(styles, simulated.n_words, random("text"))
         prompts = invented_prompts(world.prompts, random("prompt"))
     else:
         stories = pa.array([f"The text of story {story_id}." for story_id in story_ids])
-        prompts = pa.array([f"Prompt {place}" for place in range(world.prompts)])
+        prompts = pa.array([f"Prompt {index}" for index in range(world.prompts)])
     columns = {
         "story_id": story_ids,
         "prompt_id": [f"p{prompt}" for prompt in simulated.prompt.tolist()],

@@ -1,6 +1,6 @@
-"""Splits by prompt: reposts of a prompt share its text, so its normalised text decides.
+"""Splits by prompt, assigned by a hash of the prompt or by the dates of its stories.
 
-Prompts go to splits by a hash, or by the date of their stories.
+Reposts of a prompt share its text, so prompts are compared by their normalised text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,44 +18,44 @@ from litbench.text import digest, prompt_key
 def split_of(prompt: str, fractions: Mapping[str, float], seed: int) -> str:
     """Assign a prompt to a split, by a hash of its normalised text and the seed.
 
-    `fractions` are the shares of prompts by the name of each split; they sum to 1.
+    `fractions` maps the names of splits to their shares of prompts, which sum to 1.
     """
-    place = int(digest("split", seed, prompt_key(prompt))[:13], 16) / 16**13
+    uniform = int(digest("split", seed, prompt_key(prompt))[:13], 16) / 16**13
     total = 0.0
     for name, fraction in fractions.items():
         total += fraction
-        if place < total:
+        if uniform < total:
             return name
     return list(fractions)[-1]
 
 
 def assign_folds(prompt_keys: Iterable[str], folds: int, seed: int) -> dict[str, int]:
-    """Assign prompts to folds in seeded order, so that folds hold equally many prompts.
+    """Assign prompts to folds of equal size (up to one prompt), in seeded order.
 
     Args:
-        prompt_keys: `litbench.text.prompt_key` of the prompts; repeats do not matter.
+        prompt_keys: `litbench.text.prompt_key` of the prompts; may repeat.
         folds: number of folds, from 2 to the number of prompts.
-        seed: another seed, other folds.
+        seed: seed of the order.
     """
     distinct = set(prompt_keys)
     if not 2 <= folds <= len(distinct):
-        raise ConfigError(f"folds is {folds}: give from 2 to the {len(distinct)} prompts there are")
+        raise ConfigError(f"folds is {folds}: give 2 to {len(distinct)}, the number of prompts")
     ordered = sorted(distinct, key=lambda key: digest("fold", seed, key))
-    return {key: place % folds for place, key in enumerate(ordered)}
+    return {key: index % folds for index, key in enumerate(ordered)}
 
 
 def connected_prompts(pairs: pa.Table) -> list[str]:
-    """Group pairs that must not be separated by folds or splits.
+    """Group pairs that folds and splits must not separate.
 
-    Two pairs are in one group when they have the same prompt (by `litbench.text.prompt_key`), the
-    same `prompt_id` or a story in common, or when a chain of such pairs connects them.
+    Two pairs are in one group if they share a prompt (by `litbench.text.prompt_key`), a
+    `prompt_id` or a story, directly or through other pairs.
 
     Args:
-        pairs: table by the schema PAIRS.
+        pairs: table with the schema PAIRS.
 
     Returns:
-        Name of each pair's group, in the order of the rows: the first of its prompt keys, so that
-        it is the pair's own key where texts and ids agree.
+        The group of each pair, in row order. A group is named by the smallest of its prompt keys,
+        which is the pair's own key if texts and ids agree.
     """
     keys = prompt_keys(pairs)
     stories = [("story", pairs[f"{side}_story_id"].to_pylist()) for side in ("chosen", "rejected")]
@@ -65,9 +65,9 @@ def connected_prompts(pairs: pa.Table) -> list[str]:
 
 
 def _connected(columns: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
-    """The connected component of each row; columns have a kind and a value for each row.
+    """Return the connected component of each row.
 
-    Rows are connected that share a value of one kind.
+    Each column is a kind and one value per row. Rows that share a value of a kind are connected.
     """
     parents = list(range(len(columns[0][1])))
 
@@ -84,10 +84,13 @@ def _connected(columns: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
 
 
 def group_prompts(prompts: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """Group prompt_ids that share a normalised text, directly or through others.
+    """Group prompt_ids that share a normalised text, directly or through other prompts.
 
-    Takes pairs of a prompt_id and its text; returns for each prompt_id the smallest of its texts,
-    and the smallest text of its group.
+    Args:
+        prompts: tuples of a prompt_id and its text.
+
+    Returns:
+        Maps each prompt_id to the smallest of its texts and the smallest text of its group.
     """
     ids, texts = [name for name, _ in prompts], [text for _, text in prompts]
     groups = _connected([("id", ids), ("prompt", list(map(prompt_key, texts)))])
@@ -97,7 +100,7 @@ def group_prompts(prompts: Sequence[tuple[str, str]]) -> dict[str, tuple[str, st
 
 
 def day_start(day: str) -> int:
-    """The first second of a day in UTC, such as "2023-01-01", in Unix seconds."""
+    """Return the start of a day in UTC, such as "2023-01-01", in Unix seconds."""
     try:
         return int(datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
     except ValueError as error:
@@ -105,19 +108,19 @@ def day_start(day: str) -> int:
 
 
 def date_split(stories: Any, *, test_from: str) -> Any:
-    """Split by the time of posting: train before a day, test from it on, and no prompt in both.
+    """Split by time of posting: train before a day, test from that day on.
 
-    A prompt that was answered before the day is one of train, and its later stories go: test then
-    holds only prompts that nobody had answered.
+    No prompt is in both splits: later stories of a prompt that was answered before the day are in
+    neither split, so test has only prompts that nobody had answered.
 
     Args:
-        stories: Ibis table with `prompt_key` and `created_utc`; all that were read, since a story
-            that a filter removed still tells when its prompt was answered.
-        test_from: first day of test, 00:00 UTC; a story of that very second is in test.
+        stories: Ibis table with `prompt_key` and `created_utc`. Pass all stories that were read:
+            filtered stories also show when a prompt was first answered.
+        test_from: first day of test; stories from 00:00 UTC on are in test.
 
     Returns:
-        `stories` with `split`: "train", "test", or null where the time is unknown or the prompt
-        was answered before.
+        `stories` with the column `split`: "train", "test", or null if the time is unknown or the
+        story is a late one of a train prompt.
     """
     start = day_start(test_from)
     times = stories.group_by("prompt_key").agg(first_utc=stories.created_utc.min())

@@ -1,4 +1,4 @@
-"""Counting the tokens of stories."""
+"""Count the tokens of stories."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,23 +13,23 @@ _TEXTS_PER_BATCH = 512
 
 
 def locate_tokenizer(name: str) -> str:
-    """The file of a tokenizer, or its name on the Hub."""
-    place = resolve(name)
-    return str(Path(place) / "tokenizer.json") if Path(place).is_dir() else place
+    """Return the path of a tokenizer file, or its name on the Hub."""
+    location = resolve(name)
+    return str(Path(location) / "tokenizer.json") if Path(location).is_dir() else location
 
 
 def load_tokenizer(name: str) -> Tokenizer:
     """Load a fast tokenizer from `package:NAME/folder`, a folder, a file or the Hub."""
-    place = locate_tokenizer(name)
-    load = Tokenizer.from_file if Path(place).exists() else Tokenizer.from_pretrained
+    location = locate_tokenizer(name)
+    load = Tokenizer.from_file if Path(location).exists() else Tokenizer.from_pretrained
     try:
-        tokenizer = load(place)
+        tokenizer = load(location)
     except Exception as error:
         raise ConfigError(
             f"tokenizer '{name}': cannot be loaded ({error}): give a folder with tokenizer.json or "
-            "a name on the Hub you have access to"
+            "the name of a tokenizer on the Hub that you have access to"
         ) from error
-    # A tokenizer file may carry the limits of some model; lengths are counted in full.
+    # A tokenizer file may contain a model's length limit; tokens are counted without it.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -43,14 +43,14 @@ def count_tokens(
 ) -> np.ndarray:
     """Count the tokens of n texts, without special tokens; int64, shape (n,).
 
-    A text of more than `most_words` is not tokenised: its number of words, far above any limit in
-    use, stands in for its tokens.
+    Texts of more than `most_words` words are not tokenised. Their number of words, far above any
+    limit in use, is returned instead.
     """
     counts = np.array(n_words, dtype=np.int64)
     rows = np.flatnonzero(counts <= most_words)
     for start in range(0, len(rows), _TEXTS_PER_BATCH):
         batch = rows[start : start + _TEXTS_PER_BATCH]
-        some = [texts[row] for row in batch]
-        encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
+        selected = [texts[row] for row in batch]
+        encodings = tokenizer.encode_batch_fast(selected, add_special_tokens=False)
         counts[batch] = [len(encoding.ids) for encoding in encodings]
     return counts

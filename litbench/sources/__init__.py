@@ -1,1 +1,1 @@
-"""Where stories come from."""
+"""Readers of the sources of stories: Reddit, its dumps, published ratings and the sample."""

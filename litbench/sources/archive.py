@@ -1,12 +1,12 @@
-"""Dumps of Reddit: one JSON object a line, plain or compressed, as of Pushshift and Arctic Shift.
+"""Read dumps of Reddit by Pushshift and Arctic Shift: JSON lines, plain or compressed.
 
-A dump holds the submissions or the comments of a month or of a subreddit. `read_records` streams
-the objects of the wanted subreddits, `read_posts` turns submissions and `read_stories` comments
-into batches of rows.
+A dump has the submissions or the comments of a month or of a subreddit. `read_records` streams the
+objects of given subreddits. `read_posts` turns submissions into batches of rows, and
+`read_stories` turns comments into batches of rows.
 
-The score of a comment is as old as the archive's reading of it. Pushshift read a comment once and
-says when in `retrieved_on` or `retrieved_utc`; Arctic Shift reads again after 36 hours, overwrites
-the score and says so in `_meta.retrieved_2nd_on`.
+The score of a comment is from the time at which the archive read it. Pushshift reads a comment
+once, at `retrieved_on` or `retrieved_utc`. Arctic Shift reads it again after 36 hours, at
+`_meta.retrieved_2nd_on`, and overwrites the score.
 """
 
 import bz2
@@ -38,15 +38,15 @@ from litbench.sources.posts import (
 )
 from litbench.text import count_words
 
-# Reddit's longest post has 40,000 characters; the limit bounds the memory.
+# Posts have at most 40,000 characters; the limit bounds memory.
 _LONGEST_LINE = 32 << 20
 _BLOCK = 1 << 20
 _BATCH_ROWS = 2_048
-# What `zstd --long=31` writes, as the monthly dumps are; needs 2 GiB of memory.
+# Monthly dumps are compressed with `zstd --long=31`; decompressing needs 2 GiB of memory.
 _WINDOW_LOG = 31
 _ID = re.compile(THING_ID)
 
-# What a story needs to know of its post. Titles of posts that are no prompts are not kept.
+# Columns of a post that its stories need. Titles of posts that are not prompts are null.
 POSTS = pa.schema(
     [
         pa.field("id", pa.large_string()),
@@ -57,12 +57,12 @@ POSTS = pa.schema(
     ]
 )
 
-# Called for a line that cannot be used: its number from 1, the column, the reason, the value.
+# Called for a line that cannot be used: its number from 1, the column, the reason and the value.
 Problem = Callable[[int, str, str, Any], None]
 
 
 def zstd() -> Any:
-    """The standard library's module for zstd, or its backport; both raise on truncation."""
+    """Return the standard library's zstd module or its backport; both detect truncation."""
     if sys.version_info >= (3, 14):
         from compression import zstd as module  # noqa: PLC0415
     else:
@@ -83,12 +83,12 @@ _OPENERS: dict[str, Callable[..., Any]] = {".zst": _open_zstd, ".bz2": bz2.open,
 
 
 def read_lines(path: Path, progress: Callable[[int], object]) -> Iterator[bytes]:
-    """Yield the lines of a file, decompressed by its ending; `progress` gets bytes read."""
+    """Yield the lines of a file, decompressed by its suffix; `progress` gets the bytes read."""
     position = 0
     try:
         with path.open("rb", _BLOCK) as file:
-            opens = _OPENERS.get(path.suffix)
-            stream = file if opens is None else io.BufferedReader(opens(file), _BLOCK)
+            opener = _OPENERS.get(path.suffix)
+            stream = file if opener is None else io.BufferedReader(opener(file), _BLOCK)
             line = stream.readline(_LONGEST_LINE).removeprefix(codecs.BOM_UTF8)
             while line:
                 if len(line) == _LONGEST_LINE:
@@ -99,9 +99,9 @@ def read_lines(path: Path, progress: Callable[[int], object]) -> Iterator[bytes]
                 position = file.tell()
     except MissingExtraError:
         raise
-    except Exception as error:  # each format has errors of its own
+    except Exception as error:  # each format raises its own exceptions
         raise DataError(
-            f"{path} is cut off, damaged or unreadable after byte {position:,} "
+            f"{path} is truncated, damaged or unreadable after byte {position:,} "
             f"({type(error).__name__}: {error}): get the file again and run the same command"
         ) from error
 
@@ -115,12 +115,12 @@ def read_records(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of the subreddits with their line numbers from 1.
 
-    Only lines that hold the name of a subreddit in quotes, letter for letter, and lines that are no
-    objects are parsed. (No writer of JSON escapes letters of ASCII.) `lines`, `blank` and
-    `elsewhere` (not of the subreddits) are added to `counts`.
+    For speed, an object is parsed only if its line contains the quoted name of a subreddit
+    literally. (JSON writers do not escape ASCII letters.) Adds `lines`, `blank` and `elsewhere`
+    (lines of other subreddits) to `counts`.
 
     Raises:
-        DataError: the file cannot be read, is cut off or damaged, or holds an endless line.
+        DataError: the file cannot be read, is truncated or damaged, or has too long a line.
     """
     needles = [f'"{name}"'.encode() for name in subreddits]
     for number, line in enumerate(read_lines(path, progress), 1):
@@ -137,7 +137,7 @@ def read_records(
             except (ValueError, RecursionError):
                 record = None
             if not isinstance(record, dict):
-                # Without the line, which holds the author's name.
+                # Do not report the line, which contains the author's name.
                 problem(number, "line", "no JSON object", f"{len(line):,} bytes")
             elif record.get("subreddit") in subreddits:
                 yield number, record
@@ -146,22 +146,22 @@ def read_records(
 
 
 def _id(kind: str, value: Any, name: str) -> str:
-    """An id without its kind, in base 36 as Reddit writes it."""
+    """Return an id in base 36 without its kind prefix."""
     if type(value) is int:
-        # Some archives give ids of posts as numbers.
+        # Some archives write ids of posts as numbers.
         value = np.base_repr(value, 36)
     bare = fullname(kind, text_of({name: value}, name))[3:]
     if not _ID.fullmatch(bare):
-        raise DataError(f"{name} is no id of Reddit")
+        raise DataError(f"{name} is not a Reddit id")
     return bare
 
 
 def read_utc(record: Mapping[str, Any]) -> int | None:
-    """When the archive read the score of a post or comment; null where it does not say."""
+    """Return the time at which the archive read the score of a post or comment, or null."""
     meta = record.get("_meta")
-    again = number_of(meta, "retrieved_2nd_on") if isinstance(meta, dict) else None
-    if again is not None:
-        return again
+    second = number_of(meta, "retrieved_2nd_on") if isinstance(meta, dict) else None
+    if second is not None:
+        return second
     first = number_of(record, "retrieved_on")
     return first if first is not None else number_of(record, "retrieved_utc")
 
@@ -172,7 +172,7 @@ def _rows(
     schema: pa.Schema,
     problem: Problem,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of what `make` makes of records; null is left out, and an error is a problem."""
+    """Yield batches of the rows that `make` returns; skips null and reports DataError."""
 
     def rows() -> Iterator[dict[str, Any]]:
         for number, record in records:
@@ -182,15 +182,15 @@ def _rows(
                 # Messages begin with the column, such as "body is missing".
                 column, _, reason = str(error).partition(" ")
                 value = record.get(column)
-                # No account's name is written anywhere; what is nested may hold one, too.
+                # Account names must not be stored; nested values may contain them.
                 shown = None if column == "author" or isinstance(value, dict | list) else value
                 problem(number, column, reason.removeprefix("is "), shown)
                 continue
             if row is not None:
                 yield row
 
-    made = rows()
-    while batch := list(itertools.islice(made, _BATCH_ROWS)):
+    remaining = rows()
+    while batch := list(itertools.islice(remaining, _BATCH_ROWS)):
         yield pa.RecordBatch.from_pylist(batch, schema)
 
 
@@ -200,10 +200,10 @@ def read_posts(
     problem: Problem,
     counts: Counter[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the posts of a file of submissions by the schema POSTS.
+    """Yield the posts of a file of submissions with the schema POSTS.
 
-    A post is a prompt if its title opens with one of the tags in capitals, or if `prompt_tags` is
-    null. A post that is no prompt has a null title. `prompts` and `not_prompts` are counted.
+    A post is a prompt if `prompt_tags` is null or has the tag of its title (in capitals). Posts
+    that are not prompts get a null title. Adds `prompts` and `not_prompts` to `counts`.
     """
 
     def make(post: dict[str, Any]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def read_posts(
             "id": _id("t3", post.get("id"), "id"),
             "read_utc": read_utc(post),
             "title": title if is_prompt else None,
-            # There are millions of posts and a few flairs.
+            # Interning saves memory: millions of posts have few distinct flairs.
             "link_flair_text": flair and sys.intern(flair),
             "over_18": bool(post.get("over_18", False)),
         }
@@ -225,7 +225,7 @@ def read_posts(
 
 
 def latest_posts(batches: Iterable[pa.RecordBatch]) -> dict[str, dict[str, Any]]:
-    """The latest reading of every post, by its id; of readings of one time the last in order."""
+    """Map each post's id to its latest reading; ties go to the last one."""
     posts: dict[str, dict[str, Any]] = {}
     for row in itertools.chain.from_iterable(batch.to_pylist() for batch in batches):
         before = posts.get(row["id"])
@@ -235,11 +235,13 @@ def latest_posts(batches: Iterable[pa.RecordBatch]) -> dict[str, dict[str, Any]]
 
 
 def answered_post(comment: Mapping[str, Any]) -> str | None:
-    """The id of the post that a comment answers; null for a reply to another comment.
+    """Return the id of the post that a comment answers; null for a reply to another comment.
 
-    A top-level comment has a parent_id that equals link_id. What the later Pushshift API wrote has
-    null there instead, and for a reply the number of its parent. An id that is none, or a parent
-    that is another post, is a DataError.
+    For a top-level comment, parent_id equals link_id. In dumps of the later Pushshift API it is
+    null, and for a reply it is the parent's id as a number.
+
+    Raises:
+        DataError: an id is invalid, or the parent is another post.
     """
     parent = comment.get("parent_id", "")
     if str(parent)[:3].lower() == "t1_":
@@ -262,16 +264,16 @@ def read_stories(
     problem: Problem,
     counts: Counter[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the top-level comments of prompts of a file of comments by STORY_ROWS.
+    """Yield the top-level comments of prompts in a file of comments, with the schema STORY_ROWS.
 
     Args:
         records: from `read_records`.
-        posts: from `latest_posts`; a comment of another post is counted and left out.
-        source: written into the column `source`.
+        posts: from `latest_posts`; comments on other posts are counted and left out.
+        source: value of the column `source`.
         salt: see `litbench.sources.posts.load_salt`.
-        min_score_age_hours: a score that was read sooner after posting becomes null.
+        min_score_age_hours: scores that were read sooner after posting become null.
         problem: called for lines that cannot be used.
-        counts: what became of every comment and of its score is added to.
+        counts: updated with the outcome of every comment and its score.
     """
     latest_utc = int(time.time()) + 86_400
 
@@ -302,7 +304,7 @@ def read_stories(
             counts["scores_missing" if comment.get("score") is None else f"scores_{hidden}"] += 1
         return row
 
-    # `n_words` is filled in below, many texts at once.
+    # `n_words` is null at first and counted per batch.
     nullable = pa.schema([field.with_nullable(True) for field in STORY_ROWS])
     for batch in _rows(records, make, nullable, problem):
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -1,4 +1,4 @@
-"""What a long run has read so far, in parts, so that a killed run resumes where it was."""
+"""Store the intermediate results of a long run in parts, so that a killed run resumes."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from litbench.artifact import fingerprint, read_json_part, write_json_part
 
 
 class Parts:
-    """JSON files in the folder `parts` of an output folder, each whole or absent.
+    """JSON files in the folder `parts` of an output folder, written atomically.
 
-    Parts that are damaged, older than `read_again_after_days` (by their `read_utc`) or made for
-    something else, such as another salt, are removed first, with the manifest of what was made of
-    them. No deleted text stays.
+    Parts that are damaged, older than `read_again_after_days` (by their `read_utc`) or made with
+    another `made_for`, such as another salt, are deleted first, so that no deleted text is kept.
+    The manifest in `out` is deleted with them.
     """
 
     def __init__(
@@ -25,19 +25,19 @@ class Parts:
         if read_again_after_days is not None:
             oldest = time.time() - read_again_after_days * 86_400
         for path in self.folder.rglob("*.json"):
-            # A killed run could not rename what it was writing.
+            # Names with a leading dot are incomplete files of a killed run.
             part = None if path.name.startswith(".") else read_json_part(path)
             if part is None or part["made_for"] != self._made_for or part["read_utc"] < oldest:
                 path.unlink()
                 (out / "manifest.json").unlink(missing_ok=True)
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Read a part, such as "posts/1abcde"; null when it is absent."""
+        """Read a part, such as "posts/1abcde"; returns null if it is absent."""
         content: dict[str, Any] | None = read_json_part(self.folder / f"{name}.json")
         return content
 
     def put(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a part, with `read_utc` in it.
+        """Write a part; `content` must contain `read_utc`.
 
         Raises:
             DataError: the disk is full or the folder cannot be written.
@@ -46,14 +46,14 @@ class Parts:
         write_json_part(part, self.folder / f"{name}.json")
 
     def names(self, kind: str = "*") -> list[str]:
-        """Names of the parts in a subfolder, or in all of them, sorted."""
+        """Return the sorted names of the parts in a subfolder, or in all of them."""
         paths = self.folder.glob(f"{kind}/*.json")
         return sorted(f"{path.parent.name}/{path.stem}" for path in paths)
 
     def absent(self, names: Iterable[str]) -> list[str]:
-        """Those of some names that have no part."""
-        there = set(self.names())
-        return [name for name in names if name not in there]
+        """Return the given names that have no part."""
+        present = set(self.names())
+        return [name for name in names if name not in present]
 
     def discard(self, name: str) -> None:
         """Remove a part."""

@@ -1,8 +1,8 @@
-"""Reddit posts and comments as rows of a stories table, whether an API or an archive gave them.
+"""Turn Reddit's posts and comments, from the API or an archive, into rows of a stories table.
 
-Both speak the same JSON: a post has `id`, `title`, `created_utc`, a comment `id`, `link_id`,
-`parent_id`, `body`, `author`, `score`. Names of authors are hashed with a secret salt before
-anything is written, so that two stories of one author can be told without saying whose they are.
+The API and archives use the same JSON: a post has `id`, `title`, `created_utc`, a comment `id`,
+`link_id`, `parent_id`, `body`, `author`, `score`. Author names are hashed with a secret salt before
+anything is stored, so stories by the same author can be linked without revealing the author.
 """
 
 import contextlib
@@ -20,16 +20,17 @@ from litbench.curation.moderation import BOT_NAMES
 from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 
-# What r/WritingPrompts calls a prompt: writing, simple, established universe, constrained, theme,
-# image, media, reality, prompt me. Not: [PI] and [CC], whose story is the post; [OT], [MODPOST].
+# Tags of prompts on r/WritingPrompts: writing, simple, established universe, constrained, theme,
+# image, media, reality, prompt me. Not [PI] and [CC], where the post is the story, nor [OT] and
+# [MODPOST].
 PROMPT_TAGS = ("WP", "SP", "EU", "CW", "TT", "IP", "MP", "RF", "PM")
 
 SALT_VARIABLE = "LITBENCH_SALT"
 
-# An id of a post or comment, without its kind: a number in base 36, of which 12 digits fit 64 bits.
+# An id of a post or comment without its kind: a number in base 36; 12 digits fit into 64 bits.
 THING_ID = r"[0-9a-z]{1,12}"
 
-# A table of `story_row`'s rows: the columns of STORIES and those that only Reddit has.
+# Schema of the rows of `story_row`: the columns of STORIES and those specific to Reddit.
 STORY_ROWS = pa.schema(
     [
         *STORIES.arrow(),
@@ -45,21 +46,21 @@ _NOBODY = ("[deleted]", "[removed]", "")
 
 
 def prompt_tag(title: str) -> str | None:
-    """The tag a title opens with, in capitals: "WP" of "[WP] A door."; null without one."""
-    found = _TAG.match(title)
-    return found[1].upper() if found else None
+    """Return the leading tag of a title in capitals, such as "WP" for "[WP] A door.", or null."""
+    tag = _TAG.match(title)
+    return tag[1].upper() if tag else None
 
 
 def is_bot(author: str | None) -> bool:
-    """Whether an account's name says that it is a bot."""
+    """Return whether an account's name is that of a bot."""
     return author is not None and _BOT_NAME.search(author) is not None
 
 
 def load_salt() -> str:
-    """The secret that authors' names are hashed with: LITBENCH_SALT, or else a file.
+    """Return the secret salt of author hashes, from LITBENCH_SALT or a file.
 
-    The file is made on first use in the user's configuration folder, so that the same author has
-    the same hash in every source this user prepares. It is never written beside the data.
+    The file is created on first use in the user's configuration folder, so that an author has the
+    same hash in all sources that this user prepares. It is never stored with the data.
     """
     path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "litbench" / "salt"
     salt = os.environ.get(SALT_VARIABLE)
@@ -73,14 +74,14 @@ def load_salt() -> str:
             salt = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"the salt for authors' names cannot be kept in {path} ({error}): export "
+            f"the salt for authors' names cannot be stored in {path} ({error}): export "
             f"{SALT_VARIABLE} instead"
         ) from error
     if len(salt) < 16:
-        # Anyone could look up names hashed with an empty salt.
+        # Hashes with a short salt could be reversed by trying known names.
         raise ConfigError(
             f"the salt for authors' names in {SALT_VARIABLE} or {path} is shorter than 16 "
-            f"characters: export a longer {SALT_VARIABLE}, such as of openssl rand -hex 16"
+            f"characters: export a longer {SALT_VARIABLE}, for example from openssl rand -hex 16"
         )
     return salt
 
@@ -94,19 +95,19 @@ def hash_author(author: str | None, salt: str) -> str | None:
 
 
 def salt_name(salt: str) -> str:
-    """What tells a salt from another, for manifests: no more than a table's hashes give away."""
-    # No account can have a name with spaces in it.
+    """Return an identifier of a salt for manifests, which does not reveal the salt."""
+    # Account names cannot contain spaces.
     return f"hashes 'the salt itself' to {hash_author('the salt itself', salt)}"
 
 
 def fullname(kind: str, value: str) -> str:
-    """The full name of a thing, such as "t1_abc" of "abc" (kind "t1"), "t1_abc" or "T1_ABC"."""
+    """Return a full name: "t1_abc" for "abc" (kind "t1"), "t1_abc" or "T1_ABC"."""
     bare = value.strip().lower()
     return bare if bare.startswith(f"{kind}_") else f"{kind}_{bare}"
 
 
 def is_settled(created_utc: int, score_utc: int | None, min_score_age_hours: float) -> bool:
-    """Whether a score was read late enough after posting."""
+    """Return whether a score was read long enough after posting."""
     return min_score_age_hours <= 0 or (
         score_utc is not None and score_utc - created_utc >= min_score_age_hours * 3_600
     )
@@ -122,20 +123,20 @@ def story_row(
     escaped: bool,
     min_score_age_hours: float = 0,
 ) -> dict[str, Any]:
-    """One top-level comment as a row of a stories table.
+    """Turn a top-level comment into a row of a stories table.
 
     Args:
-        comment: a comment's JSON, by the names of Reddit's API.
-        post: the JSON of the post it answers.
-        source: written into the column `source`.
+        comment: JSON of the comment, as in Reddit's API.
+        post: JSON of the post that it answers.
+        source: value of the column `source`.
         salt: see `load_salt`.
-        score_utc: when the score was read; null where unknown.
-        escaped: whether texts hold "&amp;", "&lt;" and "&gt;", as in archives, not in the API.
-        min_score_age_hours: a score that was read sooner after posting, at an unknown time, or is
-            hidden (Reddit then says 1) becomes null.
+        score_utc: time at which the score was read; null if unknown.
+        escaped: whether texts contain "&amp;", "&lt;" and "&gt;"; true for archives, not the API.
+        min_score_age_hours: scores become null if they were read sooner after posting or at an
+            unknown time. Hidden scores, which Reddit reports as 1, always become null.
 
     Returns:
-        The columns of STORY_ROWS but `n_words` and `n_tokens`.
+        The columns of STORY_ROWS without `n_words` and `n_tokens`.
 
     Raises:
         DataError: a field is missing or of the wrong type; the message names it.
@@ -161,7 +162,7 @@ def story_row(
         "created_utc": created,
         "author": hash_author(author, salt),
         "flair": prompt_tag(prompt) or text_of(post, "link_flair_text", needed=False),
-        # Reddit says false, or when; very old posts say true.
+        # Reddit gives false or the time; very old posts give true.
         "edited_utc": None if edited in (None, False, True) else number_of(comment, "edited"),
         "over_18": bool(post.get("over_18", False)),
         "is_bot": is_bot(author),
@@ -169,14 +170,17 @@ def story_row(
 
 
 def _unescape(text: str) -> str:
-    # Reddit escapes these three and no others; "&amp;nbsp;" was typed as "&nbsp;".
+    # Reddit escapes only these three; "&amp;nbsp;" was typed as "&nbsp;".
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
 def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
-    """A field that is text; null where it is absent and not needed, else a DataError.
+    """Return a text field; null if it is absent and not needed.
 
-    JSON lets half a surrogate pair by, which UTF-8 cannot hold: it becomes U+FFFD.
+    JSON may contain unpaired surrogates, which UTF-8 cannot encode; they become U+FFFD.
+
+    Raises:
+        DataError: the field is not text, or it is absent but needed.
     """
     value = thing.get(name)
     if value is None and not needed:
@@ -192,7 +196,7 @@ def text_of(thing: Mapping[str, Any], name: str, *, needed: bool = True) -> Any:
 
 
 def number_of(thing: Mapping[str, Any], name: str) -> int | None:
-    """A field that is a whole number, or one as text, as in old archives; null where absent."""
+    """Return an integer field, which old archives write as text; null if it is absent."""
     value = thing.get(name)
     if value is None:
         return None

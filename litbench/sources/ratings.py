@@ -1,9 +1,9 @@
-"""Ratings of stories, by people and by judges whose ratings were recorded, and pairs made of them.
+"""Read published ratings by annotators and recorded judges, and make pairs from them.
 
-A published study has a table of stories and a table or two of ratings, whose columns it names as it
-likes (`RatingTable` says how to read one). They become one table by the schema `RATINGS`: one
-number per story and rater. Two stories of a prompt become a pair whose label is the higher mean of
-the people.
+A study publishes a table of stories and one or two tables of ratings, whose columns `RatingTable`
+describes. They are combined into one table with the schema `RATINGS`: one number per story and
+rater. Two stories of a prompt become a pair, whose chosen story has the higher mean rating by the
+annotators.
 """
 
 import itertools
@@ -34,25 +34,25 @@ RATINGS = Schema(
         Column(
             "rater_kind",
             "text",
-            "a person, or a judge whose ratings were recorded",
+            "an annotator (person), or a judge whose ratings were recorded",
             required=True,
             choices=("person", "recorded"),
         ),
-        Column("rating", "number", "higher is better; null where none could be read"),
+        Column("rating", "number", "higher is better; null if it could not be read"),
         Column("explanation", "text", "what the rater wrote"),
         Column("story_digest", "text", "`story_digest` of its text; null without text"),
     ),
     key=("story_id", "rater", "rater_kind"),
 )
 
-# Stories as studies publish them: some without their text.
+# Stories as studies publish them, some without text.
 RATED_STORIES = Schema(
     "rated stories",
     (
         Column("story_id", "text", "unique name of the story", required=True),
         Column("prompt_id", "text", "the prompt it answers", required=True),
         Column("prompt", "text", "the prompt's text", required=True),
-        Column("text", "text", "the story's text; null where it is not published"),
+        Column("text", "text", "the story's text; null if not published"),
     ),
     key=("story_id",),
 )
@@ -62,16 +62,16 @@ _ROWS = Schema(
     (
         Column("story_id", "text", "the story rated", required=True),
         Column("rater", "text", "who rated it", required=True),
-        Column("item", "text", "what was asked, where a rating has several rows"),
+        Column("item", "text", "what was asked, if a rating has several rows"),
         Column("explanation", "text", "what the rater wrote"),
     ),
-    # Which of several rows counts is decided among those that have a value.
+    # Repeated rows are resolved later, preferring rows with a value.
     key=(),
 )
 
-# Two means of the same ratings in another order differ by rounding.
+# Means of the same ratings in different orders differ by rounding errors.
 ROUNDING = 1e-9
-# The split of pairs without a label, so that nothing takes them for labelled ones.
+# Split of pairs without a label, so that they are not mistaken for labelled pairs.
 TIED = "tied"
 _WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
@@ -81,19 +81,19 @@ class RatingTable:
     """How to read a table of ratings.
 
     Attributes:
-        table: the file.
+        table: file of the table.
         rater: column of the rater's name, or an SQL expression over the columns such as
             "judge || ' prompt ' || eval_prompt".
         values: columns of numbers, or of yes and no (1 and 0); a row's value is their mean.
-        item: column that tells the rows of one rater and story apart, such as the test that was
-            asked or the prompt of the judge; the rating is the mean over them.
-        story_id: column of the story.
-        explanation: column of what the rater wrote.
+        item: column that distinguishes the rows of a rater and story, such as the test or the
+            judge's prompt; the rating is the mean over these rows.
+        story_id: column of the story's id.
+        explanation: column of the rater's explanation.
         where: SQL condition on the file's rows.
-        encoding: of a text file, such as cp1252.
-        lowest_is_best: the values are ranks, 1 the best; a rating is then the negative mean.
+        encoding: encoding of a text file, such as cp1252.
+        lowest_is_best: whether the values are ranks, with 1 the best; ratings are then negated.
         least_share: least share of a rater's items that must have a value for a rating.
-        slots: the rater's name is a place in a list, filled by another person from story to story.
+        slots: whether the rater's name is a slot, filled by different annotators for each story.
     """
 
     table: Path
@@ -110,7 +110,7 @@ class RatingTable:
 
 
 def story_digest(prompt: str, text: str) -> str:
-    """Name a story by what a rater reads of it."""
+    """Return a digest of the prompt and text that a rater reads."""
     return digest("story", prompt, text)
 
 
@@ -132,19 +132,19 @@ def read_ratings(
 ) -> pa.Table:
     """Read a table of ratings.
 
-    A row without a value is rejected where people rated; of a recorded judge it is an answer that
-    could not be read, so that the rating is null where less than `least_share` of the values are
-    known.
+    Rows of annotators without a value are rejected. A judge's row without a value is an answer that
+    could not be read; the rating is null if fewer than `least_share` of its values are known.
 
     Args:
         how: the file and its columns.
-        kind: who rated.
-        digests: `story_digest` of every story, None of one without text.
-        rejected_rows: takes the rows that cannot be used.
-        are_selected: the caller left stories out: rows about others are left out, not rejected.
+        kind: kind of the raters.
+        digests: maps story_ids to `story_digest`, or to null for stories without text.
+        rejected_rows: collects the rows that cannot be used.
+        are_selected: whether the caller left stories out; rows of unknown stories are then left
+            out instead of rejected.
 
     Returns:
-        Table by the schema RATINGS, in the order of rater and story.
+        Table with the schema RATINGS, sorted by rater and story.
     """
     if not how.values:
         raise ConfigError("values: name the columns that hold the ratings")
@@ -180,18 +180,18 @@ def read_ratings(
         value = _value_of(row, how.values, file, kind, rejected_rows)
         if value is None and kind == "person":
             continue
-        content = digest(*(one for one in row.items() if one[0] != ROW))
+        content = digest(*(item for item in row.items() if item[0] != ROW))
         key = (row["rater"], row["story_id"], row["item"] or "")
         usable[key].append((value is None, content, value, row))
     given: dict[tuple[str, str], dict[str, tuple[float | None, str | None]]] = defaultdict(dict)
     items: dict[str, set[str]] = defaultdict(set)
-    for (rater, story, item), found_rows in usable.items():
-        # One with a value first, then the smallest by content, whatever the order of rows.
-        kept = min(found_rows, key=lambda one: one[:2])
-        for one in found_rows:
-            if one is not kept:
-                reason = "repeated row" if one[1] == kept[1] else "duplicate id"
-                rejected_rows.add(file, one[3][ROW], "story_id", reason, story)
+    for (rater, story, item), candidates in usable.items():
+        # Prefer a row with a value; resolve ties by content, independently of row order.
+        kept = min(candidates, key=lambda candidate: candidate[:2])
+        for candidate in candidates:
+            if candidate is not kept:
+                reason = "repeated row" if candidate[1] == kept[1] else "duplicate id"
+                rejected_rows.add(file, candidate[3][ROW], "story_id", reason, story)
         items[rater].add(item)
         given[rater, story][item] = (kept[2], kept[3]["explanation"])
     if not given:
@@ -199,14 +199,14 @@ def read_ratings(
             f"{file}: no rating of these stories: {rejected_rows.counts()}: check values"
         )
     sign = -1.0 if how.lowest_is_best else 1.0
-    found = []
+    ratings = []
     for (rater, story), by_item in sorted(given.items()):
-        # Tests are numbered: 2 comes before 10.
+        # Sort numbered items numerically: 2 before 10.
         ordered = [by_item[item] for item in sorted(by_item, key=lambda name: (len(name), name))]
         known = [value for value, _ in ordered if value is not None]
         enough = len(known) >= how.least_share * len(items[rater]) - ROUNDING
         texts = [text for _, text in ordered if text]
-        found.append(
+        ratings.append(
             {
                 "story_id": story,
                 "rater": rater,
@@ -216,7 +216,7 @@ def read_ratings(
                 "story_digest": digests[story],
             }
         )
-    return pa.Table.from_pylist(found, schema=RATINGS.arrow())
+    return pa.Table.from_pylist(ratings, schema=RATINGS.arrow())
 
 
 def _value_of(
@@ -226,7 +226,7 @@ def _value_of(
     kind: RaterKind,
     rejected_rows: RejectedRows,
 ) -> float | None:
-    """Mean of a row's values; None where one is missing or, once noted, no number."""
+    """Return the mean of a row's values; null if one is missing or is not a number."""
     numbers = []
     for name in names:
         if row[name] is None:
@@ -242,7 +242,7 @@ def _value_of(
 
 
 def people_means(ratings: pa.Table, least: int) -> dict[str, float]:
-    """Mean rating by the people of every story that at least so many of them rated."""
+    """Return the annotators' mean rating of every story with at least `least` ratings."""
     by_story: dict[str, list[float]] = defaultdict(list)
     for row in ratings.select(["story_id", "rater_kind", "rating"]).to_pylist():
         if row["rater_kind"] == "person" and row["rating"] is not None:
@@ -260,13 +260,13 @@ def pair_rated_stories(
     split: str,
     keep: Sequence[str] = (),
 ) -> pa.Table:
-    """All pairs of rated stories within a prompt; chosen is the one with the higher mean.
+    """Pair all rated stories within a prompt; the one with the higher mean is chosen.
 
-    Stories with equal means are pairs here too, with sides that go by a hash and say nothing:
-    they are in split `TIED`. A text that the source does not have is empty, with a length of 0.
+    Stories with equal means become pairs of the split `TIED`, whose chosen side is decided by a
+    hash and has no meaning. Texts that the source does not have are empty, with a length of 0.
 
     Returns:
-        Table by the schema PAIRS in the order of pair_id, with `rating` and `keep` per side.
+        Table with the schema PAIRS, sorted by pair_id, with `rating` and `keep` per side.
     """
     check_prompt_ids(stories, "stories")
     for name in keep:
@@ -282,20 +282,20 @@ def pair_rated_stories(
     for row, n_words in zip(rated, words.to_pylist(), strict=True):
         mean = means[row["story_id"]]
         by_prompt[row["prompt_id"]].append({**row, "n_words": n_words, "rating": mean})
-    found, copies = [], 0
+    pairs, copies = [], 0
     for within in by_prompt.values():
-        for one, other in itertools.combinations(within, 2):
-            if one["text"] and one["text"] == other["text"]:
+        for a, b in itertools.combinations(within, 2):
+            if a["text"] and a["text"] == b["text"]:
                 copies += 1
                 continue
-            name = pair_id(one["story_id"], other["story_id"])
-            gap = one["rating"] - other["rating"]
-            is_chosen = gap > 0 if abs(gap) > ROUNDING else int(digest("tie", name), 16) % 2 == 0
-            chosen, rejected = (one, other) if is_chosen else (other, one)
+            name = pair_id(a["story_id"], b["story_id"])
+            gap = a["rating"] - b["rating"]
+            a_chosen = gap > 0 if abs(gap) > ROUNDING else int(digest("tie", name), 16) % 2 == 0
+            chosen, rejected = (a, b) if a_chosen else (b, a)
             pair = {
                 "pair_id": name,
-                "prompt_id": one["prompt_id"],
-                "prompt": one["prompt"],
+                "prompt_id": a["prompt_id"],
+                "prompt": a["prompt"],
                 "label_source": "people",
                 "split": split if abs(gap) > ROUNDING else TIED,
             }
@@ -303,29 +303,29 @@ def pair_rated_stories(
                 pair[side] = story["text"] or ""
                 for column in ("story_id", "n_words", "rating", *keep):
                     pair[f"{side}_{column}"] = story[column]
-            found.append(pair)
-    funnel.add("pairs", "pairs within a prompt", "pairs", len(found) + copies, 0)
-    funnel.add("same_text", "two texts, not one", "pairs", len(found), copies)
-    if not found:
+            pairs.append(pair)
+    funnel.add("pairs", "pairs within a prompt", "pairs", len(pairs) + copies, 0)
+    funnel.add("same_text", "texts differ", "pairs", len(pairs), copies)
+    if not pairs:
         raise DataError(
             f"no prompt has two stories that could be paired: {funnel.plain()}: check the ids of "
             "stories and ratings"
         )
-    found.sort(key=lambda pair: str(pair["pair_id"]))
+    pairs.sort(key=lambda pair: str(pair["pair_id"]))
     names = [f"{side}_{name}" for name in ("rating", *keep) for side in ("chosen", "rejected")]
     types = {name: column.type for name, column in empty_columns(PAIRS, 0).items()}
-    columns = {name: pa.array([pair.get(name) for pair in found], types[name]) for name in types}
-    return pa.table(columns | {name: pa.array([pair[name] for pair in found]) for name in names})
+    columns = {name: pa.array([pair.get(name) for pair in pairs], types[name]) for name in types}
+    return pa.table(columns | {name: pa.array([pair[name] for pair in pairs]) for name in names})
 
 
 def gaps(pairs: pa.Table) -> np.ndarray:
-    """By how much the people's mean of chosen is above that of rejected; float64, shape (n,)."""
+    """Return the differences of mean ratings, chosen minus rejected; float64, shape (n,)."""
     difference: np.ndarray = pairs["chosen_rating"].to_numpy() - pairs["rejected_rating"].to_numpy()
     return difference
 
 
 def with_label(pairs: pa.Table, min_gap: float, funnel: Funnel) -> pa.Table:
-    """The pairs in which the people prefer one story, by at least `min_gap` of a rating."""
+    """Return the pairs whose mean ratings differ, by at least `min_gap`."""
     gap = gaps(pairs)
     tied, small = np.abs(gap) <= ROUNDING, gap < min_gap - ROUNDING
     funnel.add("ties", "the means differ", "pairs", int((~tied).sum()), int(tied.sum()))

@@ -1,7 +1,7 @@
-"""Reddit through PRAW: searches, listings, posts with their top-level comments, things by id.
+"""Read Reddit through PRAW: searches, listings, posts with top-level comments, and things by id.
 
-PRAW signs in and keeps to the rate limit; urllib3's `Retry` repeats failed requests. Answers are
-read as the API's own JSON: PRAW's objects would send another request for every missing field.
+PRAW authenticates and obeys the rate limit; urllib3's `Retry` retries failed requests. Answers are
+read as JSON, because PRAW's objects send another request for every missing field.
 """
 
 import configparser
@@ -21,16 +21,16 @@ from litbench.curation.moderation import GONE
 from litbench.errors import ConfigError, LitBenchError, MissingExtraError
 from litbench.sources.posts import THING_ID, fullname
 
-# The most that Reddit returns at once: things by id, and comments of a post.
+# Most things by id, and most comments of a post, that Reddit returns per request.
 BATCH = 100
 _MOST_COMMENTS = 500
-# Of one request. The pauses double up to ten minutes, Reddit's window for its rate limit.
+# Per request. Pauses double up to ten minutes, the window of Reddit's rate limit.
 _MOST_RETRIES = 10
 _BACKOFF_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 600
 _RETRIED = (408, 429, 500, 502, 503, 504, 520, 522)
 
-# ASCII, as in the SQL of the filters.
+# ASCII as in the SQL filters.
 _GONE = re.compile(GONE, re.ASCII)
 
 TimeFilter = Literal["hour", "day", "week", "month", "year", "all"]
@@ -38,14 +38,14 @@ State = Literal["present", "deleted", "removed"]
 
 
 class RedditError(LitBenchError):
-    """Reddit gives no usable answer."""
+    """Reddit returned no usable answer."""
 
 
 class RefusedError(RedditError):
     """A post or subreddit does not exist or is not public.
 
     Attributes:
-        reason: in a few words, such as "not found" or "private".
+        reason: such as "not found" or "private".
     """
 
     def __init__(self, what: str, reason: str) -> None:
@@ -54,50 +54,50 @@ class RefusedError(RedditError):
 
 
 def text_state(text: str) -> State:
-    """Whether a comment's text or a post's title is there, was deleted by its author or removed.
+    """Return whether a text or title is present, deleted by its author, or removed.
 
-    By the same rule as `drop_deleted` of make_pairs.py. An empty text does not say who emptied it
-    and counts as removed.
+    The rule is that of `drop_deleted` in make_pairs.py. Empty texts count as removed.
     """
-    # The spaces that SQL engines trim; str.strip would take more.
+    # SQL engines trim only these characters; str.strip() removes more.
     bare = text.strip(string.whitespace)
-    found = _GONE.fullmatch(bare)
-    if found is None:
+    notice = _GONE.fullmatch(bare)
+    if notice is None:
         return "present" if bare else "removed"
-    return "deleted" if found[1].lower() == "deleted" else "removed"
+    return "deleted" if notice[1].lower() == "deleted" else "removed"
 
 
 def post_id(value: str) -> str:
-    """The id of a post, in base 36, from an id, a full name or an address."""
+    """Return the id of a post, in base 36, from an id, a full name or a URL."""
     text = value.strip()
-    found = re.search(r"/(?:comments|gallery)/([0-9A-Za-z]+)|redd\.it/([0-9A-Za-z]+)/?$", text)
-    bare = (found[1] or found[2]) if found else text
+    url = re.search(r"/(?:comments|gallery)/([0-9A-Za-z]+)|redd\.it/([0-9A-Za-z]+)/?$", text)
+    bare = (url[1] or url[2]) if url else text
     bare = bare.lower().removeprefix("t3_")
     if not re.fullmatch(THING_ID, bare):
         raise ConfigError(
-            f"{value!r:.80} is not a Reddit post: write an id such as 1abcde, or its address"
+            f"{value!r:.80} is not a Reddit post: give an id such as 1abcde, or a URL"
         )
     return bare
 
 
 def search_query(prompt: str) -> str:
-    """The words to search for to find a prompt's posts, without its tag and search operators."""
-    # AND, OR and NOT are operators in upper case only.
+    """Return search words for the posts of a prompt, without its tag and search operators."""
+    # AND, OR and NOT are operators only in upper case.
     bare = re.sub(r"^[\s*_#>]*\[[^\]]{1,12}\]", " ", prompt).lower()
     words = re.sub(r"[^\w'’]+", " ", bare).split()
     if not words:
-        raise ConfigError(f"the prompt {prompt!r:.80} has no words to search for: leave it out")
+        raise ConfigError(f"the prompt {prompt!r:.80} has no words to search for: remove it")
     query = " ".join(words)
     if len(query) > 512:
-        # Reddit accepts no more.
+        # Reddit's limit.
         query = query[:513].rpartition(" ")[0] or query[:512]
     return query
 
 
 class PostComments(NamedTuple):
-    """A post with its top-level comments: their JSON, and when each was read.
+    """A post and its top-level comments: JSON, and the time at which each comment was read.
 
-    `withheld` counts the comments that Reddit announced under "more comments" and did not return.
+    `withheld` is the number of comments that Reddit listed under "more comments" but did not
+    return.
     """
 
     post: dict[str, Any]
@@ -107,16 +107,16 @@ class PostComments(NamedTuple):
 
 
 class RedditClient:
-    """One application's read-only access to Reddit; not thread-safe, as PRAW is not.
+    """Read-only client of Reddit; like PRAW, it is not thread-safe.
 
-    Signs in with the first request. Credentials come from where PRAW looks for them: the
-    environment (`praw_client_id`, `praw_client_secret`) or praw.ini. Methods that send requests
-    raise `RedditError` when there is no usable answer and `ConfigError` for credentials.
+    It authenticates with the first request. PRAW reads the credentials from the environment
+    (`praw_client_id`, `praw_client_secret`) or praw.ini. Methods that send requests raise
+    `RedditError` if there is no usable answer and `ConfigError` if credentials are refused.
 
     Attributes:
-        requests: how many requests were sent; one that failed for good is not counted.
-        retries: how many were repeated, by status or kind of error.
-        read_utc: when the latest answer was made, by the server's clock.
+        requests: number of requests sent, without those that finally failed.
+        retries: number of retries, by status or kind of error.
+        read_utc: time of the latest answer, by the server's clock.
     """
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class RedditClient:
                 "(https://www.reddit.com/prefs/apps), once it has approved the use"
             ) from error
         except configparser.Error as error:
-            # Without the message, which may quote a secret.
+            # Do not chain the error, whose message may quote a secret.
             raise ConfigError(
                 f"praw.ini cannot be used ({type(error).__name__}): check its lines, and that it "
                 "has the section that praw_site names"
@@ -174,22 +174,24 @@ class RedditClient:
             self._session.close()
 
     def find(self, subreddit: str, method: str, **settings: Any) -> list[dict[str, Any]]:
-        """Attributes of the posts of a search or a listing.
+        """Return the attributes of the posts of a search or a listing.
 
-        `method` is one of PRAW's subreddit: search, top, controversial, new, hot or rising.
+        `method` is a method of PRAW's subreddit: search, top, controversial, new, hot or rising.
         """
         with _explained(f"r/{subreddit}/{method}"):
             return list(map(vars, getattr(self._reddit.subreddit(subreddit), method)(**settings)))
 
     def post_with_comments(self, post: str) -> PostComments:
-        """A post and all of its top-level comments, without the replies to them.
+        """Return a post and all its top-level comments, without replies.
 
-        One request brings up to 500 comments, and each hundred beyond them one more. PRAW's own
-        `replace_more` would read the replies too, in many more requests. `RefusedError`: the post
-        does not exist or is not public.
+        The first request returns up to 500 comments, each further one up to 100. PRAW's
+        `replace_more` would also read the replies, with many more requests.
+
+        Raises:
+            RefusedError: the post does not exist or is not public.
         """
         name = fullname("t3", post)
-        found: dict[str, tuple[dict[str, Any], int]] = {}
+        comments: dict[str, tuple[dict[str, Any], int]] = {}
         hidden: dict[str, None] = {}
         asked: set[str] = set()
         with _explained(f"post {post}"):
@@ -204,13 +206,14 @@ class RedditClient:
                     if data.get("parent_id") != name:
                         continue
                     if thing["kind"] == "t1":
-                        found.setdefault(data["id"], (data, self.read_utc))
+                        comments.setdefault(data["id"], (data, self.read_utc))
                     elif thing["kind"] == "more":
                         hidden |= dict.fromkeys(data["children"])
-                batch = [one for one in hidden if one not in asked and one not in found][:BATCH]
+                known = asked | comments.keys()
+                batch = [comment for comment in hidden if comment not in known][:BATCH]
                 if not batch:
-                    withheld = len(asked - found.keys())
-                    return PostComments(facts, list(found.values()), withheld, read_utc)
+                    withheld = len(asked - comments.keys())
+                    return PostComments(facts, list(comments.values()), withheld, read_utc)
                 asked.update(batch)
                 more = {"children": ",".join(batch), "link_id": name, "sort": "top"}
                 answer = self._reddit.request(
@@ -221,25 +224,25 @@ class RedditClient:
                 if answer["errors"]:
                     raise RedditError(
                         f"Reddit refuses more comments of {name} ({answer['errors']!r:.200}): run "
-                        "the same command again to go on"
+                        "the same command again"
                     )
                 things = answer["data"]["things"]
 
     def info(self, fullnames: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """JSON of up to 100 posts and comments by full name; unknown ones are left out."""
+        """Return the JSON of up to 100 posts and comments by full name; skips unknown names."""
         with _explained("api/info"):
             params = {"id": ",".join(fullnames)}
             answer = self._reddit.request(method="GET", path="api/info/", params=params)
             return {child["data"]["name"]: child["data"] for child in answer["data"]["children"]}
 
     def traffic(self) -> dict[str, Any]:
-        """The counts as JSON can hold them."""
+        """Return the numbers of requests and retries, to be written as JSON."""
         return {"requests": self.requests, "retries": dict(sorted(self.retries.items()))}
 
     def _note(self, response: Any, **_: Any) -> None:
         history = response.raw.retries.history
         self.requests += 1 + len(history)
-        self.retries.update(str(one.status or type(one.error).__name__) for one in history)
+        self.retries.update(str(entry.status or type(entry.error).__name__) for entry in history)
         try:
             self.read_utc = int(parsedate_to_datetime(response.headers.get("date", "")).timestamp())
         except ValueError:
@@ -255,7 +258,7 @@ _REASONS = {403: "forbidden", 404: "not found", 451: "withheld for legal reasons
 
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Turn the errors of PRAW and of unexpected answers into errors of one line."""
+    """Turn errors of PRAW and of unexpected answers into one-line LitBench errors."""
     try:
         from praw.exceptions import RedditAPIException  # noqa: PLC0415
         from prawcore import exceptions  # noqa: PLC0415
@@ -271,16 +274,16 @@ def _explained(what: str) -> Iterator[None]:
     except exceptions.ResponseException as error:
         raise _response_error(what, error.response) from error
     except (exceptions.RequestException, RedditAPIException) as error:
-        said = getattr(error, "original_exception", error)
+        reason = getattr(error, "original_exception", error)
         raise RedditError(
-            f"Reddit gave no usable answer to {what} ({said}): run the same command again to go on"
+            f"Reddit gave no usable answer to {what} ({reason}): run the same command again"
         ) from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         if error.args == (401,):
-            # prawcore 4.0 has no class for a 401 without a reason.
+            # prawcore 4.0 has no exception class for a 401 without a reason.
             raise ConfigError(_CREDENTIALS.format(401)) from error
         raise RedditError(
-            f"Reddit's answer to {what} has an unknown form ({error!r:.80})"
+            f"Reddit's answer to {what} has an unexpected format ({error!r:.80})"
         ) from error
 
 
@@ -289,10 +292,10 @@ def _response_error(what: str, response: Any) -> LitBenchError:
     if status == 401:
         return ConfigError(_CREDENTIALS.format(status))
     with contextlib.suppress(ValueError, AttributeError):
-        # A page in place of JSON is not about this post: the application or network is blocked.
+        # A page that is not JSON means that the application or network is blocked.
         content = response.json()
         if status in _REASONS and "/api/v1/access_token" not in response.url:
             return RefusedError(what, str(content.get("reason") or _REASONS[status]))
     return RedditError(
-        f"Reddit answers {what} with status {status} and nothing usable: run the same command again"
+        f"Reddit answered {what} with status {status} and no content: run the same command again"
     )

@@ -1,8 +1,8 @@
 """The embedded sample: 48 prompts and their stories, written for this project, votes simulated.
 
-`sample/README.md` is its card. The stories and their quality are written; times, votes and
-authors are drawn by `litbench.curation.simulation` and stored, so that every machine reads the
-same ones. No claim about people can be made from it.
+`sample/README.md` is its card. Stories and qualities are written by hand; times, votes and authors
+are simulated by `litbench.curation.simulation` and stored, so they are the same on every machine.
+The sample supports no claims about real readers.
 """
 
 import json
@@ -18,7 +18,7 @@ SAMPLE_FILE = "stories.jsonl"
 
 
 def sample_path() -> Path:
-    """Where the sample's JSONL file lies."""
+    """Return the path of the sample's JSONL file."""
     return Path(str(resources.files("litbench.sources") / "sample" / SAMPLE_FILE))
 
 
@@ -26,9 +26,9 @@ def read_sample() -> pa.Table:
     """Read the sample as a stories table.
 
     Returns:
-        Table by the schema STORIES, with the extra columns `quality` (1 to 10, written beside
-        each story by its author; null for rows that are no stories) and `fit` (why a row is
-        there: story, short, overlong, repost, removed, bot).
+        Table with the schema STORIES and two extra columns: `quality` (1 to 10, assigned by the
+        story's author; null for rows that are not stories) and `fit` (the kind of row: story,
+        short, overlong, repost, removed, bot).
     """
     with sample_path().open(encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
