@@ -274,6 +274,7 @@ KINDS: dict[str, Kind] = {
         "litbench.models.reward:RewardRaterOptions",
         "litbench.models.reward_training:train_rater",
         "litbench.models.reward_training:options_of",
+        version=2,
     ),
     "generative": Kind(
         "litbench.models.generative:rater_from_options",

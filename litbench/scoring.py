@@ -53,7 +53,7 @@ from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import prompt_key
 
 # Raise it when code changes rewards: parts of another version are scored again.
-VERSION = 1
+VERSION = 2
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
 ADDED = ("reward", "rank_within_prompt")
 _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")

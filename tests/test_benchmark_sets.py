@@ -189,7 +189,7 @@ def test_omitted_pairs_are_noted(benchmark, tmp_path, pair_table, capsys):
         ({"pairs": {"a": {"pair": "x"}}}, ConfigError, "did you mean 'pairs'"),
         ({"split": "test"}, ConfigError, "split: with several sets"),
         ({"reference": "talk"}, ConfigError, "not a rater"),
-        ({"most_pairs": 1}, ConfigError, "at least 2"),
+        ({"most_pairs": 1}, ConfigError, "2 or more"),
     ],
 )
 def test_what_cannot_be_done_is_said(benchmark, keys, error, says):
