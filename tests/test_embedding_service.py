@@ -8,9 +8,8 @@ import pytest
 from loopback import Handler, Loopback
 
 from litbench.errors import ConfigError, ModelError
-from litbench.models import embedding_service
-from litbench.models.embedding_service import embed_by_service
-from litbench.models.embeddings import EmbeddingOptions, EmbeddingStore, normalised
+from litbench.models.embedding_service import Service
+from litbench.models.embeddings import EmbeddingOptions, EmbeddingStore, embed, normalised
 from litbench.text import digest
 
 KEY = "planted-key-of-the-fake-embedder"
@@ -104,7 +103,7 @@ def serve(monkeypatch):
 
 
 def fetch(texts, folder, **options):
-    return embed_by_service(texts, EmbeddingOptions(MODEL, **options), folder)
+    return embed(texts, EmbeddingOptions(MODEL, **options), folder)
 
 
 def unit(vectors):
@@ -163,7 +162,7 @@ def test_a_killed_run_pays_for_nothing_twice(serve, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("400", r"slow down.*max_tokens.*stored in"),
+        ("400", r"slow down.*max_tokens.*are stored"),
         ("401", r"withheld: the message contains an API key"),
         ("fewer", "2 texts were sent"),
         ("nan", "2 texts were sent"),
@@ -188,7 +187,7 @@ def test_a_missing_key_or_address_is_named(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="FAKE_EMBEDDER_BASE_URL is not set"):
         fetch(["one"], tmp_path)
     with pytest.raises(ConfigError, match="SERVICE/MODEL"):
-        embed_by_service(["one"], EmbeddingOptions("openai-api/x"), tmp_path)
+        embed(["one"], EmbeddingOptions("openai-api/x"), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["moon and river, " * 40, "月光下的路" * 60, "x" * 700 + " \n "])
@@ -204,10 +203,8 @@ def test_long_stories_in_windows_or_cut(serve, tmp_path, text):
     assert cut.notes["tokens_cut"] == pytest.approx(lost / 4, abs=4)
     assert np.allclose(cut.vectors[0], normalised(vector_of(first)), atol=1e-6)
     whole = fetch([text, "short"], tmp_path, max_tokens=100)
-    # The first window is paid for already.
-    assert server.answered[first] == 1
     assert whole.notes["tokens_cut"] == 0
-    windows = embedding_service._windows(text, 100)
+    windows = Service(MODEL, 100, cuts=False)._windows(text)
     assert "".join(windows).rstrip() == text.rstrip()
     assert max(len(window.encode()) for window in windows) <= 200
     weights = [len(window.encode()) for window in windows]

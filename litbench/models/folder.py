@@ -68,12 +68,12 @@ def load_folder(
     trust_remote_code: bool = False,
     num_labels: int | None = 1,
 ) -> Loaded:
-    """Load a rater's model onto a device.
+    """Load a rater's model onto a device; see also `load_backbone`.
 
     Args:
         name: a folder written by `save_folder`, the folder of another model or peft adapter, a
             GGUF file, or a name on the Hub.
-        head: see `load_backbone`.
+        head: head of the model.
         kind: expected kind of rater.
         device: such as cuda or cpu. If None, a GPU if available.
         dtype: dtype of the weights. If None, bfloat16 on a GPU; elsewhere float32, or the dtype in
@@ -124,11 +124,7 @@ def _default_dtype(device: str | None) -> str | None:
 
 
 def prompts_of(name: str) -> frozenset[str]:
-    """`prompt_key` of a model's training prompts; empty if it has no `litbench.json`.
-
-    Args:
-        name: see `litbench.models.backbone.load_backbone`.
-    """
+    """`prompt_key` of a model's training prompts; empty if it has no `litbench.json`."""
     place, revision = locate(name)
     path = Path(place) / _FILE
     if not path.parent.exists():

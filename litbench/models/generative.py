@@ -9,7 +9,8 @@ answer are generated greedily (temperature 0) and parsed by `litbench.templates`
 in both orders.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,14 @@ import numpy as np
 from litbench.config import build
 from litbench.errors import ConfigError, ModelError
 from litbench.models.attention import can_pack
-from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
+from litbench.models.backbone import (
+    answer_logits,
+    batches,
+    collate,
+    is_packed,
+    set_attention,
+    to_device,
+)
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.question import Question
 from litbench.raters import BlindPair, Judgement, Preference, Rater
@@ -147,13 +155,6 @@ class GenerativeModel(Rater):
                 a name on the Hub.
             name: the rater's name.
             options: see `GenerativeRaterOptions`.
-
-        Raises:
-            ConfigError: an unknown option or template, a template with another form of answer, or
-                a template for a model that was trained on its own question.
-            DataError: the model cannot be fetched from the Hub.
-            ModelError: the model cannot be loaded, or does not work as a generative rater.
-            MissingExtraError: torch or transformers is not installed.
         """
         return rater_from_options(name, {"path": str(path), **options}, "GenerativeModel.load")
 
@@ -181,131 +182,109 @@ class GenerativeModel(Rater):
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Read every pair in both orders."""
+        import torch  # noqa: PLC0415
+        from tqdm import tqdm  # noqa: PLC0415
+
         prompts = [pair.prompt for pair in pairs]
         first, second = [pair.first for pair in pairs], [pair.second for pair in pairs]
         straight = self.question.ask(self.tokenizer, prompts, first, second)
         swapped = self.question.ask(self.tokenizer, prompts, second, first)
         self.pairs_cut += sum(straight.cut)
         questions = [*straight.ids, *swapped.ids]
-        read = self._read_labels if self.question.answer == "label" else self._generate
-        readings = read(questions)
+        reads_label = self.question.answer == "label"
+        room = 0 if reads_label else self.question.max_answer_tokens
+        readings: dict[int, _Reading] = {}
+        with (
+            torch.inference_mode(),
+            contextlib.nullcontext() if reads_label else self._greedy(),
+            tqdm(
+                total=len(questions), desc=f"judge {self.name}", unit=" readings", leave=False,
+                disable=None,
+            ) as bar,
+        ):  # fmt: skip
+            for rows in batches(questions, self.batch_tokens, room):
+                some = [questions[row] for row in rows]
+                read = self._read_labels(some) if reads_label else self._generate(some)
+                readings.update(zip(rows, read, strict=True))
+                bar.update(len(rows))
         judgements = []
-        for index, reading in enumerate(readings):
+        for index, question in enumerate(questions):
+            reading, is_first = readings[index], index < len(pairs)
             p_first, prefers = reading.p_a, reading.prefers
-            story_a: Literal["first", "second"] = "first" if index < len(pairs) else "second"
-            if story_a == "second":
+            if not is_first:
                 p_first = None if p_first is None else 1 - p_first
                 prefers = _SWAPPED.get(prefers, prefers)
             judgements.append(
                 Judgement(
-                    prefers, p_first, first_shown=story_a, explanation=reading.explanation,
-                    input_tokens=len(questions[index]), output_tokens=reading.output_tokens,
-                    label_mass=reading.mass,
+                    prefers, p_first, first_shown="first" if is_first else "second",
+                    explanation=reading.explanation, input_tokens=len(question),
+                    output_tokens=reading.output_tokens, label_mass=reading.mass,
                 )
             )  # fmt: skip
         return list(zip(judgements[: len(pairs)], judgements[len(pairs) :], strict=True))
 
-    def _batches(self, questions: Sequence[list[int]], room: int | None) -> list[list[int]]:
-        """Indices of questions by decreasing length, in batches of at most `batch_tokens`.
-
-        With `room` for answers the batches are padded: every row counts as the length of the
-        longest question plus `room`.
-        """
-        order = sorted(range(len(questions)), key=lambda row: -len(questions[row]))
-        batches: list[list[int]] = []
-        filled = self.batch_tokens + 1
-        for row in order:
-            length = len(questions[row])
-            if room is not None:
-                first = batches[-1][0] if batches else row
-                length = len(questions[first]) + room
-            if filled + length > self.batch_tokens:
-                batches.append([])
-                filled = 0
-                length = len(questions[row]) + (room or 0)
-            batches[-1].append(row)
-            filled += length
-        return batches
-
-    def _bar(self, total: int) -> Any:
-        from tqdm import tqdm  # noqa: PLC0415
-
-        label = f"judge {self.name}"
-        return tqdm(total=total, desc=label, unit=" readings", leave=False, disable=None)
-
     def _read_labels(self, questions: Sequence[list[int]]) -> list[_Reading]:
         """Read label probabilities; the more likely label is the verdict."""
-        import torch  # noqa: PLC0415
+        batch = collate(questions, packed=True, pooling="last")
+        batch = to_device(batch, self.model.device)
+        p_a, masses = self.question.read_label(answer_logits(self.model, batch, batch["read"]))
+        if not np.isfinite(p_a).all():
+            raise ModelError(f"rater {self.name}: logits are not finite: check weights and dtype")
+        readings = []
+        for p, mass in zip(p_a.tolist(), masses.tolist(), strict=True):
+            if mass < self.least_label_mass:
+                readings.append(_Reading("unparsed", None, mass, output_tokens=1))
+                continue
+            prefers: Preference = "tie" if p == 0.5 else "first" if p > 0.5 else "second"
+            readings.append(_Reading(prefers, p, mass, output_tokens=1))
+        return readings
 
-        device = next(self.model.parameters()).device
-        readings: list[_Reading | None] = [None] * len(questions)
-        with torch.inference_mode(), self._bar(len(questions)) as bar:
-            for rows in self._batches(questions, None):
-                batch = collate([questions[row] for row in rows], packed=True, pooling="last")
-                batch = to_device(batch, device)
-                logits = answer_logits(self.model, batch, batch["read"])
-                p_a, mass = self.question.read_label(logits)
-                if not np.isfinite(p_a).all():
-                    raise ModelError(
-                        f"rater {self.name}: logits are not finite: check weights and dtype"
-                    )
-                for row, p, labelled in zip(rows, p_a, mass, strict=True):
-                    readings[row] = self._verdict(float(p), float(labelled))
-                bar.update(len(rows))
-        return [reading for reading in readings if reading is not None]
-
-    def _verdict(self, p_a: float, mass: float) -> _Reading:
-        if mass < self.least_label_mass:
-            return _Reading("unparsed", None, mass, output_tokens=1)
-        prefers: Preference = "tie"
-        if p_a != 0.5:
-            prefers = "first" if p_a > 0.5 else "second"
-        return _Reading(prefers, p_a, mass, output_tokens=1)
-
-    def _generate(self, questions: Sequence[list[int]]) -> list[_Reading]:
-        """Generate answers greedily and parse them."""
-        import torch  # noqa: PLC0415
+    @contextlib.contextmanager
+    def _greedy(self) -> Iterator[None]:
+        """Generate greedily, on padded rows; packed attention is restored at the end."""
         from transformers import GenerationConfig  # noqa: PLC0415
 
-        device = next(self.model.parameters()).device
-        room = self.question.max_answer_tokens
-        ends = self._end_tokens()
-        # Any token works as padding, since it is masked.
-        pad = self.tokenizer.pad_token_id or 0
+        packed, own_config = self.model.config._attn_implementation, self.model.generation_config
         greedy = GenerationConfig(
             do_sample=False,
-            max_new_tokens=room,
-            eos_token_id=ends,
-            pad_token_id=pad,
+            max_new_tokens=self.question.max_answer_tokens,
+            eos_token_id=self._end_tokens(),
+            # Any token works as padding, since it is masked.
+            pad_token_id=self.tokenizer.pad_token_id or 0,
         )
-        readings: list[_Reading | None] = [None] * len(questions)
-        # Generation works on padded rows; the packed attention is restored at the end.
-        packed, own_config = self.model.config._attn_implementation, self.model.generation_config
         set_attention(self.model, "sdpa")
         # `generate` fills unset options from the model's own generation config, such as a
         # repetition penalty, and the answer would not be greedy.
         self.model.generation_config = greedy
         try:
-            with torch.inference_mode(), self._bar(len(questions)) as bar:
-                for rows in self._batches(questions, room):
-                    width = max(len(questions[row]) for row in rows)
-                    ids = torch.full((len(rows), width), pad)
-                    mask = torch.zeros_like(ids)
-                    for index, row in enumerate(rows):
-                        ids[index, width - len(questions[row]) :] = torch.tensor(questions[row])
-                        mask[index, width - len(questions[row]) :] = 1
-                    answers = self.model.generate(
-                        input_ids=ids.to(device),
-                        attention_mask=mask.to(device),
-                        generation_config=greedy,
-                    )[:, width:].tolist()
-                    for row, answer in zip(rows, answers, strict=True):
-                        readings[row] = self._parse(answer, ends)
-                    bar.update(len(rows))
+            yield
         finally:
             set_attention(self.model, packed)
             self.model.generation_config = own_config
-        return [reading for reading in readings if reading is not None]
+
+    def _generate(self, questions: Sequence[list[int]]) -> list[_Reading]:
+        """Generate answers and parse them; an answer without an end token is `cut`."""
+        import torch  # noqa: PLC0415
+        from torch.nn.utils.rnn import pad_sequence  # noqa: PLC0415
+
+        greedy, rows = self.model.generation_config, list(map(torch.tensor, questions))
+        ids = pad_sequence(rows, True, greedy.pad_token_id, "left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left")
+        answers = self.model.generate(
+            input_ids=ids.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
+            generation_config=greedy,
+        )[:, ids.shape[1] :].tolist()
+        readings = []
+        for answer_ids in answers:
+            ends = (index for index, token in enumerate(answer_ids) if token in greedy.eos_token_id)
+            end = next(ends, None)
+            text = self.tokenizer.decode(answer_ids[:end], skip_special_tokens=True)
+            answer = read_answer(text, self.question.answer)
+            prefers = "cut" if end is None else _PREFERENCE_OF[answer.verdict]
+            length = len(answer_ids[:end])
+            readings.append(_Reading(prefers, explanation=answer.explanation, output_tokens=length))
+        return readings
 
     def _end_tokens(self) -> list[int]:
         """Tokens that end an answer: the end of turn and the model's own EOS tokens.
@@ -317,15 +296,6 @@ class GenerativeModel(Rater):
         listed = own if isinstance(own, list) else [own]
         known = (*self.question.end, *listed, self.tokenizer.eos_token_id)
         return [token for token in dict.fromkeys(known) if token is not None]
-
-    def _parse(self, ids: list[int], ends: Sequence[int]) -> _Reading:
-        """Parse an answer; one without an end token is `cut`."""
-        stops = [index for index, token in enumerate(ids) if token in ends]
-        answer_ids = ids[: stops[0]] if stops else ids
-        text = self.tokenizer.decode(answer_ids, skip_special_tokens=True)
-        answer = read_answer(text, self.question.answer)
-        prefers = _PREFERENCE_OF[answer.verdict] if stops else "cut"
-        return _Reading(prefers, explanation=answer.explanation, output_tokens=len(answer_ids))
 
 
 @dataclass

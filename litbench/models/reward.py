@@ -17,7 +17,14 @@ import numpy as np
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.models.backbone import Pooling, collate, is_packed, rewards_of, to_device
+from litbench.models.backbone import (
+    Pooling,
+    batches,
+    collate,
+    is_packed,
+    rewards_of,
+    to_device,
+)
 from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
 from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of
 from litbench.raters import ScoreRater
@@ -80,13 +87,6 @@ class RewardModel(ScoreRater):
                 the Hub.
             name: the rater's name.
             options: see `RewardRaterOptions`.
-
-        Raises:
-            ConfigError: an unknown option, a missing or invalid `label`, or `form` or `max_length`
-                for a model trained by LitBench.
-            DataError: the model cannot be fetched from the Hub.
-            ModelError: the model cannot be loaded.
-            MissingExtraError: torch or transformers is not installed.
         """
         return rater_from_options(name, {"path": str(path), **options}, "RewardModel.load")
 
@@ -129,11 +129,10 @@ class RewardModel(ScoreRater):
 
         encoded = encode_stories(self.tokenizer, prompts, stories, self.form)
         self.stories_cut += sum(encoded.cut)
-        order = sorted(range(len(stories)), key=lambda row: len(encoded.ids[row]), reverse=True)
-        device = next(self.model.parameters()).device
         packed = is_packed(self.model)
         pooling: Pooling = "first" if is_encoder(self.model) else "last"
         types = encoded.token_types
+        order: list[int] = []
         pieces = []
         with (
             torch.inference_mode(),
@@ -142,19 +141,15 @@ class RewardModel(ScoreRater):
                 disable=None if self.shows_progress else True,
             ) as bar,
         ):  # fmt: skip
-            start = 0
-            while start < len(order):
-                # Sorted by decreasing length, so the first story of a batch is its longest.
-                longest = len(encoded.ids[order[start]])
-                rows = order[start : start + max(1, self.batch_tokens // longest)]
+            for rows in batches(encoded.ids, self.batch_tokens):
                 batch = collate(
                     [encoded.ids[row] for row in rows], packed=packed, pooling=pooling,
                     token_types=None if types is None else [types[row] for row in rows],
                 )  # fmt: skip
-                rewards = rewards_of(self.model, to_device(batch, device), pooling)
+                rewards = rewards_of(self.model, to_device(batch, self.model.device), pooling)
                 # Rewards stay on the device until the end, to avoid synchronising in the loop.
                 pieces.append(rewards[:, self.label])
-                start += len(rows)
+                order += rows
                 bar.update(len(rows))
         scores = np.empty(len(stories), dtype=np.float64)
         if pieces:
