@@ -425,6 +425,17 @@ def test_keys_of_trl_and_transformers_work():
     assert {"validation", "lora_r", "weight_decay"} <= made.to_dict().keys()
 
 
+@pytest.mark.parametrize("words", [["--model_revision=null"], ["--model_revision", "null"]])
+def test_null_on_the_command_line_is_none(words):
+    given = {"model_name_or_path": "x", "center_rewards_coefficient": 0.1, "run_name": "a"}
+    arguments = ["--center_rewards_coefficient", "null", "--run_name=null", *words]
+    made = read_options(RewardTraining, given, "config", arguments)
+    assert (made.center_rewards_coefficient, made.run_name) == (None, None)
+    assert made.model_revision == "null", "a key that cannot be None takes the text"
+    with pytest.raises(ConfigError, match="invalid float value: 'null'"):
+        read_options(RewardTraining, given, "config", ["--learning_rate", "null"])
+
+
 def test_missing_gpu_is_an_error(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="this machine has no GPU"):

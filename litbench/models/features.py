@@ -251,10 +251,7 @@ class FeatureModel(ScoreRater):
                 np.array([item[key] for item in content["features"]], dtype=np.float64)
                 for key in ("mean", "scale", "coefficient")
             )
-            strength = float(content["c"])
-            if not isinstance(content["training_prompts"], list):
-                raise TypeError("training_prompts is not a list")
-            prompts = frozenset(content["training_prompts"])
+            strength, prompts = float(content["c"]), frozenset(content["training_prompts"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"cannot read {path} ({type(error).__name__}: {error}): train it with "
