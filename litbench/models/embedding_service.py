@@ -56,7 +56,7 @@ class Service:
                 weights = [max(len(window.encode()), 1) for window in read]
                 mean = np.average(own, axis=0, weights=weights)
                 tokens = [sum(map(estimate_tokens, some)) for some in (read, windows[len(read) :])]
-                vector = (mean / max(np.linalg.norm(mean), 1e-12)).astype(np.float32)
+                vector = (mean / np.linalg.norm(mean)).astype(np.float32)
                 yield vector, [*tokens, 0, len(read)]
 
     def _windows(self, text: str) -> list[str]:

@@ -184,7 +184,7 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
             f"remove {store.folder} and run the same command again"
         )
     tokens, cut, unknown, windows = (sum(row[1][index] for row in rows) for index in range(4))
-    notes = {
+    notes: dict[str, Any] = {
         "texts": len(rows),
         "tokens": tokens,
         "longer_than_a_window": sum(row[1][3] > 1 or row[1][1] > 0 for row in rows),

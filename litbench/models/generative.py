@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from litbench.models.backbone import (
     set_attention,
     to_device,
 )
-from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
+from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.question import Question
-from litbench.raters import BlindPair, Judgement, Preference, Rater
+from litbench.raters import BlindPair, Judgement, Preference
 from litbench.templates import (
     AnswerForm,
     Template,
@@ -107,7 +107,7 @@ class _Reading:
     output_tokens: int = 0
 
 
-class GenerativeModel(Rater):
+class GenerativeModel(FolderRater):
     """A language model as a rater.
 
     Attributes:
@@ -117,6 +117,7 @@ class GenerativeModel(Rater):
     """
 
     kind = "generative"
+    usual_batch_tokens = (4_096, 32_768)
 
     def __init__(
         self,
@@ -125,24 +126,14 @@ class GenerativeModel(Rater):
         question: Question,
         *,
         name: str = "generative",
-        prompts: frozenset[str] = frozenset(),
-        batch_tokens: int | None = None,
         least_label_mass: float = LEAST_LABEL_MASS,
-        training: Mapping[str, Any] | None = None,
-        adapter: Adapter | None = None,
+        **stored: Any,
     ) -> None:
         require_packing(model, name)
-        self.model = model.eval()
-        self.tokenizer = tokenizer
+        super().__init__(model, tokenizer, name=name, **stored)
         self.question = question
-        self.name = name
-        self.prompts = prompts
-        on_cpu = next(model.parameters()).device.type == "cpu"
-        self.batch_tokens = batch_tokens or (4_096 if on_cpu else 32_768)
         self.least_label_mass = least_label_mass
         self.pairs_cut = 0
-        self.training_record = dict(training or {})
-        self.adapter = adapter
 
     @classmethod
     def load(
@@ -158,27 +149,13 @@ class GenerativeModel(Rater):
         """
         return rater_from_options(name, {"path": str(path), **options}, "GenerativeModel.load")
 
-    def save(self, folder: Path) -> None:
-        """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
-        loaded = Loaded(
-            self.model, self.tokenizer, self.prompts, self.training_record, self.adapter,
-            self.question.stored(),
-        )  # fmt: skip
-        save_folder(folder, self.kind, loaded)
-
-    def training_prompts(self) -> frozenset[str]:
-        """`prompt_key` of the training prompts; empty if the model folder has no record."""
-        return self.prompts
+    def stored(self) -> dict[str, Any]:
+        """The question."""
+        return {"question": self.question.stored()}
 
     def notes(self) -> dict[str, Any]:
         """Number of parameters, number of truncated pairs so far, and the training record."""
-        notes: dict[str, Any] = {
-            "parameters": self.model.num_parameters(),
-            "pairs_cut": self.pairs_cut,
-        }
-        if self.training_record:
-            notes["training"] = self.training_record
-        return notes
+        return {**super().notes(), "pairs_cut": self.pairs_cut}
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Read every pair in both orders."""
@@ -299,48 +276,33 @@ class GenerativeModel(Rater):
 
 
 @dataclass
-class GenerativeRaterOptions:
-    """A generative model as a rater.
+class GenerativeRaterOptions(ModelOptions):
+    """A generative model as a rater; see also `ModelOptions`.
 
     Attributes:
-        path: path or name of the model; see `GenerativeModel.load`.
-        device: such as cuda or cpu. Default: a GPU if available.
-        dtype: dtype of the weights. Default: bfloat16 on a GPU; elsewhere float32, or the dtype in
-            which LitBench saved the model.
-        batch_tokens: maximum number of tokens in one forward pass. Default: 4,096 on a CPU, 32,768
-            elsewhere.
         template: name or path of the template, for a model that LitBench did not train. Default:
             `verdict_label`, or `minimal` if `answer` is given.
         answer: form of answer to use from a family of templates.
         max_length: maximum number of tokens of question and answer. Default: 4,096.
         max_answer_tokens: maximum number of tokens of the answer. Default: depends on its form.
         least_label_mass: a lower label mass gives the verdict `unparsed`.
-        trust_remote_code: run code from the model's repository.
     """
 
-    path: str
-    device: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    batch_tokens: int | None = None
     template: str | None = None
     answer: AnswerForm | None = None
     max_length: int | None = None
     max_answer_tokens: int | None = None
     least_label_mass: float = LEAST_LABEL_MASS
-    trust_remote_code: bool = False
 
     def files(self) -> dict[str, str]:
         """Model and custom template, by key."""
-        return {"path": self.path, **template_files(self.template)}
+        return {**super().files(), **template_files(self.template)}
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> GenerativeModel:
     """Make a rater of kind `generative` from its config."""
     given = build(GenerativeRaterOptions, options, where)
-    loaded = load_folder(
-        given.path, "language", "generative", device=given.device, dtype=given.dtype,
-        trust_remote_code=given.trust_remote_code,
-    )  # fmt: skip
+    loaded = load_folder(given, "language", "generative")
     model, tokenizer = loaded.model, loaded.tokenizer
     require_packing(model, given.path)
     if loaded.question is None:

@@ -56,7 +56,9 @@ def train_and_write(
             return
         run = _write(artifact, model, pairs, held_out, checkpoints)
         rows = (run["evaluation"] or {"raters": []})["raters"]
-        own = next((row["agreement"] for row in rows if row["kind"] == model.kind), {})
+        own: dict[str, Any] = next(
+            (row["agreement"] for row in rows if row["kind"] == model.kind), {}
+        )
         found = {f"test_agreement_{name}": own.get(name) for name in ("mean", "low", "high")}
         config.report({name: value for name, value in found.items() if value is not None})
         print(f"{out / 'model'}: {run_text(run)}")
