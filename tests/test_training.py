@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 trl = pytest.importorskip("trl")
 
-from litbench.models import training  # noqa: E402
 from litbench.models.reward_training import (  # noqa: E402
     PackedRewardTrainer,
     RewardTraining,
@@ -471,17 +470,3 @@ def test_no_telemetry_is_sent(tiny_model, marked_rows, pair_table, tmp_path, mon
     options = still(tiny_model("llama"))
     train_reward_model(pair_table(marked_rows(4)), options, tmp_path)
     assert not list(Path(tmp_path).rglob("README.md"))
-
-
-def test_the_best_checkpoint_of_shards_has_its_folder(tmp_path, monkeypatch):
-    """transformers looks for it before it writes the shards."""
-
-    class Trainer(training.PairTrainer, transformers.Trainer):
-        is_fsdp_enabled = True
-
-        def __init__(self):
-            pass
-
-    monkeypatch.setattr(transformers.Trainer, "save_model", lambda *_: None)
-    Trainer().save_model(str(tmp_path / "checkpoint-2"), _internal_call=True)
-    assert (tmp_path / "checkpoint-2").is_dir()

@@ -11,7 +11,7 @@ in both orders.
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +96,13 @@ def make_question(
     )
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """The model's answer to one question; "first" is the story shown as A."""
-
-    prefers: Preference
-    p_a: float | None = None
-    mass: float | None = None
-    explanation: str | None = None
-    output_tokens: int = 0
+def _swapped(judgement: Judgement) -> Judgement:
+    """The judgement when the second story was shown as A."""
+    p, prefers = judgement.p_first, judgement.prefers
+    return replace(
+        judgement, prefers=_SWAPPED.get(prefers, prefers), p_first=None if p is None else 1 - p,
+        first_shown="second",
+    )  # fmt: skip
 
 
 class GenerativeModel(FolderRater):
@@ -170,7 +168,7 @@ class GenerativeModel(FolderRater):
         questions = [*straight.ids, *swapped.ids]
         reads_label = self.question.answer == "label"
         room = 0 if reads_label else self.question.max_answer_tokens
-        readings: dict[int, _Reading] = {}
+        answers: dict[int, Judgement] = {}
         with (
             torch.inference_mode(),
             contextlib.nullcontext() if reads_label else self._greedy(),
@@ -182,39 +180,29 @@ class GenerativeModel(FolderRater):
             for rows in batches(questions, self.batch_tokens, room):
                 some = [questions[row] for row in rows]
                 read = self._read_labels(some) if reads_label else self._generate(some)
-                readings.update(zip(rows, read, strict=True))
+                answers.update(zip(rows, read, strict=True))
                 bar.update(len(rows))
-        judgements = []
-        for index, question in enumerate(questions):
-            reading, is_first = readings[index], index < len(pairs)
-            p_first, prefers = reading.p_a, reading.prefers
-            if not is_first:
-                p_first = None if p_first is None else 1 - p_first
-                prefers = _SWAPPED.get(prefers, prefers)
-            judgements.append(
-                Judgement(
-                    prefers, p_first, first_shown="first" if is_first else "second",
-                    explanation=reading.explanation, input_tokens=len(question),
-                    output_tokens=reading.output_tokens, label_mass=reading.mass,
-                )
-            )  # fmt: skip
-        return list(zip(judgements[: len(pairs)], judgements[len(pairs) :], strict=True))
+        judged = [answers[index] for index in range(len(questions))]
+        return list(zip(judged[: len(pairs)], map(_swapped, judged[len(pairs) :]), strict=True))
 
-    def _read_labels(self, questions: Sequence[list[int]]) -> list[_Reading]:
-        """Read label probabilities; the more likely label is the verdict."""
+    def _read_labels(self, questions: Sequence[list[int]]) -> list[Judgement]:
+        """Read label probabilities; the more likely label is the verdict. A is the first story."""
         batch = collate(questions, packed=True, pooling="last")
         batch = to_device(batch, self.model.device)
         p_a, masses = self.question.read_label(answer_logits(self.model, batch, batch["read"]))
         if not np.isfinite(p_a).all():
             raise ModelError(f"rater {self.name}: logits are not finite: check weights and dtype")
-        readings = []
-        for p, mass in zip(p_a.tolist(), masses.tolist(), strict=True):
-            if mass < self.least_label_mass:
-                readings.append(_Reading("unparsed", None, mass, output_tokens=1))
-                continue
+        judged = []
+        for ids, p, mass in zip(questions, p_a.tolist(), masses.tolist(), strict=True):
             prefers: Preference = "tie" if p == 0.5 else "first" if p > 0.5 else "second"
-            readings.append(_Reading(prefers, p, mass, output_tokens=1))
-        return readings
+            is_answer = mass >= self.least_label_mass
+            judged.append(
+                Judgement(
+                    prefers if is_answer else "unparsed", p if is_answer else None,
+                    first_shown="first", input_tokens=len(ids), output_tokens=1, label_mass=mass,
+                )
+            )  # fmt: skip
+        return judged
 
     @contextlib.contextmanager
     def _greedy(self) -> Iterator[None]:
@@ -239,7 +227,7 @@ class GenerativeModel(FolderRater):
             set_attention(self.model, packed)
             self.model.generation_config = own_config
 
-    def _generate(self, questions: Sequence[list[int]]) -> list[_Reading]:
+    def _generate(self, questions: Sequence[list[int]]) -> list[Judgement]:
         """Generate answers and parse them; an answer without an end token is `cut`."""
         import torch  # noqa: PLC0415
         from torch.nn.utils.rnn import pad_sequence  # noqa: PLC0415
@@ -252,16 +240,20 @@ class GenerativeModel(FolderRater):
             attention_mask=mask.to(self.model.device),
             generation_config=greedy,
         )[:, ids.shape[1] :].tolist()
-        readings = []
-        for answer_ids in answers:
+        judged = []
+        for question, answer_ids in zip(questions, answers, strict=True):
             ends = (index for index, token in enumerate(answer_ids) if token in greedy.eos_token_id)
             end = next(ends, None)
             text = self.tokenizer.decode(answer_ids[:end], skip_special_tokens=True)
             answer = read_answer(text, self.question.answer)
             prefers = "cut" if end is None else _PREFERENCE_OF[answer.verdict]
-            length = len(answer_ids[:end])
-            readings.append(_Reading(prefers, explanation=answer.explanation, output_tokens=length))
-        return readings
+            judged.append(
+                Judgement(
+                    prefers, first_shown="first", explanation=answer.explanation,
+                    input_tokens=len(question), output_tokens=len(answer_ids[:end]),
+                )
+            )  # fmt: skip
+        return judged
 
     def _end_tokens(self) -> list[int]:
         """Tokens that end an answer: the end of turn and the model's own EOS tokens.
