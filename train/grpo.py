@@ -20,19 +20,29 @@ Runs in one process. For several GPUs, use `PolicyReward` in your own trl script
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from datasets import Dataset
+from tokenizers import ByteLevelBPETokenizer
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from litbench.artifact import Artifact, write_json
-from litbench.config import nearest, run_program
-from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.config import run_program
+from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
 from litbench.models.backbone import load_backbone, quiet
-from litbench.models.training import checkpoint_folder, last_whole_checkpoint, show_progress
+from litbench.models.training import (
+    checkpoint_folder,
+    last_whole_checkpoint,
+    read_options,
+    show_progress,
+)
 from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import STORIES
 from litbench.report.figures import policy_curves
@@ -116,35 +126,8 @@ def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Storie
     return parts
 
 
-def grpo_config(given: Mapping[str, Any], folder: Path) -> Any:
-    """Return trl's GRPOConfig; ConfigError if a key is unknown or a value is refused."""
-    try:
-        from trl import GRPOConfig  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("trl", "rl") from error
-    known = [field.name for field in fields(GRPOConfig)]
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"unknown key 'grpo.{key}': {nearest(key, known, 'grpo.')}")
-    schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
-    try:
-        return GRPOConfig(output_dir=str(folder), **{**DEFAULTS, **schedule, **given})
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"trl refuses the keys of grpo ({error}): change them") from error
-
-
 def make_policy(stories: Stories, folder: Path, seed: int) -> None:
     """Train a tokenizer and a small Llama on stories and save both."""
-    from datasets import Dataset  # noqa: PLC0415
-    from tokenizers import ByteLevelBPETokenizer  # noqa: PLC0415
-    from transformers import (  # noqa: PLC0415
-        LlamaConfig,
-        LlamaForCausalLM,
-        PreTrainedTokenizerFast,
-        set_seed,
-    )
-    from trl import SFTConfig, SFTTrainer  # noqa: PLC0415
-
     prompts, texts = flat(stories)
     bpe, end, pad = ByteLevelBPETokenizer(), "<|end|>", "<|pad|>"
     bpe.train_from_iterator(
@@ -186,8 +169,6 @@ def policy_prompt(prompt: str, tokenizer: Any) -> Any:
 
 def write_stories(model: Any, tokenizer: Any, prompts: Sequence[str], args: Any) -> list[str]:
     """Generate one story per prompt, with the same random seed in every call."""
-    import torch  # noqa: PLC0415
-
     inputs = [policy_prompt(prompt, tokenizer) for prompt in prompts]
     is_chat = tokenizer.chat_template is not None
     if is_chat:
@@ -239,7 +220,8 @@ def main(config: Config) -> None:
     pretrained, models = config.model_name_or_path, files_of(specs)
     if pretrained is not None:
         models["model_name_or_path"] = pretrained
-    args = grpo_config(config.grpo, config.out)
+    schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
+    args = read_options(GRPOConfig, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"stories": config.stories},
         models=models, version=2,
@@ -256,10 +238,6 @@ def main(config: Config) -> None:
     if pretrained is None and not (checkpoints / "policy").exists():
         make_policy(training, checkpoints / "new", args.seed)
         (checkpoints / "new").rename(checkpoints / "policy")
-
-    from datasets import Dataset  # noqa: PLC0415
-    from trl import GRPOTrainer  # noqa: PLC0415
-
     policy = pretrained or str(checkpoints / "policy")
     model, tokenizer = load_backbone(policy, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]

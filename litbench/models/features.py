@@ -48,17 +48,9 @@ _FUNCTION_WORDS = _words(
     "have has not no so if then than there this these those"
 )
 
-FEATURES = (
-    "log_words", "log_paragraphs", "words_per_paragraph", "sentence_length", "sentence_length_sd",
-    "word_length", "word_length_sd", "type_token_ratio", "function_words", "rate_i", "rate_you",
-    "rate_third_person", "lower_case_i", "quoted_share", "commas", "exclamations", "questions",
-    "ellipses", "dashes", "semicolons", "asterisks", "digits", "capitals", "all_caps_words",
-    "ends_in_quote", "last_sentence_length", "prompt_overlap",
-)  # fmt: skip
 
-
-def _features(prompt: str, story: str, n_words: int) -> list[float]:
-    """One finite number per name in `FEATURES`; rates are per word."""
+def _features(prompt: str, story: str, n_words: int) -> dict[str, float]:
+    """Surface features of a story by name, all finite; rates are per word."""
     per_word = 1 / max(n_words, 1)
     paragraphs = [part for part in story.split("\n") if part.strip()]
     sentences = [part for part in _SENTENCE_END.split(story) if part and part.strip()]
@@ -75,7 +67,7 @@ def _features(prompt: str, story: str, n_words: int) -> list[float]:
     for token, n in spellings.items():
         vocabulary[_folded(token)] += n
     letters = sum(n for letter, n in characters.items() if letter.isalpha())
-    values = {
+    return {
         "log_words": math.log1p(n_words),
         "log_paragraphs": math.log1p(len(paragraphs)),
         "words_per_paragraph": math.log1p(n_words / max(len(paragraphs), 1)),
@@ -105,7 +97,6 @@ def _features(prompt: str, story: str, n_words: int) -> list[float]:
         "last_sentence_length": math.log1p(sentence_lengths[-1]),
         "prompt_overlap": len(prompt_words & vocabulary.keys()) / max(len(prompt_words), 1),
     }
-    return [float(values[name]) for name in FEATURES]
 
 
 def _folded(token: str) -> str:
@@ -116,13 +107,18 @@ def _total(counts: Counter[str], words: Collection[str]) -> int:
     return sum(counts[word] for word in words)
 
 
+# Names of the surface features, in the order of the columns of `feature_matrix`.
+FEATURES = tuple(_features("", "", 0))
+
+
 def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
     """Surface features of many stories; float64, shape (n, len(FEATURES))."""
     if not stories:
         return np.zeros((0, len(FEATURES)))
     # Count all texts at once: for a single text, Arrow spends its time compiling the expression.
     words = count_words(pa.array(stories, pa.large_string())).to_pylist()
-    rows = [_features(p, s, n) for p, s, n in zip(prompts, stories, words, strict=True)]
+    texts = zip(prompts, stories, words, strict=True)
+    rows = [list(_features(prompt, story, n).values()) for prompt, story, n in texts]
     return np.array(rows, dtype=np.float64)
 
 
