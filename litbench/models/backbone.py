@@ -19,7 +19,7 @@ from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.locations import locate
 from litbench.models.attention import ATTENTION, can_pack, register
 
-Head = Literal["reward", "language"]
+Head = Literal["reward", "language", "none"]
 Pooling = Literal["first", "last"]
 # GPU kernels are compiled per maximum length; rounding it up keeps their number small.
 _LENGTH_STEP = 256
@@ -75,7 +75,8 @@ def load_backbone(
     Args:
         name: `package:NAME/folder`, a folder, `owner/name[@revision]` on the Hub, or a `.gguf`
             file, whose weights are dequantised to `dtype`.
-        head: `reward` for sequence classification, `language` for a causal language model.
+        head: `reward` for sequence classification, `language` for a causal language model, `none`
+            for hidden states.
         trained_head: whether to refuse a model without a trained reward head. If False, a missing
             head is initialised at random.
         trust_remote_code: run code from the model's repository.
@@ -94,6 +95,7 @@ def load_backbone(
         import torch  # noqa: PLC0415
         from transformers import (  # noqa: PLC0415
             AutoConfig,
+            AutoModel,
             AutoModelForCausalLM,
             AutoModelForSequenceClassification,
             AutoTokenizer,
@@ -109,8 +111,12 @@ def load_backbone(
         # transformers 5.23 dequantises under a bar that ignores its own setting.
         modeling_gguf_pytorch_utils.tqdm = logging.tqdm
         place, common["gguf_file"] = os.path.split(place)
-    auto = AutoModelForSequenceClassification if head == "reward" else AutoModelForCausalLM
-    labels = {} if head == "language" or num_labels is None else {"num_labels": num_labels}
+    auto = {
+        "reward": AutoModelForSequenceClassification,
+        "language": AutoModelForCausalLM,
+        "none": AutoModel,
+    }[head]
+    labels = {} if head != "reward" or num_labels is None else {"num_labels": num_labels}
     quantization = _four_bits() if quantize else {}
     try:
         with quiet():
@@ -135,7 +141,7 @@ def load_backbone(
             "the network and your access; weights must be safetensors"
             + (" with at most one label" if labels else "")
         ) from error
-    if trained_head and found["missing_keys"]:
+    if trained_head and head != "none" and found["missing_keys"]:
         missing = ", ".join(sorted(found["missing_keys"]))
         raise ModelError(
             f"the model '{name}' lacks trained weights for {missing}: its rewards would be random; "

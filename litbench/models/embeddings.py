@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from litbench.artifact import fingerprint, source_digest, write_atomically
-from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
+from litbench.errors import ConfigError, DataError, ModelError
 from litbench.locations import locate
 from litbench.metrics.preferences import distinct_words
-from litbench.models.backbone import quiet
+from litbench.models.backbone import load_backbone, on_device, quiet
 from litbench.models.embedding_service import SERVICE, TEXTS_PER_CALL, Service
 from litbench.text import digest
 
@@ -245,32 +245,15 @@ class _Encoder:
     """A model that embeds one text at a time."""
 
     def __init__(self, options: EmbeddingOptions) -> None:
-        try:
-            import torch  # noqa: PLC0415
-            from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingExtraError("torch and transformers", "models") from error
-        path, revision = locate(options.model)
-        try:
-            with quiet():
-                self._tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
-                model = AutoModel.from_pretrained(
-                    path, dtype=getattr(torch, options.dtype), use_safetensors=True,
-                    revision=revision,
-                )  # fmt: skip
-        except Exception as error:  # the loaders raise dozens of types
-            raise ModelError(
-                f"cannot load the model '{options.model}' ({type(error).__name__}: {error}): check "
-                "the name, the network and your access; weights must be safetensors"
-            ) from error
+        model, self._tokenizer = load_backbone(options.model, "none", dtype=options.dtype)
         longest = getattr(model.config.get_text_config(), "max_position_embeddings", math.inf)
         if options.max_tokens is not None and options.max_tokens > longest:
             raise ConfigError(
                 f"embedding: max_tokens is {options.max_tokens}: give at most {longest}, the limit "
                 f"of {options.model}"
             )
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = model.to(self._device).eval()
+        self._model = on_device(model, None).eval()
+        self._device = self._model.device
         self._options = options
 
     def _windows(self, text: str) -> tuple[list[list[int]], list[int]]:

@@ -164,12 +164,8 @@ class Question:
 
 def share(first: int, second: int, room: int) -> tuple[int, int]:
     """Reduce two lengths to a sum of at most `room`, the longer one first."""
-    if first + second <= room:
-        return first, second
-    half = room // 2
-    if first <= half:
-        return first, room - first
-    return room - min(second, half), min(second, half)
+    kept = min(second, max(room // 2, room - first))
+    return min(first, room - kept), kept
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
