@@ -64,7 +64,6 @@ from litbench.metrics.preferences import (
     unit_rows,
 )
 from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_autoencoder
-from litbench.models.embedding_service import embed_by_service
 from litbench.models.embeddings import WORDS, Embedding, EmbeddingOptions, WordEmbedding, embed
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
@@ -337,8 +336,7 @@ def main(config: Config) -> None:
     if config.embedding.model == WORDS:
         embedding = WordEmbedding(texts)
     else:
-        embed_texts = embed_by_service if config.embedding.is_service else embed
-        embedding = embed_texts(texts, config.embedding, folder)
+        embedding = embed(texts, config.embedding, folder)
     pairs = signed(table, config.seed)
     keys, first, weights = pairs.keys.tolist(), pairs.first_chosen, pairs.weights
     differences = pairs.differences(embedding.fitted_on(np.arange(len(texts))))

@@ -125,17 +125,6 @@ def test_kernel_ignores_a_window_wider_than_every_sequence(kernel):
     assert kernel[0]["window_size"] == (-1, 0)
 
 
-def test_a_sequence_does_not_see_its_neighbours():
-    (query, key, value), starts = parts(2)
-    one = packed_attention(Layer(), query, key, value, None, cu_seq_lens_q=starts)[0]
-    for part in (query, key, value):
-        part[:, :, : LENGTHS[0] + LENGTHS[1]] = 9.0
-    other = packed_attention(Layer(), query, key, value, None, cu_seq_lens_q=starts)[0]
-    kept = LENGTHS[0] + LENGTHS[1]
-    torch.testing.assert_close(one[:, kept:], other[:, kept:], rtol=0, atol=0)
-    assert (one[:, :kept] - other[:, :kept]).abs().max() > 1
-
-
 def test_kernel_is_used_only_where_supported(monkeypatch):
     query = torch.zeros(4, 2, 16, dtype=torch.bfloat16)
     assert not attention._has_kernel(query, 0.0)

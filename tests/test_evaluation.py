@@ -80,7 +80,7 @@ def test_files_of_names_all_files(tmp_path):
     own = str(tmp_path / "own.yaml")
     specs = [
         RaterSpec("surface", "features", {"path": "m"}),
-        RaterSpec("fitted", "features", {"store": "s"}),
+        RaterSpec("fitted", "features", {"c": [1.0]}),
         RaterSpec("trained", "generative", {"model_name_or_path": "b", "template": own}),
         RaterSpec("plain", "generative", {"path": "p", "template": "verdict_label"}),
         RaterSpec("none", "generative", {"path": "q", "template": None}),

@@ -5,18 +5,19 @@ import math
 import random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from litbench.errors import ModelError
+from litbench.models import features
 from litbench.models.features import (
     FEATURES,
     FeatureModel,
     FeatureOptions,
+    feature_matrix,
     fit_features,
-    surface_features,
+    shared_matrix,
 )
 from litbench.raters import judge_pairs
 
@@ -55,6 +56,10 @@ def comma_rows(invented):
 def agreement(model, pairs):
     outcomes = judge_pairs(model, pairs)["outcome"].to_pylist()
     return outcomes.count("chosen") / len(outcomes)
+
+
+def surface_features(prompt, story):
+    return feature_matrix([prompt], [story])[0].tolist()
 
 
 def coefficient(model, name):
@@ -192,15 +197,6 @@ def test_strength_is_tuned_by_prompt(pair_table, invented):
     assert fit_features(pair_table(leaky), FeatureOptions(c=strengths)).c == max(strengths)
 
 
-def test_the_model_does_not_see_which_side_was_chosen(pair_table, comma_rows):
-    model = fit_features(pair_table(comma_rows(60)), FeatureOptions())
-    pairs = pair_table(comma_rows(60, seed=2))
-    names = pairs.column_names
-    sides = {"chosen": "rejected", "rejected": "chosen"}
-    swapped = pa.table({name: pairs[sides.get(name, name)] for name in names})
-    assert agreement(model, swapped) == pytest.approx(1 - agreement(model, pairs), abs=1e-12)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -216,3 +212,36 @@ def test_a_broken_model_file_is_a_clear_error(tmp_path, content):
         (tmp_path / "features.json").write_text(content)
     with pytest.raises(ModelError, match=r"features\.json .*train/features\.py"):
         FeatureModel.load(tmp_path)
+
+
+def test_shared_features_are_computed_once(pair_table, comma_rows, monkeypatch):
+    computed = []
+
+    def note(prompts, stories):
+        computed.extend(stories)
+        return feature_matrix(prompts, stories)
+
+    monkeypatch.setattr(features, "feature_matrix", note)
+    monkeypatch.setattr(features, "_shared", {})
+    pairs = pair_table(comma_rows(30))
+    plain = fit_features(pairs, FeatureOptions(c=[0.1]))
+    for _ in range(2):
+        model = features.train_rater("f", {"c": [0.1]}, pairs, None, 0, "raters.f")
+        assert model.coefficients.tolist() == plain.coefficients.tolist()
+    stories = pairs["chosen"].to_pylist()
+    assert model.score(pairs["prompt"].to_pylist(), stories).shape == (30,)
+    assert len(computed) == len(set(computed)) == 60
+    assert shared_matrix(["Another"] * 2, stories[:2]).tolist() == (
+        feature_matrix(["Another"] * 2, stories[:2]).tolist()
+    )
+    assert len(computed) == 62
+
+
+def test_many_stories_are_computed_in_several_processes(monkeypatch):
+    for name, value in (("_STORIES_PER_PROCESS", 5), ("_STORIES_AT_ONCE", 3), ("_shared", {})):
+        monkeypatch.setattr(features, name, value)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    stories = [f"A story, {'really ' * place} number {place}." for place in range(11)]
+    prompts = [f"prompt {place}" for place in range(11)]
+    expected = feature_matrix(prompts, stories)
+    assert shared_matrix(prompts, stories).tolist() == expected.tolist()

@@ -119,14 +119,6 @@ def test_a_rationale_fixes_the_side_it_was_written_for(prepared, some_pairs):
             assert question.label_ids[LABELS.index(label)][0] == taught(row)[-2]
 
 
-def test_explanation_ends_with_the_end_of_turn(prepared, some_pairs):
-    tokenizer, question = prepared(EXPLANATION, chat=True)
-    for row in tokenise(some_pairs(6), tokenizer, question, 0).rows:
-        assert tokenizer.decode(row["input_ids"]).endswith(
-            ("Preferred:A<stop>", "Preferred:B<stop>")
-        )
-
-
 @pytest.mark.parametrize("text", [LABEL, EXPLANATION])
 def test_both_forms_train_on_pairs_with_rationales(prepared, some_pairs, text):
     tokenizer, question = prepared(text)

@@ -107,10 +107,6 @@ def prepared_llama(prepared):
     return prepared("llama")[1]
 
 
-def test_no_stories_give_no_rows(prepared_llama):
-    assert encode_stories(prepared_llama, [], []).ids == []
-
-
 @pytest.mark.parametrize(
     ("pad", "added", "expected"),
     [

@@ -17,8 +17,6 @@ from litbench.models.input_format import prepare_tokenizer  # noqa: E402
 from litbench.models.reward_training import RewardTraining, train_reward_model  # noqa: E402
 
 SAME = 1e-5
-# peft asks transformers by an old name.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
 
 SIDES = ("chosen", "rejected")

@@ -24,7 +24,9 @@ OTHERS = [
     *("under", "over", "beyond", "toward", "slowly", "never", "lantern", "window", "gate"),
 ]
 TEMPLATE = "answer: label\ntext: |-\n  : {prompt} A {story_a} B {story_b} ?\n"
-EPOCHS = {"reward": 2, "generative": 5}
+# Generative with eight keys and seeds 0, 1, 2: agreement 0.944, 1.000, 0.999 after 5 epochs, and
+# 0.997, 1.000, 0.981 after 6.
+EPOCHS = {"reward": 2, "generative": 6}
 BOTH = pytest.mark.parametrize("objective", ["reward", "generative"])
 
 
@@ -168,7 +170,7 @@ def test_a_planted_preference_is_learned_on_prompts_held_out(planted, learn, obj
 @pytest.mark.long
 @BOTH
 def test_a_planted_preference_of_more_keys_is_learned(planted, learn, objective):
-    """Eight keys and 56 ordered couples of them: about 175 or 440 steps."""
+    """Eight keys and 56 ordered couples of them: about 175 or 530 steps."""
     train = planted(50, 0, 8)
     model = learn(objective, train, num_train_epochs=EPOCHS[objective])
     test = held_out(planted, train, 8, 8)

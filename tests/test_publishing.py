@@ -69,9 +69,6 @@ def _write(name, text="x"):
     return spoil
 
 
-PROMPT = json.dumps({"training_prompts": ["[WP] A gate"]})
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -83,16 +80,12 @@ PROMPT = json.dumps({"training_prompts": ["[WP] A gate"]})
             r"link\.json is not a model file",
         ),
         (lambda f: (f / "model.safetensors").unlink(), "has no weights in safetensors"),
-        (_write("run.json", "{"), r"run\.json is broken"),
-        (_write("run.json", PROMPT), "1 of 1 training_prompts are not hashes"),
-        (_write("litbench.json", PROMPT), "1 of 1 training_prompts are not hashes"),
     ],
 )
-def test_unexpected_files_and_texts_are_refused(folder, pushed, spoil, message):
+def test_unexpected_files_are_refused(folder, pushed, spoil, message):
     spoil(folder)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message):
         push_model(folder, PUSH)
-    assert "gate" not in str(caught.value)
     assert pushed == []
 
 
@@ -121,7 +114,7 @@ APART = {"use_peft": True, "merge_adapter": False}
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hub_model_id": None}, "push_to_hub needs hub_model_id"),
+        ({"hub_model_id": None}, "hub_model_id is 'None': set it to owner/name"),
         ({"hub_model_id": "me/verifier@main"}, "set it to owner/name"),
         ({**APART, "model_name_or_path": "/"}, "base model is the local folder"),
         ({**APART, "model_name_or_path": "~"}, "base model is the local folder"),

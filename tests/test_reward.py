@@ -1,7 +1,6 @@
 """Reward models: one text, one reward, whatever stands around it and however it is stored."""
 
 import json
-import math
 import random
 import shutil
 
@@ -9,11 +8,9 @@ import numpy as np
 import pytest
 
 from litbench.errors import ConfigError, ModelError
-from litbench.metrics.agreement import pair_scores
 from litbench.models.backbone import load_backbone
 from litbench.models.input_format import prepare_tokenizer
 from litbench.models.reward import RewardModel, rater_from_options
-from litbench.raters import judge_pairs
 from litbench.text import prompt_key
 
 torch = pytest.importorskip("torch")
@@ -46,32 +43,22 @@ def texts(invented):
     return [f"The {place % 5}. lantern" for place in range(len(stories))], stories
 
 
-def score_one_by_one(model, prompts, stories):
-    return np.array([model.score([p], [s])[0] for p, s in zip(prompts, stories, strict=True)])
-
-
-def test_reward_does_not_depend_on_batch_or_saving(folder, texts, tmp_path):
-    model = RewardModel.load(folder)
-    together = model.score(*texts)
-    assert together.dtype == np.float64
-    # Rewards differ among stories by far more than the tolerance, or the test would mean nothing.
-    assert together.std() > 1e-2
-    np.testing.assert_allclose(together, score_one_by_one(model, *texts), rtol=0, atol=SAME)
-    model.save(tmp_path)
-    again = RewardModel.load(tmp_path)
-    np.testing.assert_allclose(again.score(*texts), together, rtol=0, atol=SAME)
-
-
-def test_rewards_do_not_depend_on_order_or_batch_size(folder, texts):
+def test_rewards_do_not_depend_on_order_batch_size_or_saving(folder, texts, tmp_path):
     prompts, stories = texts
     model = RewardModel.load(folder)
     expected = model.score(prompts, stories)
+    assert expected.dtype == np.float64
+    # Rewards differ among stories by far more than the tolerance, or the test would mean nothing.
+    assert expected.std() > 1e-2
     places = random.Random(1).sample(range(len(stories)), len(stories))
     shuffled = model.score([prompts[p] for p in places], [stories[p] for p in places])
     np.testing.assert_allclose(shuffled, expected[places], rtol=0, atol=SAME)
     for batch_tokens in (1, 700, 100_000):
         model.batch_tokens = batch_tokens
         np.testing.assert_allclose(model.score(prompts, stories), expected, rtol=0, atol=SAME)
+    model.save(tmp_path)
+    again = RewardModel.load(tmp_path)
+    np.testing.assert_allclose(again.score(*texts), expected, rtol=0, atol=SAME)
 
 
 def test_the_packaged_encoder_gives_a_text_one_reward(invented):
@@ -83,7 +70,7 @@ def test_the_packaged_encoder_gives_a_text_one_reward(invented):
     source = random.Random(3)
     stories = [invented(source, length) for length in (3, 40, 90, 300)]
     together = model.score(["The gate"] * 4, stories)
-    alone = score_one_by_one(model, ["The gate"] * 4, stories)
+    alone = [model.score(["The gate"], [story])[0] for story in stories]
     np.testing.assert_allclose(together, alone, rtol=0, atol=SAME)
     assert model.notes()["stories_cut"] == 2  # the longest, together and alone
 
@@ -113,32 +100,6 @@ def test_what_is_stored_comes_back(tiny_model, tmp_path):
     assert not list(tmp_path.glob("*.bin"))
 
 
-def test_half_precision_computes_the_head_in_full(tiny_model, texts):
-    full = RewardModel.load(tiny_model("llama"))
-    half = RewardModel.load(tiny_model("llama"), dtype="bfloat16")
-    assert half.model.dtype == torch.bfloat16
-    rewards = half.score(*texts)
-    # bfloat16 has 8 bits of mantissa: a head in bfloat16 would give numbers it can hold exactly.
-    as_bfloat16 = torch.tensor(rewards).to(torch.bfloat16).double().numpy()
-    assert (rewards != as_bfloat16).any()
-    assert np.abs(rewards - full.score(*texts)).max() < 0.1 * full.score(*texts).std()
-
-
-def test_verdict_probability_is_sigmoid_of_the_difference(tiny_model, pair_table, invented):
-    source = random.Random(2)
-    rows = [{"chosen": invented(source, 20), "rejected": invented(source, 40)} for _ in range(10)]
-    pairs = pair_table(rows)
-    model = rater_from_options("tiny", {"path": str(tiny_model("bert"))}, "raters.tiny")
-    verdicts = judge_pairs(model, pairs)
-    chosen = model.score(pairs["prompt"].to_pylist(), pairs["chosen"].to_pylist())
-    rejected = model.score(pairs["prompt"].to_pylist(), pairs["rejected"].to_pylist())
-    np.testing.assert_allclose(verdicts["reward_chosen"].to_pylist(), chosen, atol=SAME)
-    expected = [1 / (1 + math.exp(r - c)) for c, r in zip(chosen, rejected, strict=True)]
-    np.testing.assert_allclose(verdicts["p_chosen"].to_pylist(), expected, atol=SAME)
-    outcomes = ["chosen" if c > r else "rejected" for c, r in zip(chosen, rejected, strict=True)]
-    assert verdicts["outcome"].to_pylist() == outcomes
-
-
 # Loading -------------------------------------------------------------------------------------
 
 
@@ -159,14 +120,6 @@ def test_of_several_outputs_one_must_be_named(kind, tiny_model, texts):
     np.testing.assert_array_equal(
         RewardModel.load(folder, label=1, reverse=True).score(*texts), -second
     )
-
-
-def test_foreign_instruction_model_uses_its_own_template(tiny_model):
-    folder = tiny_model("llama", chat=True)
-    chat, plain = RewardModel.load(folder), RewardModel.load(folder, form="text")
-    assert (chat.form, plain.form) == ("chat", "text")
-    rewards = [model.score(["The gate"], ["It opened."])[0] for model in (chat, plain)]
-    assert abs(rewards[0] - rewards[1]) > 1e-3
 
 
 def copy_of(folder, target):
@@ -232,24 +185,9 @@ def test_unknown_options_name_the_nearest():
         rater_from_options("tiny", {"path": "x", "batch_token": 3}, "raters.tiny")
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_swapped_sides_give_one_minus_the_agreement(
-    kind, tiny_model, pair_table, rename_sides, invented
-):
-    source = random.Random(0)
-    texts = [[invented(source, source.randint(5, 40)) for _ in range(2)] for _ in range(30)]
-    pairs = pair_table([{"chosen": chosen, "rejected": rejected} for chosen, rejected in texts])
-    model = RewardModel.load(tiny_model(kind))
-    credits = [
-        pair_scores(judge_pairs(model, t), t)[0].credit for t in (pairs, rename_sides(pairs))
-    ]
-    assert 0 < credits[0].mean() < 1
-    np.testing.assert_array_equal(credits[1], 1 - credits[0])
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"device": "gpu"}, "cannot be put on 'gpu'"), ({"batch_tokens": 0}, "give at least 1")],
+    [({"device": "gpu"}, "cannot be put on 'gpu'"), ({"batch_tokens": 0}, "batch_tokens")],
 )
 def test_options_that_no_machine_has_are_refused(tiny_model, options, says):
     with pytest.raises(ConfigError, match=says):

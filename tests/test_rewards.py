@@ -221,8 +221,8 @@ def test_held_out_prompts_are_unknown_to_raters(
     ("keys", "says"),
     [
         ({"other_raters": {"reward": {"kind": "longer"}}}, "this name is reserved"),
-        ({"grpo": {"num_generations": 1}}, "trl refuses the keys of grpo .*at least 2 generations"),
-        ({"grpo": {"max_step": 1}}, "unknown key 'grpo.max_step': did you mean 'grpo.max_steps'"),
+        ({"grpo": {"num_generations": 1}}, "grpo: .*at least 2 generations"),
+        ({"grpo": {"max_step": 1}}, "grpo: unknown key 'max_step': did you mean 'max_steps'"),
     ],
 )
 def test_invalid_config_fails_before_pretraining(

@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 trl = pytest.importorskip("trl")
 
-from litbench.models import training  # noqa: E402
 from litbench.models.reward_training import (  # noqa: E402
     PackedRewardTrainer,
     RewardTraining,
@@ -425,6 +424,17 @@ def test_keys_of_trl_and_transformers_work():
     assert {"validation", "lora_r", "weight_decay"} <= made.to_dict().keys()
 
 
+@pytest.mark.parametrize("words", [["--model_revision=null"], ["--model_revision", "null"]])
+def test_null_on_the_command_line_is_none(words):
+    given = {"model_name_or_path": "x", "center_rewards_coefficient": 0.1, "run_name": "a"}
+    arguments = ["--center_rewards_coefficient", "null", "--run_name=null", *words]
+    made = read_options(RewardTraining, given, "config", arguments)
+    assert (made.center_rewards_coefficient, made.run_name) == (None, None)
+    assert made.model_revision == "null", "a key that cannot be None takes the text"
+    with pytest.raises(ConfigError, match="invalid float value: 'null'"):
+        read_options(RewardTraining, given, "config", ["--learning_rate", "null"])
+
+
 def test_missing_gpu_is_an_error(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="this machine has no GPU"):
@@ -460,17 +470,3 @@ def test_no_telemetry_is_sent(tiny_model, marked_rows, pair_table, tmp_path, mon
     options = still(tiny_model("llama"))
     train_reward_model(pair_table(marked_rows(4)), options, tmp_path)
     assert not list(Path(tmp_path).rglob("README.md"))
-
-
-def test_the_best_checkpoint_of_shards_has_its_folder(tmp_path, monkeypatch):
-    """transformers looks for it before it writes the shards."""
-
-    class Trainer(training.PairTrainer, transformers.Trainer):
-        is_fsdp_enabled = True
-
-        def __init__(self):
-            pass
-
-    monkeypatch.setattr(transformers.Trainer, "save_model", lambda *_: None)
-    Trainer().save_model(str(tmp_path / "checkpoint-2"), _internal_call=True)
-    assert (tmp_path / "checkpoint-2").is_dir()

@@ -11,19 +11,10 @@ trl's SFTConfig and ModelConfig works under its own name, such as `use_peft`, `l
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from litbench.artifact import Artifact
-from litbench.evaluation_pairs import read_held_out, read_pairs
-from litbench.models.folder import prompts_of
 from litbench.models.generative_training import GenerativeTraining, train_generative_model
-from litbench.models.publishing import check_push, finish, push_model
-from litbench.models.training import (
-    ProgramOptions,
-    checkpoint_folder,
-    is_main_process,
-    run_trainer,
-)
+from litbench.models.publishing import train_and_write
+from litbench.models.training import ProgramOptions, run_trainer
 
 
 @dataclass(kw_only=True)
@@ -33,24 +24,7 @@ class Config(ProgramOptions, GenerativeTraining):
 
 def main(config: Config) -> None:
     """Train, evaluate, write and push the model."""
-    check_push(config)
-    out = Path(config.output_dir)
-    artifact = Artifact(
-        out, program=__file__, config=config.record(), inputs=config.inputs(), models=config.files()
-    )
-    if artifact.is_current():
-        if is_main_process():
-            push_model(out / "model", config)
-        return
-    pairs = read_pairs(Path(config.pairs), None, config.split).headline
-    held_out = read_held_out(
-        config.evaluation_pairs, config.evaluation_split, pairs, Path(config.pairs),
-        prompts_of(config.model_name()),
-    )  # fmt: skip
-    checkpoints = checkpoint_folder(out, artifact.fingerprint)
-    model = train_generative_model(pairs, config, checkpoints)
-    if model is not None:
-        finish(artifact, model, pairs, held_out, checkpoints, config)
+    train_and_write(train_generative_model, config, __file__)
 
 
 if __name__ == "__main__":

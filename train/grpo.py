@@ -20,19 +20,29 @@ Runs in one process. For several GPUs, use `PolicyReward` in your own trl script
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from datasets import Dataset
+from tokenizers import ByteLevelBPETokenizer
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from litbench.artifact import Artifact, write_json
-from litbench.config import nearest, run_program
-from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.config import run_program
+from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
 from litbench.models.backbone import load_backbone, quiet
-from litbench.models.training import checkpoint_folder, last_whole_checkpoint
+from litbench.models.training import (
+    checkpoint_folder,
+    last_whole_checkpoint,
+    read_options,
+    show_progress,
+)
 from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import STORIES
 from litbench.report.figures import policy_curves
@@ -91,22 +101,16 @@ Stories = dict[str, list[str]]
 
 def flat(stories: Stories) -> tuple[list[str], list[str]]:
     """Return prompts and texts, one entry per story."""
-    pairs = [(prompt, text) for prompt, texts in stories.items() for text in texts]
-    return [prompt for prompt, _ in pairs], [text for _, text in pairs]
+    prompts = [prompt for prompt, texts in stories.items() for _ in texts]
+    return prompts, [text for texts in stories.values() for text in texts]
 
 
 def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Stories, Stories]:
-    """Read the stories and return them by prompt: training prompts, then held-out prompts.
-
-    Raises:
-        DataError: too few prompts that no rater was trained on, or no prompts left to train on.
-    """
-    table = read_table(str(config.stories), STORIES)
-    columns = (table[name].to_pylist() for name in ("prompt", "text", "n_words"))
+    """Read the stories and return them by prompt: training prompts, then held-out prompts."""
     rows = [
-        (prompt, text)
-        for prompt, text, words in zip(*columns, strict=True)
-        if MIN_WORDS <= words <= config.max_words
+        (row["prompt"], row["text"])
+        for row in read_table(str(config.stories), STORIES).to_pylist()
+        if MIN_WORDS <= row["n_words"] <= config.max_words
     ]
     trained = frozenset().union(*(rater.training_prompts() for rater in raters.values()))
     order = sorted({prompt_key(p) for p, _ in rows}, key=lambda key: digest(seed, key))
@@ -122,35 +126,8 @@ def divide(config: Config, raters: Mapping[str, Any], seed: int) -> tuple[Storie
     return parts
 
 
-def grpo_config(given: Mapping[str, Any], folder: Path) -> Any:
-    """Return trl's GRPOConfig; ConfigError if a key is unknown or a value is refused."""
-    try:
-        from trl import GRPOConfig  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("trl", "rl") from error
-    known = [field.name for field in fields(GRPOConfig)]
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"unknown key 'grpo.{key}': {nearest(key, known, 'grpo.')}")
-    schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
-    try:
-        return GRPOConfig(output_dir=str(folder), **{**DEFAULTS, **schedule, **given})
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"trl refuses the keys of grpo ({error}): change them") from error
-
-
 def make_policy(stories: Stories, folder: Path, seed: int) -> None:
     """Train a tokenizer and a small Llama on stories and save both."""
-    from datasets import Dataset  # noqa: PLC0415
-    from tokenizers import ByteLevelBPETokenizer  # noqa: PLC0415
-    from transformers import (  # noqa: PLC0415
-        LlamaConfig,
-        LlamaForCausalLM,
-        PreTrainedTokenizerFast,
-        set_seed,
-    )
-    from trl import SFTConfig, SFTTrainer  # noqa: PLC0415
-
     prompts, texts = flat(stories)
     bpe, end, pad = ByteLevelBPETokenizer(), "<|end|>", "<|pad|>"
     bpe.train_from_iterator(
@@ -177,6 +154,7 @@ def make_policy(stories: Stories, folder: Path, seed: int) -> None:
     rows = {"prompt": [prompt + BREAK for prompt in prompts], "completion": texts}
     data = Dataset.from_dict(rows)
     trainer = SFTTrainer(model, args=args, train_dataset=data, processing_class=tokenizer)
+    show_progress(trainer)
     with quiet():
         trainer.train()
     trainer.save_model(str(folder))
@@ -191,8 +169,6 @@ def policy_prompt(prompt: str, tokenizer: Any) -> Any:
 
 def write_stories(model: Any, tokenizer: Any, prompts: Sequence[str], args: Any) -> list[str]:
     """Generate one story per prompt, with the same random seed in every call."""
-    import torch  # noqa: PLC0415
-
     inputs = [policy_prompt(prompt, tokenizer) for prompt in prompts]
     is_chat = tokenizer.chat_template is not None
     if is_chat:
@@ -241,11 +217,11 @@ def main(config: Config) -> None:
     specs = parse_raters({"reward": config.rater, **config.other_raters})
     for spec in specs:
         check_options(spec, "raters")
-    pretrained = config.model_name_or_path
-    models = files_of(specs)
+    pretrained, models = config.model_name_or_path, files_of(specs)
     if pretrained is not None:
-        models = models | {"model_name_or_path": pretrained}
-    grpo_config(config.grpo, config.out)
+        models["model_name_or_path"] = pretrained
+    schedule = {"logging_steps": 1, "save_steps": 20, "lr_scheduler_type": "constant"}
+    args = read_options(GRPOConfig, {**DEFAULTS, **schedule, **config.grpo}, "grpo")
     artifact = Artifact(
         config.out, program=__file__, config=config, inputs={"stories": config.stories},
         models=models, version=2,
@@ -253,7 +229,7 @@ def main(config: Config) -> None:
     if artifact.is_current():
         return
     checkpoints = checkpoint_folder(config.out, artifact.fingerprint)
-    args = grpo_config(config.grpo, checkpoints)
+    args.output_dir = str(checkpoints)
     raters: dict[str, Any] = {spec.name: load_scorer(spec) for spec in specs}
     training, held_out = divide(config, raters, args.seed)
     reward = PolicyReward(
@@ -262,11 +238,6 @@ def main(config: Config) -> None:
     if pretrained is None and not (checkpoints / "policy").exists():
         make_policy(training, checkpoints / "new", args.seed)
         (checkpoints / "new").rename(checkpoints / "policy")
-
-    from datasets import Dataset  # noqa: PLC0415
-    from transformers import PrinterCallback  # noqa: PLC0415
-    from trl import GRPOTrainer  # noqa: PLC0415
-
     policy = pretrained or str(checkpoints / "policy")
     model, tokenizer = load_backbone(policy, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
@@ -278,19 +249,21 @@ def main(config: Config) -> None:
     trainer = GRPOTrainer(
         model, reward, args=args, train_dataset=Dataset.from_dict(rows), processing_class=tokenizer
     )
-    trainer.remove_callback(PrinterCallback)
+    show_progress(trainer)
     with quiet():
         trainer.train(resume_from_checkpoint=last_whole_checkpoint(checkpoints))
     texts["after"] = write_stories(trainer.model, tokenizer, prompts, args)
 
     # The share of distinct trigrams depends on the number of texts.
     human = [text for own in held_out.values() for text in own[: config.samples_per_prompt]]
-    results: dict[str, Any] = {"held_out_prompts": len(held_out)}
-    for name, measure in (
-        ("words", lambda own: float(np.mean([count_words_of(text) for text in own]))),
-        ("distinct_trigrams", distinct_trigrams),
-    ):
-        results[name] = {key: measure(own) for key, own in {**texts, "people": human}.items()}
+    written = {**texts, "people": human}
+    results: dict[str, Any] = {
+        "held_out_prompts": len(held_out),
+        "words": {
+            key: float(np.mean(list(map(count_words_of, own)))) for key, own in written.items()
+        },
+        "distinct_trigrams": {key: distinct_trigrams(own) for key, own in written.items()},
+    }
     rewards = {
         (name, when): finite_rewards(rater, prompts, texts[when])
         for name, rater in raters.items()
@@ -307,11 +280,11 @@ def main(config: Config) -> None:
     artifact.write("results.json", lambda path: write_json(results, path))
     artifact.write("curve.json", lambda path: write_json(steps, path))
     panels = []
-    for label, key, own in (
-        ("reward", "litbench_reward/raw", results["raters"]["reward"]),
-        ("words", "litbench_reward/words", results["words"]),
-        ("distinct trigrams", "litbench_reward/distinct_trigrams", results["distinct_trigrams"]),
-    ):
+    measured = {"raw": results["raters"]["reward"], **results}
+    for label, name in (
+        ("reward", "raw"), ("words", "words"), ("distinct trigrams", "distinct_trigrams")
+    ):  # fmt: skip
+        key, own = f"litbench_reward/{name}", measured[name]
         ends = [(0, own["before"]), (trainer.state.global_step, own["after"])]
         curve = [(line["step"], line[key]) for line in steps if key in line]
         panels.append((label, curve, ends, own["people"]))

@@ -32,9 +32,6 @@ def can_pack(model: Any) -> bool:
 
     The model must be a decoder whose attention implementation can be replaced. Models with soft
     capping, attention sinks, chunked attention or convolutions over tokens cannot be packed.
-
-    Args:
-        model: a model with a `score` or a language-modelling head.
     """
     config = model.config.get_text_config()
     if getattr(config, "attn_logit_softcapping", None) is not None:

@@ -7,7 +7,9 @@ the weights.
 """
 
 import contextlib
+import importlib.util
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
@@ -17,7 +19,7 @@ from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.locations import locate
 from litbench.models.attention import ATTENTION, can_pack, register
 
-Head = Literal["reward", "language"]
+Head = Literal["reward", "language", "none"]
 Pooling = Literal["first", "last"]
 # GPU kernels are compiled per maximum length; rounding it up keeps their number small.
 _LENGTH_STEP = 256
@@ -27,14 +29,19 @@ HEADS = ("score", "classifier")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' progress bars and its warning about a newly initialised head."""
+    """Silence transformers' and peft's progress bars and warnings on which no user can act."""
     from transformers.utils import logging  # noqa: PLC0415
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            # peft 0.21 still asks transformers 5.23 by a name that it deprecates.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is dep", FutureWarning)
+            # peft 0.21 looks for config.json beside a GGUF file, or on the Hub while offline.
+            warnings.filterwarnings("ignore", "Could not find a config file in", UserWarning)
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if bars:
@@ -68,7 +75,8 @@ def load_backbone(
     Args:
         name: `package:NAME/folder`, a folder, `owner/name[@revision]` on the Hub, or a `.gguf`
             file, whose weights are dequantised to `dtype`.
-        head: `reward` for sequence classification, `language` for a causal language model.
+        head: `reward` for sequence classification, `language` for a causal language model, `none`
+            for hidden states.
         trained_head: whether to refuse a model without a trained reward head. If False, a missing
             head is initialised at random.
         trust_remote_code: run code from the model's repository.
@@ -82,16 +90,12 @@ def load_backbone(
 
     Returns:
         (model, tokenizer).
-
-    Raises:
-        ModelError: the model cannot be loaded, has another number of outputs, or lacks a trained
-            head.
-        MissingExtraError: transformers or torch is not installed.
     """
     try:
         import torch  # noqa: PLC0415
         from transformers import (  # noqa: PLC0415
             AutoConfig,
+            AutoModel,
             AutoModelForCausalLM,
             AutoModelForSequenceClassification,
             AutoTokenizer,
@@ -101,9 +105,18 @@ def load_backbone(
     place, revision = locate(name)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if place.endswith(".gguf"):
+        from transformers import modeling_gguf_pytorch_utils  # noqa: PLC0415
+        from transformers.utils import logging  # noqa: PLC0415
+
+        # transformers 5.23 dequantises under a bar that ignores its own setting.
+        modeling_gguf_pytorch_utils.tqdm = logging.tqdm
         place, common["gguf_file"] = os.path.split(place)
-    auto = AutoModelForSequenceClassification if head == "reward" else AutoModelForCausalLM
-    labels = {} if head == "language" or num_labels is None else {"num_labels": num_labels}
+    auto = {
+        "reward": AutoModelForSequenceClassification,
+        "language": AutoModelForCausalLM,
+        "none": AutoModel,
+    }[head]
+    labels = {} if head != "reward" or num_labels is None else {"num_labels": num_labels}
     quantization = _four_bits() if quantize else {}
     try:
         with quiet():
@@ -128,7 +141,7 @@ def load_backbone(
             "the network and your access; weights must be safetensors"
             + (" with at most one label" if labels else "")
         ) from error
-    if trained_head and found["missing_keys"]:
+    if trained_head and head != "none" and found["missing_keys"]:
         missing = ", ".join(sorted(found["missing_keys"]))
         raise ModelError(
             f"the model '{name}' lacks trained weights for {missing}: its rewards would be random; "
@@ -163,10 +176,8 @@ def _four_bits() -> dict[str, Any]:
     import torch  # noqa: PLC0415
     from transformers import BitsAndBytesConfig  # noqa: PLC0415
 
-    try:
-        import bitsandbytes  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise MissingExtraError("bitsandbytes", "qlora") from error
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise MissingExtraError("bitsandbytes", "qlora")
     arguments: dict[str, Any] = {
         "quantization_config": BitsAndBytesConfig(
             load_in_4bit=True,
@@ -258,7 +269,7 @@ def collate(
     pooling: Pooling,
     token_types: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
-    """Collate sequences into the tensors of one forward pass.
+    """Collate token ids into the tensors of one forward pass, `packed` or padded on the right.
 
     Args:
         sequences: token ids of each sequence.
@@ -299,6 +310,21 @@ def collate(
         types = [torch.as_tensor(row, dtype=torch.int64) for row in token_types]
         batch["token_type_ids"] = pad_sequence(types, batch_first=True)
     return batch
+
+
+def batches(
+    sequences: Sequence[Sequence[int]], batch_tokens: int, room: int = 0
+) -> Iterator[list[int]]:
+    """Yield indices of sequences by decreasing length, in batches of at most `batch_tokens`.
+
+    Every sequence counts as the longest one of its batch and `room` for an answer.
+    """
+    order = sorted(range(len(sequences)), key=lambda row: -len(sequences[row]))
+    start = 0
+    while start < len(order):
+        size = max(1, batch_tokens // (len(sequences[order[start]]) + room))
+        yield order[start : start + size]
+        start += size
 
 
 def on_device(model: Any, device: str | None) -> Any:
@@ -351,23 +377,13 @@ def load_with_adapter(
     quantized: bool = False,
     dtype: str | None = None,
     trust_remote_code: bool = False,
-    attention: str | None = None,
 ) -> Any:
-    """Load a base model and merge a trained adapter into its weights.
+    """Load a base model and merge a peft adapter into its weights; see `load_backbone`.
 
-    Args:
-        folder: the adapter in peft's format; its tokenizer replaces the base model's if present.
-        base: name of the model that the adapter was trained on.
-        head: see `load_backbone`.
-        quantized: whether the adapter was trained on 4-bit weights. It is then merged into the
-            dequantised 4-bit weights, so that the model computes what it computed in training. This
-            happens on the CPU in bfloat16, since the GPU may lack the memory.
-        dtype: dtype of the merged weights. If None, float32, or bfloat16 if `quantized`.
-        trust_remote_code: run code from the base model's repository.
-        attention: see `load_backbone`.
-
-    Returns:
-        (model, tokenizer).
+    An adapter that was trained on 4-bit weights (`quantized`) is merged into the dequantised 4-bit
+    weights, so that the model computes what it computed in training. This happens on the CPU in
+    bfloat16, since the GPU may lack the memory. The adapter's tokenizer replaces the base model's.
+    `dtype` is that of the merged weights; if None, float32, or bfloat16 if `quantized`.
     """
     try:
         import torch  # noqa: PLC0415
@@ -386,7 +402,7 @@ def load_with_adapter(
         base, head, trained_head=names.isdisjoint(HEADS),
         # As in training: rounding before quantisation would give other 4-bit weights.
         dtype="float32" if quantized else dtype or "float32",
-        quantize=quantized, trust_remote_code=trust_remote_code, attention=attention,
+        quantize=quantized, trust_remote_code=trust_remote_code,
     )  # fmt: skip
     if quantized:
         with quiet():

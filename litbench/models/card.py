@@ -1,36 +1,18 @@
-"""Write the record of a training: `run.json`, a model card, rejected pairs.
+"""Write the model card and the one-line summary of a training from its record, `run.json`.
 
-`run.json` holds the config and the results; the card, `README.md`, is written from `run.json` only
-and is what the Hub shows. Neither contains texts of the pairs (only hashes of their prompts) or
-local paths.
+The card is what the Hub shows. It contains no texts of the pairs and no local paths.
 """
 
 import re
-import shutil
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
-import pyarrow as pa
-
-from litbench.artifact import Artifact, write_json
-from litbench.markdown import as_text, escape, make_rows, without_folders
-from litbench.metrics.leaderboard import leaderboard, leaderboard_json
-from litbench.raters import LengthRater, Rater, judge_pairs
+from litbench.markdown import as_text, escape, make_rows
 
 # A name on the Hub. A card cannot link to anything else, such as a folder or a package.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
-# Pairs that training did not use, with the reason.
-REJECTED = "rejected.jsonl"
-
 _TITLES = {"reward": "Reward model", "generative": "Generative reward model"}
-_ABOUT = {
-    "reward": "A Bradley-Terry reward model: one number for a prompt and a story, higher for "
-    "stories that readers are predicted to prefer.",
-    "generative": "A generative reward model: it reads a prompt and two stories, A and B, and "
-    "names the one that readers are predicted to prefer.",
-}
 _LABELS = {
     "votes": "The chosen story of a pair has more reader votes than the rejected one.",
     "people": "Annotators chose the better story of a pair.",
@@ -38,10 +20,26 @@ _LABELS = {
     "planted": "**The votes behind these labels are simulated. No claim about readers, writers or "
     "models can be made from them.**",
 }
-# Tests run these examples.
-_USE = {
-    "reward": """\
-    from litbench.models.reward import RewardModel
+# Tests run the examples.
+_CARD = """\
+---
+{{ card_data }}
+---
+# {{ title }} on {{ base }}
+
+{% if is_reward -%}
+A Bradley-Terry reward model: one number for a prompt and a story, higher for stories that readers
+are predicted to prefer.
+{%- else -%}
+A generative reward model: it reads a prompt and two stories, A and B, and names the one that
+readers are predicted to prefer.
+{%- endif %}
+
+## Use
+
+With LitBench, from this folder or by the model's name on the Hub:
+
+{% if is_reward %}    from litbench.models.reward import RewardModel
 
     model = RewardModel.load("FOLDER")
     rewards = model.score(["a prompt"], ["a story"])
@@ -50,10 +48,16 @@ The prompt is the user's message and the story the assistant's; the folder's cha
 special tokens. transformers 5 without LitBench gives the same number:
 
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+{%- if run.adapter %}
+    from peft import AutoPeftModelForSequenceClassification as AutoModel
+{%- else %}
+    from transformers import AutoModelForSequenceClassification as AutoModel
+{%- endif %}
+    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-    model = LOADER
+    model = AutoModel.from_pretrained("FOLDER", num_labels=1).eval()
+    model.config.pad_token_id = tokenizer.pad_token_id
     messages = [
         {"role": "user", "content": "a prompt"},
         {"role": "assistant", "content": "a story"},
@@ -64,102 +68,115 @@ special tokens. transformers 5 without LitBench gives the same number:
     with torch.no_grad():
         reward = model(**inputs).logits[0, 0].item()
 
-In trl: `GRPOTrainer(reward_funcs="FOLDER", ...)`, or `RewardTrainer(model="FOLDER", ...)`.""",
-    "generative": """\
-    from litbench.models.generative import GenerativeModel
+In trl: `GRPOTrainer(reward_funcs="FOLDER", ...)`, or `RewardTrainer(model="FOLDER", ...)`.
+{%- else %}    from litbench.models.generative import GenerativeModel
     from litbench.raters import BlindPair
 
     model = GenerativeModel.load("FOLDER")
     (readings,) = model.judge([BlindPair("a prompt", "a story", "another")])
 
-transformers 5 loads the folder with `AutoModelForCausalLM`; `litbench.json` holds the question.""",
-}
-_WHOLE = 'AutoModelForSequenceClassification.from_pretrained("FOLDER").eval()'
-_ADAPTER = """\
-AutoPeftModelForSequenceClassification.from_pretrained("FOLDER", num_labels=1).eval()
-    model.config.pad_token_id = tokenizer.pad_token_id"""
+transformers 5 loads the folder with `AutoModelForCausalLM`; `litbench.json` holds the question.
+{%- endif %}
+
+As a rater in a config:
+
+    raters:
+      verifier: {kind: {{ run.kind }}, path: FOLDER}
+
+## Training data
+
+{{ table(("input", "name", "SHA-256, or the commit"), inputs) }}
+{{ table(("count", "number"), counts.items()) }}
+{{ table(("label source", "pairs"), run.label_source.items()) }}
+{{ labels }}
+
+`run.json` and `litbench.json` hold hashes of the training prompts. LitBench refuses to evaluate the
+model on these prompts.
+
+## Training
+
+{{ table(("option", "value"), run.training.options.items()) }}
+{{ run.training.steps }} steps; the losses are in `run.json`.
+
+## Agreement with the labels
+
+{% if run.evaluation -%}
+{{ held_out }}; not used for training or model selection. 95 % intervals, clustered by prompt.
+
+{{ table(("rater", "agreement", "chosen is longer", "chosen is shorter", "judged"), agreement) }}
+{%- else -%}
+Not measured: no held-out pairs were given.
+{% endif %}
+## Limits
+
+- Rewards are comparable within a prompt only: training leaves a free offset per prompt.
+- The model was trained on the labels above and on texts of this kind. Its quality on other kinds of
+  text, other languages, or texts optimised against it is not known.
+- Licence: these weights are derived from {{ base }}, whose licence applies to them; see its page.
+  The authors of the training texts keep their rights.
+
+## Versions
+
+Written by `{{ program }}` on {{ finished }}.
+
+{{ table(("package", "version"), run.versions.items()) }}"""
 
 
-class TrainedModel(Protocol):
-    """A rater with a record of its training, as the trainers of this package return it."""
+def model_card(run: Mapping[str, Any]) -> str:
+    """Write the model card from the content of `run.json`."""
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData  # noqa: PLC0415
 
-    kind: str
-    prompts: frozenset[str]
-    training_record: dict[str, Any]
-    adapter: Any
-
-    def save(self, folder: Path) -> None:
-        """Write the model's folder."""
-
-
-def judge_held_out(rater: Rater, pairs: pa.Table) -> dict[str, Any]:
-    """Judge held-out pairs with a trained model and both length baselines.
-
-    Returns:
-        Number of pairs and prompts, label sources, and one leaderboard row per rater, as JSON
-        values.
-    """
-    raters = [rater, LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
-    verdicts = pa.concat_tables([judge_pairs(one, pairs) for one in raters])
-    rows = leaderboard_json(leaderboard(verdicts, pairs, "longer"))
-    return {
-        "pairs": pairs.num_rows,
-        "prompts": rows[0]["agreement"]["clusters"],
-        "label_source": dict(Counter(pairs["label_source"].to_pylist())),
-        "raters": rows,
-    }
-
-
-def write_trained_model(
-    artifact: Artifact,
-    model: TrainedModel,
-    pairs: pa.Table,
-    held_out: pa.Table | None,
-    checkpoints: Path,
-    fingerprint: str,
-) -> dict[str, Any]:
-    """Judge the held-out pairs, then write the model's folder, `rejected.jsonl` and the manifest.
-
-    `held_out` is not used for model selection. `checkpoints` is the trainer's folder. It is removed
-    at the end, and does not exist if the model was trained before and is only judged now.
-
-    Returns:
-        The content of `run.json`.
-    """
-    record = model.training_record
-    manifest = artifact.as_manifest()
-    artifact.counts = {
-        "prompts": len(model.prompts),
-        **record["counts"],
-        "training": record,
-        "training_fingerprint": fingerprint,
-    }
-    run = {
-        **{key: manifest[key] for key in ("program", "finished_utc", "versions")},
-        "kind": model.kind,
-        "adapter": model.adapter is not None,
-        "config": without_folders(manifest["config"]),
-        "inputs": without_folders(manifest["inputs"]),
-        "label_source": dict(Counter(pairs["label_source"].to_pylist())),
-        "training": {**record, "options": without_folders(record["options"])},
-        "evaluation": None if held_out is None else judge_held_out(cast(Rater, model), held_out),
-        "training_prompts": sorted(model.prompts),
-    }
-
-    def write(folder: Path) -> None:
-        model.save(folder)
-        write_json(run, folder / "run.json")
-        (folder / "README.md").write_text(model_card(run), encoding="utf-8")
-
-    artifact.write_folder("model", write)
-    fresh = checkpoints / REJECTED
-    rejected_rows = fresh if fresh.exists() else artifact.folder / REJECTED
-    artifact.write(REJECTED, lambda path: shutil.copyfile(rejected_rows, path))
-    if run["evaluation"] is not None:
-        artifact.counts["evaluation"] = run["evaluation"]
-    artifact.finish()
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    return run
+    training, evaluation, is_reward = run["training"], run["evaluation"], run["kind"] == "reward"
+    base, title = str(training["options"]["model_name_or_path"]), _TITLES[run["kind"]]
+    on_hub = _HUB_NAME.fullmatch(name := base.partition("@")[0]) is not None
+    inputs = [
+        (key, str(one["path"]), str(one["sha256"])[:24]) for key, one in run["inputs"].items()
+    ]
+    datasets = [path.partition("@")[0] for _, path, _ in inputs]
+    results, agreement, held_out = [], [], ""
+    if evaluation is not None:
+        held_out = f"{evaluation['pairs']:,} held-out pairs of {evaluation['prompts']:,} prompts"
+        for row in evaluation["raters"]:
+            own = row["kind"] == run["kind"]
+            columns = ("agreement", "chosen_longer", "chosen_shorter")
+            agreement.append((
+                "this model" if own else f"the {row['rater']} story",
+                *(_interval(row[column]) for column in columns),
+                f"{row['coverage']:.1%}",
+            ))  # fmt: skip
+            if own and (mean := row["agreement"]["mean"]) is not None:
+                result = EvalResult("preference", "pairs", held_out, "accuracy", round(mean, 4))
+                result.metric_name = "agreement"
+                results.append(result)
+    data = ModelCardData(
+        library_name="peft" if run["adapter"] else "transformers",
+        base_model=name if on_hub else None,
+        license="other",
+        license_name="licence-of-the-base-model",
+        license_link=f"https://huggingface.co/{name}" if on_hub else None,
+        datasets=[one for one in datasets if _HUB_NAME.fullmatch(one)] or None,
+        pipeline_tag="text-classification" if is_reward else "text-generation",
+        tags=["litbench", f"{'' if is_reward else 'generative-'}reward-model", "preference"],
+        model_name=title if results else None,
+        eval_results=results or None,
+    )
+    card = ModelCard.from_template(
+        data,
+        template_str=_CARD,
+        run=run,
+        is_reward=is_reward,
+        title=title,
+        base=escape(as_text(base)),
+        inputs=[(key, Path(path).name, digest) for key, path, digest in inputs],
+        counts={"prompts": len(run["training_prompts"]), **training["counts"]},
+        labels=" ".join(_LABELS.get(source, escape(source)) for source in run["label_source"]),
+        held_out=held_out,
+        agreement=agreement,
+        program=escape(run["program"]),
+        finished=escape(run["finished_utc"]),
+        table=_table,
+    )
+    return str(card)
 
 
 def run_text(run: Mapping[str, Any]) -> str:
@@ -168,19 +185,15 @@ def run_text(run: Mapping[str, Any]) -> str:
     counts = training["counts"]
     result = "no held-out pairs were given"
     if evaluation is not None:
+        (own,) = (row for row in evaluation["raters"] if row["kind"] == run["kind"])
         result = (
-            f"agreement {_interval(_own_row(run)['agreement'])} on {evaluation['pairs']:,} pairs "
+            f"agreement {_interval(own['agreement'])} on {evaluation['pairs']:,} pairs "
             f"of {evaluation['prompts']:,} prompts"
         )
     return (
         f"{counts['pairs']:,} pairs ({counts['pairs_cut']} truncated), {training['steps']} steps "
         f"in {training['seconds']:.0f} s, last loss {training['curve'][-1]['loss']:.3f}; {result}"
     )
-
-
-def _own_row(run: Mapping[str, Any]) -> Mapping[str, Any]:
-    rows: list[Mapping[str, Any]] = run["evaluation"]["raters"]
-    return next(row for row in rows if row["kind"] == run["kind"])
 
 
 def _interval(estimate: Mapping[str, Any]) -> str:
@@ -190,124 +203,8 @@ def _interval(estimate: Mapping[str, Any]) -> str:
     return f"{mean} ({low} to {high})"
 
 
-def model_card(run: Mapping[str, Any]) -> str:
-    """Write the model card from the content of `run.json`."""
-    training, kind = run["training"], run["kind"]
-    base = escape(as_text(training["options"]["model_name_or_path"]))
-    use = _USE[kind].replace("LOADER", _ADAPTER if run["adapter"] else _WHOLE)
-    if run["adapter"] and kind == "reward":
-        use = use.replace(
-            "    from transformers import AutoModelForSequenceClassification, AutoTokenizer",
-            "    from peft import AutoPeftModelForSequenceClassification\n"
-            "    from transformers import AutoTokenizer",
-        )
-    inputs = [
-        (name, Path(str(source["path"])).name, str(source["sha256"])[:24])
-        for name, source in run["inputs"].items()
-    ]
-    counts = {"prompts": len(run["training_prompts"]), **training["counts"]}
-    sources = run["label_source"]
-    return f"""---
-{_metadata(run).to_yaml()}
----
-# {_TITLES[kind]} on {base}
-
-{_ABOUT[kind]}
-
-## Use
-
-With LitBench, from this folder or by the model's name on the Hub:
-
-{use}
-
-As a rater in a config:
-
-    raters:
-      verifier: {{kind: {kind}, path: FOLDER}}
-
-## Training data
-
-{_table(("input", "name", "SHA-256, or the commit"), inputs)}
-{_table(("count", "number"), counts.items())}
-{_table(("label source", "pairs"), sources.items())}
-{" ".join(_LABELS.get(name, escape(name)) for name in sources)}
-
-`run.json` and `litbench.json` hold hashes of the training prompts. LitBench refuses to evaluate the
-model on these prompts.
-
-## Training
-
-{_table(("option", "value"), training["options"].items())}
-{training["steps"]} steps; the losses are in `run.json`.
-
-## Agreement with the labels
-
-{_agreement(run)}
-## Limits
-
-- Rewards are comparable within a prompt only: training leaves a free offset per prompt.
-- The model was trained on the labels above and on texts of this kind. Its quality on other kinds of
-  text, other languages, or texts optimised against it is not known.
-- Licence: these weights are derived from {base}, whose licence applies to them; see its page. The
-  authors of the training texts keep their rights.
-
-## Versions
-
-Written by `{escape(run["program"])}` on {escape(run["finished_utc"])}.
-
-{_table(("package", "version"), run["versions"].items())}"""
-
-
 def _table(heading: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     texts = [
         tuple(f"{cell:,}" if type(cell) is int else as_text(cell) for cell in row) for row in rows
     ]
     return "\n".join(make_rows(heading, texts))
-
-
-def _metadata(run: Mapping[str, Any]) -> Any:
-    """Front matter of the card, for the Hub."""
-    from huggingface_hub import EvalResult, ModelCardData  # noqa: PLC0415
-
-    is_reward, evaluation = run["kind"] == "reward", run["evaluation"]
-    base = str(run["training"]["options"]["model_name_or_path"]).partition("@")[0]
-    on_hub = _HUB_NAME.fullmatch(base) is not None
-    sources = [str(source["path"]).partition("@")[0] for source in run["inputs"].values()]
-    results = None
-    if evaluation is not None and (mean := _own_row(run)["agreement"]["mean"]) is not None:
-        name = f"{evaluation['pairs']:,} held-out pairs of {evaluation['prompts']:,} prompts"
-        result = EvalResult("preference", "pairs", name, "accuracy", round(mean, 4))
-        result.metric_name = "agreement"
-        results = [result]
-    return ModelCardData(
-        library_name="peft" if run["adapter"] else "transformers",
-        base_model=base if on_hub else None,
-        license="other",
-        license_name="licence-of-the-base-model",
-        license_link=f"https://huggingface.co/{base}" if on_hub else None,
-        datasets=[name for name in sources if _HUB_NAME.fullmatch(name)] or None,
-        pipeline_tag="text-classification" if is_reward else "text-generation",
-        tags=["litbench", f"{'' if is_reward else 'generative-'}reward-model", "preference"],
-        model_name=_TITLES[run["kind"]] if results else None,
-        eval_results=results,
-    )
-
-
-def _agreement(run: Mapping[str, Any]) -> str:
-    evaluation = run["evaluation"]
-    if evaluation is None:
-        return "Not measured: no held-out pairs were given.\n"
-    rows = [
-        (
-            "this model" if row["kind"] == run["kind"] else f"the {row['rater']} story",
-            *(_interval(row[key]) for key in ("agreement", "chosen_longer", "chosen_shorter")),
-            f"{row['coverage']:.1%}",
-        )
-        for row in evaluation["raters"]
-    ]
-    heading = ("rater", "agreement", "chosen is longer", "chosen is shorter", "judged")
-    return (
-        f"{evaluation['pairs']:,} held-out pairs of {evaluation['prompts']:,} prompts; not used "
-        "for training or model selection. 95 % intervals, clustered by prompt.\n\n"
-        f"{_table(heading, rows)}\n"
-    )

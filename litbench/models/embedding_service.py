@@ -1,123 +1,97 @@
-"""Embeddings of stories by a service with OpenAI's interface, stored as they arrive.
+"""Embeddings by a service with OpenAI's interface.
 
 `openai-api/SERVICE/MODEL` names a service, as for judges: its address and key are in
 `SERVICE_BASE_URL` and `SERVICE_API_KEY`. The `openai` client retries failed calls.
-
-A window has at most two bytes per token of `max_tokens`, since the service's tokenizer is unknown.
-Windows are embedded and stored; the embedding of a story is their mean, weighted by length.
 """
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
-from litbench.artifact import fingerprint
 from litbench.errors import ConfigError, MissingExtraError, ModelError
 from litbench.judges.client import estimate_tokens, without_secrets
-from litbench.models.embeddings import (
-    SERVICE,
-    Embedded,
-    EmbeddingOptions,
-    EmbeddingStore,
-    normalised,
-)
-from litbench.text import digest
 
-# Raise it when the stored form of a window's embedding changes.
-_VERSION = 1
-# The limit of OpenAI's models.
-_MAX_TOKENS = 8_191
+SERVICE = "openai-api/"
+# The service's tokenizer is unknown.
 _LEAST_BYTES_PER_TOKEN = 2
-# Limits per call: small servers accept 32 texts, OpenAI 300,000 tokens.
-_TEXTS_PER_CALL, _BYTES_PER_CALL = 32, 400_000
+# Small servers accept 32 texts in a call.
+TEXTS_PER_CALL = 32
 _RETRIES = 6
 _LAST_SPACE = re.compile(r"\s\S*$")
 
 
-def embed_by_service(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embedded:
-    """Embed texts, requesting only windows that are not stored yet.
+class Service:
+    """A service that embeds texts in windows.
 
     Args:
-        texts: shape (n,).
-        options: see EmbeddingOptions.
-        folder: where embeddings are stored; several models and sets may share it.
+        model: `openai-api/SERVICE/MODEL`.
+        max_tokens: size of a window; it has at most two bytes per token.
+        cuts: embed only the first window of a text.
     """
-    windows_of = {text: _windows(text, options.max_tokens or _MAX_TOKENS) for text in texts}
-    read = 1 if options.long_stories == "cut" else None
-    read_of = {text: windows[:read] for text, windows in windows_of.items()}
-    key_of = {window: digest("window", window) for some in read_of.values() for window in some}
-    store = EmbeddingStore(folder / fingerprint("service", options.model, _VERSION)[:16])
-    new = [window for window, key in key_of.items() if key not in store.rows]
-    if new:
-        _request(options.model, _batches(new), key_of, store)
-    vector_of = {window: store.rows[key][0] for window, key in key_of.items()}
-    if len({len(vector) for vector in vector_of.values()}) > 1:
-        raise ModelError(
-            f"{options.model} returned embeddings of different lengths, so its model has changed: "
-            f"remove {store.folder} and run the same command again"
-        )
-    means = {}
-    for text, windows in read_of.items():
-        lengths = [max(len(window.encode()), 1) for window in windows]
-        means[text] = np.average([vector_of[w] for w in windows], axis=0, weights=lengths)
-    vectors = normalised(np.array([means[text] for text in texts]))
-    cut = [w for text, some in read_of.items() for w in windows_of[text][len(some) :]]
-    notes = {
-        "texts": len(read_of),
-        "tokens": sum(store.rows[key][1][0] for key in key_of.values()),
-        "longer_than_a_window": sum(len(windows) > 1 for windows in windows_of.values()),
-        "windows": len(key_of),
-        "tokens_cut": sum(map(estimate_tokens, cut)),
-    }
-    return Embedded(vectors.astype(np.float32), notes)
 
+    def __init__(self, model: str, max_tokens: int, *, cuts: bool) -> None:
+        try:
+            from openai import OpenAI  # noqa: PLC0415
+        except ImportError as error:
+            raise MissingExtraError("openai", "judge") from error
+        address, key = _address(model)
+        self._client = OpenAI(api_key=key, base_url=address, max_retries=_RETRIES)
+        self._model, self._most_bytes = model, max_tokens * _LEAST_BYTES_PER_TOKEN
+        self._read = 1 if cuts else None
 
-def _batches(windows: Sequence[str]) -> list[list[str]]:
-    """Group windows into calls of limited size, longest first."""
-    batches: list[list[str]] = []
-    size = 0
-    for window in sorted(windows, key=lambda window: (-len(window), window)):
-        more = len(window.encode())
-        if not batches or len(batches[-1]) == _TEXTS_PER_CALL or size + more > _BYTES_PER_CALL:
-            batches.append([])
-            size = 0
-        batches[-1].append(window)
-        size += more
-    return batches
+    def embed_all(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, list[int]]]:
+        """Yield a vector of length 1, float32, per text, and estimated counts.
 
+        The vector is the mean over the windows, weighted by their length. Counts are tokens read,
+        tokens cut, unknown tokens (0) and windows.
+        """
+        for start in range(0, len(texts), TEXTS_PER_CALL):
+            windows_of = list(map(self._windows, texts[start : start + TEXTS_PER_CALL]))
+            read_of = [windows[: self._read] for windows in windows_of]
+            vectors = self._request([window for read in read_of for window in read])
+            for windows, read in zip(windows_of, read_of, strict=True):
+                own, vectors = vectors[: len(read)], vectors[len(read) :]
+                weights = [max(len(window.encode()), 1) for window in read]
+                mean = np.average(own, axis=0, weights=weights)
+                tokens = [sum(map(estimate_tokens, some)) for some in (read, windows[len(read) :])]
+                vector = (mean / np.linalg.norm(mean)).astype(np.float32)
+                yield vector, [*tokens, 0, len(read)]
 
-def _request(
-    model: str, batches: Sequence[list[str]], key_of: Mapping[str, str], store: EmbeddingStore
-) -> None:
-    try:
-        from openai import OpenAI  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("openai", "judge") from error
-    address, key = _address(model)
-    with OpenAI(api_key=key, base_url=address, max_retries=_RETRIES) as client:
-        for batch in tqdm(batches, desc="embeddings", unit=" calls", disable=None):
+    def _windows(self, text: str) -> list[str]:
+        """Split a text into windows, between words if possible."""
+        windows, rest = [], text
+        while len(rest.encode()) > self._most_bytes:
+            start = rest.encode()[: self._most_bytes].decode(errors="ignore")
+            space = _LAST_SPACE.search(start)
+            # Scripts without spaces are cut anywhere.
+            end = space.start() if space and space.start() > len(start) * 0.9 else len(start)
+            windows.append(rest[:end])
+            rest = rest[end:]
+        return [*windows, rest] if rest.strip() or not windows else windows
+
+    def _request(self, windows: list[str]) -> list[list[float]]:
+        vectors: list[list[float]] = []
+        for start in range(0, len(windows), TEXTS_PER_CALL):
+            batch = windows[start : start + TEXTS_PER_CALL]
             try:
-                response = client.embeddings.create(
-                    input=batch, model=model.split("/", 2)[2], encoding_format="float"
+                response = self._client.embeddings.create(
+                    input=batch, model=self._model.split("/", 2)[2], encoding_format="float"
                 )
                 rows = sorted(response.data, key=lambda row: row.index)
-                vectors = np.array([row.embedding for row in rows], dtype=np.float32)
-                if len(rows) != len(batch) or not np.isfinite(vectors).all():
+                found = [row.embedding for row in rows]
+                if len(rows) != len(batch) or not np.isfinite(found).all():
                     raise ValueError(f"{len(batch)} texts were sent, {len(rows)} came back")
             except Exception as error:  # the client, its transport and JSON raise dozens of types
                 reason = without_secrets(f"{type(error).__name__}: {error}")
                 raise ModelError(
-                    f"{model}: {' '.join(reason.split())[:300]}: fix it and run the same command "
-                    "again (if a text is too long, lower embedding.max_tokens); "
-                    f"{len(store.rows)} windows are stored in {store.folder}"
+                    f"{self._model}: {' '.join(reason.split())[:300]}: fix it and run the same "
+                    "command again (if a text is too long, lower embedding.max_tokens); earlier "
+                    "embeddings are stored"
                 ) from error
-            for window, vector in zip(batch, vectors, strict=True):
-                store.put(key_of[window], vector, [estimate_tokens(window)])
-            store.keep()
+            vectors += found
+        return vectors
 
 
 def _address(model: str) -> tuple[str | None, str]:
@@ -138,17 +112,3 @@ def _address(model: str) -> tuple[str | None, str]:
             "http://localhost:8000/v1"
         )
     return address or None, key
-
-
-def _windows(text: str, max_tokens: int) -> list[str]:
-    """Split a text into windows of at most `max_tokens`, between words if possible."""
-    most = max_tokens * _LEAST_BYTES_PER_TOKEN
-    windows, rest = [], text
-    while len(rest.encode()) > most:
-        start = rest.encode()[:most].decode(errors="ignore")
-        space = _LAST_SPACE.search(start)
-        # Scripts without spaces are cut anywhere.
-        end = space.start() if space and space.start() > len(start) * 0.9 else len(start)
-        windows.append(rest[:end])
-        rest = rest[end:]
-    return [*windows, rest] if rest.strip() or not windows else windows

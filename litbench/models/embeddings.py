@@ -1,17 +1,15 @@
-"""Embeddings of stories, by any encoder or decoder, or by their words.
+"""Embeddings of stories by any encoder or decoder, by a service, or by their words.
 
 With a model, an embedding depends only on the text, the model and the options. Embeddings are
 stored as they are made, so a killed run resumes. Long stories are read in windows, and the
-embedding is the mean over all of their tokens (or, for other poolings, over the windows). Services
-are in embedding_service.py.
+embedding is the mean over all of their tokens (or, for other poolings, over the windows).
 
 Without a model (`words`), an embedding is fitted on the stories of each training fold; this works
 in any language.
 """
 
 import math
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,23 +20,24 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from litbench.artifact import fingerprint, source_digest, write_atomically
-from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
+from litbench.errors import ConfigError, DataError, ModelError
 from litbench.locations import locate
 from litbench.metrics.preferences import distinct_words
-from litbench.models.backbone import quiet
+from litbench.models.backbone import load_backbone, on_device, quiet
+from litbench.models.embedding_service import SERVICE, TEXTS_PER_CALL, Service
 from litbench.text import digest
 
-# Values of `EmbeddingOptions.model` that do not name a transformers model.
-WORDS, SERVICE = "words", "openai-api/"
-# Default size of a window: that of MiniLM's training.
-_MAX_TOKENS = 256
+# Value of `EmbeddingOptions.model` that names no model.
+WORDS = "words"
+# Default sizes of a window: that of MiniLM's training, and the limit of OpenAI's models.
+_MAX_TOKENS, _MAX_SERVICE_TOKENS = 256, 8_191
 # Dimensions of an embedding by words, and its largest vocabulary.
 _WORD_DIMENSIONS, _MOST_WORDS = 256, 50_000
 # Raise it when the embeddings of the same text, model and options change.
 _FORM = 2
 _WINDOWS_AT_ONCE = 16
-# A killed run loses at most this much work.
-_KEEP_AFTER_SECONDS, _KEEP_AFTER_TEXTS = 20.0, 512
+# A killed run loses at most this many stories; those of one call of a service.
+_KEEP_AFTER_TEXTS = TEXTS_PER_CALL
 
 
 @dataclass
@@ -150,15 +149,16 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
 
 
 def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embedded:
-    """Embed texts by a transformers model, computing only embeddings that are not stored yet.
+    """Embed texts by a model or service, computing only embeddings that are not stored yet.
 
     Args:
         texts: shape (n,); duplicates are embedded once.
         options: see EmbeddingOptions.
         folder: where embeddings are stored; several models and sets may share it.
     """
-    options = replace(options, max_tokens=options.max_tokens or _MAX_TOKENS)
-    name, _ = locate(options.model)
+    default = _MAX_SERVICE_TOKENS if options.is_service else _MAX_TOKENS
+    options = replace(options, max_tokens=options.max_tokens or default)
+    name = options.model if options.is_service else locate(options.model)[0]
     depends_on = fingerprint(
         source_digest(name, is_model=True) if Path(name).exists() else options.model,
         {**vars(options), "model": None, "normalise": True},
@@ -168,22 +168,31 @@ def embed(texts: Sequence[str], options: EmbeddingOptions, folder: Path) -> Embe
     store = EmbeddingStore(folder / depends_on[:16])
     waiting = [text for text, key in key_of.items() if key not in store.rows]
     if waiting:
-        encoder = _Encoder(options)
+        model: Service | _Encoder = _Encoder(options) if options.is_transformer else Service(
+            options.model, options.max_tokens or default, cuts=options.long_stories == "cut"
+        )  # fmt: skip
         # Longest first: running out of memory happens at the start.
         waiting.sort(key=lambda text: (-len(text), text))
-        for text in tqdm(waiting, desc="embeddings", unit=" stories", leave=False, disable=None):
-            store.put(key_of[text], *encoder.embed(text))
+        bar = tqdm(waiting, desc="embeddings", unit=" stories", leave=False, disable=None)
+        for text, (vector, counts) in zip(bar, model.embed_all(waiting), strict=True):
+            store.put(key_of[text], vector, counts)
         store.keep()
     rows = [store.rows[key] for key in key_of.values()]
+    if len({len(vector) for vector, _ in rows}) > 1:
+        raise ModelError(
+            f"{options.model} returned embeddings of different lengths, so its model has changed: "
+            f"remove {store.folder} and run the same command again"
+        )
     tokens, cut, unknown, windows = (sum(row[1][index] for row in rows) for index in range(4))
-    notes = {
+    notes: dict[str, Any] = {
         "texts": len(rows),
         "tokens": tokens,
         "longer_than_a_window": sum(row[1][3] > 1 or row[1][1] > 0 for row in rows),
         "windows": windows,
         "tokens_cut": cut,
-        "unknown_tokens": round(unknown / max(tokens, 1), 6),
     }
+    if not options.is_service:
+        notes["unknown_tokens"] = round(unknown / max(tokens, 1), 6)
     vectors = [store.rows[key_of[text]][0] for text in texts]
     return Embedded(np.array(vectors, dtype=np.float32), notes)
 
@@ -193,7 +202,7 @@ class EmbeddingStore:
 
     Attributes:
         rows: key -> (vector, counts). Counts are tokens read, tokens cut, unknown tokens and
-            windows; for a service, only tokens read.
+            windows; estimated for a service.
 
     Args:
         folder: folder of one model with one set of options; created on the first write.
@@ -203,7 +212,6 @@ class EmbeddingStore:
         self.rows: dict[str, tuple[np.ndarray, list[int]]] = {}
         self.folder = folder
         self._new: dict[str, tuple[np.ndarray, list[int]]] = {}
-        self._kept_at = time.monotonic()
         for path in sorted(folder.glob("[!.]*.parquet")):
             try:
                 for row in pq.read_table(path).to_pylist():
@@ -214,10 +222,9 @@ class EmbeddingStore:
                 ) from error
 
     def put(self, key: str, vector: np.ndarray, counts: list[int]) -> None:
-        """Add an embedding; it is written to disk with a delay."""
+        """Add an embedding; several are written to disk together."""
         self.rows[key] = self._new[key] = (vector, counts)
-        late = time.monotonic() - self._kept_at > _KEEP_AFTER_SECONDS
-        if late or len(self._new) >= _KEEP_AFTER_TEXTS:
+        if len(self._new) >= _KEEP_AFTER_TEXTS:
             self.keep()
 
     def keep(self) -> None:
@@ -232,39 +239,21 @@ class EmbeddingStore:
             path = self.folder / f"{digest(*sorted(self._new))}.parquet"
             write_atomically(path, lambda path: pq.write_table(pa.table(columns), path))
         self._new.clear()
-        self._kept_at = time.monotonic()
 
 
 class _Encoder:
     """A model that embeds one text at a time."""
 
     def __init__(self, options: EmbeddingOptions) -> None:
-        try:
-            import torch  # noqa: PLC0415
-            from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingExtraError("torch and transformers", "models") from error
-        path, revision = locate(options.model)
-        try:
-            with quiet():
-                self._tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
-                model = AutoModel.from_pretrained(
-                    path, dtype=getattr(torch, options.dtype), use_safetensors=True,
-                    revision=revision,
-                )  # fmt: skip
-        except Exception as error:  # the loaders raise dozens of types
-            raise ModelError(
-                f"cannot load the model '{options.model}' ({type(error).__name__}: {error}): check "
-                "the name, the network and your access; weights must be safetensors"
-            ) from error
+        model, self._tokenizer = load_backbone(options.model, "none", dtype=options.dtype)
         longest = getattr(model.config.get_text_config(), "max_position_embeddings", math.inf)
         if options.max_tokens is not None and options.max_tokens > longest:
             raise ConfigError(
                 f"embedding: max_tokens is {options.max_tokens}: give at most {longest}, the limit "
                 f"of {options.model}"
             )
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = model.to(self._device).eval()
+        self._model = on_device(model, None).eval()
+        self._device = self._model.device
         self._options = options
 
     def _windows(self, text: str) -> tuple[list[list[int]], list[int]]:
@@ -280,6 +269,10 @@ class _Encoder:
         unknown = self._tokenizer.unk_token_id
         n_unknown = sum(window.count(unknown) for window in windows[:n_read])
         return windows[:n_read], [sum(sizes[:n_read]), sum(sizes[n_read:]), n_unknown]
+
+    def embed_all(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, list[int]]]:
+        """Yield the vector of each text and the counts of `EmbeddingStore`."""
+        return map(self.embed, texts)
 
     def embed(self, text: str) -> tuple[np.ndarray, list[int]]:
         """One vector of length 1, float32, and the counts of `EmbeddingStore`."""

@@ -4,16 +4,13 @@ The baseline that every other rater should beat. It has interpretable coefficien
 probabilities, and is stored as JSON.
 """
 
-import functools
-import hashlib
 import json
 import math
 import multiprocessing
 import os
-import platform
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +19,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import fingerprint, read_part, versions, write_json, write_part
+from litbench.artifact import versions, write_json
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
 from litbench.raters import ScoreRater, blind, training_prompts_of
 from litbench.records import pair_weights, prompt_keys
-from litbench.text import count_words, count_words_of
+from litbench.text import count_words, digest
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # Possessive quantifiers and the lookbehind keep the time linear; without them a page of dots takes
@@ -51,21 +48,9 @@ _FUNCTION_WORDS = _words(
     "have has not no so if then than there this these those"
 )
 
-FEATURES = (
-    "log_words", "log_paragraphs", "words_per_paragraph", "sentence_length", "sentence_length_sd",
-    "word_length", "word_length_sd", "type_token_ratio", "function_words", "rate_i", "rate_you",
-    "rate_third_person", "lower_case_i", "quoted_share", "commas", "exclamations", "questions",
-    "ellipses", "dashes", "semicolons", "asterisks", "digits", "capitals", "all_caps_words",
-    "ends_in_quote", "last_sentence_length", "prompt_overlap",
-)  # fmt: skip
 
-
-def surface_features(prompt: str, story: str) -> list[float]:
-    """One finite number per name in `FEATURES`; rates are per word."""
-    return _features(prompt, story, count_words_of(story))
-
-
-def _features(prompt: str, story: str, n_words: int) -> list[float]:
+def _features(prompt: str, story: str, n_words: int) -> dict[str, float]:
+    """Surface features of a story by name, all finite; rates are per word."""
     per_word = 1 / max(n_words, 1)
     paragraphs = [part for part in story.split("\n") if part.strip()]
     sentences = [part for part in _SENTENCE_END.split(story) if part and part.strip()]
@@ -82,7 +67,7 @@ def _features(prompt: str, story: str, n_words: int) -> list[float]:
     for token, n in spellings.items():
         vocabulary[_folded(token)] += n
     letters = sum(n for letter, n in characters.items() if letter.isalpha())
-    values = {
+    return {
         "log_words": math.log1p(n_words),
         "log_paragraphs": math.log1p(len(paragraphs)),
         "words_per_paragraph": math.log1p(n_words / max(len(paragraphs), 1)),
@@ -112,7 +97,6 @@ def _features(prompt: str, story: str, n_words: int) -> list[float]:
         "last_sentence_length": math.log1p(sentence_lengths[-1]),
         "prompt_overlap": len(prompt_words & vocabulary.keys()) / max(len(prompt_words), 1),
     }
-    return [float(values[name]) for name in FEATURES]
 
 
 def _folded(token: str) -> str:
@@ -123,6 +107,56 @@ def _total(counts: Counter[str], words: Collection[str]) -> int:
     return sum(counts[word] for word in words)
 
 
+# Names of the surface features, in the order of the columns of `feature_matrix`.
+FEATURES = tuple(_features("", "", 0))
+
+
+def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    """Surface features of many stories; float64, shape (n, len(FEATURES))."""
+    if not stories:
+        return np.zeros((0, len(FEATURES)))
+    # Count all texts at once: for a single text, Arrow spends its time compiling the expression.
+    words = count_words(pa.array(stories, pa.large_string())).to_pylist()
+    texts = zip(prompts, stories, words, strict=True)
+    rows = [list(_features(prompt, story, n).values()) for prompt, story, n in texts]
+    return np.array(rows, dtype=np.float64)
+
+
+# Minimum number of stories per process, since starting one takes a second.
+_STORIES_PER_PROCESS = 2_000
+_STORIES_AT_ONCE = 500
+# Features by a hash of prompt and story.
+_shared: dict[str, np.ndarray] = {}
+
+
+def shared_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    """`feature_matrix`, computed once per story and process: folds and filters share stories.
+
+    Many stories are computed in a process per core, so a script must call this below
+    `if __name__ == "__main__":`.
+    """
+    keys = [digest(prompt, story) for prompt, story in zip(prompts, stories, strict=True)]
+    missing = {key: row for row, key in enumerate(keys) if key not in _shared}
+    rows = list(missing.values())
+    values = _on_all_cores([prompts[row] for row in rows], [stories[row] for row in rows])
+    _shared.update(zip(missing, values, strict=True))
+    return np.array([_shared[key] for key in keys]).reshape(len(keys), len(FEATURES))
+
+
+def _on_all_cores(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    # Processes started by a launcher share the cores of the machine.
+    cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    processes = min(cores, len(stories) // _STORIES_PER_PROCESS)
+    if processes < 2:
+        return feature_matrix(prompts, stories)
+    starts = range(0, len(stories), _STORIES_AT_ONCE)
+    pieces = ([texts[at : at + _STORIES_AT_ONCE] for at in starts] for texts in (prompts, stories))
+    # Arrow's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        return np.concatenate(list(pool.map(feature_matrix, *pieces)))
+
+
 @dataclass
 class FeatureOptions:
     """Options of a feature model.
@@ -131,18 +165,11 @@ class FeatureOptions:
         c: inverse regularisation strengths to select from, in folds of the training pairs.
         folds: number of these folds, by prompt.
         drop: features to leave out.
-        store: folder of a `FeatureStore`, so that the features of a story are computed only once;
-            null for none. It does not change the model.
     """
 
     c: list[float] = field(default_factory=lambda: [0.001, 0.01, 0.1, 1.0])
     folds: int = 5
     drop: list[str] = field(default_factory=list)
-    store: Path | None = None
-
-    def files(self) -> dict[str, str]:
-        """No files: the store does not change the model."""
-        return {}
 
 
 @dataclass
@@ -157,7 +184,7 @@ class FeatureModel(ScoreRater):
             more of the feature.
         c: the selected inverse regularisation strength.
         prompts: `prompt_key` of the training prompts.
-        store: cache of features; not part of the model.
+        matrix: computes the features; `shared_matrix` in cross-validation.
     """
 
     name: str
@@ -168,13 +195,13 @@ class FeatureModel(ScoreRater):
     c: float
     prompts: frozenset[str]
     kind: str = "features"
-    store: "FeatureStore | None" = None
+    matrix: Callable[[Sequence[str], Sequence[str]], np.ndarray] = feature_matrix
     gives_probability = True
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Rewards in log-odds; float64, shape (n,)."""
         columns = [FEATURES.index(name) for name in self.names]
-        features = _matrix(prompts, stories, self.store)[:, columns]
+        features = self.matrix(prompts, stories)[:, columns]
         terms = ((features - self.mean) / self.scale) * self.coefficients
         # The order of numpy's summation depends on memory layout and batch size; fsum rounds once,
         # so a story's reward does not depend on the batch.
@@ -220,10 +247,7 @@ class FeatureModel(ScoreRater):
                 np.array([item[key] for item in content["features"]], dtype=np.float64)
                 for key in ("mean", "scale", "coefficient")
             )
-            strength = float(content["c"])
-            if not isinstance(content["training_prompts"], list):
-                raise TypeError("training_prompts is not a list")
-            prompts = frozenset(content["training_prompts"])
+            strength, prompts = float(content["c"]), frozenset(content["training_prompts"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"cannot read {path} ({type(error).__name__}: {error}): train it with "
@@ -235,123 +259,12 @@ class FeatureModel(ScoreRater):
         return cls(name, names, mean, scale, coefficients, strength, prompts)
 
 
-def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-    """Surface features of many stories; float64, shape (n, len(FEATURES))."""
-    if not stories:
-        return np.zeros((0, len(FEATURES)))
-    # Count all texts at once: for a single text, Arrow spends its time compiling the expression.
-    words = count_words(pa.array(stories, pa.large_string())).to_pylist()
-    rows = [_features(p, s, n) for p, s, n in zip(prompts, stories, words, strict=True)]
-    return np.array(rows, dtype=np.float64)
-
-
-# Minimum number of stories per process, since starting one takes a second.
-_STORIES_PER_PROCESS = 2_000
-_STORIES_AT_ONCE = 500
-# Raise it when the features of the same texts change.
-_VERSION = 1
-_STORED = pa.schema([("key", pa.binary(16)), ("features", pa.list_(pa.float64(), len(FEATURES)))])
-
-
-class FeatureStore:
-    """A cache of surface features on disk, by content: each distinct story is computed once.
-
-    Several processes may share a folder. Values are memory-mapped. If many stories are missing,
-    they are computed in a process per core, so a script must call this below
-    `if __name__ == "__main__":`. Each combination of library versions has its own subfolder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        # The definitions of letters and words depend on the versions of these libraries.
-        made_by = (_VERSION, platform.python_version(), pa.__version__)
-        self.folder = folder / fingerprint(*made_by, np.__version__)[:16]
-        self._read: set[str] = set()
-        self._values: list[np.ndarray] = []
-        # File and row of each story.
-        self._index: dict[bytes, tuple[int, int]] = {}
-
-    def matrix(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-        """The same values as `feature_matrix`."""
-        keys = [_content_key(p, s) for p, s in zip(prompts, stories, strict=True)]
-        if any(key not in self._index for key in keys):
-            self._read_files()
-        missing = {key: row for row, key in enumerate(keys) if key not in self._index}
-        if missing:
-            rows = list(missing.values())
-            computed = _on_all_cores([prompts[row] for row in rows], [stories[row] for row in rows])
-            self._write(list(missing), computed)
-            self._read_files()
-        rows_at = [self._values[file][row] for file, row in (self._index[key] for key in keys)]
-        return np.array(rows_at).reshape(len(keys), len(FEATURES))
-
-    def _write(self, keys: Sequence[bytes], values: np.ndarray) -> None:
-        rows = pa.FixedSizeListArray.from_arrays(values.ravel(), len(FEATURES))
-        table = pa.table([pa.array(keys, pa.binary(16)), rows], schema=_STORED)
-        name = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
-
-        def write(path: Path) -> None:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
-
-        write_part(self.folder / f"{name}.arrow", write)
-
-    def _read_files(self) -> None:
-        """Map new files, skipping damaged ones."""
-        for path in sorted(self.folder.glob("[!.]*.arrow")):
-            if path.name in self._read:
-                continue
-            table = read_part(path, _map_table)
-            if table is None:
-                continue
-            self._read.add(path.name)
-            for batch in table.to_batches():
-                values = batch["features"].flatten().to_numpy(zero_copy_only=True)
-                self._values.append(values.reshape(-1, len(FEATURES)))
-                for row, key in enumerate(batch["key"].to_pylist()):
-                    self._index.setdefault(key, (len(self._values) - 1, row))
-
-
-def _map_table(path: Path) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-
-
-@functools.cache
-def store_at(folder: Path) -> FeatureStore:
-    """The store of a folder, one for all models of this process."""
-    return FeatureStore(folder)
-
-
-def _content_key(prompt: str, story: str) -> bytes:
-    texts = [text.encode("utf-8", "surrogatepass") for text in (prompt, story)]
-    hasher = hashlib.blake2b(len(texts[0]).to_bytes(8, "little"), digest_size=16)
-    for text in texts:
-        hasher.update(text)
-    return hasher.digest()
-
-
-def _on_all_cores(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
-    """`feature_matrix` in several processes, if there are enough stories."""
-    # Processes started by a launcher share the cores of the machine.
-    cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    processes = min(cores, len(stories) // _STORIES_PER_PROCESS)
-    if processes < 2:
-        return feature_matrix(prompts, stories)
-    starts = range(0, len(stories), _STORIES_AT_ONCE)
-    pieces = ([texts[at : at + _STORIES_AT_ONCE] for at in starts] for texts in (prompts, stories))
-    # Arrow's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        return np.concatenate(list(pool.map(feature_matrix, *pieces)))
-
-
-def _matrix(
-    prompts: Sequence[str], stories: Sequence[str], store: FeatureStore | None
-) -> np.ndarray:
-    """`feature_matrix`, from a store if there is one."""
-    return feature_matrix(prompts, stories) if store is None else store.matrix(prompts, stories)
-
-
-def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features") -> FeatureModel:
+def fit_features(
+    pairs: pa.Table,
+    options: FeatureOptions,
+    name: str = "features",
+    matrix: Callable[[Sequence[str], Sequence[str]], np.ndarray] = feature_matrix,
+) -> FeatureModel:
     """Fit a feature model to preference pairs.
 
     Logistic regression without intercept on feature(first) - feature(second), which is the
@@ -362,6 +275,7 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
         pairs: table with the schema PAIRS.
         options: see FeatureOptions.
         name: name of the rater.
+        matrix: computes the features.
     """
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
@@ -377,8 +291,7 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
     blinded, chosen_first = blind(pairs)
     texts = sorted({(p.prompt, s) for p in blinded for s in (p.first, p.second)})
     index = {text: row for row, text in enumerate(texts)}
-    store = None if options.store is None else store_at(options.store.resolve())
-    features = _matrix([p for p, _ in texts], [s for _, s in texts], store)[:, columns]
+    features = matrix([p for p, _ in texts], [s for _, s in texts])[:, columns]
     mean, scale = features.mean(0), features.std(0)
     scale[scale < 1e-12] = 1.0
     standard = (features - mean) / scale
@@ -392,7 +305,7 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
         )
         coefficients = logistic(difference, chosen_first, strength, weight)
     prompts = training_prompts_of(pairs)
-    return FeatureModel(name, names, mean, scale, coefficients, strength, prompts, store=store)
+    return FeatureModel(name, names, mean, scale, coefficients, strength, prompts, matrix=matrix)
 
 
 @dataclass
@@ -417,4 +330,4 @@ def train_rater(
 ) -> FeatureModel:
     """Train a rater of the kind `features` in cross-validation; deterministic, writes no files."""
     del folder, seed
-    return fit_features(pairs, build(FeatureOptions, options, where), name)
+    return fit_features(pairs, build(FeatureOptions, options, where), name, shared_matrix)

@@ -1,4 +1,4 @@
-"""Load and save the folder of a trained transformers rater.
+"""Raters with a transformers model, and the folder in which it is stored.
 
 Weights (safetensors), config, tokenizer and chat template are as transformers writes them, and are
 all that a reward depends on. `litbench.json` adds the kind of rater, hashes of the training
@@ -10,7 +10,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from litbench.artifact import versions, write_json
 from litbench.errors import ModelError
@@ -25,6 +27,7 @@ from litbench.models.backbone import (
     on_device,
     quiet,
 )
+from litbench.raters import Rater
 
 _FILE = "litbench.json"
 _FORMAT = 3
@@ -58,35 +61,112 @@ class Loaded:
     is_ours: bool = False
 
 
-def load_folder(
-    name: str,
-    head: Head,
-    kind: str,
-    *,
-    device: str | None = None,
-    dtype: str | None = None,
-    trust_remote_code: bool = False,
-    num_labels: int | None = 1,
-) -> Loaded:
-    """Load a rater's model onto a device.
+@dataclass
+class ModelOptions:
+    """Options of a rater with a model.
 
-    Args:
-        name: a folder written by `save_folder`, the folder of another model or peft adapter, a
+    Attributes:
+        path: a folder written by `FolderRater.save`, the folder of another model or peft adapter, a
             GGUF file, or a name on the Hub.
-        head: see `load_backbone`.
-        kind: expected kind of rater.
-        device: such as cuda or cpu. If None, a GPU if available.
-        dtype: dtype of the weights. If None, bfloat16 on a GPU; elsewhere float32, or the dtype in
-            which LitBench saved the model.
+        device: such as cuda or cpu. Default: a GPU if available.
+        dtype: dtype of the weights. Default: bfloat16 on a GPU; elsewhere float32, or the dtype in
+            which LitBench saved the model. A reward head always computes in float32.
+        batch_tokens: maximum number of tokens in one forward pass, with padding. Default: see
+            `FolderRater.usual_batch_tokens`.
         trust_remote_code: run code from the model's repository.
-        num_labels: number of outputs of a reward head; None keeps the model's own.
     """
-    folder = Path(resolve(name))
+
+    path: str
+    device: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    batch_tokens: Annotated[int, Field(ge=1)] | None = None
+    trust_remote_code: bool = False
+
+    def files(self) -> dict[str, str]:
+        """Model, by key."""
+        return {"path": self.path}
+
+
+class FolderRater(Rater):
+    """A rater with a model.
+
+    Attributes:
+        tokenizer: the folder's tokenizer.
+        prompts: `prompt_key` of the training prompts.
+        training_record: record of the training; empty if there is none.
+        adapter: the model's adapter, if it is stored separately.
+        usual_batch_tokens: `batch_tokens` on a CPU and on a GPU.
+    """
+
+    usual_batch_tokens: tuple[int, int]
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        prompts: frozenset[str] = frozenset(),
+        batch_tokens: int | None = None,
+        training: Mapping[str, Any] | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name
+        self.prompts = prompts
+        on_gpu = model.device.type != "cpu"
+        self.batch_tokens = batch_tokens or self.usual_batch_tokens[on_gpu]
+        self.training_record = dict(training or {})
+        self.adapter = adapter
+
+    def stored(self) -> dict[str, Any]:
+        """Entries of `litbench.json` for this kind of rater."""
+        return {}
+
+    def training_prompts(self) -> frozenset[str]:
+        """`prompt_key` of the training prompts; empty if the model folder has no record."""
+        return self.prompts
+
+    def notes(self) -> dict[str, Any]:
+        """Number of parameters, and the training record."""
+        record = {"training": self.training_record} if self.training_record else {}
+        return {"parameters": self.model.num_parameters(), **record}
+
+    def save(self, folder: Path) -> None:
+        """Write weights (or the adapter's files), config, tokenizer and `litbench.json`."""
+        adapter = self.adapter
+        if adapter is None:
+            with quiet():
+                self.model.save_pretrained(folder)
+        else:
+            for path in adapter.folder.glob("adapter_*"):
+                shutil.copy(path, folder / path.name)
+        self.tokenizer.save_pretrained(folder)
+        content = {
+            "format": _FORMAT,
+            "kind": self.kind,
+            "adapter": adapter and {"base": adapter.base, "quantized": adapter.quantized},
+            **self.stored(),
+            "training_prompts": sorted(self.prompts),
+            # Nothing is loaded from the paths in this record.
+            "training": without_folders(self.training_record),
+            "versions": versions(),
+        }
+        write_json(content, folder / _FILE)
+
+
+def load_folder(
+    options: ModelOptions, head: Head, kind: str, *, num_labels: int | None = 1
+) -> Loaded:
+    """Load the model of a rater of this kind onto a device; see also `load_backbone`."""
+    device, code = options.device, options.trust_remote_code
+    folder = Path(resolve(options.path))
     if not folder.exists():
         # Verifiers on the Hub have a litbench.json, and adapters their own files.
-        folder = fetch_model(name, with_code=trust_remote_code)
+        folder = fetch_model(options.path, with_code=code)
     content = _read(folder / _FILE, kind)
-    dtype, adapter = dtype or _default_dtype(device), None
+    dtype, adapter = options.dtype or _default_dtype(device), None
     if (folder / _ADAPTER_FILE).exists():
         about = content.get("adapter") or {}
         try:
@@ -100,12 +180,11 @@ def load_folder(
             ) from error
         adapter = Adapter(base, bool(about.get("quantized")), folder)
         model, tokenizer = load_with_adapter(
-            folder, base, head, quantized=adapter.quantized, dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
+            folder, base, head, quantized=adapter.quantized, dtype=dtype, trust_remote_code=code
+        )
     else:
         model, tokenizer = load_backbone(
-            str(folder), head, num_labels=num_labels, trust_remote_code=trust_remote_code,
+            str(folder), head, num_labels=num_labels, trust_remote_code=code,
             # A model trained on four-bit weights was judged, and saved, in bfloat16.
             dtype=dtype or ("auto" if content else "float32"),
         )  # fmt: skip
@@ -124,11 +203,7 @@ def _default_dtype(device: str | None) -> str | None:
 
 
 def prompts_of(name: str) -> frozenset[str]:
-    """`prompt_key` of a model's training prompts; empty if it has no `litbench.json`.
-
-    Args:
-        name: see `litbench.models.backbone.load_backbone`.
-    """
+    """`prompt_key` of a model's training prompts; empty if it has no `litbench.json`."""
     place, revision = locate(name)
     path = Path(place) / _FILE
     if not path.parent.exists():
@@ -158,9 +233,7 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}, not {_FORMAT}")
-        stored_kind = content["kind"]
-        if not isinstance(content["training_prompts"], list):
-            raise TypeError("training_prompts is not a list")
+        stored_kind, _ = content["kind"], content["training_prompts"]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is broken ({error}): train the model again") from error
     if kind is not None and stored_kind != kind:
@@ -168,28 +241,3 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
             f"{path.parent} holds a rater of kind {stored_kind}, not {kind}: use that kind"
         )
     return content
-
-
-def save_folder(folder: Path, kind: str, loaded: Loaded) -> None:
-    """Write weights (or the adapter's files), config, tokenizer and `litbench.json`."""
-    adapter: Mapping[str, Any] | None = None
-    if loaded.adapter is None:
-        with quiet():
-            loaded.model.save_pretrained(folder)
-    else:
-        adapter = {"base": loaded.adapter.base, "quantized": loaded.adapter.quantized}
-        for path in loaded.adapter.folder.glob("adapter_*"):
-            shutil.copy(path, folder / path.name)
-    loaded.tokenizer.save_pretrained(folder)
-    content = {
-        "format": _FORMAT,
-        "kind": kind,
-        "adapter": adapter,
-        "question": loaded.question,
-        "form": loaded.form,
-        "training_prompts": sorted(loaded.prompts),
-        # Nothing is loaded from the paths in this record.
-        "training": without_folders(loaded.training),
-        "versions": versions(),
-    }
-    write_json(content, folder / _FILE)

@@ -9,20 +9,28 @@ answer are generated greedily (temperature 0) and parsed by `litbench.templates`
 in both orders.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from litbench.config import build
 from litbench.errors import ConfigError, ModelError
 from litbench.models.attention import can_pack
-from litbench.models.backbone import answer_logits, collate, is_packed, set_attention, to_device
-from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
+from litbench.models.backbone import (
+    answer_logits,
+    batches,
+    collate,
+    is_packed,
+    set_attention,
+    to_device,
+)
+from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.question import Question
-from litbench.raters import BlindPair, Judgement, Preference, Rater
+from litbench.raters import BlindPair, Judgement, Preference
 from litbench.templates import (
     AnswerForm,
     Template,
@@ -88,18 +96,16 @@ def make_question(
     )
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """The model's answer to one question; "first" is the story shown as A."""
-
-    prefers: Preference
-    p_a: float | None = None
-    mass: float | None = None
-    explanation: str | None = None
-    output_tokens: int = 0
+def _swapped(judgement: Judgement) -> Judgement:
+    """The judgement when the second story was shown as A."""
+    p, prefers = judgement.p_first, judgement.prefers
+    return replace(
+        judgement, prefers=_SWAPPED.get(prefers, prefers), p_first=None if p is None else 1 - p,
+        first_shown="second",
+    )  # fmt: skip
 
 
-class GenerativeModel(Rater):
+class GenerativeModel(FolderRater):
     """A language model as a rater.
 
     Attributes:
@@ -109,6 +115,7 @@ class GenerativeModel(Rater):
     """
 
     kind = "generative"
+    usual_batch_tokens = (4_096, 32_768)
 
     def __init__(
         self,
@@ -117,24 +124,14 @@ class GenerativeModel(Rater):
         question: Question,
         *,
         name: str = "generative",
-        prompts: frozenset[str] = frozenset(),
-        batch_tokens: int | None = None,
         least_label_mass: float = LEAST_LABEL_MASS,
-        training: Mapping[str, Any] | None = None,
-        adapter: Adapter | None = None,
+        **stored: Any,
     ) -> None:
         require_packing(model, name)
-        self.model = model.eval()
-        self.tokenizer = tokenizer
+        super().__init__(model, tokenizer, name=name, **stored)
         self.question = question
-        self.name = name
-        self.prompts = prompts
-        on_cpu = next(model.parameters()).device.type == "cpu"
-        self.batch_tokens = batch_tokens or (4_096 if on_cpu else 32_768)
         self.least_label_mass = least_label_mass
         self.pairs_cut = 0
-        self.training_record = dict(training or {})
-        self.adapter = adapter
 
     @classmethod
     def load(
@@ -147,165 +144,116 @@ class GenerativeModel(Rater):
                 a name on the Hub.
             name: the rater's name.
             options: see `GenerativeRaterOptions`.
-
-        Raises:
-            ConfigError: an unknown option or template, a template with another form of answer, or
-                a template for a model that was trained on its own question.
-            DataError: the model cannot be fetched from the Hub.
-            ModelError: the model cannot be loaded, or does not work as a generative rater.
-            MissingExtraError: torch or transformers is not installed.
         """
         return rater_from_options(name, {"path": str(path), **options}, "GenerativeModel.load")
 
-    def save(self, folder: Path) -> None:
-        """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
-        loaded = Loaded(
-            self.model, self.tokenizer, self.prompts, self.training_record, self.adapter,
-            self.question.stored(),
-        )  # fmt: skip
-        save_folder(folder, self.kind, loaded)
-
-    def training_prompts(self) -> frozenset[str]:
-        """`prompt_key` of the training prompts; empty if the model folder has no record."""
-        return self.prompts
+    def stored(self) -> dict[str, Any]:
+        """The question."""
+        return {"question": self.question.stored()}
 
     def notes(self) -> dict[str, Any]:
         """Number of parameters, number of truncated pairs so far, and the training record."""
-        notes: dict[str, Any] = {
-            "parameters": self.model.num_parameters(),
-            "pairs_cut": self.pairs_cut,
-        }
-        if self.training_record:
-            notes["training"] = self.training_record
-        return notes
+        return {**super().notes(), "pairs_cut": self.pairs_cut}
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Read every pair in both orders."""
+        import torch  # noqa: PLC0415
+        from tqdm import tqdm  # noqa: PLC0415
+
         prompts = [pair.prompt for pair in pairs]
         first, second = [pair.first for pair in pairs], [pair.second for pair in pairs]
         straight = self.question.ask(self.tokenizer, prompts, first, second)
         swapped = self.question.ask(self.tokenizer, prompts, second, first)
         self.pairs_cut += sum(straight.cut)
         questions = [*straight.ids, *swapped.ids]
-        read = self._read_labels if self.question.answer == "label" else self._generate
-        readings = read(questions)
-        judgements = []
-        for index, reading in enumerate(readings):
-            p_first, prefers = reading.p_a, reading.prefers
-            story_a: Literal["first", "second"] = "first" if index < len(pairs) else "second"
-            if story_a == "second":
-                p_first = None if p_first is None else 1 - p_first
-                prefers = _SWAPPED.get(prefers, prefers)
-            judgements.append(
+        reads_label = self.question.answer == "label"
+        room = 0 if reads_label else self.question.max_answer_tokens
+        answers: dict[int, Judgement] = {}
+        with (
+            torch.inference_mode(),
+            contextlib.nullcontext() if reads_label else self._greedy(),
+            tqdm(
+                total=len(questions), desc=f"judge {self.name}", unit=" readings", leave=False,
+                disable=None,
+            ) as bar,
+        ):  # fmt: skip
+            for rows in batches(questions, self.batch_tokens, room):
+                some = [questions[row] for row in rows]
+                read = self._read_labels(some) if reads_label else self._generate(some)
+                answers.update(zip(rows, read, strict=True))
+                bar.update(len(rows))
+        judged = [answers[index] for index in range(len(questions))]
+        return list(zip(judged[: len(pairs)], map(_swapped, judged[len(pairs) :]), strict=True))
+
+    def _read_labels(self, questions: Sequence[list[int]]) -> list[Judgement]:
+        """Read label probabilities; the more likely label is the verdict. A is the first story."""
+        batch = collate(questions, packed=True, pooling="last")
+        batch = to_device(batch, self.model.device)
+        p_a, masses = self.question.read_label(answer_logits(self.model, batch, batch["read"]))
+        if not np.isfinite(p_a).all():
+            raise ModelError(f"rater {self.name}: logits are not finite: check weights and dtype")
+        judged = []
+        for ids, p, mass in zip(questions, p_a.tolist(), masses.tolist(), strict=True):
+            prefers: Preference = "tie" if p == 0.5 else "first" if p > 0.5 else "second"
+            is_answer = mass >= self.least_label_mass
+            judged.append(
                 Judgement(
-                    prefers, p_first, first_shown=story_a, explanation=reading.explanation,
-                    input_tokens=len(questions[index]), output_tokens=reading.output_tokens,
-                    label_mass=reading.mass,
+                    prefers if is_answer else "unparsed", p if is_answer else None,
+                    first_shown="first", input_tokens=len(ids), output_tokens=1, label_mass=mass,
                 )
             )  # fmt: skip
-        return list(zip(judgements[: len(pairs)], judgements[len(pairs) :], strict=True))
+        return judged
 
-    def _batches(self, questions: Sequence[list[int]], room: int | None) -> list[list[int]]:
-        """Indices of questions by decreasing length, in batches of at most `batch_tokens`.
-
-        With `room` for answers the batches are padded: every row counts as the length of the
-        longest question plus `room`.
-        """
-        order = sorted(range(len(questions)), key=lambda row: -len(questions[row]))
-        batches: list[list[int]] = []
-        filled = self.batch_tokens + 1
-        for row in order:
-            length = len(questions[row])
-            if room is not None:
-                first = batches[-1][0] if batches else row
-                length = len(questions[first]) + room
-            if filled + length > self.batch_tokens:
-                batches.append([])
-                filled = 0
-                length = len(questions[row]) + (room or 0)
-            batches[-1].append(row)
-            filled += length
-        return batches
-
-    def _bar(self, total: int) -> Any:
-        from tqdm import tqdm  # noqa: PLC0415
-
-        label = f"judge {self.name}"
-        return tqdm(total=total, desc=label, unit=" readings", leave=False, disable=None)
-
-    def _read_labels(self, questions: Sequence[list[int]]) -> list[_Reading]:
-        """Read label probabilities; the more likely label is the verdict."""
-        import torch  # noqa: PLC0415
-
-        device = next(self.model.parameters()).device
-        readings: list[_Reading | None] = [None] * len(questions)
-        with torch.inference_mode(), self._bar(len(questions)) as bar:
-            for rows in self._batches(questions, None):
-                batch = collate([questions[row] for row in rows], packed=True, pooling="last")
-                batch = to_device(batch, device)
-                logits = answer_logits(self.model, batch, batch["read"])
-                p_a, mass = self.question.read_label(logits)
-                if not np.isfinite(p_a).all():
-                    raise ModelError(
-                        f"rater {self.name}: logits are not finite: check weights and dtype"
-                    )
-                for row, p, labelled in zip(rows, p_a, mass, strict=True):
-                    readings[row] = self._verdict(float(p), float(labelled))
-                bar.update(len(rows))
-        return [reading for reading in readings if reading is not None]
-
-    def _verdict(self, p_a: float, mass: float) -> _Reading:
-        if mass < self.least_label_mass:
-            return _Reading("unparsed", None, mass, output_tokens=1)
-        prefers: Preference = "tie"
-        if p_a != 0.5:
-            prefers = "first" if p_a > 0.5 else "second"
-        return _Reading(prefers, p_a, mass, output_tokens=1)
-
-    def _generate(self, questions: Sequence[list[int]]) -> list[_Reading]:
-        """Generate answers greedily and parse them."""
-        import torch  # noqa: PLC0415
+    @contextlib.contextmanager
+    def _greedy(self) -> Iterator[None]:
+        """Generate greedily, on padded rows; packed attention is restored at the end."""
         from transformers import GenerationConfig  # noqa: PLC0415
 
-        device = next(self.model.parameters()).device
-        room = self.question.max_answer_tokens
-        ends = self._end_tokens()
-        # Any token works as padding, since it is masked.
-        pad = self.tokenizer.pad_token_id or 0
+        packed, own_config = self.model.config._attn_implementation, self.model.generation_config
         greedy = GenerationConfig(
             do_sample=False,
-            max_new_tokens=room,
-            eos_token_id=ends,
-            pad_token_id=pad,
+            max_new_tokens=self.question.max_answer_tokens,
+            eos_token_id=self._end_tokens(),
+            # Any token works as padding, since it is masked.
+            pad_token_id=self.tokenizer.pad_token_id or 0,
         )
-        readings: list[_Reading | None] = [None] * len(questions)
-        # Generation works on padded rows; the packed attention is restored at the end.
-        packed, own_config = self.model.config._attn_implementation, self.model.generation_config
         set_attention(self.model, "sdpa")
         # `generate` fills unset options from the model's own generation config, such as a
         # repetition penalty, and the answer would not be greedy.
         self.model.generation_config = greedy
         try:
-            with torch.inference_mode(), self._bar(len(questions)) as bar:
-                for rows in self._batches(questions, room):
-                    width = max(len(questions[row]) for row in rows)
-                    ids = torch.full((len(rows), width), pad)
-                    mask = torch.zeros_like(ids)
-                    for index, row in enumerate(rows):
-                        ids[index, width - len(questions[row]) :] = torch.tensor(questions[row])
-                        mask[index, width - len(questions[row]) :] = 1
-                    answers = self.model.generate(
-                        input_ids=ids.to(device),
-                        attention_mask=mask.to(device),
-                        generation_config=greedy,
-                    )[:, width:].tolist()
-                    for row, answer in zip(rows, answers, strict=True):
-                        readings[row] = self._parse(answer, ends)
-                    bar.update(len(rows))
+            yield
         finally:
             set_attention(self.model, packed)
             self.model.generation_config = own_config
-        return [reading for reading in readings if reading is not None]
+
+    def _generate(self, questions: Sequence[list[int]]) -> list[Judgement]:
+        """Generate answers and parse them; an answer without an end token is `cut`."""
+        import torch  # noqa: PLC0415
+        from torch.nn.utils.rnn import pad_sequence  # noqa: PLC0415
+
+        greedy, rows = self.model.generation_config, list(map(torch.tensor, questions))
+        ids = pad_sequence(rows, True, greedy.pad_token_id, "left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left")
+        answers = self.model.generate(
+            input_ids=ids.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
+            generation_config=greedy,
+        )[:, ids.shape[1] :].tolist()
+        judged = []
+        for question, answer_ids in zip(questions, answers, strict=True):
+            ends = (index for index, token in enumerate(answer_ids) if token in greedy.eos_token_id)
+            end = next(ends, None)
+            text = self.tokenizer.decode(answer_ids[:end], skip_special_tokens=True)
+            answer = read_answer(text, self.question.answer)
+            prefers = "cut" if end is None else _PREFERENCE_OF[answer.verdict]
+            judged.append(
+                Judgement(
+                    prefers, first_shown="first", explanation=answer.explanation,
+                    input_tokens=len(question), output_tokens=len(answer_ids[:end]),
+                )
+            )  # fmt: skip
+        return judged
 
     def _end_tokens(self) -> list[int]:
         """Tokens that end an answer: the end of turn and the model's own EOS tokens.
@@ -318,59 +266,35 @@ class GenerativeModel(Rater):
         known = (*self.question.end, *listed, self.tokenizer.eos_token_id)
         return [token for token in dict.fromkeys(known) if token is not None]
 
-    def _parse(self, ids: list[int], ends: Sequence[int]) -> _Reading:
-        """Parse an answer; one without an end token is `cut`."""
-        stops = [index for index, token in enumerate(ids) if token in ends]
-        answer_ids = ids[: stops[0]] if stops else ids
-        text = self.tokenizer.decode(answer_ids, skip_special_tokens=True)
-        answer = read_answer(text, self.question.answer)
-        prefers = _PREFERENCE_OF[answer.verdict] if stops else "cut"
-        return _Reading(prefers, explanation=answer.explanation, output_tokens=len(answer_ids))
-
 
 @dataclass
-class GenerativeRaterOptions:
-    """A generative model as a rater.
+class GenerativeRaterOptions(ModelOptions):
+    """A generative model as a rater; see also `ModelOptions`.
 
     Attributes:
-        path: path or name of the model; see `GenerativeModel.load`.
-        device: such as cuda or cpu. Default: a GPU if available.
-        dtype: dtype of the weights. Default: bfloat16 on a GPU; elsewhere float32, or the dtype in
-            which LitBench saved the model.
-        batch_tokens: maximum number of tokens in one forward pass. Default: 4,096 on a CPU, 32,768
-            elsewhere.
         template: name or path of the template, for a model that LitBench did not train. Default:
             `verdict_label`, or `minimal` if `answer` is given.
         answer: form of answer to use from a family of templates.
         max_length: maximum number of tokens of question and answer. Default: 4,096.
         max_answer_tokens: maximum number of tokens of the answer. Default: depends on its form.
         least_label_mass: a lower label mass gives the verdict `unparsed`.
-        trust_remote_code: run code from the model's repository.
     """
 
-    path: str
-    device: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    batch_tokens: int | None = None
     template: str | None = None
     answer: AnswerForm | None = None
     max_length: int | None = None
     max_answer_tokens: int | None = None
     least_label_mass: float = LEAST_LABEL_MASS
-    trust_remote_code: bool = False
 
     def files(self) -> dict[str, str]:
         """Model and custom template, by key."""
-        return {"path": self.path, **template_files(self.template)}
+        return {**super().files(), **template_files(self.template)}
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> GenerativeModel:
     """Make a rater of kind `generative` from its config."""
     given = build(GenerativeRaterOptions, options, where)
-    loaded = load_folder(
-        given.path, "language", "generative", device=given.device, dtype=given.dtype,
-        trust_remote_code=given.trust_remote_code,
-    )  # fmt: skip
+    loaded = load_folder(given, "language", "generative")
     model, tokenizer = loaded.model, loaded.tokenizer
     require_packing(model, given.path)
     if loaded.question is None:

@@ -69,9 +69,6 @@ def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> 
 
     If the table has rationales, pairs without one are rejected for both forms of answer, so that
     GenRM and GenRM-CoT train on the same pairs.
-
-    Raises:
-        DataError: the template asks for rationales and the table has none.
     """
     ids = pairs["pair_id"].to_pylist()
     chosen_is_a: list[bool] = list(assign_positions(ids, seed))
@@ -122,16 +119,7 @@ def tokenise(pairs: pa.Table, tokenizer: Any, question: Question, seed: int) -> 
 def train_generative_model(
     pairs: pa.Table, options: GenerativeTraining, folder: Path, name: str = "generative"
 ) -> GenerativeModel | None:
-    """Train a generative reward model on preference pairs, with equal weights.
-
-    Arguments and return value are those of
-    `litbench.models.reward_training.train_reward_model`.
-
-    Raises:
-        ConfigError: a template with a form of answer that cannot be trained.
-        DataError: no pairs, or a template that asks for rationales and a table without them.
-        ModelError: the model cannot be loaded, or the loss is not finite.
-    """
+    """Train a generative reward model on preference pairs; see `train_reward_model`."""
     template = load_template(options.template, options.answer)
     if template.answer not in ("label", "explanation"):
         raise ConfigError(

@@ -58,9 +58,6 @@ def prepare_tokenizer(tokenizer: Any, model: Any, max_length: int) -> None:
         tokenizer: a fast tokenizer of transformers; changed in place.
         model: the tokenizer's model; its `config.pad_token_id` is set.
         max_length: maximum number of tokens, lowered to the model's number of positions.
-
-    Raises:
-        ModelError: no EOS token, or a chat template that drops the prompt or the story.
     """
     from tokenizers import processors  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415

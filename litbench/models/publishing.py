@@ -1,41 +1,127 @@
-"""Write a trained model, report its result to trackers, and push its folder to the Hub.
+"""What the training programs do: train, judge held-out pairs, write the model's folder, push it.
 
-Only safetensors, JSON and text are pushed, to a private repository by default. A folder that
-contains a training prompt or a local path is refused.
+`model/run.json` holds the config and the results; the card is written from it. Neither contains
+texts of the pairs (only hashes of their prompts) or local paths. Only safetensors, JSON and text
+are pushed, to a private repository by default.
 """
 
-import json
 import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from litbench.artifact import Artifact
+from litbench.artifact import Artifact, write_json
 from litbench.errors import ConfigError, DataError
+from litbench.evaluation_pairs import read_held_out, read_pairs
 from litbench.hub import check_token, parse_name, replace_files
-from litbench.models.card import run_text, write_trained_model
+from litbench.markdown import without_folders
+from litbench.metrics.leaderboard import leaderboard, leaderboard_json
+from litbench.models.card import model_card, run_text
+from litbench.models.folder import prompts_of
+from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
+from litbench.raters import LengthRater, Rater, judge_pairs
 
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
 _ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")
-# As litbench.text.prompt_key writes them.
-_PROMPT_KEY = re.compile("[0-9a-f]{32}")
+
+
+def train_and_write(
+    train_model: Callable[[pa.Table, Any, Path], Any], config: Any, program: str
+) -> None:
+    """Train, evaluate, write and push a model; a killed run resumes.
+
+    Args:
+        train_model: `train_reward_model` or `train_generative_model`.
+        config: the program's config, a `ProgramOptions`.
+        program: path of the program.
+    """
+    check_push(config)
+    out = Path(config.output_dir)
+    artifact = Artifact(
+        out, program=program, config=config.record(), inputs=config.inputs(), models=config.files()
+    )
+    if not artifact.is_current():
+        pairs = read_pairs(Path(config.pairs), None, config.split).headline
+        held_out = read_held_out(
+            config.evaluation_pairs, config.evaluation_split, pairs, Path(config.pairs),
+            prompts_of(config.model_name()),
+        )  # fmt: skip
+        checkpoints = checkpoint_folder(out, artifact.fingerprint)
+        model = train_model(pairs, config, checkpoints)
+        if model is None:
+            return
+        run = _write(artifact, model, pairs, held_out, checkpoints)
+        rows = (run["evaluation"] or {"raters": []})["raters"]
+        own: dict[str, Any] = next(
+            (row["agreement"] for row in rows if row["kind"] == model.kind), {}
+        )
+        found = {f"test_agreement_{name}": own.get(name) for name in ("mean", "low", "high")}
+        config.report({name: value for name, value in found.items() if value is not None})
+        print(f"{out / 'model'}: {run_text(run)}")
+    if is_main_process():
+        push_model(out / "model", config)
+
+
+def _write(
+    artifact: Artifact, model: Any, pairs: pa.Table, held_out: pa.Table | None, checkpoints: Path
+) -> dict[str, Any]:
+    """Judge the held-out pairs, write the folder and the manifest; return `run.json`'s content."""
+    record = model.training_record
+    manifest = artifact.as_manifest()
+    run = {
+        **{key: manifest[key] for key in ("program", "finished_utc", "versions")},
+        "kind": model.kind,
+        "adapter": model.adapter is not None,
+        "config": without_folders(manifest["config"]),
+        "inputs": without_folders(manifest["inputs"]),
+        "label_source": dict(Counter(pairs["label_source"].to_pylist())),
+        "training": {**record, "options": without_folders(record["options"])},
+        "evaluation": None if held_out is None else _judge_held_out(model, held_out),
+        "training_prompts": sorted(model.prompts),
+    }
+
+    def write(folder: Path) -> None:
+        model.save(folder)
+        write_json(run, folder / "run.json")
+        (folder / "README.md").write_text(model_card(run), encoding="utf-8")
+
+    artifact.write_folder("model", write)
+    artifact.write(REJECTED, lambda path: shutil.copyfile(checkpoints / REJECTED, path))
+    artifact.counts = {
+        "prompts": len(model.prompts),
+        **record["counts"],
+        "training": record,
+        **({} if held_out is None else {"evaluation": run["evaluation"]}),
+    }
+    artifact.finish()
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return run
+
+
+def _judge_held_out(rater: Rater, pairs: pa.Table) -> dict[str, Any]:
+    """Judge held-out pairs with a trained model and both length baselines; as JSON values."""
+    raters = [rater, LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
+    verdicts = pa.concat_tables([judge_pairs(one, pairs) for one in raters])
+    rows = leaderboard_json(leaderboard(verdicts, pairs, "longer"))
+    return {
+        "pairs": pairs.num_rows,
+        "prompts": rows[0]["agreement"]["clusters"],
+        "label_source": dict(Counter(pairs["label_source"].to_pylist())),
+        "raters": rows,
+    }
 
 
 def check_push(config: Any) -> None:
-    """Check before training that the model can be pushed afterwards.
-
-    Raises:
-        ConfigError: no repository name, no token, or an adapter whose base model is a local folder.
-    """
+    """Check before training that the model can be pushed afterwards."""
     if not config.push_to_hub:
         return
     name = config.hub_model_id
-    if name is None:
-        raise ConfigError("push_to_hub needs hub_model_id: set it to owner/name")
-    parsed = parse_name(name)
-    if str(parsed) != parsed.repository:
-        raise ConfigError(f"hub_model_id is '{name}': set it to owner/name")
+    if name is None or str(parsed := parse_name(name)) != parsed.repository:
+        raise ConfigError(f"push_to_hub: hub_model_id is '{name}': set it to owner/name")
     base = config.model_name_or_path
     if config.use_peft and not config.merge_adapter and Path(base).expanduser().exists():
         raise ConfigError(
@@ -45,83 +131,32 @@ def check_push(config: Any) -> None:
     check_token()
 
 
-def finish(
-    artifact: Artifact,
-    model: Any,
-    pairs: pa.Table,
-    held_out: pa.Table | None,
-    checkpoints: Path,
-    config: Any,
-) -> None:
-    """Judge the held-out pairs, write the model's folder, report to the trackers, and push.
-
-    Args:
-        artifact: the program's artifact.
-        model: the trained model.
-        pairs: training pairs.
-        held_out: pairs to judge at the end; not used for model selection.
-        checkpoints: the trainer's folder; removed at the end.
-        config: the program's config.
-    """
-    run = write_trained_model(artifact, model, pairs, held_out, checkpoints, artifact.fingerprint)
-    rows = (run["evaluation"] or {"raters": []})["raters"]
-    own = (row["agreement"] for row in rows if row["kind"] == run["kind"])
-    agreement: dict[str, float | None] = next(own, {})
-    metrics = {f"test_agreement_{name}": agreement.get(name) for name in ("mean", "low", "high")}
-    config.report({name: value for name, value in metrics.items() if value is not None})
-    print(f"{artifact.folder / 'model'}: {run_text(run)}")
-    push_model(artifact.folder / "model", config)
-
-
 def push_model(folder: Path, config: Any) -> None:
-    """Push a model's folder in one commit if the config sets `push_to_hub`.
-
-    Raises:
-        ConfigError: there is no token, or the repository is public and `hub_private_repo` is true.
-        DataError: the folder contains something that must not be published, or the push fails.
-    """
-    if config.push_to_hub:
-        address = replace_files(
-            config.hub_model_id, _files_of(folder), "model", private=config.hub_private_repo,
-            is_ours=lambda path: path.endswith(_ENDINGS),
-        )  # fmt: skip
-        print(f"pushed: {address}")
-
-
-def _files_of(folder: Path) -> dict[str, Path]:
-    """The files to push, by their path on the Hub."""
+    """Push a model's folder in one commit if the config sets `push_to_hub`."""
+    if not config.push_to_hub:
+        return
     files = {}
     for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink() or (path.is_file() and not name.endswith(_ENDINGS)):
+        if path.is_symlink() or (path.is_file() and not path.name.endswith(_ENDINGS)):
             raise DataError(f"{path} is not a model file ({', '.join(_ENDINGS)}): remove it")
         if path.is_file():
-            files[name] = path
-            _check_text(path)
+            files[path.relative_to(folder).as_posix()] = path
+            _check_paths(path)
     if not any(name.endswith(".safetensors") for name in files):
         raise DataError(f"{folder} has no weights in safetensors: train the model again")
-    return files
+    address = replace_files(
+        config.hub_model_id, files, "model", private=config.hub_private_repo,
+        is_ours=lambda path: path.endswith(_ENDINGS),
+    )  # fmt: skip
+    print(f"pushed: {address}")
 
 
-def _check_text(path: Path) -> None:
-    """Refuse training prompts that are not hashed, and local paths."""
+def _check_paths(path: Path) -> None:
+    """Refuse local paths, such as a backbone's in a config."""
     if path.suffix not in (".json", ".md"):
         return
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"{path} is broken ({error}): train the model again") from error
-        prompts = content.get("training_prompts", []) if isinstance(content, dict) else []
-        texts = sum(_PROMPT_KEY.fullmatch(str(key)) is None for key in prompts)
-        if texts:
-            # The texts themselves stay out of the message, which may be logged.
-            raise DataError(
-                f"{path}: {texts:,} of {len(prompts):,} training_prompts are not hashes and may be "
-                "texts: train the model again"
-            )
     own = "|".join(re.escape(str(folder)) for folder in {Path.home(), Path.cwd()} if folder.name)
+    text = path.read_text(encoding="utf-8")
     named = re.search(rf"(?<![\w./-])(?:{own})/[^\s\"'|`]*", text) if own else None
     if named is not None:
         raise DataError(

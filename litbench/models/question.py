@@ -70,17 +70,10 @@ class Question:
         max_prompt_tokens: int = 256,
         max_answer_tokens: int = 1,
     ) -> "Question":
-        """Fit a template to a model.
+        """Fit a template to a language model and its tokenizer.
 
-        Args:
-            tokenizer: a fast tokenizer of transformers. If it has a chat template, the question is
-                the user's message, otherwise plain text.
-            model: the tokenizer's language model.
-            parts: the template's four fixed texts.
-            answer: form of the answer.
-            max_length: maximum number of tokens, lowered to the model's number of positions.
-            max_prompt_tokens: maximum number of tokens of the prompt.
-            max_answer_tokens: number of tokens reserved for the answer and its end.
+        If the tokenizer has a chat template, the question is the user's message, otherwise plain
+        text. `max_length` is lowered to the model's number of positions.
         """
         max_length = longest_of(model, max_length)
         slots = (*_SLOTS, "")
@@ -137,13 +130,8 @@ class Question:
     ) -> Encoded:
         """Tokenise questions up to the start of the answer.
 
-        In lines of a text that look like a template's delimiters, equals signs are replaced.
-
-        Args:
-            tokenizer: the tokenizer that the question was made with.
-            prompts: n prompts.
-            first: n stories shown as A.
-            second: n stories shown as B.
+        In lines of a text that look like a template's delimiters, equals signs are replaced. The
+        stories `first` are shown as A, `second` as B; n texts each.
         """
         distinct = list(dict.fromkeys([*prompts, *first, *second]))
         safe = list(map(without_delimiters, distinct))
@@ -176,12 +164,8 @@ class Question:
 
 def share(first: int, second: int, room: int) -> tuple[int, int]:
     """Reduce two lengths to a sum of at most `room`, the longer one first."""
-    if first + second <= room:
-        return first, second
-    half = room // 2
-    if first <= half:
-        return first, room - first
-    return room - min(second, half), min(second, half)
+    kept = min(second, max(room // 2, room - first))
+    return min(first, room - kept), kept
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

@@ -11,33 +11,40 @@ only: Bradley-Terry training leaves a free offset per prompt.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.models.backbone import Pooling, collate, is_packed, rewards_of, to_device
-from litbench.models.folder import Adapter, Loaded, load_folder, save_folder
+from litbench.models.backbone import (
+    Pooling,
+    batches,
+    collate,
+    is_packed,
+    rewards_of,
+    to_device,
+)
+from litbench.models.folder import FolderRater, ModelOptions, load_folder
 from litbench.models.input_format import Form, encode_stories, is_encoder, longest_of
 from litbench.raters import ScoreRater
 
 _DEFAULT_MAX_LENGTH = 2_048
 
 
-class RewardModel(ScoreRater):
+class RewardModel(FolderRater, ScoreRater):
     """A sequence-classification model that scores stories.
 
     Attributes:
-        tokenizer: the folder's tokenizer, which contains the input format.
         form: input form; `chat` for every model trained by LitBench, see `encode_stories`.
-        prompts: `prompt_key` of the training prompts.
         stories_cut: number of scored stories that were truncated.
         is_foreign: whether the folder was not written by LitBench.
     """
 
     kind = "reward"
     gives_probability = True
+    # Activations of larger batches do not fit into a CPU's cache (benchmarks/scoring.py).
+    usual_batch_tokens = (2_048, 16_384)
 
     def __init__(
         self,
@@ -46,30 +53,17 @@ class RewardModel(ScoreRater):
         *,
         name: str = "reward",
         form: Form = "chat",
-        prompts: frozenset[str] = frozenset(),
-        batch_tokens: int | None = None,
-        training: Mapping[str, Any] | None = None,
         label: int = 0,
         reverse: bool = False,
-        adapter: Adapter | None = None,
+        **stored: Any,
     ) -> None:
-        if batch_tokens is not None and batch_tokens < 1:
-            raise ConfigError(f"batch_tokens is {batch_tokens}: give at least 1")
-        self.model = model.eval()
-        self.tokenizer = tokenizer
+        super().__init__(model, tokenizer, name=name, **stored)
         self.form = form
-        self.name = name
-        self.prompts = prompts
-        on_cpu = next(model.parameters()).device.type == "cpu"
-        # Activations of larger batches do not fit into a CPU's cache (benchmarks/scoring.py).
-        self.batch_tokens = batch_tokens or (2_048 if on_cpu else 16_384)
         self.stories_cut = 0
         self.shows_progress = True
         self.is_foreign = False
-        self.training_record = dict(training or {})
         self.label = label
         self.reversed = reverse
-        self.adapter = adapter
 
     @classmethod
     def load(cls, path: str | Path, *, name: str = "reward", **options: Any) -> "RewardModel":
@@ -80,39 +74,17 @@ class RewardModel(ScoreRater):
                 the Hub.
             name: the rater's name.
             options: see `RewardRaterOptions`.
-
-        Raises:
-            ConfigError: an unknown option, a missing or invalid `label`, or `form` or `max_length`
-                for a model trained by LitBench.
-            DataError: the model cannot be fetched from the Hub.
-            ModelError: the model cannot be loaded.
-            MissingExtraError: torch or transformers is not installed.
         """
         return rater_from_options(name, {"path": str(path), **options}, "RewardModel.load")
 
-    def save(self, folder: Path) -> None:
-        """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
-        loaded = Loaded(
-            self.model, self.tokenizer, self.prompts, self.training_record, self.adapter,
-            form=None if self.form == "chat" else self.form,
-        )  # fmt: skip
-        save_folder(folder, self.kind, loaded)
-
-    def training_prompts(self) -> frozenset[str]:
-        """`prompt_key` of the training prompts; empty if the model folder has no record."""
-        return self.prompts
+    def stored(self) -> dict[str, Any]:
+        """The input form of a model that LitBench did not train."""
+        return {} if self.form == "chat" else {"form": self.form}
 
     def notes(self) -> dict[str, Any]:
         """Number of parameters and truncated stories, and the training record."""
-        notes: dict[str, Any] = {
-            "parameters": self.model.num_parameters(),
-            "stories_cut": self.stories_cut,
-        }
-        if self.is_foreign:
-            notes["form"] = self.form
-        if self.training_record:
-            notes["training"] = self.training_record
-        return notes
+        form = {"form": self.form} if self.is_foreign else {}
+        return {**super().notes(), "stories_cut": self.stories_cut, **form}
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Score stories; those longer than `model_max_length` are truncated and counted.
@@ -129,11 +101,10 @@ class RewardModel(ScoreRater):
 
         encoded = encode_stories(self.tokenizer, prompts, stories, self.form)
         self.stories_cut += sum(encoded.cut)
-        order = sorted(range(len(stories)), key=lambda row: len(encoded.ids[row]), reverse=True)
-        device = next(self.model.parameters()).device
         packed = is_packed(self.model)
         pooling: Pooling = "first" if is_encoder(self.model) else "last"
         types = encoded.token_types
+        order: list[int] = []
         pieces = []
         with (
             torch.inference_mode(),
@@ -142,19 +113,15 @@ class RewardModel(ScoreRater):
                 disable=None if self.shows_progress else True,
             ) as bar,
         ):  # fmt: skip
-            start = 0
-            while start < len(order):
-                # Sorted by decreasing length, so the first story of a batch is its longest.
-                longest = len(encoded.ids[order[start]])
-                rows = order[start : start + max(1, self.batch_tokens // longest)]
+            for rows in batches(encoded.ids, self.batch_tokens):
                 batch = collate(
                     [encoded.ids[row] for row in rows], packed=packed, pooling=pooling,
                     token_types=None if types is None else [types[row] for row in rows],
                 )  # fmt: skip
-                rewards = rewards_of(self.model, to_device(batch, device), pooling)
+                rewards = rewards_of(self.model, to_device(batch, self.model.device), pooling)
                 # Rewards stay on the device until the end, to avoid synchronising in the loop.
                 pieces.append(rewards[:, self.label])
-                start += len(rows)
+                order += rows
                 bar.update(len(rows))
         scores = np.empty(len(stories), dtype=np.float64)
         if pieces:
@@ -163,17 +130,10 @@ class RewardModel(ScoreRater):
 
 
 @dataclass
-class RewardRaterOptions:
-    """A reward model as a rater.
+class RewardRaterOptions(ModelOptions):
+    """A reward model as a rater; see also `ModelOptions`.
 
     Attributes:
-        path: path or name of the model; see `RewardModel.load`.
-        device: such as cuda or cpu. Default: a GPU if available.
-        dtype: dtype of the weights. Default: bfloat16 on a GPU; elsewhere float32, or the dtype in
-            which LitBench saved the model. The head always
-            computes in float32.
-        batch_tokens: maximum number of tokens in one forward pass, with padding. Default: 2,048 on
-            a CPU, 16,384 elsewhere.
         max_length: maximum number of tokens of a sequence, for a model that LitBench did not train.
             Default: 2,048.
         form: input form of a model that LitBench did not train: `chat` (its chat template), `pair`
@@ -183,33 +143,20 @@ class RewardRaterOptions:
         reverse: whether a lower output means a better story.
         probability: whether sigmoid(difference of rewards) is a probability; set it to false for a
             model that was not trained on pairs.
-        trust_remote_code: run code from the model's repository.
     """
 
-    path: str
-    device: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    batch_tokens: int | None = None
     max_length: int | None = None
     form: Form | None = None
     label: int | None = None
     reverse: bool = False
     probability: bool = True
-    trust_remote_code: bool = False
-
-    def files(self) -> dict[str, str]:
-        """Model, by key."""
-        return {"path": self.path}
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RewardModel:
     """Make a rater of kind `reward` from its config."""
     given = build(RewardRaterOptions, options, where)
     path, form, label = given.path, given.form, given.label
-    loaded = load_folder(
-        path, "reward", "reward", device=given.device, dtype=given.dtype,
-        trust_remote_code=given.trust_remote_code, num_labels=None,
-    )  # fmt: skip
+    loaded = load_folder(given, "reward", "reward", num_labels=None)
     model, tokenizer = loaded.model, loaded.tokenizer
     labels = model.config.num_labels
     if label is None and labels > 1:

@@ -145,10 +145,6 @@ def train_reward_model(
 
     Returns:
         The trained model, not yet saved. None on every process but rank 0.
-
-    Raises:
-        DataError: no pairs, or nulls in the columns margin or weight.
-        ModelError: the model cannot be loaded, or the loss is not finite.
     """
     model, tokenizer = load_to_train(pairs, options, "reward")
     prepare_tokenizer(tokenizer, model, options.max_length)

@@ -1,7 +1,6 @@
-"""Shared code for training raters on pairs with trl.
+"""Shared code for training raters on pairs with trl's RewardTrainer and SFTTrainer.
 
-trl's RewardTrainer and SFTTrainer train; every key of trl and transformers works under its own
-name. LitBench adds a few keys, counts of truncated and rejected pairs, validation split by prompt,
+LitBench adds a few keys, counts of truncated and rejected pairs, validation split by prompt,
 micro-batches of equal cost (`litbench.models.packing`), automatic resuming, and a record of the
 run.
 """
@@ -18,22 +17,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from torch.distributed.elastic.multiprocessing.errors import record
+from tqdm import tqdm
 from transformers import TrainerCallback, set_seed
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from litbench.artifact import as_json, fingerprint, write_atomically
 from litbench.config import clear_exit, nearest, read_yaml
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
-from litbench.models.card import REJECTED
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
 from litbench.raters import training_prompts_of
@@ -41,6 +40,8 @@ from litbench.records import prompt_keys
 from litbench.text import digest
 
 C = TypeVar("C")
+# Pairs that training did not use, with the reason.
+REJECTED = "rejected.jsonl"
 
 # Keys that do not affect the trained model.
 _RUNTIME = (
@@ -117,7 +118,7 @@ class TrainingOptions(ModelConfig):  # type: ignore[misc]
         super(ModelConfig, self).__post_init__()
 
     def report(self, values: Mapping[str, float]) -> None:
-        """Log values to the run's trackers and close them; `train` sets the implementation."""
+        """Log values to the run's trackers and close them; set by `train`."""
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """Number of warm-up steps; at least one step comes after them."""
@@ -166,6 +167,13 @@ class _Parser(TrlParser):  # type: ignore[misc]
     def error(self, message: str) -> Any:
         raise ConfigError(f"command line: {message}")
 
+    def _get_values(self, action: Any, arg_strings: list[str]) -> Any:
+        """Read null as YAML does, where a key may be null."""
+        kinds = get_args(get_type_hints(self.dataclass_types[0]).get(action.dest))
+        if arg_strings == ["null"] and type(None) in kinds:
+            return None
+        return super()._get_values(action, arg_strings)
+
 
 def read_options(
     cls: type[C],
@@ -174,13 +182,7 @@ def read_options(
     arguments: Sequence[str] = (),
     about: str | None = None,
 ) -> C:
-    """Parse a trl config from a mapping and command-line arguments, which take precedence.
-
-    Raises:
-        ConfigError: an unknown key (the message names the nearest valid one), a missing key, or an
-            invalid value.
-        SystemExit: after `--help`.
-    """
+    """Parse a trl config from a mapping and command-line arguments, which take precedence."""
     parser = _Parser([cls], description=about, allow_abbrev=False)
     known = {name.lstrip("-").replace("-", "_") for name in parser._option_string_actions}
     words = [word[2:] for word in arguments if word.startswith("--")]
@@ -250,11 +252,7 @@ class TokenisedPairs:
 
 
 def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:
-    """Split pairs by prompt into training pairs and validation pairs.
-
-    Raises:
-        DataError: one part would have no prompt.
-    """
+    """Split pairs by prompt into training pairs and validation pairs."""
     if not share:
         return pairs, pairs.slice(0, 0)
     keys = prompt_keys(pairs)
@@ -307,21 +305,44 @@ class PairTrainer:
         super().save_model(output_dir, _internal_call)  # type: ignore[misc]
 
 
-class _Watch(TrainerCallback):  # type: ignore[misc]
-    """Stops a run whose loss or gradient norm is not finite."""
+class Progress(TrainerCallback):  # type: ignore[misc]
+    """Shows one bar with the loss, and stops a run whose loss or gradient norm is not finite."""
+
+    def on_train_begin(self, args: Any, state: Any, _: Any, **__: Any) -> None:
+        """Show the bar on a terminal."""
+        hidden = args.disable_tqdm or not state.is_world_process_zero
+        self._bar = tqdm(
+            total=state.max_steps, initial=state.global_step, desc="training", unit=" steps",
+            dynamic_ncols=True, disable=hidden or None,
+        )  # fmt: skip
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        # Log before each checkpoint and at the end, so that `on_log` checks what is saved.
+        """Log before each checkpoint and at the end, so that `on_log` checks what is saved."""
+        self._bar.update(state.global_step - self._bar.n)
         if control.should_save or state.global_step == state.max_steps:
             control.should_log = True
 
-    def on_log(self, _args: Any, state: Any, _: Any, logs: Any = None, **__: Any) -> None:
-        found = [logs[name] for name in ("loss", "grad_norm") if name in (logs or {})]
-        if not all(map(math.isfinite, found)):
+    def on_log(self, _args: Any, state: Any, _: Any, logs: Any, **__: Any) -> None:
+        """Show the loss; check loss and gradient norm."""
+        found = {name: logs[name] for name in ("loss", "grad_norm") if name in logs}
+        if "loss" in found:
+            self._bar.set_postfix(loss=f"{found['loss']:.4g}")
+        if not all(map(math.isfinite, found.values())):
             raise ModelError(
-                f"at step {state.global_step} loss and gradient norm are {found}: lower "
-                "learning_rate, or set bf16: false and dtype: float32"
+                f"at step {state.global_step} training gave {found}: lower learning_rate, or set "
+                "bf16: false and dtype: float32"
             )
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Close the bar."""
+        self._bar.close()
+
+
+def show_progress(trainer: Any) -> None:
+    """Replace the callbacks with which transformers prints every log line as a dict."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(Progress())
 
 
 def load_to_train(pairs: pa.Table, options: Any, head: Head) -> Any:
@@ -364,10 +385,6 @@ def train(
         Arguments for the rater: the model as loaded from the saved files, with adapters merged, in
         fp32 (bfloat16 after training on 4-bit weights), its tokenizer, hashes of the training
         prompts, the training record and the adapter. None on every process but rank 0.
-
-    Raises:
-        DataError: no training pairs or no validation pairs are left.
-        ModelError: the loss is not finite, or the device is out of memory.
     """
     data, validation = parts
     args = copy.copy(options)
@@ -385,7 +402,6 @@ def train(
     args.max_length = None
     # Without this one process would use all visible GPUs, which trl refuses.
     args._n_gpu = min(1, args.n_gpu)
-    args.disable_tqdm = args.disable_tqdm or not sys.stderr.isatty()
     _prepare_trackers(args)
     peft_config = get_peft_config(options)
     if peft_config is not None:
@@ -401,11 +417,10 @@ def train(
             train_dataset=data.rows,
             eval_dataset=validation.rows if args.validation else None,
             processing_class=tokenizer,
-            callbacks=[_Watch()],
             peft_config=peft_config,
             **arguments,
         )
-        trainer.remove_callback(PrinterCallback)
+        show_progress(trainer)
         for name, weight in trainer.model.named_parameters():
             adapts_4_bits = options.load_in_4bit and weight.requires_grad
             if adapts_4_bits or "modules_to_save" in name:
@@ -440,21 +455,15 @@ def train(
     del trainer, model, arguments
     gc.collect()
     torch.cuda.empty_cache()
-    base, adapter, attention = options.model_name(), None, options.attn_implementation
-    # FlashAttention does not support fp32.
-    how: dict[str, Any] = {
-        "trust_remote_code": options.trust_remote_code,
-        "attention": attention
-        if options.load_in_4bit or "flash" not in (attention or "")
-        else None,
-    }
+    base, adapter, code = options.model_name(), None, options.trust_remote_code
     if options.use_peft:
-        how["quantized"] = options.load_in_4bit
-        model, tokenizer = load_with_adapter(folder / "trained", base, head, **how)
+        model, tokenizer = load_with_adapter(
+            folder / "trained", base, head, quantized=options.load_in_4bit, trust_remote_code=code
+        )
         if not options.merge_adapter:
             adapter = Adapter(base, options.load_in_4bit, folder / "trained")
     else:
-        model, tokenizer = load_backbone(str(folder / "trained"), head, **how)
+        model, tokenizer = load_backbone(str(folder / "trained"), head, trust_remote_code=code)
     return {
         "model": model.to(options.device),
         "tokenizer": tokenizer,
