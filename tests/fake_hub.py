@@ -16,13 +16,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from loopback import Handler, Loopback
 
@@ -32,7 +29,7 @@ _LARGE = (".parquet", ".safetensors")
 TOKEN = "hf_token_of_the_fake_hub"  # noqa: S105
 
 
-def parquet_bytes(table: pa.Table) -> bytes:
+def parquet_bytes(table):
     """A table as the bytes of a Parquet file, in row groups of 100."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, row_group_size=100)
@@ -57,7 +54,7 @@ class Repository:
     private: bool = False
     gated: bool = False
 
-    def commit(self, files: Mapping[str, bytes], message: str) -> str:
+    def commit(self, files, message):
         """Make these files the head of main; return the commit."""
         text = f"{len(self.commits)}{message}{sorted(files)}"
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -66,11 +63,11 @@ class Repository:
         self.messages.append(message)
         return sha
 
-    def resolve(self, revision: str) -> str | None:
+    def resolve(self, revision):
         """The commit that a revision stands for."""
         return revision if revision in self.commits else self.refs.get(revision)
 
-    def files(self, revision: str = "main") -> dict[str, bytes]:
+    def files(self, revision="main"):
         """The files of a revision."""
         sha = self.resolve(revision)
         assert sha is not None
@@ -87,24 +84,22 @@ class FakeHub(Loopback):
         strange: requests that the fake does not know.
     """
 
-    def __init__(self) -> None:
-        self.repositories: dict[str, Repository] = {}
-        self.requests: list[str] = []
-        self.faults: dict[str, int] = {}
-        self.strange: list[str] = []
-        self.stored: dict[str, bytes] = {}
+    def __init__(self):
+        self.repositories = {}
+        self.requests = []
+        self.faults = {}
+        self.strange = []
+        self.stored = {}
         super().__init__(_Handler)
 
-    def publish(self, name: str, files: Mapping[str, bytes], **options: bool) -> str:
+    def publish(self, name, files, **options):
         """Make a commit of a data set or model; return its hash."""
         repository = self.repositories.setdefault(name, Repository())
         for option, value in options.items():
             setattr(repository, option, value)
         return repository.commit(files, f"version {len(repository.commits) + 1}")
 
-    def run(
-        self, home: Path, program: str, *arguments: object, token: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, home, program, *arguments, token=None):
         """Run a program, or with "-c" some code, in `environment`."""
         command = [program] if program == "-c" else [str(ROOT / program)]
         return subprocess.run(
@@ -117,7 +112,7 @@ class FakeHub(Loopback):
             env=self.environment(home, token=token),
         )
 
-    def environment(self, home: Path, *, token: str | None = None) -> dict[str, str]:
+    def environment(self, home, *, token=None):
         """The environment of a process that talks to this Hub and to nothing else."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         return {
@@ -136,24 +131,24 @@ class FakeHub(Loopback):
 
 class _Handler(Handler):
     @property
-    def hub(self) -> FakeHub:
-        return self.server.fake  # type: ignore[no-any-return]
+    def hub(self):
+        return self.server.fake
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self._answer()
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self._answer()
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self._answer()
 
-    def do_PUT(self) -> None:
+    def do_PUT(self):
         self._answer()
 
     # What is asked ---------------------------------------------------------------------------
 
-    def _answer(self) -> None:
+    def _answer(self):
         url = urlsplit(self.path)
         path = unquote(url.path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -184,10 +179,10 @@ class _Handler(Handler):
             case _:
                 self._give_up()
 
-    def _signed_in(self) -> bool:
+    def _signed_in(self):
         return self.headers.get("Authorization") == f"Bearer {TOKEN}"
 
-    def _find(self, name: str) -> Repository | None:
+    def _find(self, name):
         repository = self.hub.repositories.get(name)
         if repository is None or (repository.private and not self._signed_in()):
             # The real one does not say which.
@@ -195,7 +190,7 @@ class _Handler(Handler):
             return None
         return repository
 
-    def _ask(self, name: str, rest: list[str], body: bytes) -> None:
+    def _ask(self, name, rest, body):
         repository = self._find(name)
         if repository is None:
             return
@@ -240,7 +235,7 @@ class _Handler(Handler):
             case _:
                 self._give_up()
 
-    def _list(self, files: Mapping[str, bytes], folder: str, *, recursive: bool) -> None:
+    def _list(self, files, folder, *, recursive):
         below = [path for path in files if not folder or path.startswith(f"{folder}/")]
         if folder and not below:
             self._send_error(404, "EntryNotFound")
@@ -253,7 +248,7 @@ class _Handler(Handler):
             names |= {path[:start] + "/".join(steps[:k]) for k in range(1, depth + 1)}
         self._send_json([_entry(files, name) for name in sorted(names)])
 
-    def _serve_file(self, name: str, revision: str, path: str) -> None:
+    def _serve_file(self, name, revision, path):
         repository = self._find(name)
         if repository is None:
             return
@@ -284,7 +279,7 @@ class _Handler(Handler):
 
     # What is sent ----------------------------------------------------------------------------
 
-    def _create(self, asked: dict[str, Any]) -> None:
+    def _create(self, asked):
         if not self._signed_in():
             self._send_error(401, "")
             return
@@ -299,7 +294,7 @@ class _Handler(Handler):
         self.hub.publish(name, {".gitattributes": b"*.parquet lfs\n"}, private=private)
         self._send_json(url)
 
-    def _choose_modes(self, asked: dict[str, Any]) -> None:
+    def _choose_modes(self, asked):
         modes = [
             {
                 "path": file["path"],
@@ -310,7 +305,7 @@ class _Handler(Handler):
         ]
         self._send_json({"files": modes})
 
-    def _offer_storage(self, name: str, asked: dict[str, Any]) -> None:
+    def _offer_storage(self, name, asked):
         assert name in self.hub.repositories
         objects = [
             {
@@ -322,7 +317,7 @@ class _Handler(Handler):
         ]
         self._send_json({"transfer": "basic", "objects": objects})
 
-    def _commit(self, name: str, repository: Repository, revision: str, body: bytes) -> None:
+    def _commit(self, name, repository, revision, body):
         files = dict(repository.files(revision))
         message = ""
         for line in body.splitlines():
@@ -350,18 +345,18 @@ class _Handler(Handler):
 
     # How it is answered ----------------------------------------------------------------------
 
-    def _give_up(self) -> None:
+    def _give_up(self):
         self.hub.strange.append(f"{self.command} {self.path}")
         self._send_error(404, "EntryNotFound")
 
-    def _send_json(self, content: Any, status: int = 200) -> None:
+    def _send_json(self, content, status=200):
         self._send(json.dumps(content).encode(), status, {"Content-Type": "application/json"})
 
-    def _send_error(self, status: int, code: str, more: Mapping[str, str] | None = None) -> None:
+    def _send_error(self, status, code, more=None):
         headers = {**(more or {}), "X-Error-Message": code or "refused"}
         self._send(b"{}", status, {**headers, **({"X-Error-Code": code} if code else {})})
 
-    def _send(self, body: bytes, status: int, headers: Mapping[str, str] | None = None) -> None:
+    def _send(self, body, status, headers=None):
         self.send_response(status)
         for key, value in (headers or {}).items():
             self.send_header(key, value)
@@ -371,7 +366,7 @@ class _Handler(Handler):
             self.wfile.write(body)
 
 
-def _entry(files: Mapping[str, bytes], path: str) -> dict[str, Any] | None:
+def _entry(files, path):
     if path in files:
         content = files[path]
         oid = hashlib.sha1(content, usedforsecurity=False).hexdigest()

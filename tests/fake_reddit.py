@@ -17,18 +17,14 @@ import json
 import os
 import random
 import re
-import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
 from loopback import Handler, Loopback
 
 # prawcore reads it when it is imported.
@@ -48,7 +44,7 @@ WORDS = (
 )  # fmt: skip
 
 
-def base36(number: int) -> str:
+def base36(number):
     digits = ""
     while number:
         number, rest = divmod(number, 36)
@@ -70,7 +66,7 @@ class World:
     comments: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
-    def add_post(self, title: str, **facts: Any) -> str:
+    def add_post(self, title, **facts):
         name = base36(50_000_000 + len(self.posts))
         self.posts[name] = {
             "id": name,
@@ -87,7 +83,7 @@ class World:
         }
         return name
 
-    def add_comment(self, post: str, body: str, parent: str | None = None, **facts: Any) -> str:
+    def add_comment(self, post, body, parent=None, **facts):
         name = base36(1_000_000_000 + len(self.comments))
         self.comments[name] = {
             "id": name,
@@ -104,28 +100,28 @@ class World:
         }
         return name
 
-    def delete(self, comment: str) -> None:
+    def delete(self, comment):
         self.comments[comment] |= {"body": "[deleted]", "author": "[deleted]"}
 
-    def remove(self, comment: str, body: str = "[removed]") -> None:
+    def remove(self, comment, body="[removed]"):
         self.comments[comment] |= {"body": body}
 
-    def edit(self, comment: str, when: int) -> None:
+    def edit(self, comment, when):
         self.comments[comment]["body"] += " More."
         self.comments[comment]["edited"] = float(when)
 
-    def top_level(self, post: str) -> list[dict[str, Any]]:
+    def top_level(self, post):
         return [one for one in self.comments.values() if one["parent_id"] == f"t3_{post}"]
 
-    def replies(self, comment: str) -> list[dict[str, Any]]:
+    def replies(self, comment):
         return [one for one in self.comments.values() if one["parent_id"] == f"t1_{comment}"]
 
 
-def make_text(source: random.Random, words: int) -> str:
+def make_text(source, words):
     return " ".join(source.choices([*WORDS, "a & b", "<i>", "x &gt; y", "* * *\n\n"], k=words))
 
 
-def make_world(seed: int, posts: int = 12, comments: int = 9) -> World:
+def make_world(seed, posts=12, comments=9):
     """Prompt posts with comments of every kind, and three posts that are no prompts to collect."""
     source = random.Random(seed)
     world = World()
@@ -149,7 +145,7 @@ def make_world(seed: int, posts: int = 12, comments: int = 9) -> World:
     return world
 
 
-def make_published(seed: int, posts: int, third_pairs: int) -> tuple[World, list[dict[str, Any]]]:
+def make_published(seed, posts, third_pairs):
     """A world of prompt posts with three comments each, and pairs of them as published by id.
 
     Each post gives two pairs that share a comment, and the first `third_pairs` posts one more. In
@@ -182,12 +178,10 @@ def make_published(seed: int, posts: int, third_pairs: int) -> tuple[World, list
     return world, pairs
 
 
-def drawn_faults(
-    seed: int, share: float = 0.2, kinds: Sequence[str] = FAULTS
-) -> Callable[[int, str], str | None]:
+def drawn_faults(seed, share=0.2, kinds=FAULTS):
     """Draw a fault, or none, for each request by its number."""
 
-    def draw(number: int, _kind: str) -> str | None:
+    def draw(number, _kind):
         source = random.Random(f"{seed}:{number}")
         return source.choice(kinds) if source.random() < share else None
 
@@ -202,7 +196,7 @@ class Killer:
         killed: how many were.
     """
 
-    def __init__(self, seed: int, kills: int, requests: int) -> None:
+    def __init__(self, seed, kills, requests):
         """Draw the requests out of the first ones that an undisturbed run needs."""
         source = random.Random(seed)
         numbers = sorted(source.sample(range(2, requests - 4), kills))
@@ -210,14 +204,14 @@ class Killer:
         self._due = list(zip(numbers, moments, strict=True))
         self._source = source
         self._lock = threading.Lock()
-        self._dead: set[int] = set()
-        self.process: subprocess.Popen[str] | None = None
+        self._dead = set()
+        self.process = None
 
     @property
-    def killed(self) -> int:
+    def killed(self):
         return len(self._dead)
 
-    def __call__(self, number: int, moment: str) -> None:
+    def __call__(self, number, moment):
         if moment == "after":
             # Somewhere between taking the answer and having it on the disk.
             time.sleep(self._source.random() * 0.02)
@@ -246,15 +240,15 @@ class FakeReddit(Loopback):
 
     def __init__(
         self,
-        world: World,
+        world,
         *,
-        faults: Callable[[int, str], str | None] = lambda _number, _kind: None,
-        on_request: Callable[[int, str], None] = lambda _number, _moment: None,
-        page: int = 500,
-        hang_seconds: float = 1.0,
-        now: int = NOW,
-        retry_after: str = "0",
-    ) -> None:
+        faults=lambda _number, _kind: None,
+        on_request=lambda _number, _moment: None,
+        page=500,
+        hang_seconds=1.0,
+        now=NOW,
+        retry_after="0",
+    ):
         """A server that is not started yet.
 
         Args:
@@ -273,15 +267,15 @@ class FakeReddit(Loopback):
         self.hang_seconds = hang_seconds
         self.now = now
         self.retry_after = retry_after
-        self.answered: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
-        self.violations: Counter[str] = Counter()
+        self.answered = Counter()
+        self.faults = Counter()
+        self.violations = Counter()
         self.replies_sent = 0
-        self.paths: list[str] = []
-        self.tokens: set[str] = set()
+        self.paths = []
+        self.tokens = set()
         super().__init__(_Handler)
 
-    def take_over(self, patch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
+    def take_over(self, patch, folder, **more):
         """Bring the clients of this process here."""
         for name, value in self.environment(folder, **more).items():
             patch.setenv(name, value)
@@ -290,11 +284,11 @@ class FakeReddit(Loopback):
         patch.setattr("litbench.sources.reddit._BACKOFF_SECONDS", 0.001)
 
     @property
-    def requests(self) -> int:
+    def requests(self):
         """How many requests came in."""
         return len(self.paths)
 
-    def environment(self, folder: Path, **more: str) -> dict[str, str]:
+    def environment(self, folder, **more):
         """Environment variables that bring a client here; writes a praw.ini into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         ini = f"[DEFAULT]\nreddit_url={self.url}\noauth_url={self.url}\n"
@@ -309,23 +303,23 @@ class FakeReddit(Loopback):
         }
 
 
-def _listing(children: list[dict[str, Any]], after: str | None = None) -> dict[str, Any]:
+def _listing(children, after=None):
     return {"kind": "Listing", "data": {"children": children, "after": after, "before": None}}
 
 
 class _Handler(Handler):
-    def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002
+    def date_time_string(self, timestamp=None):  # noqa: ARG002
         return formatdate(self.server.fake.now, usegmt=True)
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self._serve("GET")
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self._serve("POST")
 
     # The frame of every answer ----------------------------------------------------------------
 
-    def _serve(self, method: str) -> None:
+    def _serve(self, method):
         reddit = self.server.fake
         parts = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
@@ -349,9 +343,7 @@ class _Handler(Handler):
             self._fail(fault, method, kind, parts.path, values)
         reddit.on_request(number, "after")
 
-    def _send(
-        self, status: int, data: bytes, headers: dict[str, str], missing_bytes: int = 0
-    ) -> None:
+    def _send(self, status, data, headers, missing_bytes=0):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -365,7 +357,7 @@ class _Handler(Handler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _fail(self, fault: str, method: str, kind: str, path: str, values: dict[str, str]) -> None:
+    def _fail(self, fault, method, kind, path, values):
         reddit = self.server.fake
         error = json.dumps({"message": "faulty", "error": 0}).encode()
         if fault == "429 later":
@@ -391,9 +383,7 @@ class _Handler(Handler):
 
     # What is answered -------------------------------------------------------------------------
 
-    def _answer(
-        self, method: str, kind: str, path: str, values: dict[str, str]
-    ) -> tuple[int, Any, dict[str, str]]:
+    def _answer(self, method, kind, path, values):
         reddit = self.server.fake
         if kind == "token":
             given = self.headers.get("authorization", "").removeprefix("Basic ")
@@ -411,7 +401,7 @@ class _Handler(Handler):
         status, content = getattr(self, f"_{kind.replace(' ', '_')}")(path, values)
         return status, content, {}
 
-    def _search(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
+    def _search(self, path, values):
         wanted = set(values["q"].split())
         found = [
             post for post in self.server.fake.world.posts.values()
@@ -421,12 +411,10 @@ class _Handler(Handler):
             self.server.fake.violations["search of all Reddit"] += 1
         return self._page(path, found, values)
 
-    def _listing(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
+    def _listing(self, path, values):
         return self._page(path, list(self.server.fake.world.posts.values()), values)
 
-    def _page(
-        self, path: str, posts: list[dict[str, Any]], values: dict[str, str]
-    ) -> tuple[int, Any]:
+    def _page(self, path, posts, values):
         if not path.startswith("/r/WritingPrompts/"):
             return 404, {"message": "Not Found", "error": 404, "reason": "banned"}
         start = 0
@@ -437,12 +425,12 @@ class _Handler(Handler):
         after = posts[end - 1]["name"] if end < len(posts) else None
         return 200, _listing(children, after)
 
-    def _post(self, post: dict[str, Any]) -> dict[str, Any]:
+    def _post(self, post):
         world = self.server.fake.world
         number = sum(one["link_id"] == post["name"] for one in world.comments.values())
         return {**post, "num_comments": number}
 
-    def _comments(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
+    def _comments(self, path, values):
         reddit = self.server.fake
         name = path.strip("/").split("/")[1]
         if name in reddit.world.refused:
@@ -459,9 +447,9 @@ class _Handler(Handler):
         post = {"kind": "t3", "data": self._post(reddit.world.posts[name])}
         return 200, [_listing([post]), _listing(children)]
 
-    def _tree(self, comment: dict[str, Any], depth: int) -> dict[str, Any]:
+    def _tree(self, comment, depth):
         replies = self.server.fake.world.replies(comment["id"])
-        inner: Any = ""
+        inner = ""
         if replies and depth > 1:
             self.server.fake.replies_sent += len(replies)
             inner = _listing([self._tree(one, depth - 1) for one in replies])
@@ -469,7 +457,7 @@ class _Handler(Handler):
             inner = _listing([_more(comment["name"], [one["id"] for one in replies])])
         return {"kind": "t1", "data": {**comment, "replies": inner}}
 
-    def _more_comments(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
+    def _more_comments(self, path, values):  # noqa: ARG002
         reddit = self.server.fake
         asked = values["children"].split(",")
         world = reddit.world
@@ -489,7 +477,7 @@ class _Handler(Handler):
             things.append(_more(values["link_id"], asked[100:]))
         return 200, {"json": {"errors": [], "data": {"things": things}}}
 
-    def _info(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
+    def _info(self, path, values):  # noqa: ARG002
         reddit = self.server.fake
         names = values["id"].split(",")
         if len(names) > 100:
@@ -504,12 +492,12 @@ class _Handler(Handler):
         return 200, _listing(children)
 
 
-def _more(parent: str, children: list[str]) -> dict[str, Any]:
+def _more(parent, children):
     data = {"count": len(children), "parent_id": parent, "children": children, "id": children[0]}
     return {"kind": "more", "data": {**data, "name": f"t1_{children[0]}", "depth": 0}}
 
 
-def _kind(path: str) -> str:
+def _kind(path):
     for part, kind in (
         ("/api/v1/access_token", "token"),
         ("/api/info", "info"),
@@ -522,7 +510,7 @@ def _kind(path: str) -> str:
     return "listing"
 
 
-def _escape(content: Any) -> Any:
+def _escape(content):
     """What Reddit does to texts when it is not asked for raw JSON."""
     if isinstance(content, str):
         return html.escape(content, quote=False)

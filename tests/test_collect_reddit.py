@@ -9,10 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -40,28 +36,25 @@ PROGRAM = "data_prep/collect_reddit.py"
 
 
 @pytest.fixture
-def collect(
-    load_program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., list[dict[str, Any]]]:
+def collect(load_program, monkeypatch, tmp_path):
     """Run the program in this process against a server; return the stories' rows."""
     module = load_program(PROGRAM)
 
-    def run(server: FakeReddit, name: str = "out", **config: Any) -> list[dict[str, Any]]:
+    def run(server, name="out", **config):
         server.take_over(monkeypatch, tmp_path / "settings")
         settings = {"listings": ["new"], **config}
         module.main(module.Config(out=tmp_path / name, **settings))
-        rows: list[dict[str, Any]] = pq.read_table(tmp_path / name / "stories.parquet").to_pylist()
-        return rows
+        return pq.read_table(tmp_path / name / "stories.parquet").to_pylist()
 
     return run
 
 
-def manifest(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    return content["counts"]  # type: ignore[no-any-return]
+def manifest(folder):
+    content = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return content["counts"]
 
 
-def stories_of(world: World) -> dict[str, dict[str, Any]]:
+def stories_of(world):
     """Return the expected comments by story_id, computed without the program."""
     return {
         comment["name"]: comment
@@ -71,12 +64,12 @@ def stories_of(world: World) -> dict[str, dict[str, Any]]:
     }
 
 
-def more_requests(world: World, page: int) -> int:
+def more_requests(world, page):
     hidden = [max(0, len(world.top_level(post)) - page) for post in world.posts]
     return sum(-(-number // 100) for number in hidden)
 
 
-def everything_in(folder: Path) -> bytes:
+def everything_in(folder):
     """Return all bytes below a folder, with Parquet as text."""
     found = []
     for path in folder.rglob("*"):
@@ -90,7 +83,7 @@ def everything_in(folder: Path) -> bytes:
 # What is collected -----------------------------------------------------------------------------
 
 
-def test_top_level_comments_become_stories(collect: Callable[..., Any], tmp_path: Path) -> None:
+def test_top_level_comments_become_stories(collect, tmp_path):
     world = make_world(1)
     with FakeReddit(world, page=4) as server:
         rows = collect(server)
@@ -127,9 +120,7 @@ def test_top_level_comments_become_stories(collect: Callable[..., Any], tmp_path
     assert read_table(tmp_path / "out" / "stories.parquet", STORIES).num_rows == len(wanted)
 
 
-def test_skipped_posts_are_counted_with_their_reason(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_skipped_posts_are_counted_with_their_reason(collect, tmp_path):
     world = make_world(1)
     first = next(iter(world.posts))
     private = world.add_post("[WP] A private one")
@@ -150,9 +141,7 @@ def test_skipped_posts_are_counted_with_their_reason(
     assert Counter(json.loads(line)["reason"] for line in lines) == counts["skipped"]
 
 
-def test_searches_posts_and_listings_find_each_post_once(
-    collect: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_searches_posts_and_listings_find_each_post_once(collect, tmp_path):
     world = make_world(4, posts=5)
     names = list(world.posts)[:5]
     with FakeReddit(world) as server:
@@ -168,7 +157,7 @@ def test_searches_posts_and_listings_find_each_post_once(
     assert manifest(tmp_path / "out")["posts"]["found"] == 4
 
 
-def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
+def test_what_cannot_be_collected_is_said(collect):
     world = make_world(1)
     with FakeReddit(world) as server:
         with pytest.raises(ConfigError, match="nothing to collect"):
@@ -190,7 +179,7 @@ def test_what_cannot_be_collected_is_said(collect: Callable[..., Any]) -> None:
 # Resuming --------------------------------------------------------------------------------------
 
 
-def test_reading_again_drops_deleted_texts(collect: Callable[..., Any], tmp_path: Path) -> None:
+def test_reading_again_drops_deleted_texts(collect, tmp_path):
     world = World()
     posts = [world.add_post(f"[WP] Number {number}") for number in range(3)]
     comments = [world.add_comment(post, f"unmistakable{post}") for post in posts]
@@ -208,7 +197,7 @@ def test_reading_again_drops_deleted_texts(collect: Callable[..., Any], tmp_path
     assert f"unmistakable{posts[0]}".encode() in left
 
 
-def test_only_the_id_of_a_skipped_post_is_kept(collect: Callable[..., Any], tmp_path: Path) -> None:
+def test_only_the_id_of_a_skipped_post_is_kept(collect, tmp_path):
     world = World()
     kept = world.add_post("[WP] The one that stays")
     gone = world.add_post("[WP] An unmistakable title")
@@ -234,7 +223,7 @@ def test_only_the_id_of_a_skipped_post_is_kept(collect: Callable[..., Any], tmp_
 # Secrets ---------------------------------------------------------------------------------------
 
 
-def run_process(server: FakeReddit, tmp_path: Path, *more: str, **environment: str) -> Any:
+def run_process(server, tmp_path, *more, **environment):
     settings = server.environment(tmp_path / "settings", **environment)
     return subprocess.Popen(
         [
@@ -246,7 +235,7 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str, **environment: s
     )  # fmt: skip
 
 
-def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
+def test_secrets_and_names_are_written_nowhere(tmp_path):
     said = ""
     with FakeReddit(make_world(1, posts=3)) as server:
         for more in ((), ("--posts", "[abc]")):
@@ -263,7 +252,7 @@ def test_secrets_and_names_are_written_nowhere(tmp_path: Path) -> None:
     assert re.search(rb"t1_\w+", everything)
 
 
-def first_fault(fault: str) -> Callable[[int, str], str | None]:
+def first_fault(fault):
     return lambda number, _kind: fault if number == 3 else None
 
 
@@ -278,16 +267,14 @@ def first_fault(fault: str) -> Callable[[int, str], str | None]:
         pytest.param(10, 0.2, marks=pytest.mark.long),
     ],
 )
-def test_killed_run_resumes(
-    tmp_path: Path, collect: Callable[..., Any], kills: int, faults: float
-) -> None:
+def test_killed_run_resumes(tmp_path, collect, kills, faults):
     seed = 1 if kills == 2 else random.randrange(1_000_000)
     print(f"seed of the kills: {seed}")
     world = make_world(7, posts=25)
     with FakeReddit(world, page=4) as calm:
         collect(calm, "calm", prompts=["of number"])
     killer = Killer(seed, kills, calm.requests)
-    kept: list[tuple[int, set[str]]] = []
+    kept = []
     with FakeReddit(
         world, page=4, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=60
     ) as server:

@@ -1,7 +1,5 @@
 """Filters of single stories: thresholds, bots, comments on the prompt, and copies."""
 
-from typing import Any
-
 import ibis
 import pyarrow as pa
 import pytest
@@ -23,7 +21,7 @@ ON = {
 }
 
 
-def removed_by(stories: pa.Table, **options: Any) -> list[str | None]:
+def removed_by(stories, **options):
     table = ibis.memtable(stories)
     rules = filters.story_rules(table, PairRules(**{**OFF, **options}))
     # Whether the score is known is always asked: only tests of this ask for it.
@@ -39,7 +37,7 @@ def steps_of(story_table, column, values, **options):
     return dict(zip(values, removed_by(story_table(rows), **options), strict=True))
 
 
-def kept_of_copies(stories: pa.Table) -> set[str]:
+def kept_of_copies(stories):
     table = ibis.memtable(stories)
     table = table.mutate(duplicate_key=filters.duplicate_key(table))
     marked = table.select("story_id", repeated=filters.is_repeat(table)).to_pyarrow().to_pylist()

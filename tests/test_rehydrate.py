@@ -7,10 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -33,50 +29,45 @@ from litbench.text import count_words_of
 PROGRAM = "data_prep/rehydrate.py"
 
 
-def write_ids(path: Path, pairs: Sequence[dict[str, Any]]) -> str:
+def write_ids(path, pairs):
     lines = (json.dumps(pair) + "\n" for pair in pairs)
     path.write_text("".join(lines), encoding="utf-8")
     return str(path)
 
 
 @pytest.fixture
-def rehydrate(
-    load_program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., list[dict[str, Any]]]:
+def rehydrate(load_program, monkeypatch, tmp_path):
     """Run the program in this process against a server; return the pairs' rows."""
     module = load_program(PROGRAM)
 
-    def run(
-        server: FakeReddit, pairs: Sequence[dict[str, Any]], name: str = "out", **config: Any
-    ) -> list[dict[str, Any]]:
+    def run(server, pairs, name="out", **config):
         server.take_over(monkeypatch, tmp_path / "settings")
         ids = write_ids(tmp_path / "ids.jsonl", pairs)
         module.main(module.Config(pairs=ids, out=tmp_path / name, **config))
-        rows: list[dict[str, Any]] = pq.read_table(tmp_path / name / "pairs.parquet").to_pylist()
-        return rows
+        return pq.read_table(tmp_path / name / "pairs.parquet").to_pylist()
 
     return run
 
 
-def counts_of(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    return content["counts"]  # type: ignore[no-any-return]
+def counts_of(folder):
+    content = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return content["counts"]
 
 
-def reasons_of(folder: Path) -> Counter[str]:
+def reasons_of(folder):
     lines = (folder / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return Counter(f"{row['column']}: {row['reason']}" for row in rows)
 
 
-def ids(*names: str) -> dict[str, Any]:
+def ids(*names):
     return {"chosen_comment_id": names[0], "rejected_comment_id": names[1]}
 
 
 # What comes back -------------------------------------------------------------------------------
 
 
-def test_pairs_get_texts_votes_and_times(rehydrate: Callable[..., Any], tmp_path: Path) -> None:
+def test_pairs_get_texts_votes_and_times(rehydrate, tmp_path):
     world, pairs = make_published(2, posts=8, third_pairs=3)
     turned = pairs[0]["chosen_comment_id"]
     world.comments[turned]["score"] = -4
@@ -105,7 +96,7 @@ def test_pairs_get_texts_votes_and_times(rehydrate: Callable[..., Any], tmp_path
     assert read_table(tmp_path / "out" / "pairs.parquet", PAIRS).num_rows == 19
 
 
-def test_rejected_pairs_have_reasons(rehydrate: Callable[..., Any], tmp_path: Path) -> None:
+def test_rejected_pairs_have_reasons(rehydrate, tmp_path):
     world, pairs = make_published(3, posts=9, third_pairs=0)
     pairs = pairs[::2]
     one = {k: [pair[f"{side}_comment_id"] for side in ("chosen", "rejected")] for k, pair in enumerate(pairs)}  # fmt: skip  # noqa: E501
@@ -134,9 +125,7 @@ def test_rejected_pairs_have_reasons(rehydrate: Callable[..., Any], tmp_path: Pa
     }  # fmt: skip
 
 
-def test_pairs_that_contradict_or_repeat_are_rejected(
-    rehydrate: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_pairs_that_contradict_or_repeat_are_rejected(rehydrate, tmp_path):
     world, pairs = make_published(4, posts=4, third_pairs=0)
     a, b, c, d, *_ = (pair["chosen_comment_id"] for pair in pairs)
     given = [
@@ -167,9 +156,7 @@ def test_pairs_that_contradict_or_repeat_are_rejected(
     assert sorted(json.loads(line)["row"] for line in noted) == [1, 3, 4, 5, 6, 7, 8]
 
 
-def test_changes_since_publication_are_counted(
-    rehydrate: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changes_since_publication_are_counted(rehydrate, tmp_path, capsys):
     world, pairs = make_published(5, posts=30, third_pairs=0)
     source = random.Random(5)
     for comment in world.comments.values():
@@ -200,7 +187,7 @@ def test_changes_since_publication_are_counted(
 # Processes -------------------------------------------------------------------------------------
 
 
-def run_process(server: FakeReddit, tmp_path: Path, *more: str) -> Any:
+def run_process(server, tmp_path, *more):
     return subprocess.Popen(
         [
             sys.executable, str(ROOT / PROGRAM), "--pairs", str(tmp_path / "ids.jsonl"), "--out",
@@ -219,9 +206,7 @@ def run_process(server: FakeReddit, tmp_path: Path, *more: str) -> Any:
         pytest.param(10, 0.2, marks=pytest.mark.long),
     ],
 )
-def test_killed_run_resumes(
-    tmp_path: Path, rehydrate: Callable[..., Any], kills: int, faults: float
-) -> None:
+def test_killed_run_resumes(tmp_path, rehydrate, kills, faults):
     seed = 1 if kills == 2 else random.randrange(1_000_000)
     print(f"seed of the kills: {seed}")
     world, pairs = make_published(13, posts=500, third_pairs=100)
@@ -229,14 +214,14 @@ def test_killed_run_resumes(
     with FakeReddit(world) as calm:
         rehydrate(calm, pairs, "calm")
     killer = Killer(seed, kills, calm.requests)
-    kept: list[tuple[int, set[str]]] = []
+    kept = []
     with FakeReddit(
         world, on_request=killer, faults=drawn_faults(seed, faults), hang_seconds=60
     ) as server:
         while True:
             killer.process = run_process(server, tmp_path)
             out, error = killer.process.communicate(timeout=300)
-            held: set[str] = set()
+            held = set()
             for part in (tmp_path / "killed" / "parts").rglob("[!.]*.json"):
                 held |= set((read_json_part(part) or {"things": ()})["things"])
             kept.append((server.requests, held))
