@@ -113,14 +113,13 @@ def answers(server, tmp_path_factory):
     server.repositories["owner/name"].refs["v1"] = old
     server.publish("owner/lines", {"pairs.jsonl": b'{"prompt": "p", "n": 1}\n'})
     one = {"data/train-00000-of-00001.parquet": parquet_bytes(table(5))}
-    server.publish("owner/gated", one, gated=True)
     server.publish("owner/private", one, private=True)
     server.publish("owner/script", {"script.py": b"print()", "README.md": b"no data here"})
     server.publish("owner/broken", {"data/train-0.parquet": b"PAR1 and so on, but no Parquet PAR1"})
     sources = [
         "owner/name@v1:train", f"owner/name@{old}:test", "owner/name", "owner/name:train",
         "owner/name@v1", "owner/name@v1:dev", "owner/name:hard/train", "owner/name@v9",
-        f"owner/name@{'0' * 40}:train", "owner/lines", "owner/gated", "owner/private",
+        f"owner/name@{'0' * 40}:train", "owner/lines", "owner/private",
         "owner/nothing", "owner/script", "owner/broken",
     ]  # fmt: skip
     home = tmp_path_factory.mktemp("home")
@@ -158,7 +157,6 @@ def test_ambiguous_split(answers):
         ("owner/name:hard/train", "hard"),
         ("owner/name@v9", "owner/name@v9 is not a local file and cannot be reached on the Hub"),
         (f"owner/name@{'0' * 40}:train", "cannot be reached"),
-        ("owner/gated", "owner/gated cannot be reached on the Hub"),
         ("owner/private", "check the name and the network; if it is private"),
         ("owner/nothing", "owner/nothing is not a local file"),
         ("owner/script", "owner/script cannot be reached"),
@@ -177,8 +175,7 @@ from litbench.errors import LitBenchError
 
 pins = {hub.pin(name).revision for name in ("owner/name:train", "owner/name", "owner/name:test")}
 private = [row for batch in hub.open_stream("owner/private") for row in batch.to_pylist()]
-gated = [row for batch in hub.open_stream("owner/gated") for row in batch.to_pylist()]
-print(json.dumps([sorted(pins), len(private), len(gated)]))
+print(json.dumps([sorted(pins), len(private)]))
 """
 
 
@@ -187,7 +184,7 @@ def test_token_and_commit_lookup(answers, server, tmp_path):
     server.requests.clear()
     done = server.run(tmp_path, "-c", ONCE, token=TOKEN)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[server.repositories["owner/name"].refs["main"]], 5, 5]
+    assert json.loads(done.stdout) == [[server.repositories["owner/name"].refs["main"]], 5]
     assert server.requests.count("GET /api/datasets/owner/name") == 1
 
 
