@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from litbench.errors import ConfigError, DataError
@@ -31,13 +30,10 @@ from litbench.raters import (
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
 
-Build = Callable[..., pa.Table]
 WORDS = (
     "amber", "harbour", "lantern", "whisper", "gravel", "orchard", "signal", "velvet", "copper",
     "drift", "hollow", "ember", "tide", "quarry", "saddle", "thimble", "marrow", "beacon",
 )  # fmt: skip
-
-Rename = Callable[[pa.Table], pa.Table]
 
 
 def _story(random):
@@ -88,17 +84,14 @@ class StubJudge(Rater):
             for shown in ("first", "second"):
                 texts = (pair.first, pair.second)
                 top, below = texts if shown == "first" else texts[::-1]
-                lead = top.count("?") - below.count("?") + 0.5
-                if len(top) % 13 == 0:
-                    both.append(Judgement("refused", first_shown=shown))
-                    continue
-                if len(below) % 7 == 0:
-                    both.append(Judgement("tie", p_first=0.5, first_shown=shown))
-                    continue
-                p_top = float(1 / (1 + np.exp(-lead)))
-                wins = shown if lead > 0 else ("second" if shown == "first" else "first")
+                p_top = float(1 / (1 + np.exp(below.count("?") - top.count("?") - 0.5)))
                 p_first = p_top if shown == "first" else 1 - p_top
-                both.append(Judgement(wins, p_first=p_first, first_shown=shown))
+                prefers = "first" if p_first > 0.5 else "second"
+                if len(top) % 13 == 0:
+                    prefers, p_first = "refused", None
+                elif len(below) % 7 == 0:
+                    prefers, p_first = "tie", 0.5
+                both.append(Judgement(prefers, p_first=p_first, first_shown=shown))
             judged.append(both)
         return judged
 
@@ -284,12 +277,10 @@ def test_raters_are_read_from_a_config():
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("longer", r"raters\.r: needs a kind: one of .*longer"),
         ({"path": "x"}, r"raters\.r: needs a kind"),
         ({"kind": "lunger"}, r"raters\.r: unknown kind 'lunger': did you mean 'longer'\?"),
         ({"kind": "random", "sead": 1}, r"raters\.r: unknown key 'sead': did you mean 'seed'\?"),
         ({"kind": "random", "seed": "many"}, r"raters\.r: key 'seed' is 'many'"),
-        ({"kind": "longer", "seed": 1}, r"raters\.r: unknown key 'seed'"),
         ({"kind": "features", "fold": 3}, r"raters\.r: unknown key 'fold'"),
         ({"kind": "features", "path": "runs/f", "folds": 3}, r"raters\.r: unknown key 'folds'"),
     ],
@@ -306,12 +297,6 @@ def test_every_kind_can_be_imported():
         paths = [kind.load, kind.options, kind.train, kind.training]
         assert all(callable(load_object(path)) for path in paths if path is not None)
         assert (kind.train is None) == (kind.training is None)
-
-
-def test_entries_without_a_path_are_trained():
-    assert RaterSpec("f", "features", {"folds": 3}).is_trained
-    assert not RaterSpec("f", "features", {"path": "runs/f"}).is_trained
-    assert not RaterSpec("l", "longer").is_trained
 
 
 def test_reposts_of_training_prompts_are_found(pair_table):
