@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,7 +16,6 @@ from litbench.tables import read_table, write_table
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 
-ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = "data_prep/make_rationales.py"
 QUICK = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
 

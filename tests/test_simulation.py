@@ -49,7 +49,6 @@ OFF = {
     "growth_hours": 0.0, "fade_hours": math.inf, "ranking": 0.0, "noise": 0.0, "luck": 0.0,
     "down": 0.0, "audience_spread": 0.0,
 }  # fmt: skip
-ON = {"fame_weight": 0.4, "growth_hours": 2.0, "fade_hours": 9.0, "ranking": 0.7}
 READER_KEYS = set(ReaderSimulation.__dataclass_fields__) - {"seed"}
 
 
