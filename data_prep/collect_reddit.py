@@ -12,6 +12,7 @@ used, with reasons) and `manifest.json`. Deleted and removed comments are kept a
 make_pairs.py counts them. Posts in `skip_posts` are deleted from `out`, except for their ids.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -121,17 +122,18 @@ def read_search(client: RedditClient, config: Config, search: dict[str, Any]) ->
     """Return the ids of the posts of a search or listing, with the reason to skip each or null."""
     posts = client.find(config.subreddit, **search)
     found = {post["id"]: reason_to_skip(post, config.prompt_tags) for post in posts}
-    return {"read_utc": client.read_utc, "posts": found}
+    return {"read_utc": int(time.time()), "posts": found}
 
 
 def read_post(client: RedditClient, post: str, salt: str) -> dict[str, Any]:
     """Read a post and its comments, and return its part with a row per comment."""
+    read_utc = int(time.time())
     try:
         read = client.post_with_comments(post)
     except RefusedError as error:
-        return {"read_utc": client.read_utc, "refused": error.reason}
+        return {"read_utc": read_utc, "refused": error.reason}
     rows, broken = [], []
-    for comment, read_utc in read.comments:
+    for comment in read.comments:
         try:
             row = story_row(
                 comment,
@@ -147,7 +149,7 @@ def read_post(client: RedditClient, post: str, salt: str) -> dict[str, Any]:
     about = {"title": text_of(read.post, "title", needed=False)}
     about |= {name: read.post.get(name) for name in ("removed_by_category", "num_comments")}
     return {
-        "read_utc": read.read_utc, "post": about, "rows": rows, "broken": broken,
+        "read_utc": read_utc, "post": about, "rows": rows, "broken": broken,
         "withheld": read.withheld,
     }  # fmt: skip
 
@@ -238,7 +240,6 @@ def main(config: Config) -> None:
     artifact.write("rejected.jsonl", rejected_rows.write)
     kept = len(found) - skipped.total()
     artifact.counts = {
-        "requests_of_this_run": client.traffic(),
         "searches": len(searches),
         "posts": {
             "found": len(found), "read_before": len(chosen) - len(absent), "kept": kept,
@@ -252,7 +253,6 @@ def main(config: Config) -> None:
     print("  comments: " + ", ".join(f"{n:,} {state}" for state, n in sorted(comments.items())))
     for reason, count in sorted(skipped.items()):
         print(f"  skipped: {count:,} posts, {reason}")
-    print(f"  {client.requests:,} requests, {client.retries.total():,} of them repeated")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ cleaned; use import_pairs.py with `cleaning`.
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -162,9 +163,9 @@ def fetch(
     starts = range(0, len(missing), BATCH)
     for start in tqdm(starts, desc=kind, unit="request", disable=None, leave=False):
         batch = missing[start : start + BATCH]
-        things = client.info(batch)
-        new = {name: keep(things.get(name), client.read_utc) for name in batch}
-        parts.put(f"{kind}/{digest(*batch)}", {"read_utc": client.read_utc, "things": new})
+        things, read_utc = client.info(batch), int(time.time())
+        new = {name: keep(things.get(name), read_utc) for name in batch}
+        parts.put(f"{kind}/{digest(*batch)}", {"read_utc": read_utc, "things": new})
         facts |= new
     return facts
 
@@ -270,7 +271,6 @@ def main(config: Config) -> None:
     artifact.write("rejected.jsonl", rejected_rows.write)
     found = changes(pairs, comments, len(given))
     artifact.counts = {
-        "requests_of_this_run": client.traffic(),
         "pairs": pairs.num_rows,
         "prompts": len(set(pairs["prompt_id"].to_pylist())),
         "rejected_rows": rejected_rows.counts(),

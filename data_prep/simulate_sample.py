@@ -10,14 +10,15 @@ on the texts and the config. Run it after adding stories or changing the simulat
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from litbench.artifact import write_atomically
 from litbench.config import run_program
 from litbench.curation.simulation import ReaderSimulation, simulate_votes
-from litbench.errors import ConfigError
 from litbench.sources.sample import sample_path
 from litbench.text import count_words, digest
 
@@ -34,13 +35,11 @@ class Config:
 
     stories: Path = field(default_factory=sample_path)
     readers: ReaderSimulation = field(default_factory=ReaderSimulation)
-    authors: int = 160
+    authors: Annotated[int, Field(ge=1)] = 160
 
 
 def main(config: Config) -> None:
     """Simulate the votes and rewrite the sample."""
-    if config.authors < 1:
-        raise ConfigError(f"authors is {config.authors}: give at least 1")
     with config.stories.open(encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
     n_words = count_words(pa.array([record["text"] for record in records], pa.large_string()))

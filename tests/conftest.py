@@ -7,21 +7,17 @@ import gc
 import importlib.util
 import io
 import os
-import random
 import runpy
 import string
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 
-from litbench.records import PAIRS, STORIES, VERDICTS, Schema, empty_columns, pair_id
+from litbench.records import PAIRS, STORIES, VERDICTS, empty_columns, pair_id
 from litbench.text import count_words
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +38,7 @@ atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2))
 _last_look = (Path(), 0)
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_runtest_setup(item):
     """Keep what stays, such as torch, out of the collector's sight: a third of the time went there.
 
     A trainer collects after every run, and walks millions of objects each time.
@@ -55,13 +51,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _last_look = (item.path, len(sys.modules))
 
 
-def _table(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def _table(schema, rows):
     types = {name: column.type for name, column in empty_columns(schema, 0).items()}
     return pa.table({n: pa.array([row.get(n) for row in rows], t) for n, t in types.items()})
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_cache(tmp_path_factory):
     """Keep what tests count out of the user's cache, in this process and in those it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LITBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -69,10 +65,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def story_table() -> Callable[..., pa.Table]:
+def story_table():
     """Build a stories table from partial rows; what a row leaves out gets a harmless value."""
 
-    def build(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    def build(rows):
         full = []
         texts = [r.get("text", f"story number {k} has some words") for k, r in enumerate(rows)]
         # One call: each compiles its expressions, which takes milliseconds.
@@ -94,10 +90,10 @@ def story_table() -> Callable[..., pa.Table]:
 
 
 @pytest.fixture
-def pair_table() -> Callable[..., pa.Table]:
+def pair_table():
     """Build a pairs table from partial rows; `chosen` and `rejected` are texts."""
 
-    def build(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    def build(rows):
         full = []
         chosen = [r.get("chosen", f"the chosen story number {k}") for k, r in enumerate(rows)]
         rejected = [r.get("rejected", f"a rejected one, number {k}") for k, r in enumerate(rows)]
@@ -126,10 +122,10 @@ def pair_table() -> Callable[..., pa.Table]:
 
 
 @pytest.fixture
-def verdict_table() -> Callable[..., pa.Table]:
+def verdict_table():
     """Build a verdicts table from partial rows."""
 
-    def build(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    def build(rows):
         base = {"rater": "rater", "kind": "test", "outcome": "chosen"}
         return _table(VERDICTS, [{**base, **row} for row in rows])
 
@@ -137,11 +133,11 @@ def verdict_table() -> Callable[..., pa.Table]:
 
 
 @pytest.fixture(scope="session")
-def load_program() -> Callable[[str], ModuleType]:
+def load_program():
     """Import a program by its path, to call its `main` without a new process."""
 
     @functools.cache
-    def load(name: str) -> ModuleType:
+    def load(name):
         # Named apart from any module of the tests; a Config's type hints are looked up by it.
         spec = importlib.util.spec_from_file_location(f"program_{Path(name).stem}", ROOT / name)
         assert spec is not None
@@ -154,10 +150,10 @@ def load_program() -> Callable[[str], ModuleType]:
 
 
 @pytest.fixture
-def rename_sides() -> Callable[[pa.Table], pa.Table]:
+def rename_sides():
     """The same pairs with chosen and rejected exchanged in every column that has a side."""
 
-    def renamed(pairs: pa.Table) -> pa.Table:
+    def renamed(pairs):
         other = {}
         for name in pairs.column_names:
             side, _, rest = name.partition("_")
@@ -170,13 +166,13 @@ def rename_sides() -> Callable[[pa.Table], pa.Table]:
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+def program(monkeypatch):
     """Run one of the programs, such as `program("data_prep/make_pairs.py", "--seed", "1")`.
 
     All that a process of its own would do is done, but for its start, which takes seconds.
     """
 
-    def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    def run(name, *arguments):
         command = [str(ROOT / name), *map(str, arguments)]
         said, complained, code = io.StringIO(), io.StringIO(), 0
         with (
@@ -196,12 +192,10 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.Complet
 
 
 @pytest.fixture
-def program_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+def program_process():
     """Run one of the programs in a process of its own."""
 
-    def run(
-        name: str, *arguments: object, timeout: float = 300
-    ) -> subprocess.CompletedProcess[str]:
+    def run(name, *arguments, timeout=300):
         return subprocess.run(
             [sys.executable, str(ROOT / name), *map(str, arguments)],
             capture_output=True,
@@ -229,7 +223,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str, *, chat: bool) -> Any:
+def _tiny_tokenizer(kind, pad, padding_side, *, chat):
     """A tokenizer with every character and `WORDS`: built, as training differs by process."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
@@ -287,7 +281,7 @@ def _tiny_tokenizer(kind: str, pad: str | None, padding_side: str, *, chat: bool
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def tiny_model(tmp_path_factory):
     """Make the folder of a tiny random model: `tiny_model("llama", pad="eos")`.
 
     Kinds: `bert` (encoder), and the decoders `llama` (its tokenizer adds BOS), `qwen3`, `gpt2` and
@@ -299,14 +293,14 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     @functools.cache
     def build(
-        kind: str,
-        pad: str | None = "own",
-        padding_side: str = "right",
-        num_labels: int = 1,
-        positions: int = 512,
-        head: str = "reward",
-        chat: bool = False,
-    ) -> Path:
+        kind,
+        pad="own",
+        padding_side="right",
+        num_labels=1,
+        positions=512,
+        head="reward",
+        chat=False,
+    ):
         torch = pytest.importorskip("torch")
         transformers = pytest.importorskip("transformers")
 
@@ -357,10 +351,10 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def invented() -> Callable[..., str]:
+def invented():
     """Make up a text of so many words: `invented(random.Random(0), 40)`; no commas in it."""
 
-    def write(source: random.Random, words: int) -> str:
+    def write(source, words):
         ends = source.choices([" ", ". ", "! ", "\n\n"], weights=[12, 2, 1, 1], k=words)
         return "".join(w + e for w, e in zip(source.choices(WORDS, k=words), ends, strict=True))
 

@@ -2,11 +2,11 @@
 
     with FakeHub() as hub:
         hub.publish("owner/name", {"data/train-00000-of-00001.parquet": table_bytes})
-        run_program(environment=hub.environment(tmp_path))
+        done = hub.run(tmp_path, "data_prep/make_stories.py", "--input", "owner/name")
 
 The libraries read HF_ENDPOINT when they are imported, so whoever talks to it runs in a process of
-its own, with `environment`. It keeps every commit, serves whole files and ranges of them, takes
-uploads as plain files and as LFS objects, and notes every request.
+its own. It keeps every commit, serves files and ranges of them, takes uploads as plain files and as
+LFS objects, and notes every request.
 """
 
 import base64
@@ -16,13 +16,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from loopback import Handler, Loopback
 
@@ -32,7 +29,7 @@ _LARGE = (".parquet", ".safetensors")
 TOKEN = "hf_token_of_the_fake_hub"  # noqa: S105
 
 
-def parquet_bytes(table: pa.Table) -> bytes:
+def parquet_bytes(table):
     """A table as the bytes of a Parquet file, in row groups of 100."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, row_group_size=100)
@@ -46,35 +43,28 @@ class Repository:
     Attributes:
         commits: files by path, by commit; the first commit is the oldest.
         refs: commit by branch or tag.
-        messages: what each commit said.
         private: only who has the token sees it.
-        gated: only who has the token may read its files.
     """
 
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
-    messages: list[str] = field(default_factory=list)
     private: bool = False
-    gated: bool = False
 
-    def commit(self, files: Mapping[str, bytes], message: str) -> str:
+    def commit(self, files):
         """Make these files the head of main; return the commit."""
-        text = f"{len(self.commits)}{message}{sorted(files)}"
+        text = f"{len(self.commits)}{sorted(files)}"
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         self.commits[sha] = dict(files)
         self.refs["main"] = sha
-        self.messages.append(message)
         return sha
 
-    def resolve(self, revision: str) -> str | None:
-        """The commit that a revision stands for."""
+    def resolve(self, revision):
+        """The commit that a revision stands for, or None."""
         return revision if revision in self.commits else self.refs.get(revision)
 
-    def files(self, revision: str = "main") -> dict[str, bytes]:
+    def files(self, revision="main"):
         """The files of a revision."""
-        sha = self.resolve(revision)
-        assert sha is not None
-        return self.commits[sha]
+        return self.commits[self.resolve(revision)]
 
 
 class FakeHub(Loopback):
@@ -83,44 +73,28 @@ class FakeHub(Loopback):
     Attributes:
         repositories: by owner/name.
         requests: "METHOD /path" of every request, in the order in which they came.
-        faults: status to answer with, by a part of the path.
         strange: requests that the fake does not know.
     """
 
-    def __init__(self) -> None:
-        self.repositories: dict[str, Repository] = {}
-        self.requests: list[str] = []
-        self.faults: dict[str, int] = {}
-        self.strange: list[str] = []
-        self.stored: dict[str, bytes] = {}
+    def __init__(self):
+        self.repositories = {}
+        self.requests = []
+        self.strange = []
+        self.stored = {}
         super().__init__(_Handler)
 
-    def publish(self, name: str, files: Mapping[str, bytes], **options: bool) -> str:
+    def publish(self, name, files, *, private=None):
         """Make a commit of a data set or model; return its hash."""
         repository = self.repositories.setdefault(name, Repository())
-        for option, value in options.items():
-            setattr(repository, option, value)
-        return repository.commit(files, f"version {len(repository.commits) + 1}")
+        if private is not None:
+            repository.private = private
+        return repository.commit(files)
 
-    def run(
-        self, home: Path, program: str, *arguments: object, token: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a program, or with "-c" some code, in `environment`."""
+    def run(self, home, program, *arguments, token=None):
+        """Run a program, or with "-c" some code, that talks to this Hub and to nothing else."""
         command = [program] if program == "-c" else [str(ROOT / program)]
-        return subprocess.run(
-            [sys.executable, *command, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=ROOT,
-            check=False,
-            env=self.environment(home, token=token),
-        )
-
-    def environment(self, home: Path, *, token: str | None = None) -> dict[str, str]:
-        """The environment of a process that talks to this Hub and to nothing else."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        return {
+        environment = {
             **kept,
             "HF_ENDPOINT": self.url,
             "HF_HOME": str(home / "hf-home"),
@@ -132,147 +106,97 @@ class FakeHub(Loopback):
             "USE_TORCH": "0",
             **({} if token is None else {"HF_TOKEN": token}),
         }
+        return subprocess.run(
+            [sys.executable, *command, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=ROOT,
+            check=False,
+            env=environment,
+        )
 
 
 class _Handler(Handler):
-    @property
-    def hub(self) -> FakeHub:
-        return self.server.fake  # type: ignore[no-any-return]
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    # What is asked ---------------------------------------------------------------------------
-
-    def _answer(self) -> None:
-        url = urlsplit(self.path)
-        path = unquote(url.path)
+    def _answer(self):
+        hub = self.server.fake
+        path = unquote(urlsplit(self.path).path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.hub.requests.append(f"{self.command} {path}")
-        for part, status in self.hub.faults.items():
-            if part in path:
-                self._send_json({"error": "as the test wants it"}, status)
-                return
+        hub.requests.append(f"{self.command} {path}")
         parts = path.strip("/").split("/")
-        match parts:
+        match parts[1:] if parts[0] == "datasets" else parts:
             case ["api", "validate-yaml"]:
                 self._send_json({"errors": [], "warnings": []})
             case ["api", "repos", "create"]:
                 self._create(json.loads(body))
             case ["api", "datasets" | "models", owner, name, *rest]:
                 self._ask(f"{owner}/{name}", rest, body)
-            case ["datasets", owner, git, "info", "lfs", "objects", "batch"]:
-                self._offer_storage(f"{owner}/{git.removesuffix('.git')}", json.loads(body))
-            case [owner, git, "info", "lfs", "objects", "batch"]:
-                self._offer_storage(f"{owner}/{git.removesuffix('.git')}", json.loads(body))
+            case [_, _, "info", "lfs", "objects", "batch"]:
+                self._offer_storage(json.loads(body))
             case ["storage", oid]:
-                self.hub.stored[oid] = body
+                hub.stored[oid] = body
                 self._send(b"", 200)
-            case ["datasets", owner, name, "resolve", revision, *rest]:
-                self._serve_file(f"{owner}/{name}", revision, "/".join(rest))
             case [owner, name, "resolve", revision, *rest]:
                 self._serve_file(f"{owner}/{name}", revision, "/".join(rest))
             case _:
                 self._give_up()
 
-    def _signed_in(self) -> bool:
+    do_GET = do_HEAD = do_POST = do_PUT = _answer
+
+    def _signed_in(self):
         return self.headers.get("Authorization") == f"Bearer {TOKEN}"
 
-    def _find(self, name: str) -> Repository | None:
-        repository = self.hub.repositories.get(name)
+    def _find(self, name):
+        repository = self.server.fake.repositories.get(name)
         if repository is None or (repository.private and not self._signed_in()):
             # The real one does not say which.
             self._send_error(401 if not self._signed_in() else 404, "RepoNotFound")
             return None
         return repository
 
-    def _ask(self, name: str, rest: list[str], body: bytes) -> None:
+    # What is asked ---------------------------------------------------------------------------
+
+    def _ask(self, name, rest, body):
         repository = self._find(name)
         if repository is None:
             return
-        match rest:
-            case []:
-                rest = ["revision", "main"]
+        match rest or ["revision", "main"]:
             case ["preupload" | "commit", *_] if not self._signed_in():
                 self._send_error(401, "")
-                return
             case ["preupload", _]:
                 self._choose_modes(json.loads(body))
-                return
             case ["commit", revision]:
                 self._commit(name, repository, revision, body)
-                return
-        kind, where = rest[0], rest[1:]
-        # A revision such as refs/pr/1 holds slashes.
-        found = [(k, repository.resolve("/".join(where[:k]))) for k in range(len(where), 0, -1)]
-        sha, inner = next(((s, where[k:]) for k, s in found if s is not None), (None, []))
-        if sha is None:
-            self._send_error(404, "RevisionNotFound")
-            return
-        files = repository.commits[sha]
-        match kind:
-            case "revision":
-                self._send_json(
-                    {
-                        "_id": "1", "id": name, "author": name.partition("/")[0], "sha": sha,
-                        "private": repository.private, "disabled": False, "tags": [],
-                        "gated": "auto" if repository.gated else False, "downloads": 0, "likes": 0,
-                        "siblings": [{"rfilename": path} for path in files],
-                    }
-                )  # fmt: skip
-            case "tree":
-                folder = "/".join(inner)
-                self._list(files, folder, recursive="recursive=True" in self.path)
-            case "paths-info":
-                asked = parse_qs(body.decode())["paths"]
-                self._send_json(
-                    [entry for path in asked if (entry := _entry(files, path)) is not None]
-                )
+            case ["revision" | "tree" | "paths-info" as kind, revision, *inner]:
+                if (sha := repository.resolve(revision)) is None:
+                    self._send_error(404, "RevisionNotFound")
+                elif kind == "revision":
+                    files = [{"rfilename": path} for path in repository.commits[sha]]
+                    about = {"_id": "1", "id": name, "sha": sha, "private": repository.private}
+                    self._send_json({**about, "tags": [], "downloads": 0, "siblings": files})
+                else:
+                    files = repository.commits[sha]
+                    asked = parse_qs(body.decode()).get("paths", [])
+                    found = asked if kind == "paths-info" else _below(files, "/".join(inner))
+                    entries = [_entry(files, path) for path in found]
+                    self._send_json([entry for entry in entries if entry is not None])
             case _:
                 self._give_up()
 
-    def _list(self, files: Mapping[str, bytes], folder: str, *, recursive: bool) -> None:
-        below = [path for path in files if not folder or path.startswith(f"{folder}/")]
-        if folder and not below:
-            self._send_error(404, "EntryNotFound")
-            return
-        start = len(folder) + 1 if folder else 0
-        names = set()
-        for path in below:
-            steps = path[start:].split("/")
-            depth = len(steps) if recursive else 1
-            names |= {path[:start] + "/".join(steps[:k]) for k in range(1, depth + 1)}
-        self._send_json([_entry(files, name) for name in sorted(names)])
-
-    def _serve_file(self, name: str, revision: str, path: str) -> None:
+    def _serve_file(self, name, revision, path):
         repository = self._find(name)
         if repository is None:
-            return
-        if repository.gated and not self._signed_in():
-            self._send_error(401, "GatedRepo")
             return
         sha = repository.resolve(revision)
         if sha is None:
             self._send_error(404, "RevisionNotFound")
             return
+        headers = {"X-Repo-Commit": sha}
         content = repository.commits[sha].get(path)
         if content is None:
-            self._send_error(404, "EntryNotFound", {"X-Repo-Commit": sha})
+            self._send_error(404, "EntryNotFound", headers)
             return
-        headers = {
-            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
-            "X-Repo-Commit": sha,
-            "Accept-Ranges": "bytes",
-        }
+        headers |= {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"}
         asked = self.headers.get("Range")
         if asked is None or self.command == "HEAD":
             self._send(content, 200, headers)
@@ -284,84 +208,63 @@ class _Handler(Handler):
 
     # What is sent ----------------------------------------------------------------------------
 
-    def _create(self, asked: dict[str, Any]) -> None:
-        if not self._signed_in():
-            self._send_error(401, "")
-            return
+    def _create(self, asked):
+        hub = self.server.fake
         name = f"{asked.get('organization') or 'me'}/{asked['name']}"
-        kind = asked.get("type") or "model"
-        url = {"url": f"{self.hub.url}/{'datasets/' if kind == 'dataset' else ''}{name}"}
-        if name in self.hub.repositories:
+        url = {"url": f"{hub.url}/{'datasets/' if asked.get('type') == 'dataset' else ''}{name}"}
+        if name in hub.repositories:
             self._send_json({**url, "error": "You already created this dataset repo"}, 409)
             return
-        assert kind in ("dataset", "model")
         private = asked.get("visibility") == "private" or bool(asked.get("private"))
-        self.hub.publish(name, {".gitattributes": b"*.parquet lfs\n"}, private=private)
+        hub.publish(name, {".gitattributes": b"*.parquet lfs\n"}, private=private)
         self._send_json(url)
 
-    def _choose_modes(self, asked: dict[str, Any]) -> None:
-        modes = [
-            {
-                "path": file["path"],
-                "uploadMode": "lfs" if file["path"].endswith(_LARGE) else "regular",
-                "shouldIgnore": False,
-            }
-            for file in asked["files"]
-        ]
-        self._send_json({"files": modes})
+    def _choose_modes(self, asked):
+        paths = [file["path"] for file in asked["files"]]
+        modes = {path: "lfs" if path.endswith(_LARGE) else "regular" for path in paths}
+        files = [{"path": p, "uploadMode": m, "shouldIgnore": False} for p, m in modes.items()]
+        self._send_json({"files": files})
 
-    def _offer_storage(self, name: str, asked: dict[str, Any]) -> None:
-        assert name in self.hub.repositories
-        objects = [
-            {
-                "oid": thing["oid"],
-                "size": thing["size"],
-                "actions": {"upload": {"href": f"{self.hub.url}/storage/{thing['oid']}"}},
-            }
+    def _offer_storage(self, asked):
+        upload = {
+            thing["oid"]: {"href": f"{self.server.fake.url}/storage/{thing['oid']}"}
             for thing in asked["objects"]
-        ]
+        }
+        objects = [{**one, "actions": {"upload": upload[one["oid"]]}} for one in asked["objects"]]
         self._send_json({"transfer": "basic", "objects": objects})
 
-    def _commit(self, name: str, repository: Repository, revision: str, body: bytes) -> None:
+    def _commit(self, name, repository, revision, body):
         files = dict(repository.files(revision))
-        message = ""
         for line in body.splitlines():
             item = json.loads(line)
             value = item["value"]
             match item["key"]:
                 case "header":
-                    message = value["summary"]
-                    parent = value.get("parentCommit")
-                    if parent is not None and parent != repository.resolve(revision):
-                        self._send_json({"error": "the head has moved"}, 412)
-                        return
+                    assert value["parentCommit"] == repository.resolve(revision)
                 case "file":
                     files[value["path"]] = base64.b64decode(value["content"])
                 case "lfsFile":
-                    files[value["path"]] = self.hub.stored[value["oid"]]
+                    files[value["path"]] = self.server.fake.stored[value["oid"]]
                 case "deletedFile":
                     del files[value["path"]]
-                case _:
-                    self._give_up()
-                    return
-        sha = repository.commit(files, message)
-        place = f"{self.hub.url}/datasets/{name}/commit/{sha}"
+        sha = repository.commit(files)
+        place = f"{self.server.fake.url}/datasets/{name}/commit/{sha}"
         self._send_json({"success": True, "commitOid": sha, "commitUrl": place})
 
     # How it is answered ----------------------------------------------------------------------
 
-    def _give_up(self) -> None:
-        self.hub.strange.append(f"{self.command} {self.path}")
+    def _give_up(self):
+        self.server.fake.strange.append(f"{self.command} {self.path}")
         self._send_error(404, "EntryNotFound")
 
-    def _send_json(self, content: Any, status: int = 200) -> None:
+    def _send_json(self, content, status=200):
         self._send(json.dumps(content).encode(), status, {"Content-Type": "application/json"})
 
-    def _send_error(self, status: int, code: str, more: Mapping[str, str] | None = None) -> None:
-        headers = {**(more or {}), "X-Error-Message": code or "refused"}
-        self._send(b"{}", status, {**headers, **({"X-Error-Code": code} if code else {})})
+    def _send_error(self, status, code, headers=None):
+        code_header = {"X-Error-Code": code} if code else {}
+        self._send(b"{}", status, {**(headers or {}), "X-Error-Message": code, **code_header})
 
-    def _send(self, body: bytes, status: int, headers: Mapping[str, str] | None = None) -> None:
+    def _send(self, body, status, headers=None):
         self.send_response(status)
         for key, value in (headers or {}).items():
             self.send_header(key, value)
@@ -371,7 +274,14 @@ class _Handler(Handler):
             self.wfile.write(body)
 
 
-def _entry(files: Mapping[str, bytes], path: str) -> dict[str, Any] | None:
+def _below(files, folder):
+    """The files and folders at any depth below a folder, "" for the root."""
+    paths = [PurePosixPath(path) for path in files]
+    names = {str(one) for path in paths for one in (path, *path.parents)} - {"."}
+    return sorted(name for name in names if not folder or name.startswith(f"{folder}/"))
+
+
+def _entry(files, path):
     if path in files:
         content = files[path]
         oid = hashlib.sha1(content, usedforsecurity=False).hexdigest()
@@ -380,6 +290,6 @@ def _entry(files: Mapping[str, bytes], path: str) -> dict[str, Any] | None:
             digest = hashlib.sha256(content).hexdigest()
             entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
         return entry
-    if any(name.startswith(f"{path}/") for name in files):
+    if _below(files, path):
         return {"type": "directory", "path": path, "size": 0, "oid": "0" * 40}
     return None

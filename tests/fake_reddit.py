@@ -1,34 +1,26 @@
 """A small Reddit on loopback, for the real PRAW client, with faults drawn from a seed.
 
-In a test:
-
     with FakeReddit(make_world(seed=1), faults=drawn_faults(seed=7, share=0.2)) as reddit:
         environment = reddit.environment(tmp_path)
         ...
     assert reddit.answered["comments"] == 12
 
-PRAW is pointed at it by a praw.ini in the user's configuration folder, the way any other Reddit
-would be named.
+A praw.ini in the user's configuration folder points PRAW at it. What Reddit forbids fails the test.
 """
 
 import base64
-import html
 import json
 import os
 import random
 import re
-import subprocess
+import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from email.utils import formatdate
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
 from loopback import Handler, Loopback
 
 # prawcore reads it when it is imported.
@@ -41,28 +33,14 @@ SALT = "planted-salt-of-the-tests"
 NOW = 1_760_000_000
 
 FAULTS = ("429", "429 later", "500", "503", "hang", "reset", "cut")
-WORDS = (
-    *("amber", "bridge", "candle", "dragon", "ember", "forest", "glass", "harbour", "island"),
-    *("junction", "keeper", "letter", "mirror", "north", "ocean", "paper", "quiet", "river"),
-    *("stone", "tower", "under", "velvet", "window", "yonder", "été", "don't", "half-light"),
-)  # fmt: skip
-
-
-def base36(number: int) -> str:
-    digits = ""
-    while number:
-        number, rest = divmod(number, 36)
-        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[rest] + digits
-    return digits or "0"
+WORDS = ("amber", "bridge", "été", "don't", "half-light", "a & b", "<i>", "x &gt; y", "* * *\n\n")
 
 
 @dataclass
 class World:
-    """Posts and comments by id, as the API's JSON.
+    """Posts, comments and replies by id, as the API's JSON.
 
     Attributes:
-        posts: posts by id.
-        comments: comments by id; replies too.
         refused: reason by post id, for posts that are not for everyone.
     """
 
@@ -70,8 +48,8 @@ class World:
     comments: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
-    def add_post(self, title: str, **facts: Any) -> str:
-        name = base36(50_000_000 + len(self.posts))
+    def add_post(self, title, **facts):
+        name = f"p{len(self.posts):05}"
         self.posts[name] = {
             "id": name,
             "name": f"t3_{name}",
@@ -82,13 +60,12 @@ class World:
             "link_flair_text": "Writing Prompt",
             "over_18": False,
             "removed_by_category": None,
-            "selftext": "",
             **facts,
         }
         return name
 
-    def add_comment(self, post: str, body: str, parent: str | None = None, **facts: Any) -> str:
-        name = base36(1_000_000_000 + len(self.comments))
+    def add_comment(self, post, body, parent=None, **facts):
+        name = f"c{len(self.comments):05}"
         self.comments[name] = {
             "id": name,
             "name": f"t1_{name}",
@@ -104,28 +81,26 @@ class World:
         }
         return name
 
-    def delete(self, comment: str) -> None:
+    def delete(self, comment):
         self.comments[comment] |= {"body": "[deleted]", "author": "[deleted]"}
 
-    def remove(self, comment: str, body: str = "[removed]") -> None:
+    def remove(self, comment, body="[removed]"):
         self.comments[comment] |= {"body": body}
 
-    def edit(self, comment: str, when: int) -> None:
+    def edit(self, comment, when):
         self.comments[comment]["body"] += " More."
         self.comments[comment]["edited"] = float(when)
 
-    def top_level(self, post: str) -> list[dict[str, Any]]:
-        return [one for one in self.comments.values() if one["parent_id"] == f"t3_{post}"]
-
-    def replies(self, comment: str) -> list[dict[str, Any]]:
-        return [one for one in self.comments.values() if one["parent_id"] == f"t1_{comment}"]
+    def answers(self, name):
+        """The comments on a post or comment, by its full name."""
+        return [one for one in self.comments.values() if one["parent_id"] == name]
 
 
-def make_text(source: random.Random, words: int) -> str:
-    return " ".join(source.choices([*WORDS, "a & b", "<i>", "x &gt; y", "* * *\n\n"], k=words))
+def make_text(source, words):
+    return " ".join(source.choices(WORDS, k=words))
 
 
-def make_world(seed: int, posts: int = 12, comments: int = 9) -> World:
+def make_world(seed, posts=12, comments=9):
     """Prompt posts with comments of every kind, and three posts that are no prompts to collect."""
     source = random.Random(seed)
     world = World()
@@ -149,18 +124,18 @@ def make_world(seed: int, posts: int = 12, comments: int = 9) -> World:
     return world
 
 
-def make_published(seed: int, posts: int, third_pairs: int) -> tuple[World, list[dict[str, Any]]]:
+def make_published(seed, posts):
     """A world of prompt posts with three comments each, and pairs of them as published by id.
 
-    Each post gives two pairs that share a comment, and the first `third_pairs` posts one more. In
-    every pair the chosen comment has more votes and was posted later.
+    Each post gives two pairs that share a comment. In every pair the chosen comment has more votes
+    and was posted later.
     """
     source = random.Random(seed)
     world, pairs = World(), []
     for number in range(posts):
         post = world.add_post(f"[WP] The {make_text(source, 5)} of number {number}")
         start = world.posts[post]["created_utc"]
-        low, middle, high = (
+        low, *higher = (
             world.add_comment(
                 post,
                 make_text(source, source.randrange(15, 40)),
@@ -169,25 +144,22 @@ def make_published(seed: int, posts: int, third_pairs: int) -> tuple[World, list
             )
             for place in (1, 2, 3)
         )
-        chosen = [(high, low), (middle, low)] + [(high, middle)] * (number < third_pairs)
         pairs += [
             {
-                "chosen_comment_id": one,
-                "rejected_comment_id": other,
-                "chosen_upvotes": world.comments[one]["score"],
-                "rejected_upvotes": world.comments[other]["score"],
+                "chosen_comment_id": high,
+                "rejected_comment_id": low,
+                "chosen_upvotes": world.comments[high]["score"],
+                "rejected_upvotes": world.comments[low]["score"],
             }
-            for one, other in chosen
+            for high in higher
         ]
     return world, pairs
 
 
-def drawn_faults(
-    seed: int, share: float = 0.2, kinds: Sequence[str] = FAULTS
-) -> Callable[[int, str], str | None]:
+def drawn_faults(seed, share=0.2, kinds=FAULTS):
     """Draw a fault, or none, for each request by its number."""
 
-    def draw(number: int, _kind: str) -> str | None:
+    def draw(number, _kind):
         source = random.Random(f"{seed}:{number}")
         return source.choice(kinds) if source.random() < share else None
 
@@ -202,7 +174,7 @@ class Killer:
         killed: how many were.
     """
 
-    def __init__(self, seed: int, kills: int, requests: int) -> None:
+    def __init__(self, seed, kills, requests):
         """Draw the requests out of the first ones that an undisturbed run needs."""
         source = random.Random(seed)
         numbers = sorted(source.sample(range(2, requests - 4), kills))
@@ -210,14 +182,14 @@ class Killer:
         self._due = list(zip(numbers, moments, strict=True))
         self._source = source
         self._lock = threading.Lock()
-        self._dead: set[int] = set()
-        self.process: subprocess.Popen[str] | None = None
+        self._dead = set()
+        self.process = None
 
     @property
-    def killed(self) -> int:
+    def killed(self):
         return len(self._dead)
 
-    def __call__(self, number: int, moment: str) -> None:
+    def __call__(self, number, moment):
         if moment == "after":
             # Somewhere between taking the answer and having it on the disk.
             time.sleep(self._source.random() * 0.02)
@@ -232,6 +204,17 @@ class Killer:
                 process.kill()
 
 
+def run_through_kills(killer, start, look):
+    """Start a process until it is not killed; `look` is called after each. Returns its output."""
+    while True:
+        killer.process = start()
+        out, error = killer.process.communicate(timeout=300)
+        look()
+        if killer.process.returncode != -signal.SIGKILL:
+            assert killer.process.returncode == 0, error
+            return out
+
+
 class FakeReddit(Loopback):
     """The server; a context manager.
 
@@ -239,22 +222,18 @@ class FakeReddit(Loopback):
         answered: good answers by kind of request: token, search, listing, comments, more
             comments, info.
         faults: faulty answers by their kind.
-        violations: what a client did that Reddit forbids.
-        replies_sent: comments that are no stories and were sent all the same.
         paths: what was asked for, in order; of a POST with its body.
     """
 
     def __init__(
         self,
-        world: World,
+        world,
         *,
-        faults: Callable[[int, str], str | None] = lambda _number, _kind: None,
-        on_request: Callable[[int, str], None] = lambda _number, _moment: None,
-        page: int = 500,
-        hang_seconds: float = 1.0,
-        now: int = NOW,
-        retry_after: str = "0",
-    ) -> None:
+        faults=lambda _number, _kind: None,
+        on_request=lambda _number, _moment: None,
+        page=500,
+        hang_seconds=1.0,
+    ):
         """A server that is not started yet.
 
         Args:
@@ -263,25 +242,19 @@ class FakeReddit(Loopback):
             on_request: called with a request's number before and after its answer.
             page: top-level comments it shows before "more comments".
             hang_seconds: how long a hang lasts.
-            now: its clock, which stands still.
-            retry_after: the header of "429 later".
         """
         self.world = world
         self.draw = faults
         self.on_request = on_request
         self.page = page
         self.hang_seconds = hang_seconds
-        self.now = now
-        self.retry_after = retry_after
-        self.answered: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
-        self.violations: Counter[str] = Counter()
-        self.replies_sent = 0
-        self.paths: list[str] = []
-        self.tokens: set[str] = set()
+        self.answered = Counter()
+        self.faults = Counter()
+        self.paths = []
+        self.tokens = set()
         super().__init__(_Handler)
 
-    def take_over(self, patch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
+    def take_over(self, patch, folder, **more):
         """Bring the clients of this process here."""
         for name, value in self.environment(folder, **more).items():
             patch.setenv(name, value)
@@ -290,11 +263,11 @@ class FakeReddit(Loopback):
         patch.setattr("litbench.sources.reddit._BACKOFF_SECONDS", 0.001)
 
     @property
-    def requests(self) -> int:
+    def requests(self):
         """How many requests came in."""
         return len(self.paths)
 
-    def environment(self, folder: Path, **more: str) -> dict[str, str]:
+    def environment(self, folder, **more):
         """Environment variables that bring a client here; writes a praw.ini into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         ini = f"[DEFAULT]\nreddit_url={self.url}\noauth_url={self.url}\n"
@@ -309,23 +282,19 @@ class FakeReddit(Loopback):
         }
 
 
-def _listing(children: list[dict[str, Any]], after: str | None = None) -> dict[str, Any]:
-    return {"kind": "Listing", "data": {"children": children, "after": after, "before": None}}
+_EXPIRED = {"www-authenticate": 'Bearer realm="reddit", error="invalid_token"'}
 
 
 class _Handler(Handler):
-    def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002
-        return formatdate(self.server.fake.now, usegmt=True)
-
-    def do_GET(self) -> None:
+    def do_GET(self):
         self._serve("GET")
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self._serve("POST")
 
     # The frame of every answer ----------------------------------------------------------------
 
-    def _serve(self, method: str) -> None:
+    def _serve(self, method):
         reddit = self.server.fake
         parts = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
@@ -336,52 +305,47 @@ class _Handler(Handler):
             number = len(reddit.paths)
         reddit.on_request(number, "before")
         fault = reddit.draw(number, kind)
-        if fault is None:
-            status, content, headers = self._answer(method, kind, parts.path, values)
-            if values.get("raw_json") != "1":
-                content = _escape(content)
-            with reddit.lock:
+        if fault in (None, "cut"):
+            status, content, headers = self._answer(kind, parts.path, values)
+            data = json.dumps(content).encode()
+        with reddit.lock:
+            if fault is None:
                 reddit.answered[kind if status == 200 else str(status)] += 1
-            self._send(status, json.dumps(content).encode(), headers)
-        else:
-            with reddit.lock:
+            else:
                 reddit.faults[fault] += 1
-            self._fail(fault, method, kind, parts.path, values)
+        if fault is None:
+            self._send(status, data, headers)
+        elif fault == "cut":
+            self.close_connection = True
+            self._send(status, data[: len(data) // 2], headers, len(data))
+        else:
+            self._fail(fault)
         reddit.on_request(number, "after")
 
-    def _send(
-        self, status: int, data: bytes, headers: dict[str, str], missing_bytes: int = 0
-    ) -> None:
+    def _send(self, status, data, headers, length=None):
         self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        for name, value in (("remaining", "999.0"), ("used", "1"), ("reset", "300")):
-            self.send_header(f"x-ratelimit-{name}", value)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
-        self.send_header("Content-Length", str(len(data) + missing_bytes))
+        limits = {"remaining": "999.0", "used": "1", "reset": "300"}
+        headers |= {f"x-ratelimit-{name}": value for name, value in limits.items()}
+        headers |= {"Content-Type": "application/json", "Content-Length": length or len(data)}
         if self.close_connection:
             # Unsaid, the client might send its next request into the closing connection.
-            self.send_header("Connection", "close")
+            headers["Connection"] = "close"
+        for name, value in headers.items():
+            self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(data)
 
-    def _fail(self, fault: str, method: str, kind: str, path: str, values: dict[str, str]) -> None:
+    def _fail(self, fault):
         reddit = self.server.fake
-        error = json.dumps({"message": "faulty", "error": 0}).encode()
         if fault == "429 later":
-            self._send(429, error, {"Retry-After": reddit.retry_after})
+            self._send(429, b"{}", {"Retry-After": "0"})
         elif fault.isdigit():
             self._send(int(fault), b"<html>Our servers are busy.</html>", {})
         elif fault == "page":
             self._send(200, b"<html>whoa there</html>", {})
         elif fault == "expired":
             reddit.tokens.clear()
-            said = {"www-authenticate": 'Bearer realm="reddit", error="invalid_token"'}
-            self._send(401, error, said)
-        elif fault == "cut":
-            content = json.dumps(self._answer(method, kind, path, values)[1]).encode()
-            self.close_connection = True
-            self._send(200, content[: len(content) // 2], {}, len(content))
+            self._send(401, b"{}", {**_EXPIRED})
         elif fault == "hang":
             reddit.closing.wait(reddit.hang_seconds)
             self.close_connection = True
@@ -391,125 +355,98 @@ class _Handler(Handler):
 
     # What is answered -------------------------------------------------------------------------
 
-    def _answer(
-        self, method: str, kind: str, path: str, values: dict[str, str]
-    ) -> tuple[int, Any, dict[str, str]]:
+    def _answer(self, kind, path, values):
         reddit = self.server.fake
         if kind == "token":
             given = self.headers.get("authorization", "").removeprefix("Basic ")
             if base64.b64decode(given).decode() != f"{CLIENT_ID}:{CLIENT_SECRET}":
                 return 401, {"message": "Unauthorized", "error": 401}, {}
-            if method != "POST" or values.get("grant_type") != "client_credentials":
-                reddit.violations["not the read-only way to a token"] += 1
+            assert values["grant_type"] == "client_credentials", "not read-only"
             token = f"token-{reddit.requests}"
             reddit.tokens.add(token)
             made = {"access_token": token, "token_type": "bearer", "expires_in": 86_400}
             return 200, {**made, "scope": "*"}, {}
         if self.headers.get("authorization", "").removeprefix("bearer ") not in reddit.tokens:
-            said = {"www-authenticate": 'Bearer realm="reddit", error="invalid_token"'}
-            return 401, {"message": "Unauthorized", "error": 401}, said
+            return 401, {"message": "Unauthorized", "error": 401}, {**_EXPIRED}
         status, content = getattr(self, f"_{kind.replace(' ', '_')}")(path, values)
         return status, content, {}
 
-    def _search(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
+    def _search(self, path, values):
+        assert values["restrict_sr"] == "True", "a search of all Reddit"
         wanted = set(values["q"].split())
-        found = [
-            post for post in self.server.fake.world.posts.values()
-            if wanted <= set(re.findall(r"[\w'’]+", post["title"].lower()))
-        ]  # fmt: skip
-        if values.get("restrict_sr") != "True":
-            self.server.fake.violations["search of all Reddit"] += 1
-        return self._page(path, found, values)
+        posts = self.server.fake.world.posts.values()
+        titles = [(post, re.findall(r"[\w'’]+", post["title"].lower())) for post in posts]
+        return self._page(path, [post for post, words in titles if wanted <= set(words)])
 
-    def _listing(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
-        return self._page(path, list(self.server.fake.world.posts.values()), values)
+    def _listing(self, path, values):  # noqa: ARG002
+        return self._page(path, self.server.fake.world.posts.values())
 
-    def _page(
-        self, path: str, posts: list[dict[str, Any]], values: dict[str, str]
-    ) -> tuple[int, Any]:
+    def _page(self, path, posts):
         if not path.startswith("/r/WritingPrompts/"):
             return 404, {"message": "Not Found", "error": 404, "reason": "banned"}
-        start = 0
-        if "after" in values:
-            start = 1 + next(k for k, post in enumerate(posts) if post["name"] == values["after"])
-        end = start + min(100, int(values.get("limit", 25)))
-        children = [{"kind": "t3", "data": self._post(post)} for post in posts[start:end]]
-        after = posts[end - 1]["name"] if end < len(posts) else None
-        return 200, _listing(children, after)
+        return 200, _listing([self._post(post) for post in posts])
 
-    def _post(self, post: dict[str, Any]) -> dict[str, Any]:
-        world = self.server.fake.world
-        number = sum(one["link_id"] == post["name"] for one in world.comments.values())
-        return {**post, "num_comments": number}
+    def _post(self, post):
+        comments = self.server.fake.world.comments.values()
+        number = sum(one["link_id"] == post["name"] for one in comments)
+        return {"kind": "t3", "data": {**post, "num_comments": number}}
 
-    def _comments(self, path: str, values: dict[str, str]) -> tuple[int, Any]:
+    def _comments(self, path, values):
         reddit = self.server.fake
+        assert values["depth"] == "1", "replies are no stories"
         name = path.strip("/").split("/")[1]
         if name in reddit.world.refused:
             reason = reddit.world.refused[name]
             return 403, {"message": "Forbidden", "error": 403, "reason": reason}
         if name not in reddit.world.posts:
             return 404, {"message": "Not Found", "error": 404}
-        comments = reddit.world.top_level(name)
-        shown = comments[: min(reddit.page, int(values.get("limit", 200)))]
-        children = [self._tree(one, int(values.get("depth", 10))) for one in shown]
-        hidden = [one["id"] for one in comments[len(shown) :]]
-        if hidden:
-            children.append(_more(f"t3_{name}", hidden))
-        post = {"kind": "t3", "data": self._post(reddit.world.posts[name])}
-        return 200, [_listing([post]), _listing(children)]
+        comments = reddit.world.answers(f"t3_{name}")
+        shown = min(reddit.page, int(values["limit"]))
+        children = [self._comment(one) for one in comments[:shown]]
+        if hidden := comments[shown:]:
+            children.append(_more(hidden))
+        return 200, [_listing([self._post(reddit.world.posts[name])]), _listing(children)]
 
-    def _tree(self, comment: dict[str, Any], depth: int) -> dict[str, Any]:
-        replies = self.server.fake.world.replies(comment["id"])
-        inner: Any = ""
-        if replies and depth > 1:
-            self.server.fake.replies_sent += len(replies)
-            inner = _listing([self._tree(one, depth - 1) for one in replies])
-        elif replies:
-            inner = _listing([_more(comment["name"], [one["id"] for one in replies])])
+    def _comment(self, comment):
+        replies = self.server.fake.world.answers(comment["name"])
+        inner = _listing([_more(replies)]) if replies else ""
         return {"kind": "t1", "data": {**comment, "replies": inner}}
 
-    def _more_comments(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
-        reddit = self.server.fake
+    def _more_comments(self, path, values):  # noqa: ARG002
+        world = self.server.fake.world
         asked = values["children"].split(",")
-        world = reddit.world
-        things = []
-        for name in asked[:100]:
-            if name not in world.comments:
-                continue
-            things.append({"kind": "t1", "data": {**world.comments[name], "replies": ""}})
-            replies = world.replies(name)
-            if replies and values.get("limit_children") != "true":
-                reddit.replies_sent += len(replies)
-                things += [{"kind": "t1", "data": {**one, "replies": ""}} for one in replies]
-            elif replies:
-                things.append(_more(f"t1_{name}", [one["id"] for one in replies]))
-        if len(asked) > 100:
-            reddit.violations["more than 100 children"] += 1
-            things.append(_more(values["link_id"], asked[100:]))
+        assert len(asked) <= 100
+        assert values["limit_children"] == "true", "replies are no stories"
+        things = [self._comment(world.comments[name]) for name in asked if name in world.comments]
+        # A reply comes as a thing of its own.
+        things += [_more(replies) for name in asked if (replies := world.answers(f"t1_{name}"))]
         return 200, {"json": {"errors": [], "data": {"things": things}}}
 
-    def _info(self, path: str, values: dict[str, str]) -> tuple[int, Any]:  # noqa: ARG002
-        reddit = self.server.fake
+    def _info(self, path, values):  # noqa: ARG002
+        world = self.server.fake.world
         names = values["id"].split(",")
-        if len(names) > 100:
-            reddit.violations["more than 100 names"] += 1
+        assert len(names) <= 100
         children = []
-        for name in names[:100]:
+        for name in names:
             kind, bare = name.split("_")
-            if kind == "t1" and bare in reddit.world.comments:
-                children.append({"kind": "t1", "data": reddit.world.comments[bare]})
-            elif kind == "t3" and bare in reddit.world.posts:
-                children.append({"kind": "t3", "data": self._post(reddit.world.posts[bare])})
+            if kind == "t1" and bare in world.comments:
+                children.append({"kind": "t1", "data": world.comments[bare]})
+            elif kind == "t3" and bare in world.posts:
+                children.append(self._post(world.posts[bare]))
         return 200, _listing(children)
 
 
-def _more(parent: str, children: list[str]) -> dict[str, Any]:
-    data = {"count": len(children), "parent_id": parent, "children": children, "id": children[0]}
-    return {"kind": "more", "data": {**data, "name": f"t1_{children[0]}", "depth": 0}}
+def _listing(children):
+    return {"kind": "Listing", "data": {"children": children, "after": None, "before": None}}
 
 
-def _kind(path: str) -> str:
+def _more(hidden):
+    names = [one["id"] for one in hidden]
+    data = {"count": len(names), "parent_id": hidden[0]["parent_id"], "children": names}
+    return {"kind": "more", "data": {**data, "id": names[0], "name": f"t1_{names[0]}"}}
+
+
+def _kind(path):
     for part, kind in (
         ("/api/v1/access_token", "token"),
         ("/api/info", "info"),
@@ -520,14 +457,3 @@ def _kind(path: str) -> str:
         if part in path:
             return kind
     return "listing"
-
-
-def _escape(content: Any) -> Any:
-    """What Reddit does to texts when it is not asked for raw JSON."""
-    if isinstance(content, str):
-        return html.escape(content, quote=False)
-    if isinstance(content, list):
-        return [_escape(one) for one in content]
-    if isinstance(content, dict):
-        return {name: _escape(one) for name, one in content.items()}
-    return content

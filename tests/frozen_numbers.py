@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -25,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SEED = 7
 
 
-def run(folder: Path, program: str, config: str, **overrides: Any) -> None:
+def run(folder, program, config, **overrides):
     """Run one program with a config of this checkout, in `folder`."""
     keys = [text for key, value in overrides.items() for text in (f"--{key}", str(value))]
     subprocess.run(
@@ -37,14 +36,14 @@ def run(folder: Path, program: str, config: str, **overrides: Any) -> None:
     )
 
 
-def digest_of_pairs(path: Path) -> dict[str, Any]:
+def digest_of_pairs(path):
     """Number and digest of a pairs file, whatever the order of its rows and columns."""
     rows = sorted(pq.read_table(path).to_pylist(), key=lambda row: row["pair_id"])
     lines = [json.dumps(row, sort_keys=True, default=str) for row in rows]
     return {"pairs": len(rows), "sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest()}
 
 
-def write_dirty_file(path: Path, rows: int = 2_000) -> None:
+def write_dirty_file(path, rows=2_000):
     """Stories as JSONL, of which about a third are broken in eleven ways."""
     source = random.Random(SEED)
     faults = [
@@ -53,7 +52,7 @@ def write_dirty_file(path: Path, rows: int = 2_000) -> None:
     ]  # fmt: skip
     with path.open("wb") as file:
         for number in range(rows):
-            row: dict[str, Any] = {
+            row = {
                 "id": f"s{number}",
                 "title": f"[WP] Prompt {number % 90}",
                 "body": " ".join(source.choices(["rain", "door", "lamp", "mill"], k=60)),
@@ -77,7 +76,7 @@ def write_dirty_file(path: Path, rows: int = 2_000) -> None:
             file.write(b"\n")
 
 
-def rejected_rows(folder: Path) -> dict[str, Any]:
+def rejected_rows(folder):
     """What making stories of the dirty file rejects: row numbers by column."""
     write_dirty_file(folder / "dirty.jsonl")
     config = folder / "dirty.yaml"
@@ -88,7 +87,7 @@ def rejected_rows(folder: Path) -> dict[str, Any]:
         " created_utc: time}\n"
     )
     run(folder, "data_prep/make_stories.py", str(config))
-    found: dict[str, Any] = {}
+    found = {}
     for line in (folder / "dirty" / "rejected.jsonl").read_text().splitlines():
         row = json.loads(line)
         found.setdefault(row["column"], []).append(row["row"])
@@ -96,7 +95,7 @@ def rejected_rows(folder: Path) -> dict[str, Any]:
     return {"kept": kept.num_rows, "rejected": {key: found[key] for key in sorted(found)}}
 
 
-def rounded(value: Any) -> Any:
+def rounded(value):
     """Floats to nine digits after the point, at any depth."""
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}
@@ -105,7 +104,7 @@ def rounded(value: Any) -> Any:
     return round(value, 9) if isinstance(value, float) else value
 
 
-def verdicts(folder: Path) -> dict[str, Any]:
+def verdicts(folder):
     """By rater: digest of the outcomes, and means of the rewards, of an evaluation's verdicts."""
     table = pq.read_table(folder / "verdicts.parquet").to_pylist()
     found = {}
@@ -124,7 +123,7 @@ def verdicts(folder: Path) -> dict[str, Any]:
     return rounded(found)
 
 
-def leaderboard(folder: Path) -> list[dict[str, Any]]:
+def leaderboard(folder):
     """Agreement and interval of each rater, to nine digits."""
     content = json.loads((folder / "leaderboard.json").read_text())
     rows = content["raters"] if isinstance(content, dict) else content
@@ -132,7 +131,7 @@ def leaderboard(folder: Path) -> list[dict[str, Any]]:
     return rounded([{key: row[key] for key in keys if key in row} for row in rows])
 
 
-def rewards(folder: Path) -> list[float]:
+def rewards(folder):
     """Rewards of the saved feature model for invented stories."""
     source = random.Random(SEED)
     sentence = "the rain fell on a door and nobody said what they had seen in that house"
@@ -156,9 +155,9 @@ def rewards(folder: Path) -> list[float]:
     return rounded(json.loads(done.stdout))
 
 
-def compute(folder: Path, *, minilm: bool = False) -> dict[str, Any]:
+def compute(folder, *, minilm=False):
     """All numbers, by name; those of absent data sets are left out."""
-    found: dict[str, Any] = {}
+    found = {}
     run(folder, "data_prep/make_stories.py", "data/sample_stories.yaml")
     run(folder, "data_prep/make_pairs.py", "data/sample_pairs.yaml")
     run(folder, "data_prep/make_pairs.py", "data/sample_split_pairs.yaml")

@@ -5,7 +5,7 @@ import struct
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 
 class Loopback:
@@ -18,11 +18,11 @@ class Loopback:
         errors: what the fake itself got wrong, which fails the test.
     """
 
-    def __init__(self, handler: type["Handler"]) -> None:
+    def __init__(self, handler):
         """A server that is not started yet."""
         self.lock = threading.Lock()
         self.closing = threading.Event()
-        self.errors: list[BaseException] = []
+        self.errors = []
         self._server = _Server(("127.0.0.1", 0), handler)
         self._server.fake = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -30,11 +30,11 @@ class Loopback:
             target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.closing.set()
         self._server.shutdown()
         self._thread.join()
@@ -47,7 +47,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
     fake: Loopback
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         del request
         # Clients hang up, after a timeout of theirs or killed; anything else is the fake's own.
         error = sys.exception()
@@ -61,10 +61,10 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Any
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Say nothing."""
 
-    def reset(self) -> None:
+    def reset(self):
         """Break the connection off."""
         # Closing with this option and nothing sent is a reset on the wire.
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import ibis
 import numpy as np
@@ -15,11 +13,11 @@ from litbench.errors import ConfigError, DataError
 from litbench.tables import write_table
 
 
-def letters(rows: int) -> pa.Table:
+def letters(rows):
     return pa.table({"name": [f"row{row:05d}" for row in range(rows)], "place": range(rows)})
 
 
-def test_rows_come_out_in_order(tmp_path: Path) -> None:
+def test_rows_come_out_in_order(tmp_path):
     with open_engine("duckdb", tmp_path) as engine:
         table = engine.put(letters(20_000))
         kept = engine.keep(table.filter(table.place % 2 == 0))
@@ -30,7 +28,7 @@ def test_rows_come_out_in_order(tmp_path: Path) -> None:
         assert engine.count(kept) == 10_000
 
 
-def test_star_in_a_folder_name_is_not_a_pattern(tmp_path: Path) -> None:
+def test_star_in_a_folder_name_is_not_a_pattern(tmp_path):
     for name, rows in (("a*", 3), ("ab", 4), ("[a]?", 5)):
         (tmp_path / name).mkdir()
         write_table(letters(rows), tmp_path / name / "letters.parquet")
@@ -42,8 +40,8 @@ def test_star_in_a_folder_name_is_not_a_pattern(tmp_path: Path) -> None:
         assert engine.count(engine.put(letters(6))) == 6
 
 
-def test_working_files_are_removed(tmp_path: Path) -> None:
-    def use_and_stop() -> None:
+def test_working_files_are_removed(tmp_path):
+    def use_and_stop():
         with open_engine("duckdb", tmp_path) as engine:
             engine.put(letters(5))
             assert list(engine.work.iterdir())
@@ -54,19 +52,19 @@ def test_working_files_are_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_invalid_memory_limit_is_refused(tmp_path: Path) -> None:
+def test_invalid_memory_limit_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"memory_limit is 'plenty'.*such as 4GB"):
         open_engine("duckdb", tmp_path, memory_limit="plenty")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["keep", "batches"])
-def test_out_of_memory_error_names_the_key(how, tmp_path: Path) -> None:
-    def sort(table: Any, engine: Any) -> None:
+def test_out_of_memory_error_names_the_key(how, tmp_path):
+    def sort(table, engine):
         numbered = table.order_by(table.name.desc()).mutate(n=ibis.row_number())
         list(getattr(engine, how)(numbered))
 
-    def use() -> None:
+    def use():
         with open_engine("duckdb", tmp_path, memory_limit="1MB") as engine:
             sort(engine.put(letters(200_000)), engine)
 
@@ -75,7 +73,7 @@ def test_out_of_memory_error_names_the_key(how, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_does_not_fit_goes_to_disk(tmp_path: Path) -> None:
+def test_what_does_not_fit_goes_to_disk(tmp_path):
     with open_engine("duckdb", tmp_path, memory_limit="80MB") as engine:
         names = pa.array([f"{row * 7919 % 1_000_003:032d}" for row in range(1_000_000)])
         table = engine.put(pa.table({"name": names}))
@@ -94,7 +92,7 @@ def test_what_does_not_fit_goes_to_disk(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def spark_options() -> dict[str, str]:
+def spark_options():
     pytest.importorskip("pyspark", reason="pip install 'litbench[spark]'")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
@@ -106,7 +104,7 @@ def spark_options() -> dict[str, str]:
     }
 
 
-def crowd(story_table, seed: int = 3) -> pa.Table:
+def crowd(story_table, seed=3):
     """Stories in several scripts; every step removes some of them."""
     random = np.random.default_rng(seed)
     words = ["mill", "river", "Straße", "été", "雨", "夜", "ghost", "ÎLE", "edit:", "[ot]"]
@@ -154,9 +152,7 @@ ALL_STEPS = {
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::UserWarning")
-def test_spark_gives_the_bytes_of_duckdb(
-    story_table, load_program, tmp_path: Path, spark_options: dict[str, str]
-) -> None:
+def test_spark_gives_the_bytes_of_duckdb(story_table, load_program, tmp_path, spark_options):
     program = load_program("data_prep/make_pairs.py")
     stories = crowd(story_table)
     write_table(stories, tmp_path / "stories.parquet")

@@ -19,7 +19,7 @@ CONFIGS = [
 LAUNCH_CONFIGS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
 
 
-def test_imports_need_no_heavy_library() -> None:
+def test_imports_need_no_heavy_library():
     code = (
         "import importlib, pkgutil, sys, litbench\n"
         "for found in pkgutil.walk_packages(litbench.__path__, 'litbench.'):\n"
@@ -39,7 +39,7 @@ def test_imports_need_no_heavy_library() -> None:
     assert done.returncode == 0, f"imported at once: {done.stderr}"
 
 
-def test_no_program_shadows_a_package() -> None:
+def test_no_program_shadows_a_package():
     installed = {name.lower() for name in importlib.metadata.packages_distributions()}
     shadowing = [path for path in PROGRAMS if path.stem in installed | set(sys.stdlib_module_names)]
     assert not shadowing
@@ -47,7 +47,7 @@ def test_no_program_shadows_a_package() -> None:
     assert not [path for path in PROGRAMS if path.stem in forbidden]
 
 
-def test_program_folders_and_module_names() -> None:
+def test_program_folders_and_module_names():
     assert not [folder for folder in PROGRAM_FOLDERS if (ROOT / folder / "__init__.py").exists()]
     vague = {"utils", "helpers", "common", "misc"}
     assert not [
@@ -56,7 +56,7 @@ def test_program_folders_and_module_names() -> None:
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
-def test_program_reads_from_top_to_bottom(path: Path) -> None:
+def test_program_reads_from_top_to_bottom(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstring = ast.get_docstring(tree) or ""
     assert f"{path.parent.name}/{path.name} --config" in docstring, (
@@ -80,7 +80,7 @@ def test_program_reads_from_top_to_bottom(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_config_header_and_keys(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_header_and_keys(path, monkeypatch):
     text = path.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.split("\n") if line.startswith("#"))
     shown = re.findall(r"((?:data_prep|train|eval)/\w+\.py) --config (\S+)", header)
@@ -89,18 +89,18 @@ def test_config_header_and_keys(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     program = ROOT / programs[0]
     for name in re.findall(r"\$(\w+)", text):
         monkeypatch.setenv(name, "/somewhere")
-    namespace: dict[str, object] = {"__name__": "program"}
+    namespace = {"__name__": "program"}
     exec(compile(program.read_text(encoding="utf-8"), program, "exec"), namespace)  # noqa: S102
     from litbench.config import load_config  # noqa: PLC0415
 
     # A config for a GPU is refused on a machine without one.
     cpu = ["--use_cpu", "true"] if "bf16: true" in text and programs[0].startswith("train") else []
-    config = load_config(namespace["Config"], ["--config", str(path), *cpu])  # type: ignore[arg-type]
+    config = load_config(namespace["Config"], ["--config", str(path), *cpu])
     assert set(yaml.safe_load(text)) <= set(vars(config))
 
 
 @pytest.mark.parametrize("path", LAUNCH_CONFIGS, ids=lambda path: path.name)
-def test_launch_config(path: Path) -> None:
+def test_launch_config(path):
     from accelerate.commands.config.config_args import load_config_from_file  # noqa: PLC0415
 
     name = path.relative_to(ROOT)
@@ -108,7 +108,7 @@ def test_launch_config(path: Path) -> None:
     assert load_config_from_file(str(path)).num_machines == 1
 
 
-def test_wheel_contents() -> None:
+def test_wheel_contents():
     import tomllib  # noqa: PLC0415
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -1,9 +1,7 @@
 """Data sets on the Hub: names, commits and rows, read by the real libraries from a fake Hub."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,7 +25,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("a/b:hard/test", ("a/b", None, "hard", "test")),
     ],
 )
-def test_parse_name_round_trip(text: str, parts: tuple[str | None, ...]) -> None:
+def test_parse_name_round_trip(text, parts):
     name = hub.parse_name(text)
     assert (name.repository, name.revision, name.configuration, name.split) == parts
     assert str(name) == text
@@ -37,13 +35,13 @@ def test_parse_name_round_trip(text: str, parts: tuple[str | None, ...]) -> None
 @pytest.mark.parametrize(
     "text", ["", "a", "a/b/c", "/a/b", "./a", "~/a", "a/", "a/b@", "a/b:", "a/b:c:d", "a /b", "a/ü"]
 )
-def test_invalid_names(text: str) -> None:
+def test_invalid_names(text):
     assert not hub.is_name(text)
     with pytest.raises(DataError, match="not a name on the Hub: write owner/name"):
         hub.parse_name(text)
 
 
-def test_local_paths_are_not_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_paths_are_not_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert hub.is_name("runs/pairs")
     (tmp_path / "runs" / "pairs").mkdir(parents=True)
@@ -54,12 +52,12 @@ def test_local_paths_are_not_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert hub.is_name("owner/name-v1.1")
 
 
-def test_model_code_is_fetched_only_if_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_code_is_fetched_only_if_trusted(monkeypatch):
     import huggingface_hub  # noqa: PLC0415
 
-    asked: list[list[str]] = []
+    asked = []
 
-    def download(*_: object, allow_patterns: list[str], **__: object) -> str:
+    def download(*_, allow_patterns, **__):
         asked.append(allow_patterns)
         return "/"
 
@@ -89,19 +87,19 @@ print(json.dumps(answers))
 """
 
 
-def table(rows: int, start: int = 0) -> pa.Table:
+def table(rows, start=0):
     numbers = range(start, start + rows)
     return pa.table({"prompt": [f"prompt {n}" for n in numbers], "n": list(numbers)})
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeHub]:
+def server():
     with FakeHub() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def answers(server: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def answers(server, tmp_path_factory):
     """Results of reading many data sets in a process without a token."""
     old = server.publish(
         "owner/name",
@@ -115,14 +113,13 @@ def answers(server: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     server.repositories["owner/name"].refs["v1"] = old
     server.publish("owner/lines", {"pairs.jsonl": b'{"prompt": "p", "n": 1}\n'})
     one = {"data/train-00000-of-00001.parquet": parquet_bytes(table(5))}
-    server.publish("owner/gated", one, gated=True)
     server.publish("owner/private", one, private=True)
     server.publish("owner/script", {"script.py": b"print()", "README.md": b"no data here"})
     server.publish("owner/broken", {"data/train-0.parquet": b"PAR1 and so on, but no Parquet PAR1"})
     sources = [
         "owner/name@v1:train", f"owner/name@{old}:test", "owner/name", "owner/name:train",
         "owner/name@v1", "owner/name@v1:dev", "owner/name:hard/train", "owner/name@v9",
-        f"owner/name@{'0' * 40}:train", "owner/lines", "owner/gated", "owner/private",
+        f"owner/name@{'0' * 40}:train", "owner/lines", "owner/private",
         "owner/nothing", "owner/script", "owner/broken",
     ]  # fmt: skip
     home = tmp_path_factory.mktemp("home")
@@ -132,7 +129,7 @@ def answers(server: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return {**json.loads(done.stdout), "old": old, "home": home}
 
 
-def test_rows_come_whole_and_in_order(answers: dict[str, Any]) -> None:
+def test_rows_come_whole_and_in_order(answers):
     first = answers["owner/name@v1:train"]
     assert first["rows"] == table(280).to_pylist()
     assert len(first["batches"]) > 1, "they come in batches"
@@ -141,12 +138,12 @@ def test_rows_come_whole_and_in_order(answers: dict[str, Any]) -> None:
     assert answers["owner/lines"]["rows"] == [{"prompt": "p", "n": 1}]
 
 
-def test_default_revision_and_split(answers: dict[str, Any]) -> None:
+def test_default_revision_and_split(answers):
     for name in ("owner/name:train", "owner/name"):
         assert answers[name]["rows"] == table(3).to_pylist()
 
 
-def test_ambiguous_split(answers: dict[str, Any]) -> None:
+def test_ambiguous_split(answers):
     assert answers["owner/name@v1"] == (
         "DataError: owner/name@v1 has splits ['test', 'train']: name one, such as "
         "owner/name@v1:test"
@@ -160,14 +157,13 @@ def test_ambiguous_split(answers: dict[str, Any]) -> None:
         ("owner/name:hard/train", "hard"),
         ("owner/name@v9", "owner/name@v9 is not a local file and cannot be reached on the Hub"),
         (f"owner/name@{'0' * 40}:train", "cannot be reached"),
-        ("owner/gated", "owner/gated cannot be reached on the Hub"),
         ("owner/private", "check the name and the network; if it is private"),
         ("owner/nothing", "owner/nothing is not a local file"),
         ("owner/script", "owner/script cannot be reached"),
         ("owner/broken", "owner/broken cannot be reached"),
     ],
 )
-def test_unreadable_data_sets(source: str, message: str, answers: dict[str, Any]) -> None:
+def test_unreadable_data_sets(source, message, answers):
     assert answers[source].startswith("DataError: ")
     assert message in answers[source]
 
@@ -179,17 +175,16 @@ from litbench.errors import LitBenchError
 
 pins = {hub.pin(name).revision for name in ("owner/name:train", "owner/name", "owner/name:test")}
 private = [row for batch in hub.open_stream("owner/private") for row in batch.to_pylist()]
-gated = [row for batch in hub.open_stream("owner/gated") for row in batch.to_pylist()]
-print(json.dumps([sorted(pins), len(private), len(gated)]))
+print(json.dumps([sorted(pins), len(private)]))
 """
 
 
-def test_token_and_commit_lookup(answers: dict[str, Any], server: FakeHub, tmp_path: Path) -> None:
+def test_token_and_commit_lookup(answers, server, tmp_path):
     assert answers
     server.requests.clear()
     done = server.run(tmp_path, "-c", ONCE, token=TOKEN)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[server.repositories["owner/name"].refs["main"]], 5, 5]
+    assert json.loads(done.stdout) == [[server.repositories["owner/name"].refs["main"]], 5]
     assert server.requests.count("GET /api/datasets/owner/name") == 1
 
 
@@ -205,7 +200,7 @@ print(hub.replace_files(
 
 
 @pytest.mark.parametrize("kind", ["dataset", "model"])
-def test_replace_files_in_one_commit(server: FakeHub, tmp_path: Path, kind: str) -> None:
+def test_replace_files_in_one_commit(server, tmp_path, kind):
     (tmp_path / "new.json").write_bytes(b"{}")
     old = {".gitattributes": b"", "old.json": b"1", "note.txt": b"theirs"}
     name = f"me/{kind}"

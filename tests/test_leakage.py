@@ -45,11 +45,6 @@ def rows_of(report, kind):
     return [found for found in report.found.to_pylist() if found["kind"] == kind]
 
 
-def shared(report):
-    """Return the number of shared items of two splits by kind."""
-    return {one["kind"]: one["shared"] for one in report.counts["shared"]}
-
-
 def test_near_duplicate_fails_and_names_both_ids(report):
     copy = text_of("b").replace(text_of("b").split()[60], "edited") + " EDIT: thanks!"
     train = [row("a", "b", "p"), row("c", "d", "q")]

@@ -2,10 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,12 +16,11 @@ from litbench.tables import read_table, write_table
 pytest.importorskip("inspect_ai")
 pytest.importorskip("openai")
 
-ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = "data_prep/make_rationales.py"
 QUICK = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
 
 
-def make_pairs(pair_table: Callable[..., pa.Table], count: int) -> pa.Table:
+def make_pairs(pair_table, count):
     """Pairs whose chosen story is the longer one in three of four cases."""
     rows = []
     for k in range(count):
@@ -37,13 +32,11 @@ def make_pairs(pair_table: Callable[..., pa.Table], count: int) -> pa.Table:
 
 
 @pytest.fixture
-def distil(
-    load_program: Callable[[str], ModuleType], tmp_path: Path, pair_table: Callable[..., pa.Table]
-) -> Callable[..., dict[str, Any]]:
+def distil(load_program, tmp_path, pair_table):
     """Run the program on 24 pairs (or on `table`) with some keys; returns its counts."""
     program = load_program(PROGRAM)
 
-    def run(table: pa.Table | None = None, **keys: Any) -> dict[str, Any]:
+    def run(table=None, **keys):
         write_table(make_pairs(pair_table, 24) if table is None else table, tmp_path / "in.parquet")
         config = build(
             program.Config,
@@ -61,18 +54,16 @@ def distil(
     return run
 
 
-def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
+def rows_of(tmp_path):
     return read_table(tmp_path / "out" / "pairs.parquet", PAIRS).to_pylist()
 
 
-def bring(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+def bring(server, monkeypatch):
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
 
 
-def test_agreeing_explanations_are_kept(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_agreeing_explanations_are_kept(distil, monkeypatch, tmp_path):
     with FakeOpenAI(lambda q: f"A is: {shown_story(q, 'A')}\n\n{longer_story(q)}") as server:
         bring(server, monkeypatch)
         counts = distil()
@@ -98,9 +89,7 @@ def test_agreeing_explanations_are_kept(
     assert [one["row"] for one in noted] == short
 
 
-def test_label_is_hidden_and_positions_balanced(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_label_is_hidden_and_positions_balanced(distil, monkeypatch):
     """A judge that always answers A agrees with exactly half of the labels."""
     with FakeOpenAI(lambda _: "The first one.\nPreferred: A") as server:
         bring(server, monkeypatch)
@@ -113,9 +102,7 @@ def test_label_is_hidden_and_positions_balanced(
     assert "rejected" not in said
 
 
-def test_unusable_answers_are_rejected(
-    distil: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unusable_answers_are_rejected(distil, monkeypatch, tmp_path):
     manners = drawn_manners(seed=5, share=0.8)
     with FakeOpenAI(manners=manners) as server:
         bring(server, monkeypatch)
@@ -143,11 +130,7 @@ def test_unusable_answers_are_rejected(
     ],
     ids=["the verdict first", "a verdict taken back"],
 )
-def test_empty_explanations(
-    distil: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    say: Callable[[str], str],
-) -> None:
+def test_empty_explanations(distil, monkeypatch, say):
     with FakeOpenAI(say) as server:
         bring(server, monkeypatch)
         counts = distil()
@@ -155,12 +138,7 @@ def test_empty_explanations(
     assert counts["agreement"]["n"] == 0
 
 
-def test_dry_run_sends_no_requests(
-    distil: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_dry_run_sends_no_requests(distil, monkeypatch, tmp_path, capsys):
     distil(dry_run=True)
     said = capsys.readouterr().out
     assert "dry run: 24 calls of openai-api/fake/judge, about" in said
@@ -176,11 +154,7 @@ def test_dry_run_sends_no_requests(
         assert server.requests == 24
 
 
-def test_invalid_input_sends_no_requests(
-    distil: Callable[..., dict[str, Any]],
-    tmp_path: Path,
-    pair_table: Callable[..., pa.Table],
-) -> None:
+def test_invalid_input_sends_no_requests(distil, tmp_path, pair_table):
     with pytest.raises(ConfigError, match="asks for a label: use one that asks for an explanation"):
         distil(template="verdict_label")
     pairs = make_pairs(pair_table, 4)
@@ -189,12 +163,7 @@ def test_invalid_input_sends_no_requests(
     assert not (tmp_path / "out").exists()
 
 
-def test_where_and_no_key_in_files(
-    distil: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_where_and_no_key_in_files(distil, monkeypatch, tmp_path, capsys):
     with FakeOpenAI() as server:
         bring(server, monkeypatch)
         counts = distil(where="split = 'all'")

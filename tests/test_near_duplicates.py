@@ -1,7 +1,6 @@
 """Near-duplicates are found by shared shingles, independently of order."""
 
 import random
-import sys
 from math import sqrt
 
 import numpy as np
@@ -15,7 +14,6 @@ from litbench.curation.near_duplicates import (
     NearDuplicateIndex,
     bands_for,
 )
-from litbench.errors import MissingExtraError
 
 
 def words_of(source, n):
@@ -174,9 +172,3 @@ def test_bands_let_few_pairs_at_the_threshold_escape(threshold):
     bands = bands_for(threshold)
     assert HASHES % bands == 0
     assert bands == HASHES or (1 - threshold ** (HASHES // bands)) ** bands <= 0.005
-
-
-def test_rensa_is_asked_for_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rensa", None)
-    with pytest.raises(MissingExtraError, match=r"litbench\[data\]"):
-        near_duplicate_groups([])

@@ -16,7 +16,7 @@ from litbench.records import pair_id
 QUICK = settings(max_examples=12)
 
 
-def with_split(stories: pa.Table, splits: list[str] | None = None) -> pa.Table:
+def with_split(stories, splits=None):
     return stories.append_column("split", pa.array(splits or ["all"] * stories.num_rows))
 
 

@@ -5,11 +5,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +18,7 @@ from hypothesis import strategies as st
 
 from litbench.config import load_config
 from litbench.errors import ConfigError, DataError
-from litbench.metrics.probes import ProbeResult, by_rater, probe_results, probes_text
+from litbench.metrics.probes import by_rater, probe_results, probes_text
 from litbench.probes import (
     PROBES,
     Original,
@@ -61,24 +57,24 @@ OTHER = (
 )
 
 
-def originals(texts: Sequence[str] = (ENGLISH, OTHER, CHINESE, CHINESE[::-1])) -> list[Original]:
+def originals(texts=(ENGLISH, OTHER, CHINESE, CHINESE[::-1])):
     return [
         Original(f"s{place}", f"p{place}", f"[WP] Prompt number {place}", text)
         for place, text in enumerate(texts)
     ]
 
 
-def subject(text: str, seed: int = 0, other: str | None = OTHER) -> Subject:
+def subject(text, seed=0, other=OTHER):
     return Subject(text, seed, lambda _: other)
 
 
-def changed(name: str, text: str, strength: float, seed: int = 0) -> str:
+def changed(name, text, strength, seed=0):
     found = change(PROBES[name], subject(text, seed), strength)
     assert found is not None
     return found
 
 
-def prose(invented: Callable[..., str], seed: int, words: int) -> str:
+def prose(invented, seed, words):
     """Invented words as sentences that begin with a capital and end, on every line."""
     # A single capital before a stop would be taken for initials.
     text = re.sub(r"\ba\b", "one", invented(random.Random(seed), words).strip().rstrip(".!"))
@@ -87,12 +83,11 @@ def prose(invented: Callable[..., str], seed: int, words: int) -> str:
     return f"{text}."
 
 
-def words_of(texts: Sequence[str]) -> list[int]:
-    counts: list[int] = count_words(pa.array(texts, pa.large_string())).to_pylist()
-    return counts
+def words_of(texts):
+    return count_words(pa.array(texts, pa.large_string())).to_pylist()
 
 
-def sentences(text: str) -> list[str]:
+def sentences(text):
     return [one.text.strip() for one in split_sentences(text)]
 
 
@@ -100,7 +95,7 @@ def sentences(text: str) -> list[str]:
 
 
 @given(st.text(alphabet=st.sampled_from('ab Z.!?…"”»)\n\r\t 。！？」他1\u2028'), max_size=60))
-def test_sentences_join_to_their_text(text: str) -> None:
+def test_sentences_join_to_their_text(text):
     assert join_sentences(split_sentences(text)) == (text if text.strip() else "")
 
 
@@ -115,7 +110,7 @@ def test_sentences_join_to_their_text(text: str) -> None:
         ("  \n ", []),
     ],
 )
-def test_sentences_end_where_readers_end_them(text: str, parts: list[str]) -> None:
+def test_sentences_end_where_readers_end_them(text, parts):
     assert sentences(text) == parts
 
 
@@ -123,7 +118,7 @@ def test_sentences_end_where_readers_end_them(text: str, parts: list[str]) -> No
     "text", ["a" + "." * 100_000 + "b", "a" + " " * 200_000 + "b", "A. " * 40_000],
     ids=["stops", "blanks", "capitals"],
 )  # fmt: skip
-def test_sentence_splitting_is_linear_in_time(text: str) -> None:
+def test_sentence_splitting_is_linear_in_time(text):
     started = time.process_time()
     assert join_sentences(split_sentences(text)) == text
     # From every letter to the last one it would be a minute and more.
@@ -132,7 +127,7 @@ def test_sentence_splitting_is_linear_in_time(text: str) -> None:
 
 @pytest.mark.parametrize("name", PROBES)
 @pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["en", "zh"])
-def test_changes_depend_only_on_the_seed(name: str, text: str) -> None:
+def test_changes_depend_only_on_the_seed(name, text):
     for strength in STRENGTHS:
         one = changed(name, text, strength)
         assert one != text
@@ -142,12 +137,12 @@ def test_changes_depend_only_on_the_seed(name: str, text: str) -> None:
     assert len(drawn) > 1 or name in {"cut_ending", "other_story"}
 
 
-def shared_start(text: str, other: str) -> int:
+def shared_start(text, other):
     same = (one == two for one, two in zip(text, other, strict=False))
     return next((k for k, is_same in enumerate(same) if not is_same), min(len(text), len(other)))
 
 
-def edit_size(name: str, text: str, other: str) -> float:
+def edit_size(name, text, other):
     """How much of a text a probe has changed, in the probe's own unit."""
     if name == "cut_ending":
         return len(text) - len(other)
@@ -161,9 +156,7 @@ def edit_size(name: str, text: str, other: str) -> float:
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), words=st.integers(20, 400), name=st.sampled_from(list(PROBES)))
-def test_strength_is_the_size_of_the_edit(
-    invented: Callable[..., str], seed: int, words: int, name: str
-) -> None:
+def test_strength_is_the_size_of_the_edit(invented, seed, words, name):
     for text in (prose(invented, seed, words), ENGLISH, CHINESE):
         whole = subject(text, seed)
         sizes = []
@@ -178,13 +171,11 @@ def test_strength_is_the_size_of_the_edit(
 
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), words=st.integers(20, 300), strength=st.floats(0.05, 1.0))
-def test_each_probe_keeps_what_it_says(
-    invented: Callable[..., str], seed: int, words: int, strength: float
-) -> None:
+def test_each_probe_keeps_what_it_says(invented, seed, words, strength):
     for text in (prose(invented, seed, words), ENGLISH, CHINESE):
         whole = subject(text, seed)
 
-        def of(name: str, whole: Subject = whole) -> str:
+        def of(name, whole=whole):
             return change(PROBES[name], whole, strength) or whole.text
 
         assert text.startswith(of("cut_ending"))
@@ -202,7 +193,7 @@ def test_each_probe_keeps_what_it_says(
 # Tables --------------------------------------------------------------------------------------
 
 
-def test_probe_pairs_follow_the_schema_and_counts_add_up() -> None:
+def test_probe_pairs_follow_the_schema_and_counts_add_up():
     given_texts = originals([ENGLISH, OTHER, "No.", CHINESE])
     pairs, missing = probe_pairs(given_texts, select_probes([]), STRENGTHS, 0)
     assert pairs.column_names[: len(PAIRS.columns)] == [column.name for column in PAIRS.columns]
@@ -218,7 +209,7 @@ def test_probe_pairs_follow_the_schema_and_counts_add_up() -> None:
         assert row["rejected"] != row["chosen"]
 
 
-def test_story_order_has_no_effect(invented: Callable[..., str]) -> None:
+def test_story_order_has_no_effect(invented):
     # Of many stories another one is drawn, of few there is no choice.
     for there, names in ((originals(), []), (many(invented), ["other_story"])):
         probes = select_probes(names)
@@ -227,7 +218,7 @@ def test_story_order_has_no_effect(invented: Callable[..., str]) -> None:
         assert sorted(map(str, one.to_pylist())) == sorted(map(str, other.to_pylist()))
 
 
-def test_other_story_has_another_prompt_and_the_same_language() -> None:
+def test_other_story_has_another_prompt_and_the_same_language():
     there = originals()
     pairs, missing = probe_pairs(there, select_probes(["other_story"]), [1.0], 0)
     rows = {row["chosen_story_id"]: row["rejected"] for row in pairs.to_pylist()}
@@ -240,7 +231,7 @@ def test_other_story_has_another_prompt_and_the_same_language() -> None:
     assert missing == {}
 
 
-def test_stories_are_drawn_by_prompt(pair_table: Callable[..., pa.Table]) -> None:
+def test_stories_are_drawn_by_prompt(pair_table):
     pairs = pair_table(
         [
             {"chosen_story_id": f"c{k}", "prompt_id": f"p{k % 7}", "chosen": f"story {k}"}
@@ -259,7 +250,7 @@ def test_stories_are_drawn_by_prompt(pair_table: Callable[..., pa.Table]) -> Non
         draw_originals(pairs.slice(0, 0), "both", 1, None, 0)
 
 
-def test_wrong_names_and_strengths_are_named() -> None:
+def test_wrong_names_and_strengths_are_named():
     with pytest.raises(ConfigError, match=r"unknown probe 'pading'.*padding"):
         select_probes(["pading"])
     for strengths in ([1.5], [0], [], [0.5, 0.5]):
@@ -279,12 +270,12 @@ class Knows(ScoreRater):
     name: str = "knows"
     kind: str = "test"
 
-    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    def score(self, prompts, stories):
         shown = zip(prompts, stories, strict=True)
         return self.sign * np.array([float(one in self.known) for one in shown])
 
 
-def known_in(pairs: pa.Table) -> frozenset[tuple[str, str]]:
+def known_in(pairs):
     return frozenset(zip(pairs["prompt"].to_pylist(), pairs["chosen"].to_pylist(), strict=True))
 
 
@@ -296,7 +287,7 @@ class First(Rater):
     name: str = "first"
     kind: str = "test"
 
-    def judge(self, pairs: Sequence[Any]) -> list[list[Judgement]]:
+    def judge(self, pairs):
         return [
             [
                 Judgement("unparsed" if self.silent_on in pair.first + pair.second else shown,
@@ -307,7 +298,7 @@ class First(Rater):
         ]  # fmt: skip
 
 
-def many(invented: Callable[..., str]) -> list[Original]:
+def many(invented):
     """Two stories of each of 12 prompts."""
     return [
         Original(f"s{k}", f"p{k // 2}", f"Prompt {k // 2}", prose(invented, k, 60 + 9 * k))
@@ -316,17 +307,17 @@ def many(invented: Callable[..., str]) -> list[Original]:
 
 
 @pytest.fixture(scope="session")
-def probed(invented: Callable[..., str]) -> tuple[pa.Table, dict[str, dict[str, int]]]:
+def probed(invented):
     return probe_pairs(many(invented), select_probes([]), STRENGTHS, 0)
 
 
-def results_of(raters: Sequence[Any], probed: tuple[pa.Table, Any]) -> list[ProbeResult]:
+def results_of(raters, probed):
     pairs, missing = probed
     verdicts = pa.concat_tables([judge_pairs(rater, pairs) for rater in raters])
     return probe_results(verdicts, pairs, missing)
 
 
-def rates(results: list[ProbeResult], rater: str, probe: str) -> list[float]:
+def rates(results, rater, probe):
     return [
         one.prefers_changed.mean
         for one in by_rater(results)[rater]
@@ -334,7 +325,7 @@ def rates(results: list[ProbeResult], rater: str, probe: str) -> list[float]:
     ]
 
 
-def test_raters_of_known_taste(probed: tuple[pa.Table, Any]) -> None:
+def test_raters_of_known_taste(probed):
     known = known_in(probed[0])
     longer = LengthRater("longer", "longer", 1)
     found = results_of([longer, Knows(known), Knows(known, -1, "perverse"), First()], probed)
@@ -359,9 +350,7 @@ def test_raters_of_known_taste(probed: tuple[pa.Table, Any]) -> None:
     assert "knows by" not in text
 
 
-def test_sides_renamed_give_one_minus_the_rate(
-    probed: tuple[pa.Table, Any], rename_sides: Callable[[pa.Table], pa.Table]
-) -> None:
+def test_sides_renamed_give_one_minus_the_rate(probed, rename_sides):
     pairs, missing = probed
     raters = [LengthRater("longer", "longer", 1), RandomRater(), First("Edit: Wow")]
     as_is, renamed = results_of(raters, probed), results_of(raters, (rename_sides(pairs), missing))
@@ -376,9 +365,7 @@ def test_sides_renamed_give_one_minus_the_rate(
 
 
 @pytest.fixture
-def pairs_file(
-    tmp_path: Path, pair_table: Callable[..., pa.Table], invented: Callable[..., str]
-) -> Path:
+def pairs_file(tmp_path, pair_table, invented):
     rows = [
         {"chosen": prose(invented, k, 70), "rejected": prose(invented, k, 40)} for k in range(28)
     ]
@@ -387,7 +374,7 @@ def pairs_file(
     return path
 
 
-def config_of(program: ModuleType, pairs: Path, out: Path, **more: Any) -> Any:
+def config_of(program, pairs, out, **more):
     path = out.with_suffix(".yaml")
     raters = more.pop("raters", {"longer": {"kind": "longer"}})
     given_keys = {"pairs": str(pairs), "out": str(out), "raters": raters, **more}
@@ -395,12 +382,7 @@ def config_of(program: ModuleType, pairs: Path, out: Path, **more: Any) -> Any:
     return load_config(program.Config, ["--config", str(path)])
 
 
-def test_program_writes_its_artifact(
-    load_program: Callable[[str], ModuleType],
-    pairs_file: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_program_writes_its_artifact(load_program, pairs_file, tmp_path, capsys):
     program = load_program("eval/probe.py")
     config = config_of(
         program, pairs_file, tmp_path / "out", probes=["padding", "markdown"], strengths=[0.5, 1.0]
@@ -426,16 +408,10 @@ def test_program_writes_its_artifact(
     assert {row["probe"] for row in rows if row["rater"] == "longer"} == set(config.probes)
 
 
-def test_judges_are_asked_once_per_order(
-    load_program: Callable[[str], ModuleType],
-    pairs_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, monkeypatch, capsys):
     program = load_program("eval/probe.py")
 
-    def obeys(question: str) -> str:
+    def obeys(question):
         # Does what a story tells it to, and else likes the longer.
         for label in "AB":
             if "copy its verdict" in shown_story(question, label):
@@ -446,7 +422,7 @@ def test_judges_are_asked_once_per_order(
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         entry = {"kind": "judge", "model": server.model, "template": "minimal"}
-        keys: dict[str, Any] = {
+        keys = {
             "raters": {"judge": entry}, "probes": ["fake_verdict", "cut_ending"],
             "strengths": [1.0], "per_prompt": 1,
         }  # fmt: skip

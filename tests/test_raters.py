@@ -1,20 +1,17 @@
 """Raters are blind: what they see, what they say, and how it is written down."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from litbench.errors import ConfigError, DataError
-from litbench.metrics.agreement import PairScores, pair_scores
+from litbench.metrics.agreement import pair_scores
 from litbench.models.features import FeatureOptions, fit_features
 from litbench.raters import (
     KINDS,
-    BlindPair,
     Judgement,
     LengthRater,
     RandomRater,
@@ -33,16 +30,13 @@ from litbench.raters import (
 from litbench.records import VERDICTS
 from litbench.tables import read_table, write_table
 
-Build = Callable[..., pa.Table]
 WORDS = (
     "amber", "harbour", "lantern", "whisper", "gravel", "orchard", "signal", "velvet", "copper",
     "drift", "hollow", "ember", "tide", "quarry", "saddle", "thimble", "marrow", "beacon",
 )  # fmt: skip
 
-Rename = Callable[[pa.Table], pa.Table]
 
-
-def _story(random: Random) -> str:
+def _story(random):
     sentences = [
         " ".join(random.choices(WORDS, k=random.randint(2, 8))) + random.choice(".!?")
         for _ in range(random.randint(1, 5))
@@ -51,10 +45,10 @@ def _story(random: Random) -> str:
 
 
 @pytest.fixture
-def invented_pairs(pair_table: Build) -> Callable[[int, int], pa.Table]:
+def invented_pairs(pair_table):
     """Pairs of invented stories; some are of equal length, some have scores and times."""
 
-    def build(n: int, seed: int) -> pa.Table:
+    def build(n, seed):
         random = Random(seed)
         rows = [
             {
@@ -82,7 +76,7 @@ class StubJudge(Rater):
     name: str = "judge"
     kind: str = "stub"
 
-    def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
+    def judge(self, pairs):
         """Two judgements per pair, from nothing but what it reads."""
         judged = []
         for pair in pairs:
@@ -90,17 +84,14 @@ class StubJudge(Rater):
             for shown in ("first", "second"):
                 texts = (pair.first, pair.second)
                 top, below = texts if shown == "first" else texts[::-1]
-                lead = top.count("?") - below.count("?") + 0.5
-                if len(top) % 13 == 0:
-                    both.append(Judgement("refused", first_shown=shown))
-                    continue
-                if len(below) % 7 == 0:
-                    both.append(Judgement("tie", p_first=0.5, first_shown=shown))
-                    continue
-                p_top = float(1 / (1 + np.exp(-lead)))
-                wins = shown if lead > 0 else ("second" if shown == "first" else "first")
+                p_top = float(1 / (1 + np.exp(below.count("?") - top.count("?") - 0.5)))
                 p_first = p_top if shown == "first" else 1 - p_top
-                both.append(Judgement(wins, p_first=p_first, first_shown=shown))
+                prefers = "first" if p_first > 0.5 else "second"
+                if len(top) % 13 == 0:
+                    prefers, p_first = "refused", None
+                elif len(below) % 7 == 0:
+                    prefers, p_first = "tie", 0.5
+                both.append(Judgement(prefers, p_first=p_first, first_shown=shown))
             judged.append(both)
         return judged
 
@@ -114,13 +105,13 @@ class Fixed(ScoreRater):
     kind: str = "test"
     gives_probability = True
 
-    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    def score(self, prompts, stories):
         """Apply the function."""
         assert len(prompts) == len(stories)
         return np.array([self.reward(story) for story in stories], dtype=float)
 
 
-def _rater(kind: str, training_pairs: pa.Table) -> Rater:
+def _rater(kind, training_pairs):
     if kind == "features":
         return fit_features(training_pairs, FeatureOptions(c=[1.0]))
     if kind == "judge":
@@ -128,15 +119,13 @@ def _rater(kind: str, training_pairs: pa.Table) -> Rater:
     return load_rater(RaterSpec(kind, kind))
 
 
-def _scores(rater: Rater, pairs: pa.Table) -> PairScores:
+def _scores(rater, pairs):
     (scores,) = pair_scores(judge_pairs(rater, pairs), pairs)
     return scores
 
 
 @pytest.mark.parametrize("kind", ["longer", "shorter", "random", "features", "judge"])
-def test_swapping_labels_gives_one_minus_agreement(
-    kind: str, invented_pairs: Callable[[int, int], pa.Table], rename_sides: Rename
-) -> None:
+def test_swapping_labels_gives_one_minus_agreement(kind, invented_pairs, rename_sides):
     rater = _rater(kind, invented_pairs(120, 1))
     pairs = invented_pairs(200, 2)
     plain, mirrored = _scores(rater, pairs), _scores(rater, rename_sides(pairs))
@@ -150,9 +139,7 @@ def test_swapping_labels_gives_one_minus_agreement(
     np.testing.assert_array_equal(mirrored.judged, plain.judged)
 
 
-def test_nothing_but_the_texts_reaches_a_rater(
-    invented_pairs: Callable[[int, int], pa.Table], rename_sides: Rename
-) -> None:
+def test_nothing_but_the_texts_reaches_a_rater(invented_pairs, rename_sides):
     pairs = invented_pairs(50, 3)
     blinded, chosen_first = blind(pairs)
     assert blind(rename_sides(pairs))[0] == blinded
@@ -164,9 +151,7 @@ def test_nothing_but_the_texts_reaches_a_rater(
         }
 
 
-def test_random_raters_and_orders_are_balanced(
-    invented_pairs: Callable[[int, int], pa.Table],
-) -> None:
+def test_random_raters_and_orders_are_balanced(invented_pairs):
     pairs = invented_pairs(1_000, 8)
     blinded, chosen_first = blind(pairs)
     named_first = np.mean([one.prefers == "first" for (one,) in RandomRater().judge(blinded)])
@@ -184,23 +169,21 @@ def test_random_raters_and_orders_are_balanced(
         ("月光照在", "one two three", "chosen", "rejected"),
     ],
 )
-def test_length_raters_count_words(
-    chosen: str, rejected: str, longer: str, shorter: str, pair_table: Build
-) -> None:
+def test_length_raters_count_words(chosen, rejected, longer, shorter, pair_table):
     pairs = pair_table([{"chosen": chosen, "rejected": rejected}])
     for kind, outcome in (("longer", longer), ("shorter", shorter)):
         verdicts = judge_pairs(load_rater(RaterSpec("length", kind)), pairs)
         assert verdicts["outcome"].to_pylist() == [outcome]
 
 
-def test_non_finite_rewards_raise(pair_table: Build) -> None:
+def test_non_finite_rewards_raise(pair_table):
     pairs = pair_table([{"chosen": "fine", "rejected": "broken"}])
     rater = Fixed(lambda story: np.nan if story == "broken" else 0.0, name="shaky")
     with pytest.raises(DataError, match="rater shaky: 1 of 2 rewards are not finite"):
         judge_pairs(rater, pairs)
 
 
-def test_probability_is_sigmoid_of_reward_difference(pair_table: Build) -> None:
+def test_probability_is_sigmoid_of_reward_difference(pair_table):
     pairs = pair_table([{"chosen": "aaa", "rejected": "a"}, {"chosen": "a", "rejected": "aa"}])
     verdicts = judge_pairs(Fixed(lambda story: float(len(story))), pairs)
     assert verdicts["p_chosen"].to_pylist() == pytest.approx(
@@ -214,11 +197,11 @@ def test_probability_is_sigmoid_of_reward_difference(pair_table: Build) -> None:
     assert far["p_chosen"].to_pylist() == [1.0]
 
 
-def test_each_story_of_a_prompt_is_scored_once(pair_table: Build) -> None:
+def test_each_story_of_a_prompt_is_scored_once(pair_table):
     seen = []
 
     class Counting(Fixed):
-        def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        def score(self, prompts, stories):
             seen.extend(zip(prompts, stories, strict=True))
             return super().score(prompts, stories)
 
@@ -235,10 +218,10 @@ def test_each_story_of_a_prompt_is_scored_once(pair_table: Build) -> None:
     assert len(seen) == len(set(seen)) == 3 + 2
 
 
-def test_judgements_become_verdicts(pair_table: Build) -> None:
+def test_judgements_become_verdicts(pair_table):
     @dataclass
     class Wordy(StubJudge):
-        def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
+        def judge(self, pairs):
             given = Judgement(
                 "first", 0.75, 2.0, 1.0, "second", "because", input_tokens=5, output_tokens=6,
                 cost_usd=0.5,
@@ -261,9 +244,7 @@ def test_judgements_become_verdicts(pair_table: Build) -> None:
         assert (broken["outcome"], broken["p_chosen"]) == ("unparsed", None)
 
 
-def test_sharded_verdicts_keep_the_schema(
-    invented_pairs: Callable[[int, int], pa.Table], tmp_path: Any
-) -> None:
+def test_sharded_verdicts_keep_the_schema(invented_pairs, tmp_path):
     pairs, rater = invented_pairs(30, 12), StubJudge()
     verdicts = judge_pairs(rater, pairs)
     write_table(verdicts, tmp_path / "verdicts.parquet")
@@ -275,12 +256,10 @@ def test_sharded_verdicts_keep_the_schema(
 
 
 @pytest.mark.parametrize("answer", ["none", "empty"])
-def test_missing_judgements_raise(
-    answer: str, invented_pairs: Callable[[int, int], pa.Table]
-) -> None:
+def test_missing_judgements_raise(answer, invented_pairs):
     @dataclass
     class Silent(StubJudge):
-        def judge(self, pairs: Sequence[BlindPair]) -> list[list[Judgement]]:
+        def judge(self, pairs):
             judged = super().judge(pairs)
             return judged[:-1] if answer == "none" else [*judged[:-1], []]
 
@@ -288,7 +267,7 @@ def test_missing_judgements_raise(
         judge_pairs(Silent(), invented_pairs(10, 13))
 
 
-def test_raters_are_read_from_a_config() -> None:
+def test_raters_are_read_from_a_config():
     specs = parse_raters({"l": {"kind": "longer"}, "coin": {"kind": "random", "seed": 3}})
     assert specs == [RaterSpec("l", "longer"), RaterSpec("coin", "random", {"seed": 3})]
     assert load_rater(specs[0]) == LengthRater("l", "longer", 1)
@@ -298,51 +277,43 @@ def test_raters_are_read_from_a_config() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("longer", r"raters\.r: needs a kind: one of .*longer"),
         ({"path": "x"}, r"raters\.r: needs a kind"),
         ({"kind": "lunger"}, r"raters\.r: unknown kind 'lunger': did you mean 'longer'\?"),
         ({"kind": "random", "sead": 1}, r"raters\.r: unknown key 'sead': did you mean 'seed'\?"),
         ({"kind": "random", "seed": "many"}, r"raters\.r: key 'seed' is 'many'"),
-        ({"kind": "longer", "seed": 1}, r"raters\.r: unknown key 'seed'"),
         ({"kind": "features", "fold": 3}, r"raters\.r: unknown key 'fold'"),
         ({"kind": "features", "path": "runs/f", "folds": 3}, r"raters\.r: unknown key 'folds'"),
     ],
 )
-def test_broken_entries_raise(entry: Any, message: str) -> None:
+def test_broken_entries_raise(entry, message):
     with pytest.raises(ConfigError, match=message):
         check_options(*parse_raters({"r": entry}))
     with pytest.raises(ConfigError, match="name at least one"):
         parse_raters({})
 
 
-def test_every_kind_can_be_imported() -> None:
+def test_every_kind_can_be_imported():
     for kind in KINDS.values():
         paths = [kind.load, kind.options, kind.train, kind.training]
         assert all(callable(load_object(path)) for path in paths if path is not None)
         assert (kind.train is None) == (kind.training is None)
 
 
-def test_entries_without_a_path_are_trained() -> None:
-    assert RaterSpec("f", "features", {"folds": 3}).is_trained
-    assert not RaterSpec("f", "features", {"path": "runs/f"}).is_trained
-    assert not RaterSpec("l", "longer").is_trained
-
-
-def test_reposts_of_training_prompts_are_found(pair_table: Build) -> None:
+def test_reposts_of_training_prompts_are_found(pair_table):
     trained = pair_table([{"prompt": "[WP] The lamp speaks."}])
     judged = pair_table(
         [{"prompt": "The Lamp, speaks"}, {"prompt": "A quiet lamp"}, {"prompt": "The Lamp, speaks"}]
     )
 
     class Trained(Fixed):
-        def training_prompts(self) -> frozenset[str]:
+        def training_prompts(self):
             return training_prompts_of(trained)
 
     assert check_training_prompts(Trained(lambda _: 0.0), judged, "flag") == 1
     assert check_training_prompts(RandomRater(), judged, "refuse") == 0
 
 
-def test_talk_rater_prefers_notes_to_readers(pair_table: Build, rename_sides: Rename) -> None:
+def test_talk_rater_prefers_notes_to_readers(pair_table, rename_sides):
     story = "The mill stood still.\n\nNobody came."
     thanks = f"{story}\n\nEdit: thank you for the gold, kind stranger!"
     pairs = pair_table(

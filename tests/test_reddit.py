@@ -1,12 +1,9 @@
 """The Reddit client with PRAW against a local server."""
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from fake_reddit import CLIENT_ID, FAULTS, NOW, FakeReddit, World, make_world
+from fake_reddit import CLIENT_ID, FAULTS, FakeReddit, World, make_world
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,11 +20,11 @@ from litbench.sources.reddit import (
 
 
 @pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def connect(monkeypatch, tmp_path):
     """Make a client of a server."""
-    clients: list[RedditClient] = []
+    clients = []
 
-    def make(server: FakeReddit, **environment: str) -> RedditClient:
+    def make(server, **environment):
         server.take_over(monkeypatch, tmp_path / "settings", **environment)
         clients.append(RedditClient())
         return clients[-1]
@@ -40,13 +37,13 @@ def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 # Settings --------------------------------------------------------------------------------------
 
 
-def first_is(fault: str, kind: str = "info") -> Callable[[int, str], str | None]:
+def first_is(fault, kind="info"):
     """Replace the first answer of a kind by a fault."""
     waiting = [fault]
     return lambda _number, this: waiting.pop() if this == kind and waiting else None
 
 
-def crowded_post(comments: int, replies: int = 0) -> tuple[World, str]:
+def crowded_post(comments, replies=0):
     world = World()
     post = world.add_post("[WP] A crowded one.")
     for number in range(comments):
@@ -56,30 +53,25 @@ def crowded_post(comments: int, replies: int = 0) -> tuple[World, str]:
     return world, post
 
 
-def without_credentials(patch: pytest.MonkeyPatch, folder: Path) -> None:
+@pytest.fixture
+def no_credentials(monkeypatch, tmp_path):
     for name in ("client_id", "client_secret", "user_agent", "site"):
-        patch.delenv(f"praw_{name}", raising=False)
-    patch.setenv("XDG_CONFIG_HOME", str(folder))
-    patch.setattr("praw.config.Config.CONFIG", None)
+        monkeypatch.delenv(f"praw_{name}", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("praw.config.Config.CONFIG", None)
 
 
-def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    without_credentials(monkeypatch, tmp_path)
-    with pytest.raises(ConfigError) as told:
-        RedditClient().info([])
-    assert "export praw_client_id=... praw_client_secret=..." in str(told.value)
-    assert "praw.ini" in str(told.value)
+@pytest.mark.usefixtures("no_credentials")
+def test_missing_credentials_are_named(monkeypatch):
     monkeypatch.setenv("praw_client_id", CLIENT_ID)
-    with pytest.raises(ConfigError, match="credentials are missing") as told:
+    with pytest.raises(ConfigError, match="credentials are missing: export praw_client_id") as told:
         RedditClient().info([])
     assert CLIENT_ID not in str(told.value)
 
 
+@pytest.mark.usefixtures("no_credentials")
 @pytest.mark.parametrize("content", ["client_secret=planted\n", "[mine]\nclient_secret=planted\n"])
-def test_error_of_praw_ini_hides_its_content(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str
-) -> None:
-    without_credentials(monkeypatch, tmp_path)
+def test_error_of_praw_ini_hides_its_content(monkeypatch, tmp_path, content):
     monkeypatch.setenv("praw_site", "nowhere")
     (tmp_path / "praw.ini").write_text(content, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"praw\.ini cannot be used") as told:
@@ -87,7 +79,7 @@ def test_error_of_praw_ini_hides_its_content(
     assert "planted" not in str(told.value)
 
 
-def test_wrong_credentials_are_no_fault_to_wait_for(connect: Callable[..., RedditClient]) -> None:
+def test_wrong_credentials_are_no_fault_to_wait_for(connect):
     with FakeReddit(make_world(1)) as server:
         client = connect(server, praw_client_secret="wrong-planted")  # noqa: S106
         with pytest.raises(ConfigError, match="refuses the credentials") as told:
@@ -102,27 +94,19 @@ def test_wrong_credentials_are_no_fault_to_wait_for(connect: Callable[..., Reddi
 @pytest.mark.parametrize(
     ("comments", "requests"), [(0, 0), (40, 0), (41, 1), (140, 1), (141, 2), (300, 3)]
 )
-def test_all_top_level_comments_come_and_no_replies(
-    connect: Callable[..., RedditClient], comments: int, requests: int
-) -> None:
+def test_all_top_level_comments_come_and_no_replies(connect, comments, requests):
     world, post = crowded_post(comments, replies=2)
     with FakeReddit(world, page=40) as server:
         read = connect(server).post_with_comments(post)
         assert server.answered["comments"] == 1
         assert server.answered["more comments"] == requests
-        assert server.replies_sent == 0
-        assert not server.violations
-    expected = sorted(one["id"] for one in world.top_level(post))
-    assert sorted(comment["id"] for comment, _ in read.comments) == expected
+    expected = sorted(one["id"] for one in world.answers(f"t3_{post}"))
+    assert sorted(comment["id"] for comment in read.comments) == expected
     assert read.withheld == 0
-    assert read.read_utc == NOW
-    assert {when for _, when in read.comments} <= {NOW}
 
 
 @pytest.mark.parametrize("reason", ["private", "quarantined"])
-def test_a_post_that_is_not_for_everyone_is_refused(
-    connect: Callable[..., RedditClient], reason: str
-) -> None:
+def test_a_post_that_is_not_for_everyone_is_refused(connect, reason):
     world, post = crowded_post(3)
     world.refused[post] = reason
     with FakeReddit(world) as server:
@@ -139,10 +123,8 @@ def test_a_post_that_is_not_for_everyone_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["token", "info", "more comments"])
-@pytest.mark.parametrize("fault", [*FAULTS, "502", "504", "520", "408"])
-def test_a_request_that_failed_is_repeated_and_counted(
-    connect: Callable[..., RedditClient], fault: str, kind: str
-) -> None:
+@pytest.mark.parametrize("fault", [*FAULTS, "520"])
+def test_a_request_that_failed_is_repeated(connect, fault, kind):
     world, post = crowded_post(9)
     with FakeReddit(world, page=5, faults=first_is(fault, kind), hang_seconds=60) as server:
         client = connect(server)
@@ -150,11 +132,6 @@ def test_a_request_that_failed_is_repeated_and_counted(
         assert len(client.post_with_comments(post).comments) == 9
         assert server.faults == {fault: 1}
         assert server.answered == {"token": 1, "info": 1, "comments": 1, "more comments": 1}
-    assert client.requests == server.requests == 5
-    causes = {"429 later": "429", "hang": "ReadTimeoutError", "reset": "ProtocolError"}
-    # prawcore repeats requests whose answers were cut off.
-    expected = {} if fault == "cut" else {causes.get(fault, fault): 1}
-    assert client.traffic() == {"requests": 5, "retries": expected}
 
 
 @pytest.mark.parametrize(
@@ -166,13 +143,7 @@ def test_a_request_that_failed_is_repeated_and_counted(
         ("expired", ConfigError, "refuses the credentials"),
     ],
 )
-def test_failed_request_says_what_to_do(
-    connect: Callable[..., RedditClient],
-    monkeypatch: pytest.MonkeyPatch,
-    fault: str,
-    error: type[Exception],
-    message: str,
-) -> None:
+def test_failed_request_says_what_to_do(connect, monkeypatch, fault, error, message):
     monkeypatch.setattr("litbench.sources.reddit._MOST_RETRIES", 3)
     monkeypatch.setattr("prawcore.sessions.FiniteRetryStrategy._sleep_seconds", lambda _: None)
     with FakeReddit(make_world(1), faults=lambda _, kind: fault if kind == "info" else None) as s:
@@ -184,7 +155,7 @@ def test_failed_request_says_what_to_do(
 # Parts -----------------------------------------------------------------------------------------
 
 
-def test_outdated_parts_are_removed(tmp_path: Path) -> None:
+def test_outdated_parts_are_removed(tmp_path):
     manifest = tmp_path / "manifest.json"
     now = int(time.time())
     parts = Parts(tmp_path, {"salt": "a"})
@@ -206,23 +177,18 @@ def test_outdated_parts_are_removed(tmp_path: Path) -> None:
 # Words -----------------------------------------------------------------------------------------
 
 
+# Which texts are gone at all is tested beside the filter, in test_filters.py.
 @pytest.mark.parametrize(
     ("body", "state"),
     [
         ("[deleted]", "deleted"),
-        (" [removed]\n", "removed"),
-        ("[ Removed by Reddit ]", "removed"),
-        ("[ Removed by reddit in response to a copyright notice. ]", "removed"),
-        ("[removed] the knife from the wall", "present"),
         ("[deleted by user]", "deleted"),
-        ("[removed by moderator]", "removed"),
-        ("[ removed ]", "removed"),
+        ("[ Removed by reddit in response to a copyright notice. ]", "removed"),
         (" \n", "removed"),
         ("[removed by reddit" + " " * 1_000_000, "present"),
-        ("A story of the [deleted].", "present"),
     ],
 )
-def test_the_state_of_a_comment(body: str, state: str) -> None:
+def test_the_state_of_a_comment(body, state):
     assert text_state(body) == state
 
 
@@ -234,18 +200,18 @@ def test_the_state_of_a_comment(body: str, state: str) -> None:
         "https://old.reddit.com/comments/1ab2", "https://redd.it/1ab2", "/r/x/comments/1ab2/y/zz/",
     ],
 )  # fmt: skip
-def test_a_post_is_known_by_id_or_address(value: str) -> None:
+def test_a_post_is_known_by_id_or_address(value):
     assert post_id(value) == "1ab2"
 
 
 @pytest.mark.parametrize("value", ["", "t1_abc", "../../x", "a b", "https://reddit.com/r/x", "é"])
-def test_what_is_no_post_is_named(value: str) -> None:
+def test_what_is_no_post_is_named(value):
     with pytest.raises(ConfigError, match="is not a Reddit post"):
         post_id(value)
 
 
 @given(st.text(min_size=1, max_size=900))
-def test_a_query_is_short_and_has_no_operators(prompt: str) -> None:
+def test_a_query_is_short_and_has_no_operators(prompt):
     try:
         query = search_query(f"[WP] {prompt}")
     except ConfigError:

@@ -43,15 +43,6 @@ def test_prompt_texts_are_unique(sample):
     assert len({prompt_key(prompt) for _, prompt in texts}) == len(texts)
 
 
-def test_every_story_has_its_quality_written_beside_it(sample, stories):
-    assert {row["quality"] for row in stories} == set(range(1, 11))
-    for row in sample.to_pylist():
-        if row["fit"] in ("bot", "removed"):
-            assert row["quality"] is None, row["story_id"]
-        else:
-            assert row["quality"] in range(1, 11), row["story_id"]
-
-
 def test_quality_does_not_go_with_length(stories):
     quality = np.array([row["quality"] for row in stories], dtype=float)
     n_words = np.array([row["n_words"] for row in stories], dtype=float)
@@ -59,26 +50,22 @@ def test_quality_does_not_go_with_length(stories):
     assert abs(np.corrcoef(quality, np.log(n_words))[0, 1]) < 0.15
 
 
-def test_no_story_is_there_twice_but_the_reposts(sample, stories):
+def test_every_kind_of_row_is_what_its_name_says(sample, stories):
+    assert {row["quality"] for row in stories} == set(range(1, 11))
     texts = Counter(normalise(row["text"]) for row in stories)
     assert max(texts.values()) == 1
-    for row in sample.to_pylist():
-        if row["fit"] == "repost":
-            assert texts[normalise(row["text"])] == 1, row["story_id"]
-
-
-def test_every_kind_of_row_is_what_its_name_says(sample):
     rows = sample.to_pylist()
     kinds = {row["fit"] for row in rows}
     assert kinds == {"story", "short", "overlong", "repost", "removed", "bot"}
     for row in rows:
-        if row["fit"] == "short":
-            assert row["n_words"] < 50, row["story_id"]
-        if row["fit"] == "story":
-            assert 50 <= row["n_words"] <= 1_500, row["story_id"]
-        if row["fit"] == "removed":
-            assert row["text"] in ("[removed]", "[deleted]"), row["story_id"]
-        assert (row["author"] == "AutoModerator") is (row["fit"] == "bot"), row["story_id"]
+        fit, name = row["fit"], row["story_id"]
+        assert (row["quality"] is None) == (fit in ("bot", "removed")), name
+        assert (row["text"] in ("[removed]", "[deleted]")) == (fit == "removed"), name
+        assert (row["author"] == "AutoModerator") == (fit == "bot"), name
+        if fit in ("story", "short"):
+            assert (50 <= row["n_words"] <= 1_500) == (fit == "story"), name
+        if fit == "repost":
+            assert texts[normalise(row["text"])] == 1, name
 
 
 def test_only_overlong_stories_exceed_the_token_limit(sample):

@@ -40,6 +40,7 @@ KANA = st.sampled_from("ひらカター")
         ("half\u00adlight", 1),
         ("3 dogs and 1st", 4),
         ("snake_case", 2),
+        ("# **The** _end_\n\n---\n\n> She *said*: `go`!\n\n***", 5),
         ("你好，世界！", 4),
         ("abc你好def", 1 + 2 + 1),
         ("我有3只cats。", 2 + 1 + 1 + 1),
@@ -50,39 +51,31 @@ KANA = st.sampled_from("ひらカター")
         ("𠀀𠀁", 2),
     ],
 )
-def test_words_are_counted_by_one_rule(text: str, words: int) -> None:
+def test_words_are_counted_by_one_rule(text, words):
     assert count_words_of(text) == words
 
 
 @pytest.mark.parametrize("word", ["café", "Ångström", "tiếng", "が", "ガール"])
-def test_a_decomposed_character_counts_as_its_composed_one(word: str) -> None:
+def test_a_decomposed_character_counts_as_its_composed_one(word):
     decomposed = unicodedata.normalize("NFD", word)
     assert decomposed != word
     assert count_words_of(decomposed) == count_words_of(word)
 
 
 @pytest.mark.parametrize("emoji", ["😀", "❤️", "❤", "👩‍🚀", "🏳️‍🌈", "👍🏽", "☠️", "©️"])
-def test_emoji_are_no_words_and_split_none(emoji: str) -> None:
+def test_emoji_are_no_words_and_split_none(emoji):
     assert count_words_of(emoji) == 0
     assert count_words_of(f"two {emoji} words") == 2
     assert count_words_of(f"two{emoji}words") == 2
 
 
-def test_markdown_and_punctuation_add_no_words() -> None:
-    plain = "The end She said go"
-    marked = "# **The** _end_\n\n---\n\n> She *said*: `go`!\n\n***\n&nbsp"
-    assert count_words_of(marked) == count_words_of(plain) + 1  # nbsp is letters
-
-
 @given(st.lists(WORDS, max_size=8), st.sampled_from([" ", "\n\n", "... ", " — ", "\u00a0"]))
-def test_words_apart_by_anything_but_letters_add_up(words: list[str], gap: str) -> None:
+def test_words_apart_by_anything_but_letters_add_up(words, gap):
     assert count_words_of(gap.join(words)) == len(words)
 
 
 @given(st.lists(st.one_of(HAN, KANA), max_size=12), WORDS, WORDS)
-def test_chinese_and_japanese_characters_are_words(
-    characters: list[str], before: str, after: str
-) -> None:
+def test_chinese_and_japanese_characters_are_words(characters, before, after):
     run = "".join(characters)
     assert count_words_of(run) == len(run)
     assert count_words_of(f"{before} {run} {after}") == 2 + len(run)
@@ -90,30 +83,24 @@ def test_chinese_and_japanese_characters_are_words(
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=30)), max_size=6))
-def test_counts_do_not_depend_on_the_batch(texts: list[str | None]) -> None:
-    together = count_words(pa.array(texts, pa.large_string()))
-    assert together.type == pa.int64()
+def test_counts_do_not_depend_on_the_batch(texts):
     alone = [None if text is None else count_words_of(text) for text in texts]
-    assert together.to_pylist() == alone
+    for kind in (pa.string(), pa.large_string()):
+        together = count_words(pa.chunked_array([texts[:2], [], texts[2:]], kind))
+        assert together.type == pa.int64()
+        assert together.to_pylist() == alone
 
 
 @given(st.text("ab1'-_. \n", max_size=30))
-def test_ascii_texts_are_counted_by_the_same_rule(text: str) -> None:
+def test_ascii_texts_are_counted_by_the_same_rule(text):
     # A dash is no word and no ASCII.
     one, other = count_words(pa.array([text, text + " \u2014"])).to_pylist()
     assert one == other
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_two_texts_on_two_lines_have_the_words_of_both(one: str, other: str) -> None:
+def test_two_texts_on_two_lines_have_the_words_of_both(one, other):
     assert count_words_of(f"{one}\n{other}") == count_words_of(one) + count_words_of(other)
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-def test_chunks_are_counted_as_arrays_are(kind: pa.DataType) -> None:
-    texts = pa.chunked_array([["one two"], [], ["你好 x"]], kind)
-    assert count_words(texts).to_pylist() == [2, 3]
-    assert count_words(pa.array([], kind)).to_pylist() == []
 
 
 @pytest.mark.parametrize(
@@ -131,7 +118,7 @@ def test_chunks_are_counted_as_arrays_are(kind: pa.DataType) -> None:
         "**[WP]** *The moon* doesn't set tonight",
     ],
 )
-def test_reposts_of_a_prompt_are_the_same_prompt(repost: str) -> None:
+def test_reposts_of_a_prompt_are_the_same_prompt(repost):
     first = "[WP] The moon doesn't set tonight."
     assert normalise_prompt(repost) == "the moon doesn t set tonight"
     assert prompt_key(repost) == prompt_key(first)
@@ -145,7 +132,7 @@ def test_reposts_of_a_prompt_are_the_same_prompt(repost: str) -> None:
         "[WP] The moon doesn't set tonight 2",
     ],
 )
-def test_other_prompts_stay_other_prompts(other: str) -> None:
+def test_other_prompts_stay_other_prompts(other):
     assert prompt_key(other) != prompt_key("[WP] The moon doesn't set tonight.")
 
 
@@ -160,29 +147,18 @@ def test_other_prompts_stay_other_prompts(other: str) -> None:
         ("“a” – ‘b’", "\"a\" - 'b'"),
     ],
 )
-def test_copies_of_a_text_fold_to_one(one: str, other: str) -> None:
+def test_copies_of_a_text_fold_to_one(one, other):
     assert normalise(one) == normalise(other)
 
 
 @given(st.text(max_size=40))
-def test_folding_twice_is_folding_once(text: str) -> None:
+def test_folding_twice_is_folding_once(text):
     assert normalise(normalise(text)) == normalise(text)
+    assert normalise(unicodedata.normalize("NFD", text)) == normalise(text)
     assert normalise_prompt(normalise_prompt(text)) == normalise_prompt(text)
 
 
-@given(st.text(max_size=40))
-def test_composition_of_a_text_does_not_show_in_its_fold(text: str) -> None:
-    assert normalise(unicodedata.normalize("NFD", text)) == normalise(text)
-    assert normalise(unicodedata.normalize("NFC", text)) == normalise(text)
-
-
-def test_a_prompt_of_punctuation_only_is_still_hashed() -> None:
-    assert normalise_prompt("[WP] ...") == ""
-    assert len(prompt_key("[WP] ...")) == 32
-
-
-def test_a_digest_keeps_its_parts_apart() -> None:
+def test_a_digest_keeps_its_parts_apart():
     assert digest("ab", "c") != digest("a", "bc")
     assert digest("ab") != digest("ab", "")
     assert digest("\ud800") != digest("")
-    assert digest("ab", "c") == digest("ab", "c")

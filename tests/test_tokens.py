@@ -1,7 +1,5 @@
 """Counting tokens."""
 
-from pathlib import Path
-
 import pytest
 from tokenizers import Tokenizer, models
 
@@ -10,7 +8,7 @@ from litbench.errors import ConfigError
 
 
 @pytest.fixture
-def letters(tmp_path: Path) -> Path:
+def letters(tmp_path):
     """A tokenizer file with one token per letter, truncation at three tokens and padding."""
     tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, " ": 2}, merges=[]))
     tokenizer.enable_truncation(3)
@@ -19,19 +17,19 @@ def letters(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_tokenizer_limits_are_ignored(letters: Path) -> None:
+def test_tokenizer_limits_are_ignored(letters):
     texts = ["", "a", "ab ba", "ab" * 700]
     for place in (letters, letters / "tokenizer.json"):
         counts = count_tokens(load_tokenizer(str(place)), texts, [1] * 4, 20_000)
         assert counts.tolist() == [0, 1, 5, 1_400]
 
 
-def test_a_text_too_long_to_tokenise_gets_its_words(letters: Path) -> None:
+def test_a_text_too_long_to_tokenise_gets_its_words(letters):
     counts = count_tokens(load_tokenizer(str(letters)), ["ab", "ab"], [20, 21], 20)
     assert counts.tolist() == [2, 21]
 
 
-def test_a_tokenizer_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+def test_a_tokenizer_that_cannot_be_loaded_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"tokenizer '.*': cannot be loaded"):
         load_tokenizer(str(tmp_path))

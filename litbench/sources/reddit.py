@@ -11,10 +11,7 @@ import importlib.metadata
 import os
 import re
 import string
-import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
 from litbench.curation.moderation import GONE
@@ -94,16 +91,15 @@ def search_query(prompt: str) -> str:
 
 
 class PostComments(NamedTuple):
-    """A post and its top-level comments: JSON, and the time at which each comment was read.
+    """The JSON of a post and of its top-level comments.
 
     `withheld` is the number of comments that Reddit listed under "more comments" but did not
     return.
     """
 
     post: dict[str, Any]
-    comments: list[tuple[dict[str, Any], int]]
+    comments: list[dict[str, Any]]
     withheld: int
-    read_utc: int
 
 
 class RedditClient:
@@ -112,18 +108,9 @@ class RedditClient:
     It authenticates with the first request. PRAW reads the credentials from the environment
     (`praw_client_id`, `praw_client_secret`) or praw.ini. Methods that send requests raise
     `RedditError` if there is no usable answer and `ConfigError` if credentials are refused.
-
-    Attributes:
-        requests: number of requests sent, without those that finally failed.
-        retries: number of retries, by status or kind of error.
-        read_utc: time of the latest answer, by the server's clock.
     """
 
-    def __init__(self) -> None:
-        self.requests = 0
-        self.retries: Counter[str] = Counter()
-        self.read_utc = 0
-        self._session: Any = None
+    _session: Any = None
 
     @functools.cached_property
     def _reddit(self) -> Any:
@@ -143,7 +130,6 @@ class RedditClient:
         self._session = Session()
         for scheme in ("https://", "http://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=retry))
-        self._session.hooks["response"].append(self._note)
         ours = f"python:litbench:v{importlib.metadata.version('litbench')}"
         try:
             reddit = praw.Reddit(
@@ -191,13 +177,12 @@ class RedditClient:
             RefusedError: the post does not exist or is not public.
         """
         name = fullname("t3", post)
-        comments: dict[str, tuple[dict[str, Any], int]] = {}
+        comments: dict[str, dict[str, Any]] = {}
         hidden: dict[str, None] = {}
         asked: set[str] = set()
         with _explained(f"post {post}"):
             params = {"limit": _MOST_COMMENTS, "depth": 1, "sort": "top"}
             answer = self._reddit.request(method="GET", path=f"comments/{post}/", params=params)
-            read_utc = self.read_utc
             facts = dict(answer[0]["data"]["children"][0]["data"])
             things = answer[1]["data"]["children"]
             while True:
@@ -206,14 +191,14 @@ class RedditClient:
                     if data.get("parent_id") != name:
                         continue
                     if thing["kind"] == "t1":
-                        comments.setdefault(data["id"], (data, self.read_utc))
+                        comments.setdefault(data["id"], data)
                     elif thing["kind"] == "more":
                         hidden |= dict.fromkeys(data["children"])
                 known = asked | comments.keys()
                 batch = [comment for comment in hidden if comment not in known][:BATCH]
                 if not batch:
                     withheld = len(asked - comments.keys())
-                    return PostComments(facts, list(comments.values()), withheld, read_utc)
+                    return PostComments(facts, list(comments.values()), withheld)
                 asked.update(batch)
                 more = {"children": ",".join(batch), "link_id": name, "sort": "top"}
                 answer = self._reddit.request(
@@ -234,19 +219,6 @@ class RedditClient:
             params = {"id": ",".join(fullnames)}
             answer = self._reddit.request(method="GET", path="api/info/", params=params)
             return {child["data"]["name"]: child["data"] for child in answer["data"]["children"]}
-
-    def traffic(self) -> dict[str, Any]:
-        """Return the numbers of requests and retries, to be written as JSON."""
-        return {"requests": self.requests, "retries": dict(sorted(self.retries.items()))}
-
-    def _note(self, response: Any, **_: Any) -> None:
-        history = response.raw.retries.history
-        self.requests += 1 + len(history)
-        self.retries.update(str(entry.status or type(entry.error).__name__) for entry in history)
-        try:
-            self.read_utc = int(parsedate_to_datetime(response.headers.get("date", "")).timestamp())
-        except ValueError:
-            self.read_utc = int(time.time())
 
 
 _CREDENTIALS = (
