@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from litbench.errors import DataError
 from litbench.metrics.agreement import (
-    PairFacts,
     PairScores,
     efforts,
+    length_differences,
     pair_scores,
     per_repeat_agreement,
 )
@@ -205,13 +205,7 @@ def test_agreement_of_each_repeat_averages_orders_then_pairs(
     assert repeats == [(0.5 + 0) / 2, (1 + 0.5) / 2]
 
 
-def test_reposts_of_a_prompt_are_one_cluster(pair_table: Build) -> None:
-    pairs = pair_table(
-        [
-            {"prompt_id": "a", "prompt": "[WP] The lamp speaks."},
-            {"prompt_id": "b", "prompt": "the lamp  speaks"},
-            {"prompt_id": "c", "prompt": "The lamp is silent."},
-        ]
-    )
-    clusters = PairFacts.of(pairs).clusters
-    assert clusters[0] == clusters[1] != clusters[2]
+def test_length_differences_of_known_texts(pair_table: Build) -> None:
+    rows = [{"chosen": "one two", "rejected": "one"}, {"chosen": "one", "rejected": "one two"}]
+    differences = length_differences(pair_table([*rows, {"chosen": "", "rejected": "one"}]))
+    np.testing.assert_array_equal(differences, [1, -1, NAN])

@@ -11,8 +11,8 @@ import pyarrow as pa
 from litbench.config import nearest
 from litbench.errors import ConfigError
 from litbench.metrics.agreement import (
-    PairFacts,
     efforts,
+    length_differences,
     pair_scores,
     per_repeat_agreement,
 )
@@ -114,8 +114,8 @@ def leaderboard(
     """
     all_scores = pair_scores(verdicts, pairs)
     check_reference(reference, [scores.rater for scores in all_scores])
-    facts = PairFacts.of(pairs)
-    clusters, gaps = facts.clusters, np.abs(facts.difference)
+    clusters, differences = np.array(prompt_keys(pairs)), length_differences(pairs)
+    gaps, longer, shorter = np.abs(differences), differences > 0, differences < 0
     credits = {scores.rater: scores.credit for scores in all_scores}
     comparisons = {one.rater: one for one in compare_all(credits, reference, clusters)}
     wider: dict[str, Interval] = {}
@@ -126,7 +126,6 @@ def leaderboard(
     sides = [pairs[name].to_pylist() for name in ("chosen_story_id", "rejected_story_id")]
     stories = len({key for side in sides for key in zip(clusters, side, strict=True)})
     effort_of = efforts(verdicts, pairs)
-    longer, shorter = facts.difference > 0, facts.difference < 0
     rows = []
 
     def interval(values: np.ndarray) -> Interval | None:

@@ -144,7 +144,7 @@ def render(template: str, **values: Any) -> str:
 
     def picture(figure: Figure) -> markupsafe.Markup:
         alt = markupsafe.escape(f"{figure.title}. {figure.caption}")
-        named = figure.drawing.svg.replace('role="img"', f'role="img" aria-label="{alt}"', 1)
+        named = figure.drawing.svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
         return markupsafe.Markup(named)  # noqa: S704
 
     environment = jinja2.Environment(

@@ -1,5 +1,6 @@
 """The pages of all programs except the data report: their plots, examples and template values."""
 
+import itertools
 import json
 import math
 import re
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from litbench.artifact import Artifact
 from litbench.metrics.ablation import AblationStudy, Arm, by_family, write_size
-from litbench.metrics.agreement import PairFacts, PairScores, pair_scores
+from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.best_of_n import Choice
 from litbench.metrics.comparisons import Change, compare_pairs
 from litbench.metrics.csv_table import write_csv
@@ -26,7 +27,7 @@ from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import significance_note, strata_note
 from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
 from litbench.probes import PROBES
-from litbench.records import OUTCOMES
+from litbench.records import OUTCOMES, prompt_keys
 from litbench.report import figures
 from litbench.report.document import (
     Figure,
@@ -39,7 +40,6 @@ from litbench.report.document import (
     write_page,
 )
 from litbench.report.figures import Line
-from litbench.report.tables import latex_table
 from litbench.text import aligned, clean_name, digest
 
 # Stories on a page are cut to this many characters.
@@ -151,7 +151,7 @@ def render_report(
     page: Path | None = None,
 ) -> str:
     """Render report.html."""
-    clusters = np.asarray(PairFacts.of(pairs).clusters)
+    clusters = np.array(prompt_keys(pairs))
     of_rater = {scores.rater: scores for scores in pair_scores(verdicts, pairs)}
     credits = {row.rater: of_rater[row.rater].credit for row in rows}
     first = list(credits)[:_MOST_RATERS]
@@ -369,9 +369,8 @@ def _probe_examples(pairs: pa.Table) -> list[dict[str, Any]]:
         of_probe = (row for row in rows if (row["probe"], row["strength"]) == (probe, middle))
         one = min(of_probe, key=lambda row: digest("example", row["pair_id"]))
         texts = one["chosen"], one["rejected"]
-        letters = enumerate(zip(*texts, strict=False))
-        first = next((at for at, (a, b) in letters if a != b), min(map(len, texts)))
-        start = max(0, first - _AROUND)
+        letters = enumerate(itertools.zip_longest(*texts))
+        start = max(0, next(at for at, (a, b) in letters if a != b) - _AROUND)
         pieces = [("…" if start else "") + shorten(text[start:], _MOST_SHOWN) for text in texts]
         found.append({**one, "original": pieces[0], "changed": pieces[1]})
     return found
@@ -474,34 +473,10 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
     return Figure("Features of explanations and agreement", caption, drawn)
 
 
-def figure_8_latex(study: ExplanationStudy) -> str:
-    """The values of Figure 8 as LaTeX: features of explanations over all raters."""
-    columns = {
-        "feature": ("feature", ""),
-        "group": ("group", ""),
-        "rate": ("rate [95 %]", ".3f"),
-        "difference": ("difference [95 %]", ".3f"),
-        "p_holm": ("p (Holm)", ".3f"),
-        "published": ("published (LitBench, 5.2)", ".3f"),
-    }
-    rows = [
-        vars(one) | {"published": PUBLISHED_PLOT_GAIN if one.feature == "plot" else None}
-        for one in study.overall
-    ]
-    caption = (
-        "Figure 8: agreement of verdicts whose explanation has the feature minus that of the "
-        "others, within raters, over all raters. The published difference is for other judges and "
-        "pairs, without an interval."
-    )
-    return latex_table("figure8", caption, columns, rows)
-
-
 def write_explanations(
     artifact: Artifact, study: ExplanationStudy, data: Explanations, **values: Any
 ) -> None:
     """Write explanations.html and Figure 8; values are `title` and `label_sources` of the pairs."""
-    latex = figure_8_latex(study)
-    artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     known = [one for one in study.overall if one.difference is not None]
     write_page(
         artifact, "explanations", {"figure8": draw_effects(study)},
