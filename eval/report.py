@@ -193,7 +193,7 @@ def main(config: Config) -> None:
         evaluation_manifest=first.judged.manifest,
         # None for external pairs; the page then has no funnel.
         pairs_manifest=first.judged.manifest_of_pairs(),
-        humans=first.judged.annotators(),
+        annotators=first.judged.annotators(),
         changes=changes,
         page=page_path,
     )

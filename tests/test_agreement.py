@@ -180,12 +180,12 @@ def test_outcomes_words_and_tokens_are_counted_on_these_pairs(
     ]  # fmt: skip
     found = efforts(verdict_table(rows), _pairs(pair_table, 5))
     counts = dict.fromkeys(("chosen", "rejected", "tie", "refused", "cut"), 1)
-    assert found["rater"].outcomes == {name: counts.get(name, 0) for name in OUTCOMES}
-    assert found["rater"].explanation_words == (2 + 4) / 2
-    assert (found["rater"].input_tokens, found["rater"].output_tokens) == (11, 42)
+    assert found["rater"]["outcomes"] == {name: counts.get(name, 0) for name in OUTCOMES}
+    assert found["rater"]["explanation_words"] == (2 + 4) / 2
+    assert (found["rater"]["input_tokens"], found["rater"]["output_tokens"]) == (11, 42)
     silent = found["silent"]
-    assert sum(silent.outcomes.values()) == 1
-    assert silent.explanation_words is silent.input_tokens is silent.output_tokens is None
+    assert sum(silent["outcomes"].values()) == 1
+    assert silent["explanation_words"] is silent["input_tokens"] is silent["output_tokens"] is None
 
 
 def test_agreement_of_each_repeat_averages_orders_then_pairs(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litbench.metrics.comparisons import compare_all, compare_pairs, holm, paired_difference
+from litbench.metrics.comparisons import compare_all, holm, paired_difference
 from litbench.metrics.intervals import jackknife_interval
 
 P_VALUES = st.lists(st.floats(0, 1), max_size=8)
@@ -99,7 +99,7 @@ def test_compare_pairs():
         for name, p in zip("abc", (0.9, 0.6, 0.5), strict=True)
     }
     clusters = np.arange(60) % 12
-    found = compare_pairs(credits, clusters)
+    found = compare_all(credits, None, clusters)
     assert [(one.rater, one.reference) for one in found] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert [one.p_holm for one in found] == holm([one.p_value for one in found])
     assert found[1].difference == paired_difference(credits["a"], credits["c"], clusters)[0]

@@ -6,6 +6,7 @@ credits are averaged over orders, then (in repeated cross-validation) over repea
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -103,20 +104,6 @@ class PairScores:
     cost_usd: np.ndarray
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Counts of a rater's outcomes, and the length of its explanations and answers.
-
-    `explanation_words` is the mean over judgements with a nonempty explanation. It is None if there
-    are no explanations; token counts are None if unknown.
-    """
-
-    outcomes: dict[str, int]
-    explanation_words: float | None
-    input_tokens: int | None
-    output_tokens: int | None
-
-
 def _open(verdicts: pa.Table, pairs: pa.Table) -> duckdb.DuckDBPyConnection:
     """A database with the view `verdicts`, of the verdicts on these pairs."""
     database = duckdb.connect()
@@ -162,20 +149,23 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
     return scores
 
 
-def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, Effort]:
-    """Count outcomes, words and tokens of every rater; verdicts on other pairs are ignored."""
+def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, dict[str, Any]]:
+    """Outcomes, words and tokens of every rater on these pairs, by names of `LeaderboardRow`."""
     table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
     effort_of = {}
     for rater in pc.unique(table["rater"]).to_pylist():
         own = table.filter(pc.equal(table["rater"], rater))
-        counts = dict.fromkeys(OUTCOMES, 0) | Counter(own["outcome"].to_pylist())
         judged = own.filter(pc.is_in(own["outcome"], pa.array(_JUDGED, own["outcome"].type)))
         # A thousand texts at a time, since counting may copy the texts.
         parts = judged["explanation"].drop_null().chunks
         texts = [part[k : k + 1_000] for part in parts for k in range(0, len(part), 1_000)]
         words = [n for some in texts for n in count_words(some).to_pylist() if n]
-        tokens = (pc.sum(own[name]).as_py() for name in ("input_tokens", "output_tokens"))
-        effort_of[rater] = Effort(counts, float(np.mean(words)) if words else None, *tokens)
+        effort_of[rater] = {
+            "outcomes": dict.fromkeys(OUTCOMES, 0) | Counter(own["outcome"].to_pylist()),
+            "explanation_words": float(np.mean(words)) if words else None,
+            "input_tokens": pc.sum(own["input_tokens"]).as_py(),
+            "output_tokens": pc.sum(own["output_tokens"]).as_py(),
+        }
     return effort_of
 
 

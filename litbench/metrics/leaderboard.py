@@ -41,6 +41,9 @@ class LeaderboardRow:
             over repeats.
         chosen_longer: agreement on pairs whose chosen story is longer.
         by_gap: agreement by length gap in words; (minimum, maximum, interval).
+        outcomes: number of verdicts with each outcome.
+        explanation_words: mean over judgements with a nonempty explanation; None without any.
+        input_tokens: total; None if unknown, as `output_tokens`.
         comparison: comparison with the reference; None for the reference itself.
         repeats: agreement of each repeat of a cross-validation.
         pairs_per_second: counts a pair once per repeat, as do `stories_per_second` and
@@ -159,7 +162,7 @@ def leaderboard(
                 position_lean=interval(scores.first_wins),
                 consistent=interval(scores.consistent),
                 consistent_share=float(np.nan_to_num(scores.same).mean()) if ordered else None,
-                **vars(effort_of[scores.rater]),
+                **effort_of[scores.rater],
                 chosen_longer=jackknife_interval(scores.credit[longer], clusters[longer]),
                 chosen_shorter=jackknife_interval(scores.credit[shorter], clusters[shorter]),
                 by_gap=by_gap,

@@ -107,8 +107,8 @@ def signed(value: Interval | float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{round(value, 3) + 0.0:+.3f}"
 
 
-def _p_value(value: float) -> str:
-    if not math.isfinite(value):
+def _p_value(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
         return "–"
     if value >= 0.05:
         return "not significant"

@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from litbench.artifact import Artifact
 from litbench.metrics.ablation import AblationStudy, Arm, by_family, write_size
 from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.best_of_n import Choice
-from litbench.metrics.comparisons import Change, compare_pairs
+from litbench.metrics.comparisons import Change, compare_all
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_text import FEATURES, excerpt
 from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
@@ -51,14 +51,24 @@ _BASELINES = ("longer", "shorter", "random")
 _MOST_RATERS, _EXAMPLES, _SHOWN_COEFFICIENTS = 8, 4, 16
 
 
+def _one_per_prompt(
+    rows: Sequence[int], prompts: Sequence[str], key: Callable[[int], Any], count: int
+) -> list[int]:
+    """The first rows by a key, at most one of each prompt."""
+    first_of: dict[str, int] = {}
+    for row in sorted(rows, key=key):
+        first_of.setdefault(prompts[row], row)
+    return list(first_of.values())[:count]
+
+
 def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dict[str, Any]]:
     """The most confident of some rows, one per prompt; selected by a hash without probabilities."""
     p = np.nan_to_num(scores.p_chosen, nan=0.5)
     ids = pairs["pair_id"].to_pylist()
-    order = sorted(rows.tolist(), key=lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])))
-    prompts = pairs["prompt_id"].to_pylist()
-    first_of = {prompts[row]: row for row in reversed(order)}
-    picked = [row for row in order if first_of[prompts[row]] == row][:_EXAMPLES]
+    picked = _one_per_prompt(
+        rows.tolist(), pairs["prompt_id"].to_pylist(),
+        lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])), _EXAMPLES,
+    )  # fmt: skip
     examples: list[dict[str, Any]] = pairs.take(pa.array(picked, pa.int64())).to_pylist()
     for example, row in zip(examples, picked, strict=True):
         example["confidence"] = max(p[row], 1 - p[row]) if p[row] != 0.5 else None
@@ -146,7 +156,7 @@ def render_report(
     reference: str,
     evaluation_manifest: Mapping[str, Any],
     pairs_manifest: Mapping[str, Any] | None,
-    humans: Mapping[str, Any] | None = None,
+    annotators: Mapping[str, Any] | None = None,
     changes: Sequence[Change] = (),
     page: Path | None = None,
 ) -> str:
@@ -157,7 +167,7 @@ def render_report(
     first = list(credits)[:_MOST_RATERS]
     against = {
         (one.rater, one.reference): one
-        for one in compare_pairs({name: credits[name] for name in first}, clusters)
+        for one in compare_all({name: credits[name] for name in first}, None, clusters)
     }
     # Power needs at least two prompts, and raters that are sometimes right.
     known = {name: credit for name, credit in credits.items() if credit.any()}
@@ -198,7 +208,7 @@ def render_report(
         first=first,
         against=against,
         judges=judges,
-        humans=humans,
+        annotators=annotators,
         changes=changes,
         notes=[strata_note(rows[0]), significance_note(rows)],
         other_outcomes=[name for name in OUTCOMES[2:] if any(row.outcomes[name] for row in judges)],
@@ -439,8 +449,7 @@ def examples_of(feature: str, data: Explanations, count: int = 3) -> list[dict[s
         return digest(feature, verdict["rater"], verdict["pair_id"], verdict["order"])
 
     rows = np.flatnonzero(data.present[:, list(FEATURES).index(feature)]).tolist()
-    first_of = {data.clusters[row]: row for row in sorted(rows, key=hash_of, reverse=True)}
-    picked = [data.rows[row] for row in sorted(first_of.values(), key=hash_of)[:count]]
+    picked = [data.rows[row] for row in _one_per_prompt(rows, data.clusters, hash_of, count)]
     return [{**row, "text": excerpt(feature, row["explanation"])} for row in picked]
 
 
