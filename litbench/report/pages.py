@@ -449,7 +449,8 @@ def examples_of(feature: str, data: Explanations, count: int = 3) -> list[dict[s
         return digest(feature, verdict["rater"], verdict["pair_id"], verdict["order"])
 
     rows = np.flatnonzero(data.present[:, list(FEATURES).index(feature)]).tolist()
-    picked = [data.rows[row] for row in _one_per_prompt(rows, data.clusters, hash_of, count)]
+    prompts = data.clusters.tolist()
+    picked = [data.rows[row] for row in _one_per_prompt(rows, prompts, hash_of, count)]
     return [{**row, "text": excerpt(feature, row["explanation"])} for row in picked]
 
 
