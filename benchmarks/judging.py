@@ -29,25 +29,12 @@ from typing import Any
 from litbench.judges.client import Traffic, ask
 from litbench.judges.store import AnswerStore, Sampling
 
-WORDS = [
-    "the",
-    "a",
-    "of",
-    "and",
-    "to",
-    "was",
-    "her",
-    "with",
-    "river",
-    "lantern",
-    "winter",
-    "window",
-]
+WORDS = "the a of and to was her with river lantern winter window"
 
 
 def random_text(seed: object, words: int) -> str:
     """Return random words; deterministic for a seed."""
-    return " ".join(random.Random(str(seed)).choices(WORDS, k=words))
+    return " ".join(random.Random(str(seed)).choices(WORDS.split(), k=words))
 
 
 def _answer(body: bytes) -> bytes:

@@ -5,9 +5,9 @@
 Reads folders of evaluations (eval/benchmark.py, or any program whose manifest names the pairs)
 whose verdicts have explanations. Finds features of each explanation (talk about plot, character,
 style, ...; litbench/metrics/explanation_words.yaml) and compares the agreement of verdicts with and
-without the feature. Writes `explanations.csv`, `.txt` and `.html`, the paper's Figure 8 as
-`figure8.tex` and, if there is a difference to plot, as `.svg` and `.png`, and `manifest.json` into
-`out`. The page shows excerpts of explanations.
+without the feature. Writes `explanations.csv`, `.txt` and `.html`, `manifest.json` and, if there is
+a difference to plot, the paper's Figure 8 as `figure8.svg` and `.png` into `out`. The page shows
+excerpts of explanations.
 """
 
 from collections import Counter

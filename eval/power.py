@@ -25,8 +25,9 @@ from litbench.artifact import Artifact
 from litbench.config import build, nearest, run_program
 from litbench.errors import ConfigError
 from litbench.evaluation_pairs import Judged
-from litbench.metrics.agreement import PairFacts, pair_scores
+from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, measure, plan
+from litbench.records import prompt_keys
 from litbench.text import aligned, clean_name
 
 
@@ -81,7 +82,7 @@ def plan_measured(config: Config, judged: Judged) -> list[dict[str, Any]]:
     reference = config.reference or judged.reference
     if reference not in credits:
         raise ConfigError(f"reference '{reference}' has no verdicts: {nearest(reference, credits)}")
-    cases = measure(credits, reference, PairFacts.of(pairs).clusters)
+    cases = measure(credits, reference, prompt_keys(pairs))
     return [plan_row(name, case, config, max(1, len(credits) - 1)) for name, case in cases.items()]
 
 

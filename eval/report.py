@@ -22,17 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation_pairs import EvaluationPairs, Judged
-from litbench.metrics.agreement import PairFacts, pair_scores
+from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, plain
+from litbench.records import prompt_keys
 from litbench.report.pages import render_report
 from litbench.report.tables import (
     Entry,
@@ -110,7 +110,7 @@ def compare(evaluations: Sequence[Evaluation], raters: Sequence[str]) -> list[Ch
         }
         for one, pairs in zip(evaluations, sorted_pairs, strict=True)
     }
-    return compare_evaluations(credits, np.asarray(PairFacts.of(sorted_pairs[0]).clusters))
+    return compare_evaluations(credits, prompt_keys(sorted_pairs[0]))
 
 
 def table_entries(evaluations: Sequence[Evaluation], config: Config) -> list[Entry]:
@@ -193,7 +193,7 @@ def main(config: Config) -> None:
         evaluation_manifest=first.judged.manifest,
         # None for external pairs; the page then has no funnel.
         pairs_manifest=first.judged.manifest_of_pairs(),
-        humans=first.judged.annotators(),
+        annotators=first.judged.annotators(),
         changes=changes,
         page=page_path,
     )

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from litbench.errors import DataError
 from litbench.metrics.agreement import (
-    PairFacts,
     PairScores,
     efforts,
+    length_differences,
     pair_scores,
     per_repeat_agreement,
 )
@@ -180,12 +180,12 @@ def test_outcomes_words_and_tokens_are_counted_on_these_pairs(
     ]  # fmt: skip
     found = efforts(verdict_table(rows), _pairs(pair_table, 5))
     counts = dict.fromkeys(("chosen", "rejected", "tie", "refused", "cut"), 1)
-    assert found["rater"].outcomes == {name: counts.get(name, 0) for name in OUTCOMES}
-    assert found["rater"].explanation_words == (2 + 4) / 2
-    assert (found["rater"].input_tokens, found["rater"].output_tokens) == (11, 42)
+    assert found["rater"]["outcomes"] == {name: counts.get(name, 0) for name in OUTCOMES}
+    assert found["rater"]["explanation_words"] == (2 + 4) / 2
+    assert (found["rater"]["input_tokens"], found["rater"]["output_tokens"]) == (11, 42)
     silent = found["silent"]
-    assert sum(silent.outcomes.values()) == 1
-    assert silent.explanation_words is silent.input_tokens is silent.output_tokens is None
+    assert sum(silent["outcomes"].values()) == 1
+    assert silent["explanation_words"] is silent["input_tokens"] is silent["output_tokens"] is None
 
 
 def test_agreement_of_each_repeat_averages_orders_then_pairs(
@@ -205,13 +205,7 @@ def test_agreement_of_each_repeat_averages_orders_then_pairs(
     assert repeats == [(0.5 + 0) / 2, (1 + 0.5) / 2]
 
 
-def test_reposts_of_a_prompt_are_one_cluster(pair_table: Build) -> None:
-    pairs = pair_table(
-        [
-            {"prompt_id": "a", "prompt": "[WP] The lamp speaks."},
-            {"prompt_id": "b", "prompt": "the lamp  speaks"},
-            {"prompt_id": "c", "prompt": "The lamp is silent."},
-        ]
-    )
-    clusters = PairFacts.of(pairs).clusters
-    assert clusters[0] == clusters[1] != clusters[2]
+def test_length_differences_of_known_texts(pair_table: Build) -> None:
+    rows = [{"chosen": "one two", "rejected": "one"}, {"chosen": "one", "rejected": "one two"}]
+    differences = length_differences(pair_table([*rows, {"chosen": "", "rejected": "one"}]))
+    np.testing.assert_array_equal(differences, [1, -1, NAN])

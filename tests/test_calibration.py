@@ -34,8 +34,9 @@ def test_an_overconfident_rater_has_not() -> None:
     assert top.high < top_confidence
 
 
-def test_brier_and_log_loss_by_hand() -> None:
-    result = calibration(np.array([0.8, 0.4]), np.array([0, 1]))
+def test_brier_and_log_loss_of_pairs_with_a_probability() -> None:
+    result = calibration(np.array([0.8, np.nan, 0.4]), np.array([0, 1, 2]))
+    assert result.n == 2
     assert result.brier == pytest.approx((0.2**2 + 0.6**2) / 2)
     assert result.log_loss == pytest.approx(-(math.log(0.8) + math.log(0.4)) / 2)
 
@@ -51,12 +52,6 @@ def test_bins_are_of_equal_size_and_ordered_by_confidence() -> None:
     assert [interval.n for _, interval in result.bins] == [20] * 8
     means = [mean for mean, _ in result.bins]
     assert means == sorted(means)
-
-
-def test_pairs_without_a_probability_are_left_out() -> None:
-    result = calibration(np.array([0.8, np.nan, 0.4]), np.array([0, 1, 2]))
-    assert result.n == 2
-    assert result.brier == pytest.approx((0.2**2 + 0.6**2) / 2)
 
 
 @pytest.mark.parametrize("p", [[], [np.nan, np.nan], [0.5, 0.5]])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litbench.metrics.comparisons import compare_all, compare_pairs, holm, paired_difference
+from litbench.metrics.comparisons import compare_all, holm, paired_difference
 from litbench.metrics.intervals import jackknife_interval
 
 P_VALUES = st.lists(st.floats(0, 1), max_size=8)
@@ -78,28 +78,17 @@ def test_pairing_sees_a_lead_that_separate_intervals_hide():
     assert jackknife_interval(better, clusters).low < base.mean()
 
 
-def test_compare_all():
-    random = np.random.default_rng(3)
-    credits = {
-        "good": (random.random(200) < 0.9).astype(float),
-        "floor": (random.random(200) < 0.5).astype(float),
-        "same": np.zeros(200),
-    }
-    credits["same"] = credits["floor"].copy()
-    results = compare_all(credits, "floor", np.arange(200))
-    assert [(c.rater, c.reference) for c in results] == [("good", "floor"), ("same", "floor")]
-    assert [c.p_holm for c in results] == holm([c.p_value for c in results])
-    assert [c.is_clear for c in results] == [True, False]
-
-
-def test_compare_pairs():
+@pytest.mark.parametrize(
+    ("reference", "compared"),
+    [("b", [("a", "b"), ("c", "b")]), (None, [("a", "b"), ("a", "c"), ("b", "c")])],
+)
+def test_compare_with_a_reference_or_all(reference, compared):
     draw = np.random.default_rng(0)
-    credits = {
-        name: (draw.random(60) < p).astype(float)
-        for name, p in zip("abc", (0.9, 0.6, 0.5), strict=True)
-    }
+    credits = {name: (draw.random(60) < p).astype(float) for name, p in (("a", 0.9), ("b", 0.5))}
+    credits["c"] = credits["b"].copy()
     clusters = np.arange(60) % 12
-    found = compare_pairs(credits, clusters)
-    assert [(one.rater, one.reference) for one in found] == [("a", "b"), ("a", "c"), ("b", "c")]
+    found = compare_all(credits, reference, clusters)
+    assert [(one.rater, one.reference) for one in found] == compared
     assert [one.p_holm for one in found] == holm([one.p_value for one in found])
-    assert found[1].difference == paired_difference(credits["a"], credits["c"], clusters)[0]
+    assert [one.is_clear for one in found] == ["a" in pair for pair in compared]
+    assert found[0].difference == paired_difference(credits["a"], credits["b"], clusters)[0]

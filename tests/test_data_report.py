@@ -357,27 +357,8 @@ def test_page_has_no_scripts_and_escapes_texts(random_pairs, render, tmp_path):
     )
     source.encode("utf-8")
     page = Page(source)
-    forbidden = {
-        "script",
-        "link",
-        "iframe",
-        "img",
-        "image",
-        "object",
-        "embed",
-        "base",
-        "form",
-        "b>",
-    }
-    assert not forbidden & set(page.tags)
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
-    loading = [
-        value
-        for name, value in page.attributes
-        if name in ("src", "href", "xlink:href", "action", "srcset") and not value.startswith("#")
-    ]
-    assert not loading
-    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+    page.check_inert()
+    assert "b>" not in page.tags
     assert page.text.count(ATTACK) > 20, "each is there, as text"
     assert source.count("</style>") == 1 + source.count("<style type"), "none closes the style"
     assert "7 * 7" in page.text

@@ -346,8 +346,8 @@ def test_the_program_writes_its_files_and_says_unchanged(
     config = module.Config(out=tmp_path / "out", evaluations={"here": evaluation})
     module.main(config)
     assert {path.name for path in config.out.iterdir()} == {
-        "explanations.csv", "explanations.txt", "explanations.html", "figure8.tex", "figure8.svg",
-        "figure8.png", "manifest.json",
+        "explanations.csv", "explanations.txt", "explanations.html", "figure8.svg", "figure8.png",
+        "manifest.json",
     }  # fmt: skip
     with (config.out / "explanations.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

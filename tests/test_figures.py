@@ -58,7 +58,7 @@ def test_colours_of_files_and_page(name, tmp_path):
 
 
 def test_the_style_file_has_the_colours_of_the_page():
-    style = rc_params_from_file(figures._style(), use_default_template=False)
+    style = rc_params_from_file(figures.STYLE, use_default_template=False)
     cycle = style["axes.prop_cycle"].by_key()["color"]
     found = [style["text.color"], style["grid.color"], *cycle]
     wanted = [figures.INK, figures.FAINT, *figures.SERIES]
@@ -92,7 +92,7 @@ def test_counts_are_whole_and_ticks_do_not_overlap():
 
 
 def test_a_name_like_a_style_leaves_the_plot_whole():
-    names = ("font: 3px x", "font-family: y", "var(--z)", 'style="fill: #1f6f78"', "_plain", "$x$")
+    names = ("font: 3px x", "font-family: y", "var(--z)", 'style="fill: red"', "_plain", "$x$")
     drawn = figures.dots([("a", [[around(0.5)]] * len(names))], names, "x")
     for svg in (drawn.source, drawn.svg):
         shown = [node.text for node in ElementTree.fromstring(svg).iter() if node.text]  # noqa: S314

@@ -165,8 +165,7 @@ def test_pairs_before_symmetry_have_a_column_of_their_own(
     pair_table: Build, verdict_table: Build
 ) -> None:
     wider = _pairs(pair_table)
-    headline = wider.slice(0, 4)
-    (row,) = leaderboard(verdict_table(_longer()), headline, "longer", before_symmetry=wider)
+    (row,) = leaderboard(verdict_table(_longer()), wider[:4], "longer", before_symmetry=wider)
     assert (row.agreement.mean, row.agreement.n) == (1.0, 4)
     assert row.before_symmetry.mean == pytest.approx((4 + 0.5) / 8)
     assert row.before_symmetry.n == 8

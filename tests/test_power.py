@@ -230,9 +230,6 @@ GOOD = {"agreement": 0.78, "reference": 0.73, "pairs": 2480, "prompts": 300}
 def test_a_case_that_cannot_be_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         build(Case, GOOD | changes)
-
-
-def test_power_is_above_the_level():
     with pytest.raises(ConfigError, match="power is 1"):
         plan(Case(**GOOD), 1.0)
 

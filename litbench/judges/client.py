@@ -174,11 +174,6 @@ def ask(
 
     Returns:
         The answers in the order of `keys_of`; shape (samples * n,).
-
-    Raises:
-        ConfigError: the model's name or its API key is missing or wrong, or a limit is reached.
-        ModelError: too many consecutive errors.
-        DataError: an answer cannot be stored.
     """
     keys = keys_of(model, questions, sampling, sample)
     known = {key: answer for key in keys if (answer := store.get(key)) is not None}
@@ -208,17 +203,11 @@ class Client:
     traffic: Traffic
     budget: Budget
     batch: int | None = None
-
-    def __post_init__(self) -> None:
-        self._model: Any = None
-        self._consecutive_errors = 0
+    _model: Any = None
+    _consecutive_errors: int = 0
 
     def open(self) -> Any:
-        """Return inspect-ai's model for the current event loop.
-
-        Raises:
-            ConfigError: the model's name or its API key is missing or wrong.
-        """
+        """Return inspect-ai's model for the current event loop."""
         try:
             from inspect_ai.model import BatchConfig, GenerateConfig, get_model  # noqa: PLC0415
             from tenacity import wait_none  # noqa: PLC0415

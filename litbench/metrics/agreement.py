@@ -5,23 +5,61 @@ credits are averaged over orders, then (in repeated cross-validation) over repea
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.errors import DataError
-from litbench.records import OUTCOMES, prompt_keys
+from litbench.records import OUTCOMES
 from litbench.text import count_words
 
-_ORDERS = ("chosen", "rejected")
-# By the index of an outcome in `OUTCOMES`: its credit, whether it is a judgement, and whether it
-# names a story.
-_CREDIT = np.array([{"chosen": 1.0, "rejected": 0.0}.get(name, 0.5) for name in OUTCOMES])
-_IS_NAMED = np.array([name in _ORDERS for name in OUTCOMES])
-_IS_JUDGED = np.array([name in (*_ORDERS, "tie") for name in OUTCOMES])
+_JUDGED = ("chosen", "rejected", "tie")
+_VERDICTS = """
+create temp view verdicts as
+select *, outcome in ('chosen', 'rejected') as is_named, is_named or outcome = 'tie' as is_judged,
+    case outcome when 'chosen' then 1.0 when 'rejected' then 0.0 else 0.5 end::double as credit
+from all_verdicts semi join pairs using (pair_id)
+"""
+# One row per rater and pair. A verdict without a fold belongs to a repeat of its own.
+_GATHER = """
+with repeat as (
+    select rater, pair_id, any_value(kind) as kind, avg(credit) as credit,
+        -- Null if one order has no probability: the other order's would carry position bias.
+        if(count(p_chosen) = count(*), avg(p_chosen), null) as p_chosen,
+        count("order") > 0 as has_order,
+        count(distinct "order") filter (is_named) = 2
+            and count(*) filter (is_named) = count("order") filter (is_named) as both_named,
+        both_named and count(distinct outcome) filter (is_named) = 1 as same,
+        bool_or(outcome = 'chosen') as won,
+        count(*) as verdicts, count(*) filter (is_judged) as judged,
+        count("order") filter (is_judged) as ordered,
+        sum(if(outcome = 'tie', 0.5, (outcome = "order")::double)) filter (is_judged) as first_wins,
+        sum(seconds) as seconds, sum(cost_usd) as cost_usd
+    from verdicts group by rater, pair_id, fold
+)
+select rater, pair_id, any_value(kind) as kind, avg(credit) as credit,
+    avg(if(p_chosen is null, 0.5, (sign(p_chosen - 0.5) + 1) / 2)) as pooled_credit,
+    sum(judged) / sum(verdicts) as judged,
+    if(sum(judged) = sum(verdicts), avg(credit), null) as both_orders,
+    avg((not same)::double) filter (both_named) as flipped,
+    avg(won::double) filter (same) as consistent,
+    if(bool_or(has_order), avg(same::double), null) as same,
+    sum(first_wins) / sum(ordered) as first_wins,
+    if(count(p_chosen) = count(*), avg(p_chosen), null) as p_chosen,
+    sum(seconds) as seconds, sum(cost_usd) as cost_usd,
+    count(p_chosen) as probabilities
+from repeat group by rater, pair_id
+"""
+_PER_REPEAT = """
+select repeat, avg(credit) from (
+    select split_part(fold, '/', 1)::int as repeat, avg(credit) as credit
+    from verdicts where rater = ? and fold is not null group by repeat, pair_id
+) group by repeat order by repeat
+"""
 
 
 @dataclass(frozen=True)
@@ -66,99 +104,19 @@ class PairScores:
     cost_usd: np.ndarray
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Counts of a rater's outcomes, and the length of its explanations and answers.
-
-    `explanation_words` is the mean over judgements with a nonempty explanation. It is None if there
-    are no explanations; token counts are None if unknown.
-    """
-
-    outcomes: dict[str, int]
-    explanation_words: float | None
-    input_tokens: int | None
-    output_tokens: int | None
-
-
-def _mean_by(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
-    """Mean of each group, NaN for an empty group or one with a NaN; shape (groups,)."""
-    sizes = np.bincount(group, minlength=groups)
-    sums = np.bincount(group, weights=values, minlength=groups)
-    with np.errstate(invalid="ignore"):
-        return sums / sizes
-
-
-def _sum_by(values: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
-    """Sum of each group's finite values, NaN for a group without any; shape (groups,)."""
-    known = np.isfinite(values)
-    sums = np.bincount(group[known], weights=values[known], minlength=groups)
-    counts = np.bincount(group[known], minlength=groups)
-    return np.where(counts > 0, sums, np.nan)
-
-
-def _codes(column: pa.ChunkedArray, values: Sequence[str]) -> np.ndarray:
-    """The index of each text in `values`; -1 for null and for other texts."""
-    known = pa.array(values, column.type)
-    codes: np.ndarray = pc.fill_null(pc.index_in(column, value_set=known), -1).to_numpy()
-    return codes
+def _open(verdicts: pa.Table, pairs: pa.Table) -> duckdb.DuckDBPyConnection:
+    """A database with the view `verdicts`, of the verdicts on these pairs."""
+    database = duckdb.connect()
+    database.register("all_verdicts", verdicts.drop_columns(["explanation"]))
+    database.register("pairs", pairs.select(["pair_id"]))
+    database.execute(_VERDICTS)
+    return database
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     """float64, NaN for null."""
     numbers: np.ndarray = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy()
     return numbers
-
-
-def _gather(
-    pair: np.ndarray,
-    fold: np.ndarray,
-    order: np.ndarray,
-    outcome: np.ndarray,
-    p_chosen: np.ndarray,
-    pairs: int,
-) -> dict[str, np.ndarray]:
-    """One rater's arrays of PairScores except time and cost; every pair has a verdict."""
-    is_judged, is_named, credit = _IS_JUDGED[outcome], _IS_NAMED[outcome], _CREDIT[outcome]
-    is_chosen, is_tie = (outcome == OUTCOMES.index(name) for name in ("chosen", "tie"))
-
-    folds = int(fold.max()) + 1
-    keys, repeat = np.unique(pair.astype(np.int64) * folds + fold, return_inverse=True)
-    repeats, pair_of = len(keys), keys // folds
-
-    # NaN if one order has no probability: the other order's would carry position bias.
-    p_repeat = _mean_by(p_chosen, repeat, repeats)
-    pooled = np.where(np.isnan(p_repeat) | (p_repeat == 0.5), 0.5, p_repeat > 0.5)
-    if not np.isfinite(p_chosen).any():
-        pooled = np.full(repeats, np.nan)
-
-    in_order = [
-        np.bincount(repeat[is_named & (order == code)], minlength=repeats)
-        for code in range(len(_ORDERS))
-    ]
-    unordered = np.bincount(repeat[is_named & (order < 0)], minlength=repeats)
-    both_named = (in_order[0] > 0) & (in_order[1] > 0) & (unordered == 0)
-    won = np.bincount(repeat[is_named & is_chosen], minlength=repeats)
-    named = in_order[0] + in_order[1]
-    one_winner = (won == 0) | (won == named)
-    flipped, same = both_named & ~one_winner, both_named & one_winner
-
-    # _ORDERS and OUTCOMES both begin with "chosen", "rejected".
-    has_order = is_judged & (order >= 0)
-    first = np.where(is_tie, 0.5, outcome == order)
-    judged = _mean_by(is_judged.astype(float), pair, pairs)
-    means = _mean_by(_mean_by(credit, repeat, repeats), pair_of, pairs)
-    ordered = np.bincount(pair[order >= 0], minlength=pairs) > 0
-    return {
-        "credit": means,
-        "pooled_credit": _mean_by(pooled, pair_of, pairs),
-        "judged": judged,
-        "both_orders": np.where(judged == 1, means, np.nan),
-        "flipped": _mean_by(flipped[both_named].astype(float), pair_of[both_named], pairs),
-        "consistent": _mean_by((won > 0)[same].astype(float), pair_of[same], pairs),
-        "same": np.where(ordered, _mean_by(same.astype(float), pair_of, pairs), np.nan),
-        "first_wins": _mean_by(first[has_order], pair[has_order], pairs),
-        "p_chosen": _mean_by(p_repeat, pair_of, pairs),
-    }
 
 
 def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
@@ -170,75 +128,51 @@ def pair_scores(verdicts: pa.Table, pairs: pa.Table) -> list[PairScores]:
         DataError: a rater has no verdict on some pair. A pair that it could not judge has a row
             with that outcome, so a missing row is an error.
     """
-    wanted = pairs["pair_id"].unique().to_pylist()
-    index_of_row = _codes(pairs["pair_id"], wanted)
-    table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
-    raters = pc.unique(verdicts["rater"]).to_pylist()
-    folds = pc.unique(table["fold"]).drop_null().to_pylist()
-    rater, all_pairs = _codes(table["rater"], raters), _codes(table["pair_id"], wanted)
-    outcome, order = _codes(table["outcome"], OUTCOMES), _codes(table["order"], _ORDERS)
-    # A row without a fold belongs to repeat 0.
-    fold = _codes(table["fold"], folds) + 1
-    p_chosen, seconds, cost = (
-        _numbers(table[name]) for name in ("p_chosen", "seconds", "cost_usd")
-    )
+    with _open(verdicts, pairs) as database:
+        gathered = database.sql(_GATHER).to_arrow_table()
+    ids = pairs["pair_id"]
     scores = []
-    for number, name in enumerate(raters):
-        rows = np.flatnonzero(rater == number)
-        pair = all_pairs[rows]
-        has_verdict = np.bincount(pair, minlength=len(wanted)) > 0
-        if not has_verdict.all():
-            example = wanted[int(np.argmin(has_verdict))]
+    for rater in pc.unique(verdicts["rater"]).to_pylist():
+        own = gathered.filter(pc.equal(gathered["rater"], rater))
+        rows = pc.index_in(ids, own["pair_id"])
+        if rows.null_count:
+            missing = pc.unique(ids.filter(pc.is_null(rows)))
             raise DataError(
-                f"rater {name}: no verdict on {int((~has_verdict).sum())} of {len(wanted)} pairs, "
-                f"such as {example}: run it again on this pairs file"
+                f"rater {rater}: no verdict on {len(missing)} of {len(pc.unique(ids))} pairs, "
+                f"such as {missing[0]}: run it again on this pairs file"
             )
-        arrays = _gather(pair, fold[rows], order[rows], outcome[rows], p_chosen[rows], len(wanted))
-        arrays["seconds"] = _sum_by(seconds[rows], pair, len(wanted))
-        arrays["cost_usd"] = _sum_by(cost[rows], pair, len(wanted))
-        kind = table["kind"][int(rows[0])].as_py()
-        scores.append(
-            PairScores(name, kind, **{key: of[index_of_row] for key, of in arrays.items()})
-        )
+        own = own.take(rows)
+        arrays = {name: _numbers(own[name]) for name in own.column_names[3:]}
+        if not arrays.pop("probabilities").any():
+            arrays["pooled_credit"] = np.full(len(ids), np.nan)
+        scores.append(PairScores(rater, own["kind"][0].as_py(), **arrays))
     return scores
 
 
-def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, Effort]:
-    """Count outcomes, words and tokens of every rater; verdicts on other pairs are ignored."""
+def efforts(verdicts: pa.Table, pairs: pa.Table) -> dict[str, dict[str, Any]]:
+    """Outcomes, words and tokens of every rater on these pairs, by names of `LeaderboardRow`."""
     table = verdicts.filter(pc.is_in(verdicts["pair_id"], pairs["pair_id"].unique()))
     effort_of = {}
     for rater in pc.unique(table["rater"]).to_pylist():
         own = table.filter(pc.equal(table["rater"], rater))
-        counts = dict.fromkeys(OUTCOMES, 0) | Counter(own["outcome"].to_pylist())
-        judged = own.filter(pa.array(_IS_JUDGED[_codes(own["outcome"], OUTCOMES)]))
+        judged = own.filter(pc.is_in(own["outcome"], pa.array(_JUDGED, own["outcome"].type)))
         # A thousand texts at a time, since counting may copy the texts.
         parts = judged["explanation"].drop_null().chunks
         texts = [part[k : k + 1_000] for part in parts for k in range(0, len(part), 1_000)]
         words = [n for some in texts for n in count_words(some).to_pylist() if n]
-        tokens = (pc.sum(own[name]).as_py() for name in ("input_tokens", "output_tokens"))
-        effort_of[rater] = Effort(counts, float(np.mean(words)) if words else None, *tokens)
+        effort_of[rater] = {
+            "outcomes": dict.fromkeys(OUTCOMES, 0) | Counter(own["outcome"].to_pylist()),
+            "explanation_words": float(np.mean(words)) if words else None,
+            "input_tokens": pc.sum(own["input_tokens"]).as_py(),
+            "output_tokens": pc.sum(own["output_tokens"]).as_py(),
+        }
     return effort_of
 
 
-@dataclass(frozen=True)
-class PairFacts:
-    """Facts of each pair, shape (n,) each.
-
-    Attributes:
-        clusters: `prompt_key` of the prompt.
-        difference: words of the chosen story minus words of the rejected story; NaN where a text is
-            unknown.
-    """
-
-    clusters: np.ndarray
-    difference: np.ndarray
-
-    @classmethod
-    def of(cls, pairs: pa.Table) -> "PairFacts":
-        """The facts of a pairs table."""
-        words = _numbers(pairs["chosen_n_words"]) - _numbers(pairs["rejected_n_words"])
-        known = has_texts(pairs)
-        return cls(np.array(prompt_keys(pairs)), np.where(known, words, np.nan))
+def length_differences(pairs: pa.Table) -> np.ndarray:
+    """Words of the chosen story minus words of the rejected story; NaN where a text is unknown."""
+    words = _numbers(pairs["chosen_n_words"]) - _numbers(pairs["rejected_n_words"])
+    return np.where(has_texts(pairs), words, np.nan)
 
 
 def has_texts(pairs: pa.Table) -> np.ndarray:
@@ -253,15 +187,6 @@ def has_texts(pairs: pa.Table) -> np.ndarray:
 
 def per_repeat_agreement(verdicts: pa.Table, pairs: pa.Table, rater: str) -> list[float]:
     """Headline agreement of each repeat of a cross-validation; `fold` is "repeat/fold"."""
-    own = verdicts.filter(
-        pc.and_(pc.equal(verdicts["rater"], rater), pc.is_valid(verdicts["fold"]))
-    )
-    ids = pairs["pair_id"].unique().to_pylist()
-    pair = _codes(own["pair_id"], ids)
-    repeat = np.array([int(fold.split("/")[0]) for fold in own["fold"].to_pylist()], dtype=int)
-    credit = _CREDIT[_codes(own["outcome"], OUTCOMES)]
-    agreements = []
-    for number in np.unique(repeat[pair >= 0]):
-        rows = (repeat == number) & (pair >= 0)
-        agreements.append(float(np.nanmean(_mean_by(credit[rows], pair[rows], len(ids)))))
-    return agreements
+    with _open(verdicts, pairs) as database:
+        rows = database.execute(_PER_REPEAT, [rater]).fetchall()
+    return [agreement for _, agreement in rows]

@@ -182,7 +182,4 @@ def _two_annotators(own: np.ndarray, clusters: np.ndarray) -> Interval:
 
 def annotators_json(agreement: AnnotatorAgreement) -> dict[str, Any]:
     """The agreement as JSON values; unknown numbers are null."""
-    content: dict[str, Any] = plain(agreement)
-    for item, row in zip(content["raters"], agreement.raters, strict=True):
-        item["comparison"]["significant"] = row.comparison.is_clear
-    return {**content, "at_chance": agreement.at_chance}
+    return {**plain(agreement), "at_chance": agreement.at_chance}

@@ -94,30 +94,20 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_all(
-    credits: Mapping[str, np.ndarray], reference: str, clusters: Sequence[Any] | np.ndarray
+    credits: Mapping[str, np.ndarray],
+    reference: str | None,
+    clusters: Sequence[Any] | np.ndarray,
 ) -> list[Comparison]:
     """Compare every rater with the reference, with Holm's correction for all comparisons.
 
     Args:
         credits: by rater, the credit of each pair; shape (n,) each.
-        reference: a key of `credits`.
+        reference: a key of `credits`; None compares every two raters.
         clusters: prompt of each pair; shape (n,).
     """
-    return _compare(credits, [(name, reference) for name in credits if name != reference], clusters)
-
-
-def compare_pairs(
-    credits: Mapping[str, np.ndarray], clusters: Sequence[Any] | np.ndarray
-) -> list[Comparison]:
-    """Compare all raters with each other, with Holm's correction; see `compare_all`."""
-    return _compare(credits, list(itertools.combinations(credits, 2)), clusters)
-
-
-def _compare(
-    credits: Mapping[str, np.ndarray],
-    pairs: Sequence[tuple[str, str]],
-    clusters: Sequence[Any] | np.ndarray,
-) -> list[Comparison]:
+    pairs = list(itertools.combinations(credits, 2))
+    if reference is not None:
+        pairs = [(name, reference) for name in credits if name != reference]
     results = [paired_difference(credits[one], credits[other], clusters) for one, other in pairs]
     adjusted = holm([p for _, p in results])
     return [
@@ -145,14 +135,12 @@ class Change:
 
 
 def compare_evaluations(
-    credits: Mapping[str, Mapping[str, np.ndarray]], clusters: np.ndarray
+    credits: Mapping[str, Mapping[str, np.ndarray]], clusters: Sequence[Any] | np.ndarray
 ) -> list[Change]:
     """Compare every rater of the first evaluation with its results in the other evaluations.
 
-    Args:
-        credits: by evaluation and rater, the credit of each pair, 0 to 1; shape (n,) each, for
-            the same pairs in the same order.
-        clusters: prompt of each pair; shape (n,).
+    `credits` has by evaluation and rater the credit of each pair, shape (n,), for the same pairs in
+    the same order; `clusters` has their prompts.
     """
     reference, *others = credits
     compared = [

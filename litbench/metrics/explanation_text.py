@@ -8,10 +8,9 @@ other languages have no features.
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import resources
+from pathlib import Path
 
-import yaml
-
+from litbench.config import read_yaml
 from litbench.text import normalise
 
 
@@ -55,13 +54,10 @@ def _as_regex(stem: str) -> str:
     return body + (r"\w*" if stem.endswith("*") else r"\b")
 
 
-def _load_words() -> dict[str, Words]:
-    file = resources.files("litbench.metrics").joinpath("explanation_words.yaml")
-    lists = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return {name: Words(**keys) for name, keys in lists.items()}
-
-
-FEATURES = _load_words()
+FEATURES = {
+    name: Words(**keys)
+    for name, keys in read_yaml(Path(__file__).with_name("explanation_words.yaml")).items()
+}
 _MARKS = str.maketrans("_*#`~>", "      ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 

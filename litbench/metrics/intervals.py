@@ -107,28 +107,20 @@ def clustered_mean(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> 
     return ClusteredMean(mean, error if error > 1e-12 else 0.0, n, count, effective)
 
 
-def interval_without_variance(
-    estimate: ClusteredMean, limits: tuple[float, float], level: float = LEVEL
-) -> Interval:
+def interval_without_variance(estimate: ClusteredMean, limits: tuple[float, float]) -> Interval:
     """Interval of a mean that is the same in every prompt, so that its estimated variance is zero.
 
     None of `effective_clusters` prompts had a different mean. By the exact binomial bound (Clopper
     and Pearson, 1934), the share of prompts with a different mean is at most
-    1 - (alpha / 2)^(1 / effective); their mean may be anywhere within the limits.
-
-    Args:
-        estimate: a mean with an error of 0.
-        limits: smallest and largest possible mean.
-        level: confidence level.
+    1 - (alpha / 2)^(1 / effective); their mean may be anywhere within the limits, the smallest and
+    the largest possible mean.
     """
-    unseen = 1 - ((1 - level) / 2) ** (1 / estimate.effective_clusters)
+    unseen = 1 - ((1 - LEVEL) / 2) ** (1 / estimate.effective_clusters)
     mean = estimate.mean
     return estimate.interval(mean - unseen * (mean - limits[0]), mean + unseen * (limits[1] - mean))
 
 
-def jackknife_interval(
-    values: np.ndarray, clusters: Sequence[Any] | np.ndarray, level: float = LEVEL
-) -> Interval:
+def jackknife_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> Interval:
     """Interval of a share: cluster jackknife with a t quantile, on the logit scale.
 
     The logit, common for shares in surveys (Korn and Graubard, 1998), keeps the bounds between 0
@@ -139,7 +131,6 @@ def jackknife_interval(
     Args:
         values: one number from 0 to 1 per pair; shape (n,).
         clusters: the prompt of each pair; shape (n,).
-        level: confidence level.
 
     Returns:
         The interval; its bounds are NaN with fewer than two prompts.
@@ -150,9 +141,9 @@ def jackknife_interval(
     if math.isnan(estimate.error):
         return estimate.interval(math.nan, math.nan)
     if estimate.error == 0:
-        return interval_without_variance(estimate, (0.0, 1.0), level)
+        return interval_without_variance(estimate, (0.0, 1.0))
     mean = estimate.mean
-    half = stats.t.ppf((1 + level) / 2, estimate.freedom) * estimate.error / (mean * (1 - mean))
+    half = stats.t.ppf((1 + LEVEL) / 2, estimate.freedom) * estimate.error / (mean * (1 - mean))
     low, high = special.expit(special.logit(mean) + np.array([-half, half]))
     return estimate.interval(float(low), float(high))
 

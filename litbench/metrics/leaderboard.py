@@ -11,8 +11,8 @@ import pyarrow as pa
 from litbench.config import nearest
 from litbench.errors import ConfigError
 from litbench.metrics.agreement import (
-    PairFacts,
     efforts,
+    length_differences,
     pair_scores,
     per_repeat_agreement,
 )
@@ -41,6 +41,9 @@ class LeaderboardRow:
             over repeats.
         chosen_longer: agreement on pairs whose chosen story is longer.
         by_gap: agreement by length gap in words; (minimum, maximum, interval).
+        outcomes: number of verdicts with each outcome.
+        explanation_words: mean over judgements with a nonempty explanation; None without any.
+        input_tokens: total; None if unknown, as `output_tokens`.
         comparison: comparison with the reference; None for the reference itself.
         repeats: agreement of each repeat of a cross-validation.
         pairs_per_second: counts a pair once per repeat, as do `stories_per_second` and
@@ -114,8 +117,8 @@ def leaderboard(
     """
     all_scores = pair_scores(verdicts, pairs)
     check_reference(reference, [scores.rater for scores in all_scores])
-    facts = PairFacts.of(pairs)
-    clusters, gaps = facts.clusters, np.abs(facts.difference)
+    clusters, differences = np.array(prompt_keys(pairs)), length_differences(pairs)
+    gaps, longer, shorter = np.abs(differences), differences > 0, differences < 0
     credits = {scores.rater: scores.credit for scores in all_scores}
     comparisons = {one.rater: one for one in compare_all(credits, reference, clusters)}
     wider: dict[str, Interval] = {}
@@ -126,7 +129,6 @@ def leaderboard(
     sides = [pairs[name].to_pylist() for name in ("chosen_story_id", "rejected_story_id")]
     stories = len({key for side in sides for key in zip(clusters, side, strict=True)})
     effort_of = efforts(verdicts, pairs)
-    longer, shorter = facts.difference > 0, facts.difference < 0
     rows = []
 
     def interval(values: np.ndarray) -> Interval | None:
@@ -160,7 +162,7 @@ def leaderboard(
                 position_lean=interval(scores.first_wins),
                 consistent=interval(scores.consistent),
                 consistent_share=float(np.nan_to_num(scores.same).mean()) if ordered else None,
-                **vars(effort_of[scores.rater]),
+                **effort_of[scores.rater],
                 chosen_longer=jackknife_interval(scores.credit[longer], clusters[longer]),
                 chosen_shorter=jackknife_interval(scores.credit[shorter], clusters[shorter]),
                 by_gap=by_gap,

@@ -23,7 +23,6 @@ MEASURES = {
     "random_longer": "random pairs whose better story is the longer",
     "right": "training pairs whose chosen story is the better",
     "chosen_longer": "training pairs whose chosen story is the longer",
-    "better_longer": "training pairs whose better story is the longer",
     "pairs": "pairs to train on",
 }
 # Shares of random pairs, with intervals on the logit scale.
@@ -106,15 +105,12 @@ def pair_figures(quality: np.ndarray, n_words: np.ndarray, pairs: np.ndarray) ->
         pairs: indices of the chosen and the rejected story; shape (m, 2).
 
     Returns:
-        `right`, `chosen_longer` and `better_longer`, see `MEASURES`.
+        `right` and `chosen_longer`, see `MEASURES`.
     """
     chosen, rejected = pairs.T
-    better = quality[chosen] - quality[rejected]
-    longer = n_words[chosen] - n_words[rejected]
     return {
-        "right": _share_above(better),
-        "chosen_longer": _share_above(longer),
-        "better_longer": _share_above(np.sign(better) * longer),
+        "right": _share_above(quality[chosen] - quality[rejected]),
+        "chosen_longer": _share_above(n_words[chosen] - n_words[rejected]),
     }
 
 

@@ -50,9 +50,6 @@ class Case:
         annotators: number of labels per pair; credit is the mean over them.
         annotator_agreement: how often two annotators prefer the same story of a pair; required for
             more than one annotator.
-
-    Raises:
-        ConfigError: the numbers contradict each other.
     """
 
     agreement: Share

@@ -107,8 +107,8 @@ def signed(value: Interval | float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{round(value, 3) + 0.0:+.3f}"
 
 
-def _p_value(value: float) -> str:
-    if not math.isfinite(value):
+def _p_value(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
         return "–"
     if value >= 0.05:
         return "not significant"
@@ -144,7 +144,7 @@ def render(template: str, **values: Any) -> str:
 
     def picture(figure: Figure) -> markupsafe.Markup:
         alt = markupsafe.escape(f"{figure.title}. {figure.caption}")
-        named = figure.drawing.svg.replace('role="img"', f'role="img" aria-label="{alt}"', 1)
+        named = figure.drawing.svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
         return markupsafe.Markup(named)  # noqa: S704
 
     environment = jinja2.Environment(

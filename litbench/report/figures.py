@@ -4,12 +4,10 @@ Plots use the light colours of style.css and figures.mplstyle. On a page the col
 variables, so that a picture works in the light and the dark theme. Text in SVG stays text.
 """
 
-import functools
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +16,9 @@ import numpy as np
 from litbench.errors import MissingExtraError
 from litbench.metrics.intervals import Interval
 
-_FOLDER = resources.files("litbench.report")
+STYLE = Path(__file__).with_name("figures.mplstyle")
 # The first block of the style sheet is the light theme.
-_LIGHT_THEME = _FOLDER.joinpath("style.css").read_text(encoding="utf-8").split("}")[0]
+_LIGHT_THEME = STYLE.with_name("style.css").read_text(encoding="utf-8").split("}")[0]
 COLORS: dict[str, str] = dict(re.findall(r"--([\w-]+):\s*(#\w+)", _LIGHT_THEME))
 INK, FAINT = COLORS["ink"], COLORS["line"]
 SERIES = tuple(COLORS[f"series-{place}"] for place in range(1, 7))
@@ -41,10 +39,10 @@ class Drawing:
     @property
     def svg(self) -> str:
         """The SVG element for a page, with the page's CSS variables as colours."""
-        svg = _in_styles(self.source[self.source.index("<svg") :], _themed)
-        # The page sets width and height; the view box keeps the proportions.
-        svg = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
-        return re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1role="img"', svg, count=1)
+        svg = self.source[self.source.index("<svg") :]
+        for name, color in COLORS.items():
+            svg = svg.replace(color, f"var(--{name})")
+        return svg
 
     def files(self, name: str) -> dict[str, Callable[[Path], object]]:
         """Functions that write NAME.svg and NAME.png, by file name."""
@@ -56,7 +54,7 @@ class Drawing:
     def _write_png(self, path: Path) -> None:
         import matplotlib as mpl  # noqa: PLC0415
 
-        with mpl.rc_context(fname=_style()):
+        with mpl.rc_context(fname=STYLE):
             # Without the version of matplotlib, so that the bytes are reproducible.
             self.figure.savefig(
                 path, format="png", dpi=_DOTS_PER_INCH, facecolor="white",
@@ -73,39 +71,13 @@ def drawing(
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("matplotlib", "report") from error
-    with mpl.rc_context({"svg.hashsalt": name}, fname=_style()):
+    with mpl.rc_context({"svg.hashsalt": name}, fname=STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
-    return Drawing(_in_styles(svg, _with_plain_font), figure)
-
-
-@functools.cache
-def _style() -> Path:
-    with resources.as_file(_FOLDER.joinpath("figures.mplstyle")) as path:
-        return path
-
-
-def _in_styles(svg: str, change: Callable[[str], str]) -> str:
-    """Apply `change` to every style attribute, but not to text that looks like one."""
-    return re.sub(
-        r'<[^>]*? style="[^>]*>',
-        lambda tag: re.sub(r'(?<= style=")[^"]*', lambda style: change(style[0]), tag[0]),
-        svg,
-    )
-
-
-def _with_plain_font(style: str) -> str:
-    family = r"font-size: \1; font-family: Helvetica, Arial, sans-serif"
-    return re.sub(r"font: ([\d.]+px) [^;]*", family, style)
-
-
-def _themed(style: str) -> str:
-    for name, color in COLORS.items():
-        style = style.replace(color, f"var(--{name})")
-    return re.sub(r"font-family: [^;]*", "font-family: inherit", style)
+    return Drawing(svg, figure)
 
 
 # Axes and legends -----------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """The pages of all programs except the data report: their plots, examples and template values."""
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pyarrow as pa
 
 from litbench.artifact import Artifact
 from litbench.metrics.ablation import AblationStudy, Arm, by_family, write_size
-from litbench.metrics.agreement import PairFacts, PairScores, pair_scores
+from litbench.metrics.agreement import PairScores, pair_scores
 from litbench.metrics.best_of_n import Choice
-from litbench.metrics.comparisons import Change, compare_pairs
+from litbench.metrics.comparisons import Change, compare_all
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanation_text import FEATURES, excerpt
 from litbench.metrics.explanations import PUBLISHED_PLOT_GAIN, Explanations, ExplanationStudy
@@ -26,7 +27,7 @@ from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import significance_note, strata_note
 from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
 from litbench.probes import PROBES
-from litbench.records import OUTCOMES
+from litbench.records import OUTCOMES, prompt_keys
 from litbench.report import figures
 from litbench.report.document import (
     Figure,
@@ -39,7 +40,6 @@ from litbench.report.document import (
     write_page,
 )
 from litbench.report.figures import Line
-from litbench.report.tables import latex_table
 from litbench.text import aligned, clean_name, digest
 
 # Stories on a page are cut to this many characters.
@@ -51,14 +51,24 @@ _BASELINES = ("longer", "shorter", "random")
 _MOST_RATERS, _EXAMPLES, _SHOWN_COEFFICIENTS = 8, 4, 16
 
 
+def _one_per_prompt(
+    rows: Sequence[int], prompts: Sequence[str], key: Callable[[int], Any], count: int
+) -> list[int]:
+    """The first rows by a key, at most one of each prompt."""
+    first_of: dict[str, int] = {}
+    for row in sorted(rows, key=key):
+        first_of.setdefault(prompts[row], row)
+    return list(first_of.values())[:count]
+
+
 def _examples(pairs: pa.Table, scores: PairScores, rows: np.ndarray) -> list[dict[str, Any]]:
     """The most confident of some rows, one per prompt; selected by a hash without probabilities."""
     p = np.nan_to_num(scores.p_chosen, nan=0.5)
     ids = pairs["pair_id"].to_pylist()
-    order = sorted(rows.tolist(), key=lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])))
-    prompts = pairs["prompt_id"].to_pylist()
-    first_of = {prompts[row]: row for row in reversed(order)}
-    picked = [row for row in order if first_of[prompts[row]] == row][:_EXAMPLES]
+    picked = _one_per_prompt(
+        rows.tolist(), pairs["prompt_id"].to_pylist(),
+        lambda row: (-abs(p[row] - 0.5), digest("shown", ids[row])), _EXAMPLES,
+    )  # fmt: skip
     examples: list[dict[str, Any]] = pairs.take(pa.array(picked, pa.int64())).to_pylist()
     for example, row in zip(examples, picked, strict=True):
         example["confidence"] = max(p[row], 1 - p[row]) if p[row] != 0.5 else None
@@ -146,18 +156,18 @@ def render_report(
     reference: str,
     evaluation_manifest: Mapping[str, Any],
     pairs_manifest: Mapping[str, Any] | None,
-    humans: Mapping[str, Any] | None = None,
+    annotators: Mapping[str, Any] | None = None,
     changes: Sequence[Change] = (),
     page: Path | None = None,
 ) -> str:
     """Render report.html."""
-    clusters = np.asarray(PairFacts.of(pairs).clusters)
+    clusters = np.array(prompt_keys(pairs))
     of_rater = {scores.rater: scores for scores in pair_scores(verdicts, pairs)}
     credits = {row.rater: of_rater[row.rater].credit for row in rows}
     first = list(credits)[:_MOST_RATERS]
     against = {
         (one.rater, one.reference): one
-        for one in compare_pairs({name: credits[name] for name in first}, clusters)
+        for one in compare_all({name: credits[name] for name in first}, None, clusters)
     }
     # Power needs at least two prompts, and raters that are sometimes right.
     known = {name: credit for name, credit in credits.items() if credit.any()}
@@ -198,7 +208,7 @@ def render_report(
         first=first,
         against=against,
         judges=judges,
-        humans=humans,
+        annotators=annotators,
         changes=changes,
         notes=[strata_note(rows[0]), significance_note(rows)],
         other_outcomes=[name for name in OUTCOMES[2:] if any(row.outcomes[name] for row in judges)],
@@ -369,9 +379,8 @@ def _probe_examples(pairs: pa.Table) -> list[dict[str, Any]]:
         of_probe = (row for row in rows if (row["probe"], row["strength"]) == (probe, middle))
         one = min(of_probe, key=lambda row: digest("example", row["pair_id"]))
         texts = one["chosen"], one["rejected"]
-        letters = enumerate(zip(*texts, strict=False))
-        first = next((at for at, (a, b) in letters if a != b), min(map(len, texts)))
-        start = max(0, first - _AROUND)
+        letters = enumerate(itertools.zip_longest(*texts))
+        start = max(0, next(at for at, (a, b) in letters if a != b) - _AROUND)
         pieces = [("…" if start else "") + shorten(text[start:], _MOST_SHOWN) for text in texts]
         found.append({**one, "original": pieces[0], "changed": pieces[1]})
     return found
@@ -440,8 +449,8 @@ def examples_of(feature: str, data: Explanations, count: int = 3) -> list[dict[s
         return digest(feature, verdict["rater"], verdict["pair_id"], verdict["order"])
 
     rows = np.flatnonzero(data.present[:, list(FEATURES).index(feature)]).tolist()
-    first_of = {data.clusters[row]: row for row in sorted(rows, key=hash_of, reverse=True)}
-    picked = [data.rows[row] for row in sorted(first_of.values(), key=hash_of)[:count]]
+    prompts = data.clusters.tolist()
+    picked = [data.rows[row] for row in _one_per_prompt(rows, prompts, hash_of, count)]
     return [{**row, "text": excerpt(feature, row["explanation"])} for row in picked]
 
 
@@ -474,34 +483,10 @@ def draw_effects(study: ExplanationStudy) -> Figure | None:
     return Figure("Features of explanations and agreement", caption, drawn)
 
 
-def figure_8_latex(study: ExplanationStudy) -> str:
-    """The values of Figure 8 as LaTeX: features of explanations over all raters."""
-    columns = {
-        "feature": ("feature", ""),
-        "group": ("group", ""),
-        "rate": ("rate [95 %]", ".3f"),
-        "difference": ("difference [95 %]", ".3f"),
-        "p_holm": ("p (Holm)", ".3f"),
-        "published": ("published (LitBench, 5.2)", ".3f"),
-    }
-    rows = [
-        vars(one) | {"published": PUBLISHED_PLOT_GAIN if one.feature == "plot" else None}
-        for one in study.overall
-    ]
-    caption = (
-        "Figure 8: agreement of verdicts whose explanation has the feature minus that of the "
-        "others, within raters, over all raters. The published difference is for other judges and "
-        "pairs, without an interval."
-    )
-    return latex_table("figure8", caption, columns, rows)
-
-
 def write_explanations(
     artifact: Artifact, study: ExplanationStudy, data: Explanations, **values: Any
 ) -> None:
     """Write explanations.html and Figure 8; values are `title` and `label_sources` of the pairs."""
-    latex = figure_8_latex(study)
-    artifact.write("figure8.tex", lambda path: path.write_text(latex, encoding="utf-8"))
     known = [one for one in study.overall if one.difference is not None]
     write_page(
         artifact, "explanations", {"figure8": draw_effects(study)},

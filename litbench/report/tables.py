@@ -7,12 +7,10 @@ Names of raters come from configs and uploads, so each format escapes them. The 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
-import yaml
-
-from litbench.config import nearest
+from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
 from litbench.metrics.ablation import write_size
 from litbench.metrics.intervals import Interval
@@ -36,8 +34,7 @@ GROUPS = (
 
 def load_published() -> dict[str, Any]:
     """Load the paper's numbers from published.yaml, with `rows` by name."""
-    file = resources.files("litbench.report").joinpath("published.yaml")
-    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content = read_yaml(Path(__file__).with_name("published.yaml"))
     return {**content, "rows": {row["name"]: row for row in content["rows"]}}
 
 
@@ -149,49 +146,10 @@ def latex_escape(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in clean_name(text))
 
 
-def latex_table(
-    name: str,
-    caption: str,
-    columns: Mapping[str, tuple[str, str]],
-    rows: Sequence[Mapping[str, Any]],
-) -> str:
-    """A table in LaTeX, without empty columns; it requires booktabs and graphicx.
-
-    Args:
-        name: name in the label of the table.
-        caption: title and notes.
-        columns: by key, the heading and the format of numbers: a format specification, "dollars",
-            or "" for text.
-        rows: by key, a text, number, Interval or None.
-    """
-    shown = [key for key in columns if any(row[key] is not None for row in rows)]
-    cells = [[_written(row[key], columns[key][1]) for key in shown] for row in rows]
-    heading, *body = [
-        " & ".join(map(latex_escape, row)) + r" \\"
-        for row in [[columns[key][0] for key in shown], *cells]
-    ]
-    lines = [
-        r"% \usepackage{booktabs,graphicx}",
-        r"\begin{table}",
-        r"\centering",
-        f"\\caption{{{latex_escape(caption)}}}",
-        f"\\label{{tab:{name}}}",
-        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        f"\\begin{{tabular}}{{{''.join('r' if columns[key][1] else 'l' for key in shown)}}}",
-        r"\toprule",
-        heading,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of `table_3` as LaTeX."""
+    """The rows of `table_3` as LaTeX, without empty columns; requires booktabs and graphicx."""
     published = load_published()
+    # By key, the heading and the format of numbers; "" for text.
     columns = {
         "rater": ("rater", ""),
         "agreement": ("agreement [95 %]", ".3f"),
@@ -219,7 +177,29 @@ def table_3_latex(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{published['test_pairs']:,} pairs, without intervals. They were not measured here, "
             "and are comparable only on the same pairs."
         )
-    return latex_table("table3", caption, columns, rows)
+    shown = [key for key in columns if any(row[key] is not None for row in rows)]
+    cells = [[_written(row[key], columns[key][1]) for key in shown] for row in rows]
+    heading, *body = [
+        " & ".join(map(latex_escape, row)) + r" \\"
+        for row in [[columns[key][0] for key in shown], *cells]
+    ]
+    lines = [
+        r"% \usepackage{booktabs,graphicx}",
+        r"\begin{table}",
+        r"\centering",
+        f"\\caption{{{latex_escape(caption)}}}",
+        r"\label{tab:table3}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        f"\\begin{{tabular}}{{{''.join('r' if columns[key][1] else 'l' for key in shown)}}}",
+        r"\toprule",
+        heading,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _mark() -> str:

@@ -100,9 +100,6 @@ def load_template(name: str | Path, answer: AnswerForm | None = None) -> Templat
         name: name of a packaged template, or path of a YAML file.
         answer: answer form. A family supports every form and defaults to `explanation`; a fixed
             template supports only its own.
-
-    Raises:
-        ConfigError: the template does not exist, or its keys or placeholders are wrong.
     """
     known = packaged_names()
     path = _FOLDER / f"{name}.yaml" if str(name) in known else Path(name)
