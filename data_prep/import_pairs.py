@@ -164,6 +164,7 @@ def join_stories(
     links: pa.Table, stories: pa.Table, config: Config, rejected_rows: RejectedRows
 ) -> pa.Table:
     """Look up both stories of every pair; reject pairs that cannot be made."""
+    check_prompt_ids(stories, str(config.stories))
     ids = stories["story_id"].combine_chunks()
     indices = {
         side: pc.index_in(links[f"{side}_story_id"], value_set=ids).combine_chunks()

@@ -445,7 +445,7 @@ def test_a_published_set_becomes_pairs_by_its_config(
 
 
 def test_two_prompts_under_one_id_are_refused(
-    importing: Callable[..., Any],
+    importing: Callable[..., Any], tmp_path: Path
 ) -> None:
     rows = [
         {"prompt_id": "p", "prompt": prompt, "chosen": f"a {prompt}", "rejected": f"b {prompt}"}
@@ -456,3 +456,8 @@ def test_two_prompts_under_one_id_are_refused(
     pairs, _ = importing(rows, pair_columns={"prompt_id": "md5(prompt)"})
     assert len({pair["prompt_id"] for pair in pairs}) == 3
     assert len(importing(rows[:2])[0]) == 2
+    # The prompts of the two stories of one pair.
+    stories = [{"story_id": row["chosen"], "text": row["chosen"], **row} for row in rows[1:]]
+    link = {"chosen_story_id": rows[1]["chosen"], "rejected_story_id": rows[2]["chosen"]}
+    with pytest.raises(DataError, match="1 of 1 prompt_ids have several prompts, such as 'p'"):
+        importing([link], stories=str(write_jsonl(tmp_path / "stories.jsonl", stories)))

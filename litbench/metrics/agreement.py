@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.errors import DataError
-from litbench.records import OUTCOMES, prompt_keys
+from litbench.records import OUTCOMES, connected_prompts
 from litbench.text import count_words
 
 _ORDERS = ("chosen", "rejected")
@@ -225,7 +225,7 @@ class PairFacts:
     """Facts of each pair, shape (n,) each.
 
     Attributes:
-        clusters: `prompt_key` of the prompt.
+        clusters: group of the pair, from `litbench.records.connected_prompts`.
         difference: words of the chosen story minus words of the rejected story; NaN where a text is
             unknown.
     """
@@ -238,7 +238,7 @@ class PairFacts:
         """The facts of a pairs table."""
         words = _numbers(pairs["chosen_n_words"]) - _numbers(pairs["rejected_n_words"])
         known = has_texts(pairs)
-        return cls(np.array(prompt_keys(pairs)), np.where(known, words, np.nan))
+        return cls(np.array(connected_prompts(pairs)), np.where(known, words, np.nan))
 
 
 def has_texts(pairs: pa.Table) -> np.ndarray:

@@ -19,7 +19,7 @@ from litbench.metrics.agreement import (
 from litbench.metrics.calibration import Calibration, calibration
 from litbench.metrics.comparisons import Comparison, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 
 _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
@@ -120,7 +120,7 @@ def leaderboard(
     comparisons = {one.rater: one for one in compare_all(credits, reference, clusters)}
     wider: dict[str, Interval] = {}
     if before_symmetry is not None:
-        keys = prompt_keys(before_symmetry)
+        keys = connected_prompts(before_symmetry)
         for scores in pair_scores(verdicts, before_symmetry):
             wider[scores.rater] = jackknife_interval(scores.credit, keys)
     sides = [pairs[name].to_pylist() for name in ("chosen_story_id", "rejected_story_id")]

@@ -37,7 +37,7 @@ from litbench.models.card import REJECTED
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
 from litbench.raters import training_prompts_of
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 from litbench.text import digest
 
 C = TypeVar("C")
@@ -257,7 +257,7 @@ def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Ta
     """
     if not share:
         return pairs, pairs.slice(0, 0)
-    keys = prompt_keys(pairs)
+    keys = connected_prompts(pairs)
     prompts = sorted(set(keys), key=lambda key: digest("validation", seed, key))
     count = round(share * len(prompts))
     if not 0 < count < len(prompts):
