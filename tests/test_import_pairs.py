@@ -170,6 +170,7 @@ def test_unknown_label_is_rejected(importing: Callable[..., Any], tmp_path: Path
             "share no value",
         ),
         ({"label_first": [1], "label_second": [0], "stories": "x.jsonl"}, "two forms of pairs"),
+        ({"label_first": [1], "label_second": [0], "conversational": True}, "leave out stories"),
         ({"keep": ["chosen_score"]}, "'chosen_score' is a column of pairs"),
     ],
 )
@@ -442,6 +443,35 @@ def test_a_published_set_becomes_pairs_by_its_config(
             assert (pair["subset"], pair["id"]) == ("some", n)
     digest = read_manifest(out)["inputs"]["pairs"]["sha256"]
     assert digest.startswith(f"name:{PUBLISHED[config][0]}@{commit}"), "the manifest names it"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_conversations_become_texts(
+    importing: Callable[..., Any], tmp_path: Path, suffix: str
+) -> None:
+    def said(*texts: str) -> list[dict[str, str]]:
+        roles = ["user", "assistant"] * 2
+        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+
+    rows: list[dict[str, object]] = [
+        {"prompt": f"A door {k}", "asked": said(f"A door {k}"),
+         "chosen": said(f"A door {k}", "Which?", "Red", f"It opened {k}."),
+         "rejected": said(f"A door {k}", "Which?", "Red", f"Shut {k}.")}
+        for k in range(3)
+    ]  # fmt: skip
+    rows[2]["rejected"] = said("Another door", "Shut.")
+    path = write_jsonl(tmp_path / "conversations.jsonl", rows)
+    if suffix == "parquet":
+        path = tmp_path / "conversations.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    for prompt, expected in ((None, "{}\n\nWhich?\n\nRed"), ("prompt", "{}"), ("asked", "{}")):
+        columns = {} if prompt is None else {"prompt": prompt}
+        pairs, counts = importing([], pairs=path, conversational=True, pair_columns=columns)
+        found = {pair["chosen"]: (pair["rejected"], pair["prompt"]) for pair in pairs}
+        for k in (0, 1):
+            assert found[f"It opened {k}."] == (f"Shut {k}.", expected.format(f"A door {k}"))
+        # Without a prompt of its own, both sides must answer the same messages.
+        assert counts["rejected_rows"] == ({"prompt: null": 1} if prompt is None else {})
 
 
 def test_two_prompts_under_one_id_are_refused(
