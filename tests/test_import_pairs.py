@@ -68,39 +68,6 @@ def test_pairs_of_ids_find_their_stories(tmp_path: Path, program: Callable[..., 
     }
 
 
-def test_pairs_that_hold_their_texts_need_no_stories(
-    tmp_path: Path, program: Callable[..., object]
-) -> None:
-    source = tmp_path / "pairs.parquet"
-    rows = {
-        "prompt": ["[WP] A door", "[WP] A well", "[WP] A well"],
-        "chosen_story": ["It opened.", "Deep down.", None],
-        "rejected_story": ["Shut.", "Dry.", "Wet."],
-        "chosen_upvotes": [30, 15, 9],
-        "rejected_upvotes": [10, 11, 2],
-    }
-    pq.write_table(pa.table(rows), source)
-    out = tmp_path / "out"
-    columns = (
-        "{chosen: chosen_story, rejected: rejected_story, chosen_score: chosen_upvotes, "
-        "rejected_score: rejected_upvotes}"
-    )
-    done = program(
-        "data_prep/import_pairs.py", "--pairs", source, "--out", out, "--pair_columns", columns,
-        "--split", "train",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    pairs = read_table(out / "pairs.parquet", PAIRS).to_pylist()
-    assert {(pair["chosen"], pair["chosen_score"]) for pair in pairs} == {
-        ("It opened.", 30), ("Deep down.", 15),
-    }  # fmt: skip
-    assert {pair["split"] for pair in pairs} == {"train"}
-    assert len({pair["prompt_id"] for pair in pairs}) == 2
-    assert json.loads((out / "manifest.json").read_text())["counts"]["rejected_rows"] == {
-        "chosen: null": 1
-    }
-
-
 @pytest.fixture
 def importing(load_program: Callable[[str], ModuleType], tmp_path: Path) -> Callable[..., Any]:
     """Import rows with some config keys; returns the pairs and the manifest's counts."""
