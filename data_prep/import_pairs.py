@@ -5,7 +5,7 @@
 Reads pairs in one of three forms, from a file or from the Hub:
 
 - a table of stories and a table of pairs of their ids (if `stories` is given);
-- the prompt, the chosen and the rejected text in one row;
+- the prompt, the chosen and the rejected text in one row, also as messages (`conversational`);
 - the prompt, a first and a second text, and a label that tells which is better (if `label_first`
   and `label_second` are given). A row may also have an explanation of the label that calls the
   texts A and B (`rationale`); the side that was A is then stored with it.
@@ -17,6 +17,7 @@ and `manifest.json`.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -105,6 +106,10 @@ class Config:
             as "chosen[-1].content" for a list of messages, or "unnest(rejected)" for one row per
             element. The labelled form has the columns prompt, first, second, label and,
             optionally, first_score and so on.
+        conversational: whether the texts are lists of messages with `role` and `content`, as in
+            trl's conversational preference data. The last message of each side is the story. The
+            earlier messages, which both sides share, are the prompt, unless pair_columns maps
+            `prompt` to a column of messages or text.
         keep: further columns of `pairs` to copy.
         label_first: values of `label` that prefer the first text. For booleans, map label to
             "CAST(column AS TEXT)", which gives true and false.
@@ -129,6 +134,7 @@ class Config:
     pairs: str
     out: Path
     pair_columns: dict[str, str] = field(default_factory=dict)
+    conversational: bool = False
     keep: list[str] = field(default_factory=list)
     label_first: list[str | int] = field(default_factory=list)
     label_second: list[str | int] = field(default_factory=list)
@@ -150,6 +156,8 @@ def choose_schema(config: Config) -> Schema:
         raise ConfigError("label_first and label_second belong together and share no value")
     if first and config.stories is not None:
         raise ConfigError("stories and label_first are two forms of pairs: give one of them")
+    if config.conversational and (first or config.stories is not None):
+        raise ConfigError("conversational needs chosen and rejected: leave out stories and labels")
     if config.rationale is not None and not first:
         raise ConfigError("rationale: give label_first and label_second, which tell who is A")
     reserved = [*PAIRS.arrow().names, *(RATIONALE if config.rationale is not None else ())]
@@ -160,10 +168,34 @@ def choose_schema(config: Config) -> Schema:
     return two_texts("first", "second", *LABEL) if first else two_texts(*SIDES)
 
 
+def conversation_columns(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return `columns` with SQL (DuckDB) that takes prompt, chosen and rejected from messages."""
+
+    def messages(column: str) -> str:
+        return f"""from_json(to_json({column}), '[{{"role":"VARCHAR","content":"VARCHAR"}}]')"""
+
+    def joined(messages: str) -> str:
+        texts = f"list_transform({messages}, lambda message: message.content)"
+        return f"nullif(array_to_string({texts}, chr(10) || chr(10)), '')"
+
+    sides = {side: messages(columns.get(side, side)) for side in SIDES}
+    if prompt := columns.get("prompt"):
+        is_list = f"json_type(to_json({prompt})) = 'ARRAY'"
+        text = (
+            f"CASE WHEN {is_list} THEN {joined(messages(prompt))} ELSE to_json({prompt})->>'$' END"
+        )
+    else:
+        first, second = (f"{of_side}[:-2]" for of_side in sides.values())
+        text = f"CASE WHEN {first} = {second} THEN {joined(first)} END"
+    stories = {side: f"{of_side}[-1].content" for side, of_side in sides.items()}
+    return {**columns, **stories, "prompt": text}
+
+
 def join_stories(
     links: pa.Table, stories: pa.Table, config: Config, rejected_rows: RejectedRows
 ) -> pa.Table:
     """Look up both stories of every pair; reject pairs that cannot be made."""
+    check_prompt_ids(stories, str(config.stories))
     ids = stories["story_id"].combine_chunks()
     indices = {
         side: pc.index_in(links[f"{side}_story_id"], value_set=ids).combine_chunks()
@@ -331,6 +363,8 @@ def main(config: Config) -> None:
         return
     rejected_rows, examples, rationales = RejectedRows(), Examples(), Counter[str]()
     origins = dict(config.pair_columns)
+    if config.conversational:
+        origins = conversation_columns(origins)
     if config.rationale is not None:
         origins[EXPLANATION] = config.rationale
     given = read_table(

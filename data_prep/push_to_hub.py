@@ -7,17 +7,21 @@ Reads the folder of make_pairs.py, import_pairs.py or rehydrate.py (`pairs.parqu
 `README.md` and `manifest.json`. With `dry_run: false` it then creates the data set on the Hub,
 private unless `private: false`, and replaces its data and card in one commit; the token comes from
 `hf auth login` or HF_TOKEN. With `ids_only: true` no texts are published, only comment ids and
-labels, which rehydrate.py turns into pairs again.
+labels, which rehydrate.py turns into pairs again. With `conversational: true` the texts are
+messages, which trl's RewardTrainer and DPOTrainer join by the model's chat template:
+
+    train = datasets.load_dataset("parquet", data_files="OUT/data/train.parquet", split="train")
 """
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import yaml
@@ -27,7 +31,7 @@ from litbench.config import as_plain, run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.hub import parse_name, replace_files
 from litbench.markdown import escape, make_rows, without_folders
-from litbench.records import PAIRS
+from litbench.records import PAIRS, as_conversations
 from litbench.sources.posts import THING_ID
 from litbench.tables import check_parquet
 
@@ -70,6 +74,7 @@ class Config:
         license: the Hub's identifier of the licence of the selection and the labels.
         language: language codes of the texts, such as en.
         ids_only: publish comment ids and labels without texts.
+        conversational: publish prompt, chosen and rejected as lists of messages.
         private: make the data set private.
         dry_run: write the folder without pushing it.
     """
@@ -82,13 +87,23 @@ class Config:
     license: str = "other"
     language: list[str] = field(default_factory=list)
     ids_only: bool = False
+    conversational: bool = False
     private: bool = True
     dry_run: bool = True
 
 
-def published_columns(names: Sequence[str], config: Config) -> dict[str, str]:
-    """Return the columns to publish: published names to names in pairs.parquet."""
-    allowed = [name for name in names if not name.endswith("_author")]
+def published_columns(path: Path, config: Config) -> dict[str, str]:
+    """Return the columns to publish: published names to names in the pairs file.
+
+    Columns that are null in all pairs are left out: trl would take a null margin for a number.
+    """
+    pairs = pa_dataset.dataset(path)
+    allowed = [
+        name
+        for name in pairs.schema.names
+        if not name.endswith("_author")
+        and pairs.head(1, columns=[name], filter=pa_dataset.field(name).is_valid()).num_rows
+    ]
     if not config.ids_only:
         return {name: name for name in allowed}
     # Extra columns may contain texts, such as rationales.
@@ -128,18 +143,24 @@ def split_names(path: Path) -> dict[str, str]:
 
 
 def write_data(
-    folder: Path, path: Path, columns: Mapping[str, str], names: Mapping[str, str]
+    folder: Path,
+    path: Path,
+    columns: Mapping[str, str],
+    names: Mapping[str, str],
+    *,
+    conversational: bool,
 ) -> None:
     """Write `SPLIT.parquet` for every split, with rows in their original order."""
+    convert = as_conversations if conversational else lambda table: table
     fields = {new: pa_dataset.field(old) for new, old in columns.items()}
     for split, name in names.items():
         rows = pa_dataset.dataset(path).scanner(
             columns=fields, filter=pa_dataset.field("split") == split, batch_size=2_048
         )
-        file = folder / f"{name}.parquet"
-        with pq.ParquetWriter(file, rows.projected_schema, compression="zstd") as writer:
+        schema = convert(rows.projected_schema.empty_table()).schema
+        with pq.ParquetWriter(folder / f"{name}.parquet", schema, compression="zstd") as writer:
             for batch in rows.to_batches():
-                writer.write_batch(batch)
+                writer.write_table(convert(pa.Table.from_batches([batch])))
 
 
 def write_card(
@@ -215,6 +236,8 @@ def write_card(
 def main(config: Config) -> None:
     """Write the folder; push it unless `dry_run`."""
     parse_name(config.repository)
+    if config.ids_only and config.conversational:
+        raise ConfigError("ids_only publishes no texts: leave out conversational")
     if not config.contact.strip():
         raise ConfigError("contact is empty: say where authors can ask to have a story removed")
     path = config.artifact / "pairs.parquet"
@@ -229,14 +252,19 @@ def main(config: Config) -> None:
         program=__file__,
         config=keys,
         inputs={"artifact": config.artifact / "manifest.json", "pairs": path},
-        version=3,
+        version=4,
     )
     if not artifact.is_current():
-        columns, names = published_columns(pq.read_schema(path).names, config), split_names(path)
+        columns, names = published_columns(path, config), split_names(path)
         if config.ids_only:
             check_ids(path)
         card = write_card(manifest, path, columns, config)
-        artifact.write_folder("data", lambda folder: write_data(folder, path, columns, names))
+        artifact.write_folder(
+            "data",
+            lambda folder: write_data(
+                folder, path, columns, names, conversational=config.conversational
+            ),
+        )
         artifact.write("README.md", lambda file: file.write_text(card, encoding="utf-8"))
         artifact.counts = {
             name: pq.read_metadata(config.out / "data" / f"{name}.parquet").num_rows

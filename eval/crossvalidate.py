@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from litbench.artifact import Artifact
 from litbench.config import run_program
-from litbench.curation.splits import assign_folds, connected_prompts
+from litbench.curation.splits import assign_folds
 from litbench.errors import ConfigError
 from litbench.evaluation import (
     Job,
@@ -36,6 +36,7 @@ from litbench.evaluation_pairs import input_files, read_pairs
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
+from litbench.records import connected_prompts
 
 
 @dataclass

@@ -27,7 +27,7 @@ from litbench.errors import ConfigError
 from litbench.evaluation_pairs import Judged
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, measure, plan
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 from litbench.text import aligned, clean_name
 
 
@@ -82,7 +82,7 @@ def plan_measured(config: Config, judged: Judged) -> list[dict[str, Any]]:
     reference = config.reference or judged.reference
     if reference not in credits:
         raise ConfigError(f"reference '{reference}' has no verdicts: {nearest(reference, credits)}")
-    cases = measure(credits, reference, prompt_keys(pairs))
+    cases = measure(credits, reference, connected_prompts(pairs))
     return [plan_row(name, case, config, max(1, len(credits) - 1)) for name, case in cases.items()]
 
 

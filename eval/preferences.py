@@ -67,7 +67,7 @@ from litbench.models.autoencoder import Autoencoder, AutoencoderOptions, fit_aut
 from litbench.models.embeddings import WORDS, Embedding, EmbeddingOptions, WordEmbedding, embed
 from litbench.models.features import FEATURES, feature_matrix
 from litbench.models.linear_preference import fit_linear_preference, logistic
-from litbench.records import pair_weights, prompt_keys
+from litbench.records import connected_prompts, pair_weights
 from litbench.report.pages import pairs_to_read, write_preferences
 from litbench.text import digest
 
@@ -161,7 +161,7 @@ def check(config: Config) -> None:
 def read_table(config: Config) -> pa.Table:
     """Read the pairs."""
     table = read_pairs(config.pairs, None, config.split).headline
-    prompts = len(set(prompt_keys(table)))
+    prompts = len(set(connected_prompts(table)))
     if prompts < max(4, config.folds):
         raise DataError(
             f"{config.pairs}: {prompts} prompts: give pairs of at least 4 prompts, and one per fold"
@@ -189,7 +189,7 @@ def signed(table: pa.Table, seed: int) -> Pairs:
     words = table["chosen_n_words"].to_numpy() - table["rejected_n_words"].to_numpy()
     return Pairs(
         table,
-        np.array(prompt_keys(table)),
+        np.array(connected_prompts(table)),
         first,
         sides,
         np.array([[index_of[one], index_of[other]] for one, other in sides]),

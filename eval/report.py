@@ -32,7 +32,7 @@ from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, plain
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 from litbench.report.pages import render_report
 from litbench.report.tables import (
     Entry,
@@ -110,7 +110,7 @@ def compare(evaluations: Sequence[Evaluation], raters: Sequence[str]) -> list[Ch
         }
         for one, pairs in zip(evaluations, sorted_pairs, strict=True)
     }
-    return compare_evaluations(credits, prompt_keys(sorted_pairs[0]))
+    return compare_evaluations(credits, connected_prompts(sorted_pairs[0]))
 
 
 def table_entries(evaluations: Sequence[Evaluation], config: Config) -> list[Entry]:

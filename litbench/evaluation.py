@@ -52,7 +52,7 @@ from litbench.raters import (
     kinds,
     load_rater,
 )
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts, prompt_keys
 from litbench.sources.ratings import RATINGS
 from litbench.tables import read_table, write_table
 
@@ -258,7 +258,7 @@ def compare_annotators(
         by_annotator,
         pairs["chosen_story_id"].to_pylist(),
         pairs["rejected_story_id"].to_pylist(),
-        prompt_keys(pairs),
+        connected_prompts(pairs),
         {scores.rater: scores.credit for scores in pair_scores(verdicts, pairs)},
         min_gap=config["min_gap"],
         slots=config["people"].get("slots", False),

@@ -5,6 +5,7 @@ whole seconds since 1970 in UTC.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -146,10 +147,49 @@ def pair_id(story_a: str, story_b: str) -> str:
 
 
 def prompt_keys(table: pa.Table) -> list[str]:
-    """Return the `litbench.text.prompt_key` of every row; all statistics cluster by it."""
+    """Return the `litbench.text.prompt_key` of every row."""
     prompts = table["prompt"].to_pylist()
     keys = {prompt: prompt_key(prompt) for prompt in set(prompts)}
     return [keys[prompt] for prompt in prompts]
+
+
+def connected_prompts(pairs: pa.Table) -> list[str]:
+    """Group pairs that folds must not separate; all statistics cluster by these groups.
+
+    Two pairs are in one group if they share a prompt (by `litbench.text.prompt_key`), a
+    `prompt_id` or a story, directly or through other pairs.
+
+    Args:
+        pairs: table with the schema PAIRS.
+
+    Returns:
+        The group of each pair, in row order. A group is named by the smallest of its prompt keys,
+        which is the pair's own key if texts and ids agree.
+    """
+    keys = prompt_keys(pairs)
+    stories = [("story", pairs[f"{side}_story_id"].to_pylist()) for side in ("chosen", "rejected")]
+    groups = connected_rows([("prompt", keys), ("id", pairs["prompt_id"].to_pylist()), *stories])
+    first = dict(sorted(zip(groups, keys, strict=True), reverse=True))
+    return [first[group] for group in groups]
+
+
+def connected_rows(columns: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
+    """Return the connected component of each row.
+
+    Each column is a kind and one value per row. Rows that share a value of a kind are connected.
+    """
+    parents = list(range(len(columns[0][1])))
+
+    def root(row: int) -> int:
+        while parents[row] != row:
+            parents[row] = row = parents[parents[row]]
+        return row
+
+    first: dict[tuple[str, str], int] = {}
+    for kind, values in columns:
+        for row, value in enumerate(values):
+            parents[root(row)] = root(first.setdefault((kind, value), row))
+    return [root(row) for row in range(len(parents))]
 
 
 def check_prompt_ids(table: pa.Table, source: str) -> None:
@@ -161,9 +201,22 @@ def check_prompt_ids(table: pa.Table, source: str) -> None:
     if ambiguous:
         raise DataError(
             f"{source}: {len(ambiguous)} of {len(keys)} prompt_ids have several prompts, such as "
-            f"{ambiguous[0]!r:.60}: map prompt_id to a column that distinguishes them, or to "
-            "md5(prompt)"
+            f"{ambiguous[0]!r:.60}: correct the texts if they are one prompt, else map prompt_id "
+            "to a column that distinguishes them, or to md5(prompt)"
         )
+
+
+def as_conversations(pairs: pa.Table) -> pa.Table:
+    """Return the pairs with each text as a list of one message, the form that trl expects."""
+    roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
+    offsets = pa.array(range(pairs.num_rows + 1), pa.int32())
+    for name, role in roles.items():
+        texts = pairs[name].combine_chunks()
+        speakers = pa.repeat(pa.scalar(role, texts.type), len(texts))
+        messages = pa.StructArray.from_arrays([speakers, texts], ["role", "content"])
+        lists = pa.ListArray.from_arrays(offsets, messages)
+        pairs = pairs.set_column(pairs.column_names.index(name), name, lists)
+    return pairs
 
 
 def numbers_of_pairs(pairs: pa.Table, name: str, otherwise: float) -> np.ndarray:

@@ -68,39 +68,6 @@ def test_pairs_of_ids_find_their_stories(tmp_path: Path, program: Callable[..., 
     }
 
 
-def test_pairs_that_hold_their_texts_need_no_stories(
-    tmp_path: Path, program: Callable[..., object]
-) -> None:
-    source = tmp_path / "pairs.parquet"
-    rows = {
-        "prompt": ["[WP] A door", "[WP] A well", "[WP] A well"],
-        "chosen_story": ["It opened.", "Deep down.", None],
-        "rejected_story": ["Shut.", "Dry.", "Wet."],
-        "chosen_upvotes": [30, 15, 9],
-        "rejected_upvotes": [10, 11, 2],
-    }
-    pq.write_table(pa.table(rows), source)
-    out = tmp_path / "out"
-    columns = (
-        "{chosen: chosen_story, rejected: rejected_story, chosen_score: chosen_upvotes, "
-        "rejected_score: rejected_upvotes}"
-    )
-    done = program(
-        "data_prep/import_pairs.py", "--pairs", source, "--out", out, "--pair_columns", columns,
-        "--split", "train",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    pairs = read_table(out / "pairs.parquet", PAIRS).to_pylist()
-    assert {(pair["chosen"], pair["chosen_score"]) for pair in pairs} == {
-        ("It opened.", 30), ("Deep down.", 15),
-    }  # fmt: skip
-    assert {pair["split"] for pair in pairs} == {"train"}
-    assert len({pair["prompt_id"] for pair in pairs}) == 2
-    assert json.loads((out / "manifest.json").read_text())["counts"]["rejected_rows"] == {
-        "chosen: null": 1
-    }
-
-
 @pytest.fixture
 def importing(load_program: Callable[[str], ModuleType], tmp_path: Path) -> Callable[..., Any]:
     """Import rows with some config keys; returns the pairs and the manifest's counts."""
@@ -170,6 +137,7 @@ def test_unknown_label_is_rejected(importing: Callable[..., Any], tmp_path: Path
             "share no value",
         ),
         ({"label_first": [1], "label_second": [0], "stories": "x.jsonl"}, "two forms of pairs"),
+        ({"label_first": [1], "label_second": [0], "conversational": True}, "leave out stories"),
         ({"keep": ["chosen_score"]}, "'chosen_score' is a column of pairs"),
     ],
 )
@@ -444,8 +412,37 @@ def test_a_published_set_becomes_pairs_by_its_config(
     assert digest.startswith(f"name:{PUBLISHED[config][0]}@{commit}"), "the manifest names it"
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_conversations_become_texts(
+    importing: Callable[..., Any], tmp_path: Path, suffix: str
+) -> None:
+    def said(*texts: str) -> list[dict[str, str]]:
+        roles = ["user", "assistant"] * 2
+        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+
+    rows: list[dict[str, object]] = [
+        {"prompt": f"A door {k}", "asked": said(f"A door {k}"),
+         "chosen": said(f"A door {k}", "Which?", "Red", f"It opened {k}."),
+         "rejected": said(f"A door {k}", "Which?", "Red", f"Shut {k}.")}
+        for k in range(3)
+    ]  # fmt: skip
+    rows[2]["rejected"] = said("Another door", "Shut.")
+    path = write_jsonl(tmp_path / "conversations.jsonl", rows)
+    if suffix == "parquet":
+        path = tmp_path / "conversations.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    for prompt, expected in ((None, "{}\n\nWhich?\n\nRed"), ("prompt", "{}"), ("asked", "{}")):
+        columns = {} if prompt is None else {"prompt": prompt}
+        pairs, counts = importing([], pairs=path, conversational=True, pair_columns=columns)
+        found = {pair["chosen"]: (pair["rejected"], pair["prompt"]) for pair in pairs}
+        for k in (0, 1):
+            assert found[f"It opened {k}."] == (f"Shut {k}.", expected.format(f"A door {k}"))
+        # Without a prompt of its own, both sides must answer the same messages.
+        assert counts["rejected_rows"] == ({"prompt: null": 1} if prompt is None else {})
+
+
 def test_two_prompts_under_one_id_are_refused(
-    importing: Callable[..., Any],
+    importing: Callable[..., Any], tmp_path: Path
 ) -> None:
     rows = [
         {"prompt_id": "p", "prompt": prompt, "chosen": f"a {prompt}", "rejected": f"b {prompt}"}
@@ -456,3 +453,8 @@ def test_two_prompts_under_one_id_are_refused(
     pairs, _ = importing(rows, pair_columns={"prompt_id": "md5(prompt)"})
     assert len({pair["prompt_id"] for pair in pairs}) == 3
     assert len(importing(rows[:2])[0]) == 2
+    # The prompts of the two stories of one pair.
+    stories = [{"story_id": row["chosen"], "text": row["chosen"], **row} for row in rows[1:]]
+    link = {"chosen_story_id": rows[1]["chosen"], "rejected_story_id": rows[2]["chosen"]}
+    with pytest.raises(DataError, match="1 of 1 prompt_ids have several prompts, such as 'p'"):
+        importing([link], stories=str(write_jsonl(tmp_path / "stories.jsonl", stories)))

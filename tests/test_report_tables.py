@@ -57,6 +57,12 @@ def entries(pair_table, verdict_table):
     return build
 
 
+def test_published_shares_are_those_of_their_counts():
+    counted = [row for row in load_published()["other_test_sets"] if "correct" in row]
+    assert len(counted) == 5
+    assert all(f"{row['correct'] / row['pairs']:.4f}" == row["stated"] for row in counted)
+
+
 def read_csv(table, path):
     write_csv(table, path)
     with path.open(encoding="utf-8", newline="") as file:

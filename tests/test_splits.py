@@ -1,21 +1,30 @@
 """Splits and folds by the prompt's normalised text, and splits by date."""
 
+import json
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import ibis
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from litbench.curation.splits import (
     assign_folds,
-    connected_prompts,
     date_split,
     day_start,
     split_of,
 )
-from litbench.errors import ConfigError
+from litbench.errors import ConfigError, DataError
+from litbench.metrics.leaderboard import leaderboard
+from litbench.raters import LengthRater, judge_pairs
+from litbench.records import PAIRS, connected_prompts
+from litbench.tables import read_table
 from litbench.text import prompt_key
 
 FRACTIONS = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -114,51 +123,95 @@ def test_a_date_that_is_none_is_refused(day):
         day_start(day)
 
 
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+# Numbers of prompt text, prompt_id and both stories of each pair.
 EDGES = st.lists(
     st.tuples(*(st.integers(0, 7) for _ in range(4))).filter(lambda row: row[2] != row[3]),
     min_size=1,
     max_size=20,
+    unique_by=lambda row: frozenset(row[2:]),
 )
 
 
-def pairs_of(edges):
-    """Pairs by numbers of prompt text, prompt_id and both stories."""
+def components(columns):
+    """Connected components of rows that share a value in any group of columns, by SciPy."""
+    links = np.zeros((len(columns[0]), len(columns[0])))
+    for column in columns:
+        links += [[bool(one & other) for other in column] for one in column]
+    return connected_components(csr_array(links))[1]
+
+
+def check_folds_and_clusters(pairs):
+    """Connected pairs are in one fold and count as one prompt."""
+    sides = ("chosen_story_id", "rejected_story_id")
+    stories = map(set, zip(*(pairs[name].to_pylist() for name in sides), strict=True))
+    ids, prompts = pairs["prompt_id"].to_pylist(), pairs["prompt"].to_pylist()
+    expected = components(
+        [list(stories), [{name} for name in ids], [{prompt_key(text)} for text in prompts]]
+    )
+    groups = connected_prompts(pairs)
+    assert len(set(groups)) == len(set(zip(groups, expected, strict=True))) == max(expected) + 1
+    if len(set(groups)) > 1:
+        fold_of = assign_folds(groups, 2, 0)
+        folds = np.array([fold_of[group] for group in groups])
+        assert all(len(set(folds[expected == group])) == 1 for group in expected)
+    (row,) = leaderboard(judge_pairs(LengthRater("longer", "longer", 1), pairs), pairs, "longer")
+    assert row.agreement.clusters == len(set(expected))
+
+
+@settings(max_examples=40)
+@given(EDGES)
+def test_connected_pairs_are_one_prompt(pair_table, edges):
     names = ("prompt", "prompt_id", "chosen_story_id", "rejected_story_id")
-    numbers = dict(zip(names, zip(*edges, strict=True), strict=True))
-    return pa.table(
-        {
-            name: [f"{'story' if 'story' in name else name} {n}" for n in column]
-            for name, column in numbers.items()
-        }
+    check_folds_and_clusters(
+        pair_table([dict(zip(names, map(str, numbers), strict=True)) for numbers in edges])
     )
 
 
-@given(EDGES)
-def test_groups_are_connected_by_prompts_or_stories(edges):
-    groups = connected_prompts(pairs_of(edges))
-    texts = {}
-    for group, (prompt, name, *stories) in zip(groups, edges, strict=True):
-        for node in (("prompt", prompt), ("id", name), *(("story", story) for story in stories)):
-            assert texts.setdefault(node, group) == group
-    # And no group is larger than it must be: flooding from its first pair reaches all of it.
-    for group in set(groups):
-        rows = {row for row, of_row in enumerate(groups) if of_row == group}
-        reached = {min(rows)}
-        while True:
-            near = {
-                row
-                for row in rows
-                for other in reached
-                if edges[row][0] == edges[other][0]
-                or edges[row][1] == edges[other][1]
-                or set(edges[row][2:]) & set(edges[other][2:])
-            }
-            if near == reached:
-                break
-            reached = near
-        assert reached == rows
-
-
-def test_group_is_the_prompt_if_ids_agree():
-    pairs = pairs_of([(n // 2, n // 2, 2 * n, 2 * n + 1) for n in range(8)])
-    assert connected_prompts(pairs) == [prompt_key(text) for text in pairs["prompt"].to_pylist()]
+@pytest.mark.parametrize("form", ["texts", "links", "ratings"])
+@settings(max_examples=15)
+@given(edges=EDGES, tags=st.tuples(*(st.sampled_from(["", "[WP] "]) for _ in range(8))))
+def test_imports_never_merge_prompts(load_program, tmp_path, form, edges, tags):
+    """Two prompts under one id are refused; ids that share a prompt are one prompt."""
+    pairs, stories = [], {}
+    for other, name, *of_sides in edges:
+        # Seven of eight ids have the prompt that belongs to them.
+        prompt = {
+            "prompt_id": f"p{name}",
+            "prompt": f"{tags[name]}{'abc'[(name + other // 7) % 3]}",
+        }
+        ids = [f"s{story}" for story in of_sides]
+        pairs.append(prompt | dict(zip(("chosen_story_id", "rejected_story_id"), ids, strict=True)))
+        pairs[-1] |= dict(zip(("chosen", "rejected"), ids, strict=True))
+        for story in ids:
+            stories.setdefault(story, {"story_id": story, "text": story} | prompt)
+    rows = pairs if form == "texts" else list(stories.values())
+    program = load_program(f"data_prep/import_{'ratings' if form == 'ratings' else 'pairs'}.py")
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    keys = {"out": tmp_path / "out"}
+    if form != "texts":
+        keys["stories"] = str(write_jsonl(tmp_path / "stories.jsonl", rows))
+    if form == "ratings":
+        ratings = [{"story_id": name, "who": k, "plot": k * int(name[1:])}
+                   for name in stories for k in (1, 2)]  # fmt: skip
+        table = str(write_jsonl(tmp_path / "ratings.jsonl", ratings))
+        keys["people"] = {"table": table, "rater": "who", "values": ["plot"]}
+        keys["stories"] = Path(keys["stories"])
+    else:
+        keys["pairs"] = str(write_jsonl(tmp_path / "pairs.jsonl", pairs))
+    texts = {(row["prompt_id"], prompt_key(row["prompt"])) for row in rows}
+    if len(texts) > len({name for name, _ in texts}):
+        with pytest.raises(DataError, match="prompt_ids have several prompts"):
+            program.main(program.Config(**keys))
+        return
+    try:
+        program.main(program.Config(**keys))
+    except DataError as error:
+        assume("no prompt has two stories" not in str(error))
+        assume("no pair could be made" not in str(error))
+        raise
+    check_folds_and_clusters(read_table(keys["out"] / "pairs.parquet", PAIRS))

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import ibis
-import pyarrow as pa
 
 from litbench.errors import ConfigError
-from litbench.records import prompt_keys
+from litbench.records import connected_rows
 from litbench.text import digest, prompt_key
 
 
@@ -44,45 +43,6 @@ def assign_folds(prompt_keys: Iterable[str], folds: int, seed: int) -> dict[str,
     return {key: index % folds for index, key in enumerate(ordered)}
 
 
-def connected_prompts(pairs: pa.Table) -> list[str]:
-    """Group pairs that folds and splits must not separate.
-
-    Two pairs are in one group if they share a prompt (by `litbench.text.prompt_key`), a
-    `prompt_id` or a story, directly or through other pairs.
-
-    Args:
-        pairs: table with the schema PAIRS.
-
-    Returns:
-        The group of each pair, in row order. A group is named by the smallest of its prompt keys,
-        which is the pair's own key if texts and ids agree.
-    """
-    keys = prompt_keys(pairs)
-    stories = [("story", pairs[f"{side}_story_id"].to_pylist()) for side in ("chosen", "rejected")]
-    groups = _connected([("prompt", keys), ("id", pairs["prompt_id"].to_pylist()), *stories])
-    first = dict(sorted(zip(groups, keys, strict=True), reverse=True))
-    return [first[group] for group in groups]
-
-
-def _connected(columns: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
-    """Return the connected component of each row.
-
-    Each column is a kind and one value per row. Rows that share a value of a kind are connected.
-    """
-    parents = list(range(len(columns[0][1])))
-
-    def root(row: int) -> int:
-        while parents[row] != row:
-            parents[row] = row = parents[parents[row]]
-        return row
-
-    first: dict[tuple[str, str], int] = {}
-    for kind, values in columns:
-        for row, value in enumerate(values):
-            parents[root(row)] = root(first.setdefault((kind, value), row))
-    return [root(row) for row in range(len(parents))]
-
-
 def group_prompts(prompts: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
     """Group prompt_ids that share a normalised text, directly or through other prompts.
 
@@ -93,7 +53,7 @@ def group_prompts(prompts: Sequence[tuple[str, str]]) -> dict[str, tuple[str, st
         Maps each prompt_id to the smallest of its texts and the smallest text of its group.
     """
     ids, texts = [name for name, _ in prompts], [text for _, text in prompts]
-    groups = _connected([("id", ids), ("prompt", list(map(prompt_key, texts)))])
+    groups = connected_rows([("id", ids), ("prompt", list(map(prompt_key, texts)))])
     of_group = dict(sorted(zip(groups, texts, strict=True), reverse=True))
     rows = sorted(zip(ids, texts, groups, strict=True), reverse=True)
     return {name: (text, of_group[group]) for name, text, group in rows}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from litbench.errors import DataError
 from litbench.metrics.comparisons import Comparison, holm, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 from litbench.text import aligned, clean_name
 
 Axis = Literal["variant", "pairs", "parameters"]
@@ -227,7 +227,7 @@ def ablation_study(
         reference: the variant that others are compared with.
         headline: names of the test sets on which variants are compared.
     """
-    _, clusters = np.unique(np.array(prompt_keys(pairs)), return_inverse=True)
+    _, clusters = np.unique(np.array(connected_prompts(pairs)), return_inverse=True)
     words = pairs["chosen_n_words"].to_numpy() - pairs["rejected_n_words"].to_numpy()
     facts, cells = [], []
     for test in tests:

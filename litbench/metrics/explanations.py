@@ -27,7 +27,7 @@ from litbench.metrics.intervals import (
     effective_clusters,
     jackknife_interval,
 )
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 from litbench.text import aligned, count_words
 
 # Gain in correctness of explanations that talk about the plot, over all judges of the paper
@@ -76,7 +76,7 @@ def read_explanations(sources: Iterable[tuple[pa.Table, pa.Table]]) -> Explanati
     not_judged: Counter[str] = Counter()
     unexplained: Counter[str] = Counter()
     for verdicts, pairs in sources:
-        cluster_of = dict(zip(pairs["pair_id"].to_pylist(), prompt_keys(pairs), strict=True))
+        cluster_of = dict(zip(pairs["pair_id"].to_pylist(), connected_prompts(pairs), strict=True))
         wanted = ["pair_id", "rater", "order", "outcome", "explanation"]
         for row in verdicts.select(wanted).to_pylist():
             if row["pair_id"] not in cluster_of:

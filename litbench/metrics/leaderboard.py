@@ -19,7 +19,7 @@ from litbench.metrics.agreement import (
 from litbench.metrics.calibration import Calibration, calibration
 from litbench.metrics.comparisons import Comparison, compare_all
 from litbench.metrics.intervals import Interval, jackknife_interval
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 
 _GAPS = ((0, 25), (25, 50), (50, 100), (100, 200), (200, 400), (400, math.inf))
 
@@ -117,13 +117,13 @@ def leaderboard(
     """
     all_scores = pair_scores(verdicts, pairs)
     check_reference(reference, [scores.rater for scores in all_scores])
-    clusters, differences = np.array(prompt_keys(pairs)), length_differences(pairs)
+    clusters, differences = np.array(connected_prompts(pairs)), length_differences(pairs)
     gaps, longer, shorter = np.abs(differences), differences > 0, differences < 0
     credits = {scores.rater: scores.credit for scores in all_scores}
     comparisons = {one.rater: one for one in compare_all(credits, reference, clusters)}
     wider: dict[str, Interval] = {}
     if before_symmetry is not None:
-        keys = prompt_keys(before_symmetry)
+        keys = connected_prompts(before_symmetry)
         for scores in pair_scores(verdicts, before_symmetry):
             wider[scores.rater] = jackknife_interval(scores.credit, keys)
     sides = [pairs[name].to_pylist() for name in ("chosen_story_id", "rejected_story_id")]

@@ -16,7 +16,7 @@ from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import benjamini_hochberg, paired_difference
 from litbench.metrics.intervals import Interval, jackknife_interval
 from litbench.probes import PROBES, Effect
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 from litbench.text import aligned, clean_name
 
 
@@ -68,7 +68,7 @@ def probe_results(
 
     `pairs` and `not_applicable` are from `litbench.probes.probe_pairs`; `verdicts` cover all pairs.
     """
-    clusters = np.array(prompt_keys(pairs))
+    clusters = np.array(connected_prompts(pairs))
     ids, names, strengths = (
         np.array(pairs[n].to_pylist()) for n in ("pair_id", "probe", "strength")
     )

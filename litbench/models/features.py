@@ -24,7 +24,7 @@ from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
 from litbench.raters import ScoreRater, blind, training_prompts_of
-from litbench.records import pair_weights, prompt_keys
+from litbench.records import connected_prompts, pair_weights
 from litbench.text import count_words, digest
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -301,7 +301,7 @@ def fit_features(
     # One thread: the number of threads changes the last digits and does not help with 27 columns.
     with threadpool_limits(1, "blas"):
         strength = choose_strength(
-            difference, chosen_first, prompt_keys(pairs), options.c, weight, options.folds
+            difference, chosen_first, connected_prompts(pairs), options.c, weight, options.folds
         )
         coefficients = logistic(difference, chosen_first, strength, weight)
     prompts = training_prompts_of(pairs)

@@ -36,7 +36,7 @@ from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_
 from litbench.models.folder import Adapter, prompts_of
 from litbench.models.packing import StepSampler
 from litbench.raters import training_prompts_of
-from litbench.records import prompt_keys
+from litbench.records import connected_prompts
 from litbench.text import digest
 
 C = TypeVar("C")
@@ -255,7 +255,7 @@ def hold_back(pairs: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Ta
     """Split pairs by prompt into training pairs and validation pairs."""
     if not share:
         return pairs, pairs.slice(0, 0)
-    keys = prompt_keys(pairs)
+    keys = connected_prompts(pairs)
     prompts = sorted(set(keys), key=lambda key: digest("validation", seed, key))
     count = round(share * len(prompts))
     if not 0 < count < len(prompts):

@@ -27,7 +27,7 @@ from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import significance_note, strata_note
 from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
 from litbench.probes import PROBES
-from litbench.records import OUTCOMES, prompt_keys
+from litbench.records import OUTCOMES, connected_prompts
 from litbench.report import figures
 from litbench.report.document import (
     Figure,
@@ -161,7 +161,7 @@ def render_report(
     page: Path | None = None,
 ) -> str:
     """Render report.html."""
-    clusters = np.array(prompt_keys(pairs))
+    clusters = np.array(connected_prompts(pairs))
     of_rater = {scores.rater: scores for scores in pair_scores(verdicts, pairs)}
     credits = {row.rater: of_rater[row.rater].credit for row in rows}
     first = list(credits)[:_MOST_RATERS]
