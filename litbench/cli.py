@@ -110,8 +110,12 @@ def score(arguments: argparse.Namespace) -> None:
             story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
         if not given["prompt"].strip() or not story.strip():
             raise ConfigError("--prompt or --story is empty: give both")
-        (reward,) = finite_rewards(load_scorer(spec), [given["prompt"]], [story])
-        print(f"{reward:.6f}")
+        rater = load_scorer(spec)
+        rewards = finite_rewards(rater, [given["prompt"]], [story])
+        percentiles = rater.percentiles(rewards)
+        print(f"reward {rewards[0]:.6f}")
+        print(f"reward_percentile {'null' if percentiles is None else percentiles[0]}")
+        print_notes(has_percentiles=percentiles is not None)
         return
     if not {"input", "out"} <= given.keys() or given.keys() & {"prompt", "story"}:
         raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
@@ -124,14 +128,23 @@ def score(arguments: argparse.Namespace) -> None:
         return
     counts = manifest["counts"]
     print(f"{job.out}: {counts['stories']:,} stories scored in {manifest['seconds']:,.1f} s")
-    lines = ["rewards can be compared within a prompt only"]
+    lines = []
     if counts["stories_cut"]:
         lines.append(f"{counts['stories_cut']:,} stories were too long and were truncated")
     if counts["left_out_by_where"]:
         lines.append(f"left out by --where: {counts['left_out_by_where']:,} rows")
     if rows := sum(counts["rejected_rows"].values()):
         lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
-    print(*(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
+    print_notes(*lines, has_percentiles=manifest["has_percentiles"])
+
+
+def print_notes(*lines: str, has_percentiles: bool) -> None:
+    """Print on stderr what rewards mean, then further lines."""
+    meaning = "reward_percentile: the share of training stories, in %, with a lower reward"
+    if not has_percentiles:
+        meaning = "reward_percentile is null: this rater stores no rewards of training stories"
+    notes = ("rewards can be compared within a prompt only", meaning, *lines)
+    print(*(f"  {line}" for line in notes), sep="\n", file=sys.stderr)
 
 
 def serve(arguments: argparse.Namespace) -> None:

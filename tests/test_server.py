@@ -389,7 +389,7 @@ def test_shutdown_answers_accepted_requests():
 
 def test_limits_are_numbers_above_0():
     for value in (0, math.nan, math.inf):
-        with pytest.raises(ConfigError, match="--timeout-s is"):
+        with pytest.raises(ConfigError, match="--timeout_s is"):
             ServerLimits(timeout_s=value)
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from litbench.artifact import Artifact, write_json
 from litbench.markdown import as_text, escape, make_rows, without_folders
 from litbench.metrics.leaderboard import leaderboard, leaderboard_json
-from litbench.raters import LengthRater, Rater, judge_pairs
+from litbench.raters import LengthRater, Rater, ScoreRater, judge_pairs
 
 # A name on the Hub. A card cannot link to anything else, such as a folder or a package.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
@@ -126,6 +126,8 @@ def write_trained_model(
     Returns:
         The content of `run.json`.
     """
+    if isinstance(model, ScoreRater):
+        model.score_training_stories(pairs)
     record = model.training_record
     manifest = artifact.as_manifest()
     artifact.counts = {

@@ -26,7 +26,7 @@ from litbench.artifact import fingerprint, read_part, versions, write_json, writ
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
-from litbench.raters import ScoreRater, blind, training_prompts_of
+from litbench.raters import ScoreRater, blind, quantiles_of, training_prompts_of
 from litbench.records import pair_weights, prompt_keys
 from litbench.text import count_words, count_words_of
 
@@ -204,6 +204,7 @@ class FeatureModel(ScoreRater):
                     self.coefficients.tolist(), strict=True,
                 )
             ],
+            "reward_quantiles": self.reward_quantiles,
             "training_prompts": sorted(self.prompts),
             "versions": versions(),
         }  # fmt: skip
@@ -232,7 +233,9 @@ class FeatureModel(ScoreRater):
         unknown = sorted(set(names) - set(FEATURES))
         if unknown:
             raise ModelError(f"{path} uses unknown features {unknown}: train it again")
-        return cls(name, names, mean, scale, coefficients, strength, prompts)
+        model = cls(name, names, mean, scale, coefficients, strength, prompts)
+        model.reward_quantiles = content.get("reward_quantiles")
+        return model
 
 
 def feature_matrix(prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
@@ -392,7 +395,9 @@ def fit_features(pairs: pa.Table, options: FeatureOptions, name: str = "features
         )
         coefficients = logistic(difference, chosen_first, strength, weight)
     prompts = training_prompts_of(pairs)
-    return FeatureModel(name, names, mean, scale, coefficients, strength, prompts, store=store)
+    model = FeatureModel(name, names, mean, scale, coefficients, strength, prompts, store=store)
+    model.reward_quantiles = quantiles_of(standard @ coefficients)
+    return model
 
 
 @dataclass

@@ -56,6 +56,8 @@ class Loaded:
     # Input form of a model that LitBench did not train but saved; None for `chat`.
     form: str | None = None
     is_ours: bool = False
+    # See `litbench.raters.ScoreRater`.
+    reward_quantiles: list[float] | None = None
 
 
 def load_folder(
@@ -112,7 +114,7 @@ def load_folder(
     return Loaded(
         on_device(model, device), tokenizer, frozenset(content.get("training_prompts", ())),
         content.get("training", {}), adapter, content.get("question"), content.get("form"),
-        bool(content),
+        bool(content), content.get("reward_quantiles"),
     )  # fmt: skip
 
 
@@ -187,6 +189,7 @@ def save_folder(folder: Path, kind: str, loaded: Loaded) -> None:
         "adapter": adapter,
         "question": loaded.question,
         "form": loaded.form,
+        "reward_quantiles": loaded.reward_quantiles,
         "training_prompts": sorted(loaded.prompts),
         # Nothing is loaded from the paths in this record.
         "training": without_folders(loaded.training),

@@ -94,7 +94,7 @@ class RewardModel(ScoreRater):
         """Write weights (safetensors), config, tokenizer and `litbench.json` into a folder."""
         loaded = Loaded(
             self.model, self.tokenizer, self.prompts, self.training_record, self.adapter,
-            form=None if self.form == "chat" else self.form,
+            form=None if self.form == "chat" else self.form, reward_quantiles=self.reward_quantiles,
         )  # fmt: skip
         save_folder(folder, self.kind, loaded)
 
@@ -243,4 +243,5 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Rew
     )  # fmt: skip
     rater.is_foreign = not loaded.is_ours
     rater.gives_probability = given.probability
+    rater.reward_quantiles = None if given.reverse else loaded.reward_quantiles
     return rater
