@@ -175,7 +175,7 @@ def test_any_mapping_gives_config_or_error(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("argument", ["--seed=x", "--sed=1", "--inner.epochs=x", "--name=$NO_NAME"])
 def test_wrong_override_is_blamed_on_the_command_line(tmp_path: Path, argument: str) -> None:
-    with pytest.raises(ConfigError, match="^command line: "):
+    with pytest.raises(ConfigError, match=r"^command line: "):
         from_yaml(tmp_path, "out: x\nseed: 1\ninner: {epochs: 2}\n", argument)
 
 
