@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -207,13 +208,12 @@ def judge_sets(
             models=files_of(evaluation.specs),
         )
         data = [artifact.digests[key] for key in files if key != "ratings"]
-        depends_on, pairs = [data, source.split, config.most_pairs], evaluation.pairs.all
+        depends_on = [data, source.split, config.most_pairs]
+        pairs, work = partial(getattr, evaluation.pairs, "all"), evaluation.pairs.all.num_rows
         for spec in evaluation.specs:
             label = f"{spec.name}@{evaluation.name}" if evaluation.name else spec.name
             set_of[label] = evaluation.name
-            jobs.append(
-                Job(spec, label, lambda pairs=pairs: pairs, depends_on, work=pairs.num_rows)
-            )
+            jobs.append(Job(spec, label, pairs, depends_on, work=work))
     if not config.errors_again and all(artifact.is_current() for artifact in artifacts.values()):
         if "" in artifacts:
             print_leaderboard(config.out)

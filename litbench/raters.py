@@ -158,7 +158,8 @@ class ScoreRater(Rater):
         if self.reward_quantiles is None:
             return None
         percents = np.linspace(0, 100, len(self.reward_quantiles))
-        return np.interp(rewards, self.reward_quantiles, percents).round(1)
+        found: np.ndarray = np.interp(np.asarray(rewards), self.reward_quantiles, percents)
+        return found.round(1)
 
     def score_training_stories(self, pairs: pa.Table) -> None:
         """Set `reward_quantiles`, from at most 500 stories of the training pairs, drawn by hash."""
