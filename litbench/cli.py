@@ -36,7 +36,7 @@ from litbench.scoring import (
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
 # Options of the commands: type and help.
 _JUDGE: dict[str, tuple[Any, str]] = {
-    "template": (str, "template of the question, such as writerly, or a file"),
+    "template": (str, "question: a family such as writerly, or a file; default: alternative"),
     "max_tokens": (int, "maximum length of an answer, with hidden reasoning; default: 1024"),
     "max_cost_usd": (float, "maximum dollars for each model, over all runs"),
     "prices": (Path, "file of prices that override the packaged ones"),
@@ -64,9 +64,9 @@ def judge(arguments: argparse.Namespace) -> None:
     """Judge pairs by language models, beside the longer and the shorter story."""
     options = {
         "kind": "judge",
-        "template": arguments.template or "alternative",
+        "template": arguments.template,
         "prices": arguments.prices,
-        "sampling": {"max_tokens": arguments.max_tokens or Sampling.max_tokens},
+        "sampling": {"max_tokens": arguments.max_tokens},
         "traffic": {"max_cost_usd": arguments.max_cost_usd},
     }
     raters = {name: {"kind": name} for name in ("longer", "shorter")}
@@ -194,6 +194,7 @@ def make_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(run.__name__, help=about, description=f"{about}. {more}")
         command.set_defaults(run=run)
         if run is judge:
+            command.set_defaults(template="alternative", max_tokens=Sampling.max_tokens)
             command.add_argument("pairs", type=Path, help="pairs file: Parquet, JSONL or CSV")
             command.add_argument("--model", action="append", required=True, help="inspect-ai's "
                                  "name of a model, such as openai/gpt-4.1-mini; repeatable"
