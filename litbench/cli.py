@@ -1,5 +1,6 @@
 """The litbench command, for an installed package without a checkout.
 
+litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
 litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
 litbench serve --model runs/verifier/model
 """
@@ -16,10 +17,13 @@ from typing import Any
 import yaml
 
 from litbench import __version__
+from litbench.benchmark import Benchmark, run_benchmark
 from litbench.config import clear_exit
 from litbench.errors import ConfigError, MissingExtraError
+from litbench.judges.store import Sampling
 from litbench.raters import RaterSpec
 from litbench.scoring import (
+    ADDED,
     SUFFIXES,
     ScoringJob,
     finite_rewards,
@@ -30,21 +34,52 @@ from litbench.scoring import (
 )
 
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
-_SCORE = {
-    "input": "Parquet, JSONL, CSV or a datasets name",
-    "out": f"same rows plus reward and rank_within_prompt; suffix: one of {', '.join(SUFFIXES)}",
-    "prompt-column": "default: prompt",
-    "text-column": "default: text",
-    "where": "SQL condition on the rows of --input; only matching rows are scored",
-    "prompt": "prompt of --story",
-    "story": "print the reward of this text; - reads standard input",
+# Options of the commands: type and help.
+_JUDGE: dict[str, tuple[Any, str]] = {
+    "template": (str, "question: a family such as writerly, or a file; default: alternative"),
+    "max_tokens": (int, "maximum length of an answer, with hidden reasoning; default: 1024"),
+    "max_cost_usd": (float, "maximum dollars for each model, over all runs"),
+    "prices": (Path, "file of prices that override the packaged ones"),
+    "split": (str, "only pairs of this split"),
+    "most_pairs": (int, "maximum number of pairs, drawn over prompts"),
 }
-_LIMITS = {
-    "body-bytes": "maximum size of a request body; default: 4 MiB",
-    "waiting-stories": "maximum number of stories in a request and in the queue; default: 4096",
-    "read-s": "maximum time to receive a request, in seconds; default: 10",
-    "timeout-s": "maximum time to answer a request, in seconds; default: 60",
+_SCORE: dict[str, tuple[Any, str]] = {
+    "input": (str, "Parquet, JSONL, CSV or a datasets name"),
+    "out": (Path, f"the same rows with {', '.join(ADDED)}; suffix: {', '.join(SUFFIXES)}"),
+    "prompt_column": (str, "default: prompt"),
+    "text_column": (str, "default: text"),
+    "where": (str, "SQL condition on the rows of --input; only matching rows are scored"),
+    "prompt": (str, "prompt of --story"),
+    "story": (str, "print the reward of this text; - reads standard input"),
 }
+_LIMITS: dict[str, tuple[Any, str]] = {
+    "body_bytes": (int, "maximum size of a request body; default: 4 MiB"),
+    "waiting_stories": (int, "maximum stories in a request and in the queue; default: 4096"),
+    "read_s": (float, "maximum time to receive a request, in seconds; default: 10"),
+    "timeout_s": (float, "maximum time to answer a request, in seconds; default: 60"),
+}
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    """Judge pairs by language models, beside the longer and the shorter story."""
+    options = {
+        "kind": "judge",
+        "template": arguments.template,
+        "prices": arguments.prices,
+        "sampling": {"max_tokens": arguments.max_tokens},
+        "traffic": {"max_cost_usd": arguments.max_cost_usd},
+    }
+    raters = {name: {"kind": name} for name in ("longer", "shorter")}
+    benchmark = Benchmark(
+        pairs=arguments.pairs,
+        out=arguments.out,
+        raters=raters | {model: options | {"model": model} for model in arguments.model},
+        split=arguments.split,
+        most_pairs=arguments.most_pairs,
+        errors_again=arguments.errors_again,
+        dry_run=arguments.dry_run,
+    )
+    run_benchmark(benchmark, "litbench judge")
 
 
 def rater_spec(arguments: argparse.Namespace) -> RaterSpec:
@@ -54,7 +89,7 @@ def rater_spec(arguments: argparse.Namespace) -> RaterSpec:
         return scorer_spec(scorer_entry(arguments.model, *options))
     if options != (None, None):
         raise ConfigError(
-            "--device and --batch-tokens only work with --model: put them into --rater"
+            "--device and --batch_tokens only work with --model: put them into --rater"
         )
     try:
         return scorer_spec(yaml.safe_load(arguments.rater))
@@ -67,7 +102,7 @@ def rater_spec(arguments: argparse.Namespace) -> RaterSpec:
 def score(arguments: argparse.Namespace) -> None:
     """Score a file of stories, or one story from the command line."""
     spec = rater_spec(arguments)
-    given = {key.replace("-", "_"): getattr(arguments, key.replace("-", "_")) for key in _SCORE}
+    given = {key: getattr(arguments, key) for key in _SCORE}
     given = {key: value for key, value in given.items() if value is not None}
     if given.keys() == {"prompt", "story"}:
         story = given["story"]
@@ -75,12 +110,16 @@ def score(arguments: argparse.Namespace) -> None:
             story = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
         if not given["prompt"].strip() or not story.strip():
             raise ConfigError("--prompt or --story is empty: give both")
-        (reward,) = finite_rewards(load_scorer(spec), [given["prompt"]], [story])
-        print(f"{reward:.6f}")
+        rater = load_scorer(spec)
+        rewards = finite_rewards(rater, [given["prompt"]], [story])
+        percentiles = rater.percentiles(rewards)
+        print(f"reward {rewards[0]:.6f}")
+        print(f"reward_percentile {'null' if percentiles is None else percentiles[0]}")
+        print_notes(has_percentiles=percentiles is not None)
         return
     if not {"input", "out"} <= given.keys() or given.keys() & {"prompt", "story"}:
         raise ConfigError("give --input FILE and --out FILE, or --story TEXT with --prompt TEXT")
-    job = ScoringJob(spec, **{**given, "out": Path(given["out"])})
+    job = ScoringJob(spec, **given)
     manifest = score_files(job)
     if manifest is None:
         return
@@ -89,14 +128,23 @@ def score(arguments: argparse.Namespace) -> None:
         return
     counts = manifest["counts"]
     print(f"{job.out}: {counts['stories']:,} stories scored in {manifest['seconds']:,.1f} s")
-    lines = ["rewards can be compared within a prompt only"]
+    lines = []
     if counts["stories_cut"]:
         lines.append(f"{counts['stories_cut']:,} stories were too long and were truncated")
     if counts["left_out_by_where"]:
         lines.append(f"left out by --where: {counts['left_out_by_where']:,} rows")
     if rows := sum(counts["rejected_rows"].values()):
         lines.append(f"rejected: {rows:,} rows, reasons in {job.rejected_rows}")
-    print(*(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
+    print_notes(*lines, has_percentiles=manifest["has_percentiles"])
+
+
+def print_notes(*lines: str, has_percentiles: bool) -> None:
+    """Print on stderr what rewards mean, then further lines."""
+    meaning = "reward_percentile: the share of training stories, in %, with a lower reward"
+    if not has_percentiles:
+        meaning = "reward_percentile is null: this rater stores no rewards of training stories"
+    notes = ("rewards can be compared within a prompt only", meaning, *lines)
+    print(*(f"  {line}" for line in notes), sep="\n", file=sys.stderr)
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -129,38 +177,58 @@ def serve(arguments: argparse.Namespace) -> None:
     server.make_server(app, limits, host, arguments.port).run()
 
 
-def main() -> None:
-    """Parse the command line and run the command, inside `clear_exit`."""
+def make_parser() -> argparse.ArgumentParser:
+    """Create the parser of the command line."""
     parser = argparse.ArgumentParser(prog="litbench", description="Verifiers of creative writing.")
     parser.add_argument("--version", action="version", version=f"litbench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for run, about, more in (
-        (score, "score stories with any rater that gives rewards", "Run a killed command again to "
-         "resume it. Several processes: accelerate launch -m litbench score ..."),
-        (serve, "score stories over HTTP", f"If {_TOKEN} is set, clients must send that "
+    for run, options, about, more in (
+        (judge, _JUDGE, "measure how far language models agree with people on pairs of stories",
+         "Each pair is judged in both orders. API keys are read from the environment. Run a killed "
+         "command again to resume it; see docs/judges.md."),
+        (score, _SCORE, "score stories with any rater that gives rewards", "Run a killed command "
+         "again to resume it. Several processes: accelerate launch -m litbench score ..."),
+        (serve, _LIMITS, "score stories over HTTP", f"If {_TOKEN} is set, clients must send that "
          "token; see docs/serving.md."),
     ):  # fmt: skip
         command = commands.add_parser(run.__name__, help=about, description=f"{about}. {more}")
         command.set_defaults(run=run)
-        model = command.add_mutually_exclusive_group(required=True)
-        model.add_argument("--model", help="model folder, or a reward model's name on the Hub")
-        model.add_argument("--rater", help="config entry of any rater that gives rewards, as YAML")
-        command.add_argument("--device", help="such as cuda or cpu")
-        command.add_argument(
-            "--batch-tokens", type=int, help="maximum number of tokens in a forward pass"
-        )
-        for option, text in (_SCORE if run is score else _LIMITS).items():
-            kind: Any = str if run is score else float if option.endswith("-s") else int
+        if run is judge:
+            command.set_defaults(template="alternative", max_tokens=Sampling.max_tokens)
+            command.add_argument("pairs", type=Path, help="pairs file: Parquet, JSONL or CSV")
+            command.add_argument("--model", action="append", required=True, help="inspect-ai's "
+                                 "name of a model, such as openai/gpt-4.1-mini; repeatable"
+                                 )  # fmt: skip
+            command.add_argument("--out", type=Path, default=Path("runs/judge"),
+                                 help="output folder; default: runs/judge")  # fmt: skip
+            command.add_argument("--dry_run", action="store_true", help="only estimate calls, "
+                                 "tokens, dollars and minutes; needs no API key")  # fmt: skip
+            command.add_argument("--errors_again", action="store_true",
+                                 help="ask again where a request failed")  # fmt: skip
+        else:
+            model = command.add_mutually_exclusive_group(required=True)
+            model.add_argument("--model", help="model folder, or a reward model's name on the Hub")
+            model.add_argument("--rater", help="config entry of any rater with rewards, as YAML")
+            command.add_argument("--device", help="such as cuda or cpu")
+            command.add_argument(
+                "--batch_tokens", type=int, help="maximum number of tokens in a forward pass"
+            )
+        for option, (kind, text) in options.items():
             command.add_argument(f"--{option}", type=kind, help=text)
     command.add_argument(
         "--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only"
     )
     command.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any free port")
-    command.add_argument("--allowed-host", action="append", default=[], help="accept this Host "
+    command.add_argument("--allowed_host", action="append", default=[], help="accept this Host "
                      "header; repeatable; default: local names on 127.0.0.1, otherwise any name"
                      )  # fmt: skip
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Parse the command line and run the command, inside `clear_exit`."""
     with clear_exit():
+        arguments = make_parser().parse_args()
         arguments.run(arguments)
 
 

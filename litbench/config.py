@@ -19,7 +19,7 @@ import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,12 +86,15 @@ def nearest(word: str, choices: Sequence[str], prefix: str = "") -> str:
     return f"valid: {', '.join(prefix + choice for choice in sorted(choices))}"
 
 
-def build(cls: type[C], values: Mapping[str, Any], where: str = "config") -> C:
+def build(
+    cls: type[C], values: Mapping[str, Any], where: str = "config", overridden: Collection[str] = ()
+) -> C:
     """Build a dataclass, with those nested in it, from plain values such as parsed YAML.
 
     Raises:
         ConfigError: an unknown key, a missing key or a value of the wrong type. The message starts
-            with `where`, such as the path of the config.
+            with `where`, such as the path of the config, or "command line" for a key in
+            `overridden`.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: holds {values!r:.80}: write key: value lines")
@@ -110,6 +113,8 @@ def build(cls: type[C], values: Mapping[str, Any], where: str = "config") -> C:
         problem = min(error.errors(), key=lambda problem: problem["type"] not in unknown)
         path: list[str] = []
         steps = [str(step) for step in problem["loc"][1:]]
+        if any(steps[: len(keys)] == keys for keys in (key.split(".") for key in overridden)):
+            where = "command line"
         # After the keys, the location names members of unions.
         while len(path) < len(steps) and (inner := _type_at(hint, steps[len(path)])) is not None:
             hint, path = inner, steps[: len(path) + 1]
@@ -192,8 +197,10 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
             target = target[step]
         is_text = hint is not None and set(_parts(hint)) <= {str, Path}
         target[path[-1]] = _value_of(text, is_text=is_text)
-    where = ", ".join([*files, *(["command line"] if overrides or not files else [])])
-    return build(cls, _expand(values, where), where)
+        # Only a check, so that the message does not blame the file.
+        _expand(target[path[-1]], "command line")
+    where = ", ".join(files) or "command line"
+    return build(cls, _expand(values, where), where, [".".join(path) for path, _ in overrides])
 
 
 def _value_of(text: str, *, is_text: bool) -> Any:
@@ -255,7 +262,11 @@ def clear_exit() -> Iterator[None]:
     (`| head`).
     """
     try:
-        yield
+        try:
+            yield
+        finally:
+            # Otherwise a pipe closed by the reader is only noticed at exit.
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("stopped; run the same command again to resume", file=sys.stderr)
         raise SystemExit(130) from None

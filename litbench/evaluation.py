@@ -210,12 +210,14 @@ def print_errors(results: Iterable[Result]) -> None:
         if job.spec.kind != "recorded" and (errors := errors_in(table)):
             print(
                 f"{job.spec.name}: {errors:,} of {table.num_rows:,} verdicts are errors: run the "
-                "same command with --errors_again true to repeat only these"
+                "same command with --errors_again to repeat only these"
             )
 
 
-def print_estimates(specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path) -> None:
-    """Print the estimated cost without sending requests; `folder` has stored answers."""
+def print_estimates(
+    specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path, *, dry_run: bool = True
+) -> None:
+    """Print the estimated cost of the judges; `folder` has stored answers."""
     estimates: list[Estimate] = []
     # Entries with a path are local models: they cost nothing and are slow to load.
     for spec in specs:
@@ -223,11 +225,12 @@ def print_estimates(specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path) -
             rater = load_rater(spec)
             rater.work_in(folder)
             estimates += rater.estimate(blind(pairs)[0])
-    print(f"{pairs.num_rows:,} pairs, both orders\ndry run: no request is sent")
+    if dry_run:
+        print("dry run: no request is sent")
     heading = ("judge", "calls", "stored", "tokens in", "tokens out", "$", "$ at most", "minutes")
     rows = [
         (
-            f"{row.rater} ({row.model})",
+            row.model if row.rater == row.model else f"{row.rater} ({row.model})",
             *(f"{n:,}" for n in (row.calls, row.known, row.input_tokens, row.output_tokens)),
             *(write_dollars(n) for n in (row.cost_usd, row.most_cost_usd)),
             f"{row.seconds / 60:.1f}",
@@ -235,6 +238,7 @@ def print_estimates(specs: Sequence[RaterSpec], pairs: pa.Table, folder: Path) -
         for row in estimates
     ]
     if rows:
+        print(f"{pairs.num_rows:,} pairs, both orders; estimate:")
         print(*text_table([heading, *rows]), sep="\n")
 
 

@@ -36,6 +36,8 @@ from litbench.text import count_words, digest, prompt_key
 # Shard size of the baselines, so that memory does not grow with the number of pairs.
 _PAIRS_AT_ONCE = 1_000
 _SIDES = ("chosen", "rejected")
+# Scoring more training stories takes longer and places a reward hardly better.
+_STORIES_FOR_QUANTILES = 500
 
 Preference = Literal["first", "second", "tie", "unparsed", "refused", "cut", "error"]
 
@@ -136,13 +138,36 @@ class ScoreRater(Rater):
 
     Attributes:
         gives_probability: whether sigmoid(difference of rewards) is a probability.
+        reward_quantiles: the quantiles 0, 0.01, ..., 1 of the rewards of the training stories; None
+            if they are not known.
     """
 
     gives_probability = False
+    reward_quantiles: list[float] | None = None
 
     def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
         """Return rewards, float64, shape (n,)."""
         raise NotImplementedError
+
+    def percentiles(self, rewards: Sequence[float] | np.ndarray) -> np.ndarray | None:
+        """Return the percentile of each reward among the rewards of the training stories.
+
+        Returns:
+            float64, shape (n,), 0 to 100; None if `reward_quantiles` is None.
+        """
+        if self.reward_quantiles is None:
+            return None
+        percents = np.linspace(0, 100, len(self.reward_quantiles))
+        found: np.ndarray = np.interp(np.asarray(rewards), self.reward_quantiles, percents)
+        return found.round(1)
+
+    def score_training_stories(self, pairs: pa.Table) -> None:
+        """Set `reward_quantiles`, from at most 500 stories of the training pairs, drawn by hash."""
+        blinded, _ = blind(pairs)
+        texts = {(pair.prompt, story) for pair in blinded for story in (pair.first, pair.second)}
+        drawn = sorted(texts, key=lambda text: digest(*text))[:_STORIES_FOR_QUANTILES]
+        rewards = self.score([prompt for prompt, _ in drawn], [story for _, story in drawn])
+        self.reward_quantiles = quantiles_of(rewards)
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Compare rewards; equal rewards are a tie, non-finite rewards raise a DataError."""
@@ -166,6 +191,12 @@ class ScoreRater(Rater):
                 [Judgement(prefers, p_first if self.gives_probability else None, first, second)]
             )
         return judged
+
+
+def quantiles_of(rewards: np.ndarray) -> list[float]:
+    """Return the quantiles 0, 0.01, ..., 1 of rewards, as `ScoreRater.reward_quantiles`."""
+    quantiles: list[float] = np.quantile(rewards, np.linspace(0, 1, 101)).round(6).tolist()
+    return quantiles
 
 
 @dataclass

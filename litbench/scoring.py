@@ -53,9 +53,9 @@ from litbench.tables import RejectedRows, StreamingTable, write_sorted_batches
 from litbench.text import prompt_key
 
 # Raise it when code changes rewards: parts of another version are scored again.
-VERSION = 2
+VERSION = 3
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
-ADDED = ("reward", "rank_within_prompt")
+ADDED = ("reward", "reward_percentile", "rank_within_prompt")
 _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
 
 
@@ -87,7 +87,7 @@ class ScoringJob:
         if len({self.prompt_column, self.text_column, *ADDED}) < 2 + len(ADDED):
             raise ConfigError(
                 f"prompt_column is {self.prompt_column} and text_column {self.text_column}: "
-                f"give two different columns other than {' and '.join(ADDED)}"
+                f"give two different columns other than {', '.join(ADDED)}"
             )
         written = {path.resolve() for path in (self.out, self.manifest, self.rejected_rows)}
         if Path(self.input).resolve() in written:
@@ -96,8 +96,13 @@ class ScoringJob:
     @property
     def schema(self) -> Schema:
         """The required columns; all others are kept."""
-        prompt = Column(self.prompt_column, "text", "the prompt's text", required=True)
-        text = Column(self.text_column, "text", "the story's text", required=True)
+        prompt, text = (
+            Column(name, "text", f"the {whose} text; name its column by --{option}", required=True)
+            for name, whose, option in (
+                (self.prompt_column, "prompt's", "prompt_column"),
+                (self.text_column, "story's", "text_column"),
+            )
+        )
         return Schema("stories to score", (prompt, text), key=())
 
     @property
@@ -122,9 +127,11 @@ def scorer_entry(
     """The rater's config entry for a model folder, or for a reward model on the Hub."""
     folder = Path(model)
     if folder.is_dir() and not any((folder / name).exists() for name in _MODEL_FILES):
+        inner = {path.parent for name in _MODEL_FILES for path in folder.glob(f"*/{name}")}
+        models = " or ".join(map(str, sorted(inner)))
         raise ConfigError(
-            f"{folder} holds no model (none of {', '.join(_MODEL_FILES)}): give the folder of a "
-            "trained model, such as runs/verifier/model"
+            f"{folder} holds no model (none of {', '.join(_MODEL_FILES)}): give "
+            f"{models or 'the folder of a trained model, such as runs/verifier/model'}"
         )
     kind = "features" if (folder / "features.json").exists() else "reward"
     options = {"device": device, "batch_tokens": batch_tokens}
@@ -190,9 +197,8 @@ class _Rows:
         job.parts.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=job.parts) as scratch:
             table = StreamingTable(
-                [job.input], job.schema, Path(scratch), where=job.where,
-                columns={name: name for name in self.columns}, rejected_rows=rejected,
-            )  # fmt: skip
+                [job.input], job.schema, Path(scratch), where=job.where, rejected_rows=rejected
+            )
             batches = (batch for chunk in table.chunks() for batch in chunk.to_batches())
             reader = pa.RecordBatchReader.from_batches(table.schema, batches)
             write_atomically(self.path, lambda path: write_sorted_batches(reader, job.schema, path))
@@ -219,7 +225,7 @@ class _Rows:
                     write_json_part({"rewards": rewards.tolist(), "stories_cut": cut}, part)
                 bar.update(len(stories))
 
-    def scored(self) -> tuple[pa.Table, int]:
+    def scored(self, rater: ScoreRater) -> tuple[pa.Table, int]:
         """The columns of `ADDED` for every row, and the number of truncated stories."""
         tables, cut = [], 0
         for part, prompts, _ in self.chunks():
@@ -236,7 +242,12 @@ class _Rows:
                 "rank_within_prompt FROM (SELECT *, row_number() OVER () AS row_index FROM scored) "
                 "ORDER BY row_index"
             )
-            return added.to_arrow_table(), cut
+            table = added.to_arrow_table()
+        percentiles = rater.percentiles(table["reward"].to_numpy())
+        column = (
+            pa.nulls(len(table), pa.float64()) if percentiles is None else pa.array(percentiles)
+        )
+        return table.add_column(1, "reward_percentile", column), cut
 
 
 def _write_output(rows: Path, added: pa.Table, path: Path) -> None:
@@ -303,7 +314,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
         wait_for_all()
         if index:
             return None
-        added, cut = rows.scored()
+        added, cut = rows.scored(rater)
         write_atomically(job.out, lambda path: _write_output(rows.path, added, path))
         job.rejected_rows.unlink(missing_ok=True)
         if rejected.counts():
@@ -321,6 +332,7 @@ def score_files(job: ScoringJob) -> dict[str, Any] | None:
                 "rejected_rows": rejected.counts(),
                 "left_out_by_where": rejected.not_selected,
             },
+            "has_percentiles": rater.reward_quantiles is not None,
             "processes": count,
             "notes": {key: value for key, value in rater.notes().items() if key != "stories_cut"},
             "versions": versions(),

@@ -72,7 +72,7 @@ class ServerLimits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 < value < math.inf:
-                raise ConfigError(f"--{name.replace('_', '-')} is {value}: give a number above 0")
+                raise ConfigError(f"--{name} is {value}: give a number above 0")
 
 
 class Metrics:
@@ -348,7 +348,13 @@ def make_app(
                 422, "body: prompt and stories have different lengths: send one prompt per story"
             )
         rewards = await batcher.score(prompts, body.stories)
-        return {"model": name, "rewards": rewards, "comparable": "within a prompt"}
+        percentiles = rater.percentiles(rewards)
+        return {
+            "model": name,
+            "rewards": rewards,
+            "reward_percentiles": None if percentiles is None else percentiles.tolist(),
+            "comparable": "within a prompt",
+        }
 
     @app.post("/classify")
     async def classify(body: ClassifyRequest) -> dict[str, Any]:

@@ -596,9 +596,10 @@ def _query(
             fitted[name] = "NULL::BIGINT"
             continue
         if not kind and column.required:
+            advice = "" if columns is None else ": name its origin under columns:"
             raise DataError(
                 f"{source}: column '{name}' is missing ({column.about}); it has "
-                f"{', '.join(origins)}: name its origin under columns:"
+                f"{', '.join(origins)}{advice}"
             )
         converted = _converted(value, kind, column.kind) if kind else value
         converted = fitted[name] = f"({converted})::{sql_type}"

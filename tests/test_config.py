@@ -138,7 +138,7 @@ def test_other_invalid_keys_are_named() -> None:
 )
 def test_wrong_type_is_named_by_key(tmp_path: Path, line: str) -> None:
     key = line.partition(":")[0]
-    with pytest.raises(ConfigError, match=f"config.yaml, command line: key '{key}") as caught:
+    with pytest.raises(ConfigError, match=f"config.yaml: key '{key}") as caught:
         from_yaml(tmp_path, f"out: x\n{line}\n", "--min_gap=1")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -171,6 +171,12 @@ def test_any_mapping_gives_config_or_error(values: dict[str, Any]) -> None:
 
 
 # The command line -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argument", ["--seed=x", "--sed=1", "--inner.epochs=x", "--name=$NO_NAME"])
+def test_wrong_override_is_blamed_on_the_command_line(tmp_path: Path, argument: str) -> None:
+    with pytest.raises(ConfigError, match=r"^command line: "):
+        from_yaml(tmp_path, "out: x\nseed: 1\ninner: {epochs: 2}\n", argument)
 
 
 @given(st.lists(st.text(max_size=12).filter(lambda text: text not in ("-h", "--help")), max_size=4))
@@ -257,7 +263,7 @@ def test_environment_variables_and_home_are_expanded(
     assert config.raters == {"a": {"path": "/home/reader/model"}}
     for form in ("$LITBENCH_TEST_UNSET", "${LITBENCH_TEST_UNSET}"):
         text = f"out: {form}\nraters: {{a: {{path: '{form}/x'}}}}\n"
-        with pytest.raises(ConfigError, match=r"yaml, .*LITBENCH_TEST_UNSET is not"):
+        with pytest.raises(ConfigError, match=r"yaml: .*LITBENCH_TEST_UNSET is not"):
             from_yaml(tmp_path, text, "--out", "given")
 
 

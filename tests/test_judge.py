@@ -419,6 +419,7 @@ def test_dry_run_estimates_without_requests(
     assert found[4] == f"{read * 1e-4 + usual * 1e-3:.2f}"
     assert found[5] == f"{read * 1e-4 + most * 1e-3:.2f}"
     bench.run(pairs.slice(0, 4), {"judge": raters["judge"]})
+    assert "4 pairs, both orders; estimate:" in capsys.readouterr().out
     assert numbers()[:2] == ["12", "8"]
     assert server.requests == 8
 

@@ -101,6 +101,10 @@ def test_written_files(kind, train, pairs_file, capsys):
     # The agreement is that of the folder as it is loaded from now on.
     kinds = {"reward": RewardModel, "generative": GenerativeModel}
     model = kinds[kind].load(folder / "model")
+    if kind == "reward":
+        stored = model.reward_quantiles
+        model.score_training_stories(train_pairs)
+        assert model.reward_quantiles == pytest.approx(stored, abs=1e-4)
     outcomes = judge_pairs(model, test_pairs)["outcome"].to_pylist()
     (row,) = [row for row in run["evaluation"]["raters"] if row["kind"] == kind]
     credit = {"chosen": 1.0, "rejected": 0.0}

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import random
 import subprocess
@@ -13,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from litbench import scoring
+from litbench import raters, scoring
 from litbench.errors import ConfigError, DataError
+from litbench.models.features import FeatureOptions, fit_features
 from litbench.raters import LengthRater
 from litbench.scoring import (
     ScoringJob,
@@ -27,7 +29,6 @@ from litbench.tables import read_table
 ROOT = Path(__file__).resolve().parent.parent
 TWO = ROOT / "configs" / "accelerate" / "cpu_two_processes.yaml"
 LONGER = scorer_spec({"kind": "longer"})
-FORMATS = ("parquet", "jsonl", "csv")
 
 
 def story_rows(n, prompts=5, seed=0, words=9):
@@ -64,12 +65,16 @@ def scored(made):
     return read_table(made.out, made.schema).to_pylist()
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
 def test_rows_keep_order_and_get_reward_and_rank(job, suffix):
-    rows = story_rows(40)
-    found = scored(job(rows, f"out.{suffix}", chunk_stories=7))
+    rows = [{**row, "note": 'a "quote",\nand a line'} for row in story_rows(40)]
+    whole, made = (job(rows, f"{n}.{suffix}", chunk_stories=n) for n in (1_000, 7))
+    scored(whole)
+    found = scored(made)
+    assert made.out.read_bytes() == whole.out.read_bytes()
+    for name in ("text", "note"):
+        assert [row[name] for row in found] == [row[name] for row in rows]
     assert [int(row["id"]) for row in found] == [row["id"] for row in rows]
-    assert [row["text"] for row in found] == [row["text"] for row in rows]
     rewards = [float(row["reward"]) for row in found]
     assert rewards == [row["text"].count(" ") + 1 for row in rows]
     for row, reward in zip(found, rewards, strict=True):
@@ -81,23 +86,27 @@ def test_rows_keep_order_and_get_reward_and_rank(job, suffix):
         assert int(row["rank_within_prompt"]) == 1 + len(better)
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_chunk_size_does_not_change_output(job, suffix):
-    rows = [{**row, "note": 'a "quote",\nand a line'} for row in story_rows(13)]
-    outputs = set()
-    for chunk in (3, 1000):
-        made = job(rows, f"out{chunk}.{suffix}", chunk_stories=chunk)
-        scored(made)
-        outputs.add(made.out.read_bytes())
-    assert len(outputs) == 1
-
-
 def test_other_column_names_and_old_rewards(job):
     rows = [{"prompt": "not it", "title": "p", "body": "a b c", "reward": 9}]
-    made = job(rows, prompt_column="title", text_column="body")
-    assert scored(made) == [
-        {"title": "p", "body": "a b c", "prompt": "not it", "reward": 3.0, "rank_within_prompt": 1}
+    (row,) = scored(job(rows, prompt_column="title", text_column="body"))
+    kept = {"title": "p", "body": "a b c", "prompt": "not it"}
+    assert row == {**kept, "reward": 3.0, "reward_percentile": None, "rank_within_prompt": 1}
+
+
+def test_nan_is_null_in_json(job):
+    # Python reads and writes NaN in JSON.
+    rows = [
+        {"prompt": "p", "text": "a b", "x": math.nan, "in": {"y": math.inf, "z": [-math.inf, 2.5]}},
+        {"prompt": "p", "text": "a", "x": 1.5, "in": None},
     ]
+    made = job(rows, "out.jsonl")
+    score_files(made)
+    assert '"x":null' in made.out.read_text()
+    first, second = map(json.loads, made.out.read_text().splitlines())
+    assert (first["x"], first["in"]) == (None, '{"y":Infinity,"z":[-Infinity,2.5]}')
+    assert (second["x"], second["in"]) == (1.5, None)
+    # Parquet supports NaN, so it is kept.
+    assert math.isnan(scored(job(rows))[0]["x"])
 
 
 def test_broken_rows_are_rejected(job, tmp_path):
@@ -122,26 +131,20 @@ def test_broken_rows_are_rejected(job, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"out": "out.txt"}, r"unknown suffix .* use \.parquet"),
+        ({"out": Path("out.txt")}, r"unknown suffix .* use \.parquet"),
         ({"prompt_column": "text"}, "two different columns"),
-        ({"text_column": "reward"}, "other than reward"),
+        ({"text_column": "reward_percentile"}, "other than reward, reward_percentile"),
+        ({"input": "out.csv"}, "is both input and output"),
+        ({"input": "out.csv.rejected.jsonl"}, "is both input and output"),
+        ({"input": "out.csv.manifest.json"}, "is both input and output"),
+        ({"rater": scorer_spec({"kind": "random"})}, "verdicts on pairs and no rewards"),
     ],
 )
-def test_invalid_jobs(job, changes, message):
+def test_invalid_jobs(tmp_path, changes, message):
+    source = write_jsonl(story_rows(1), tmp_path / "in.jsonl")
+    given = {"rater": LONGER, "input": str(source), "out": Path("out.csv"), **changes}
     with pytest.raises(ConfigError, match=message):
-        job(story_rows(1), **changes)
-
-
-def test_output_must_differ_from_input(job):
-    made = job(story_rows(1))
-    for source in (made.out, made.rejected_rows, made.manifest):
-        with pytest.raises(ConfigError, match="is both input and output"):
-            replace(made, input=str(source))
-
-
-def test_raters_without_rewards_are_refused(job):
-    with pytest.raises(ConfigError, match="verdicts on pairs and no rewards"):
-        score_files(replace(job(story_rows(1)), rater=scorer_spec({"kind": "random"})))
+        score_files(ScoringJob(**given))
 
 
 def test_non_finite_reward_stops_the_run(job, monkeypatch):
@@ -156,10 +159,60 @@ def test_kind_of_model_folder(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no model .* the folder of a trained model"):
         scorer_entry(str(folder))
     (folder / "features.json").touch()
+    with pytest.raises(ConfigError, match=f"{folder.parent} holds no model .* give {folder}$"):
+        scorer_entry(str(folder.parent))
     assert scorer_entry(str(folder)) == {"kind": "features", "path": str(folder)}
     with pytest.raises(ConfigError, match="is a feature model: leave out device"):
         scorer_entry(str(folder), device="cpu")
     assert scorer_entry("owner/name", batch_tokens=9)["kind"] == "reward"
+
+
+# Percentiles ---------------------------------------------------------------------------------
+
+
+def test_percentile_is_the_share_of_lower_training_rewards(pair_table):
+    pairs = pair_table([{"chosen": "a " * n, "rejected": "a " * (n + 50)} for n in range(1, 51)])
+    rater = LengthRater("longer", "longer", 1)
+    assert rater.percentiles([1.0]) is None
+    rater.score_training_stories(pairs)
+    # The stories have 1 to 100 words.
+    assert rater.percentiles([0, 1, 50.5, 80.2, 100, 999]).tolist() == [0, 0, 50, 80, 100, 100]
+
+
+def test_drawn_training_stories_depend_on_the_texts_only(pair_table, monkeypatch, rename_sides):
+    monkeypatch.setattr(raters, "_STORIES_FOR_QUANTILES", 20)
+    pairs = pair_table([{"chosen": "a " * n, "rejected": "a " * (n + 50)} for n in range(1, 51)])
+    found = []
+    for table in (pairs, rename_sides(pairs).take(list(range(49, -1, -1)))):
+        rater, scored_texts = LengthRater("longer", "longer", 1), []
+        score = rater.score
+        monkeypatch.setattr(rater, "score", lambda p, s: scored_texts.extend(s) or score(p, s))  # noqa: B023
+        rater.score_training_stories(table)
+        found.append((scored_texts, rater.reward_quantiles))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 20
+
+
+def test_saved_models_keep_their_percentiles(pair_table, tiny_model, tmp_path):
+    pytest.importorskip("torch")
+    from litbench.models.reward import RewardModel  # noqa: PLC0415
+
+    pairs = pair_table([{"prompt_id": f"p{n % 3}"} for n in range(20)])
+    features = fit_features(pairs, FeatureOptions(c=[0.1]))
+    reward = RewardModel.load(tiny_model("llama"), device="cpu")
+    assert reward.percentiles([0.0]) is None
+    reward.score_training_stories(pairs)
+    for model in (features, reward):
+        model.save(tmp_path / model.kind)
+        loaded = type(model).load(tmp_path / model.kind)
+        assert loaded.reward_quantiles == model.reward_quantiles
+        prompts = [*pairs["prompt"].to_pylist()] * 2
+        rewards = loaded.score(
+            prompts, [*pairs["chosen"].to_pylist(), *pairs["rejected"].to_pylist()]
+        )
+        assert sorted(loaded.percentiles(rewards))[::39] == pytest.approx([0, 100], abs=0.1)
+    reverse = RewardModel.load(tmp_path / "reward", reverse=True)
+    assert reverse.reward_quantiles is None
 
 
 # Resuming ------------------------------------------------------------------------------------

@@ -316,6 +316,15 @@ def test_timeout_frees_the_queue():
         assert rater.count("x") == 1
 
 
+def test_percentiles_stand_beside_the_rewards():
+    rater, found = longer(), []
+    with serving(rater) as running:
+        for rater.reward_quantiles in ([0.0, 4.0], None):
+            _, _, response = running.call("/score", {"prompt": "p", "stories": ["a b c", "a"]})
+            found.append(response["reward_percentiles"])
+    assert found == [[75.0, 25.0], None]
+
+
 def test_every_request_but_health_needs_the_token(caplog):
     caplog.set_level(logging.DEBUG)
     with serving(longer(), token="sesame-42") as running:  # noqa: S106
@@ -389,7 +398,7 @@ def test_shutdown_answers_accepted_requests():
 
 def test_limits_are_numbers_above_0():
     for value in (0, math.nan, math.inf):
-        with pytest.raises(ConfigError, match="--timeout-s is"):
+        with pytest.raises(ConfigError, match="--timeout_s is"):
             ServerLimits(timeout_s=value)
 
 

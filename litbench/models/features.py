@@ -23,7 +23,7 @@ from litbench.artifact import versions, write_json
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
-from litbench.raters import ScoreRater, blind, training_prompts_of
+from litbench.raters import ScoreRater, blind, quantiles_of, training_prompts_of
 from litbench.records import connected_prompts, pair_weights
 from litbench.text import count_words, digest
 
@@ -231,6 +231,7 @@ class FeatureModel(ScoreRater):
                     self.coefficients.tolist(), strict=True,
                 )
             ],
+            "reward_quantiles": self.reward_quantiles,
             "training_prompts": sorted(self.prompts),
             "versions": versions(),
         }  # fmt: skip
@@ -256,7 +257,9 @@ class FeatureModel(ScoreRater):
         unknown = sorted(set(names) - set(FEATURES))
         if unknown:
             raise ModelError(f"{path} uses unknown features {unknown}: train it again")
-        return cls(name, names, mean, scale, coefficients, strength, prompts)
+        model = cls(name, names, mean, scale, coefficients, strength, prompts)
+        model.reward_quantiles = content.get("reward_quantiles")
+        return model
 
 
 def fit_features(
@@ -305,7 +308,9 @@ def fit_features(
         )
         coefficients = logistic(difference, chosen_first, strength, weight)
     prompts = training_prompts_of(pairs)
-    return FeatureModel(name, names, mean, scale, coefficients, strength, prompts, matrix=matrix)
+    model = FeatureModel(name, names, mean, scale, coefficients, strength, prompts, matrix=matrix)
+    model.reward_quantiles = quantiles_of(standard @ coefficients)
+    return model
 
 
 @dataclass

@@ -59,6 +59,8 @@ class Loaded:
     # Input form of a model that LitBench did not train but saved; None for `chat`.
     form: str | None = None
     is_ours: bool = False
+    # See `litbench.raters.ScoreRater`.
+    reward_quantiles: list[float] | None = None
 
 
 @dataclass
@@ -191,7 +193,7 @@ def load_folder(
     return Loaded(
         on_device(model, device), tokenizer, frozenset(content.get("training_prompts", ())),
         content.get("training", {}), adapter, content.get("question"), content.get("form"),
-        bool(content),
+        bool(content), content.get("reward_quantiles"),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from litbench.metrics.leaderboard import leaderboard, leaderboard_json
 from litbench.models.card import model_card, run_text
 from litbench.models.folder import prompts_of
 from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
-from litbench.raters import LengthRater, Rater, judge_pairs
+from litbench.raters import LengthRater, Rater, ScoreRater, judge_pairs
 
 # File types that transformers, tokenizers and LitBench write; no code and no pickles.
 _ENDINGS = (".safetensors", ".json", ".txt", ".md", ".jinja", ".model")
@@ -54,7 +54,7 @@ def train_and_write(
         model = train_model(pairs, config, checkpoints)
         if model is None:
             return
-        run = _write(artifact, model, pairs, held_out, checkpoints)
+        run = write_trained_model(artifact, model, pairs, held_out, checkpoints)
         rows = (run["evaluation"] or {"raters": []})["raters"]
         own: dict[str, Any] = next(
             (row["agreement"] for row in rows if row["kind"] == model.kind), {}
@@ -66,10 +66,12 @@ def train_and_write(
         push_model(out / "model", config)
 
 
-def _write(
+def write_trained_model(
     artifact: Artifact, model: Any, pairs: pa.Table, held_out: pa.Table | None, checkpoints: Path
 ) -> dict[str, Any]:
     """Judge the held-out pairs, write the folder and the manifest; return `run.json`'s content."""
+    if isinstance(model, ScoreRater):
+        model.score_training_stories(pairs)
     record = model.training_record
     manifest = artifact.as_manifest()
     run = {

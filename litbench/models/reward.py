@@ -78,8 +78,9 @@ class RewardModel(FolderRater, ScoreRater):
         return rater_from_options(name, {"path": str(path), **options}, "RewardModel.load")
 
     def stored(self) -> dict[str, Any]:
-        """The input form of a model that LitBench did not train."""
-        return {} if self.form == "chat" else {"form": self.form}
+        """The quantiles, and the input form of a model that LitBench did not train."""
+        form = {} if self.form == "chat" else {"form": self.form}
+        return {"reward_quantiles": self.reward_quantiles, **form}
 
     def notes(self) -> dict[str, Any]:
         """Number of parameters and truncated stories, and the training record."""
@@ -190,4 +191,5 @@ def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Rew
     )  # fmt: skip
     rater.is_foreign = not loaded.is_ours
     rater.gives_probability = given.probability
+    rater.reward_quantiles = None if given.reverse else loaded.reward_quantiles
     return rater

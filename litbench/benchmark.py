@@ -1,0 +1,314 @@
+"""A benchmark: raters judge one or several sets of pairs; verdicts and a leaderboard.
+
+    run_benchmark(Benchmark(Path("pairs.parquet"), Path("out"), {"longer": {"kind": "longer"}}), "")
+
+eval/benchmark.py and `litbench judge` run it; that program's docstring lists the files it writes.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from litbench.artifact import Artifact, write_json
+from litbench.config import build
+from litbench.errors import ConfigError, DataError
+from litbench.evaluation import (
+    Job,
+    Result,
+    VerdictParts,
+    evaluate,
+    finish_evaluation,
+    print_errors,
+    print_estimates,
+    print_leaderboard,
+)
+from litbench.evaluation_pairs import EvaluationPairs, input_files, read_pairs
+from litbench.judges.recorded import recorded_specs
+from litbench.markdown import without_folders
+from litbench.metrics.agreement import has_texts
+from litbench.metrics.csv_table import write_csv
+from litbench.metrics.leaderboard import check_reference
+from litbench.metrics.sets import over_sets, set_rows, sets_markdown
+from litbench.raters import RaterSpec, check_options, files_of, parse_raters
+from litbench.records import prompt_keys
+from litbench.selection import Selection, select_templates, subsample
+
+
+@dataclass
+class Set:
+    """A set of pairs.
+
+    Attributes:
+        pairs: pairs file.
+        split: only pairs of this split; null for all.
+        before_symmetry: pairs file before the last filter; also judged and reported.
+        ratings: `ratings.parquet` of data_prep/import_ratings.py, in the folder of the pairs: its
+            recorded judges become raters, and all raters judge all pairs within a prompt, to be
+            compared with leave-one-out agreement of the annotators.
+        about: a short description.
+    """
+
+    pairs: Path
+    split: str | None = None
+    before_symmetry: Path | None = None
+    ratings: Path | None = None
+    about: str = ""
+
+
+@dataclass
+class Benchmark:
+    """Config of a benchmark: which pairs, which raters, and where to write.
+
+    Attributes:
+        pairs: pairs file; or several sets by name, each a file or the keys of `Set`.
+        out: output folder.
+        raters: named entries, see litbench.raters.
+        before_symmetry: see `Set`; only for a single set.
+        ratings: see `Set`; only for a single set.
+        split: see `Set`; only for a single set.
+        reference: the rater that all others are compared with; choose it before seeing results.
+        on_training_prompts: refuse raters that were trained on prompts of these pairs, or flag
+            their rows; with several sets, always flag.
+        most_pairs: maximum number of pairs of each set, drawn over prompts; null for all. Limits
+            the cost of judges.
+        select: see `Selection`.
+        errors_again: run raters again that have errors among their verdicts, such as a judge whose
+            requests failed; stored answers are reused.
+        dry_run: only estimate calls, tokens, dollars and minutes of the judges.
+    """
+
+    pairs: Path | dict[str, Any]
+    out: Path
+    raters: dict[str, Any] = field(default_factory=dict)
+    before_symmetry: Path | None = None
+    ratings: Path | None = None
+    split: str | None = None
+    reference: str = "longer"
+    on_training_prompts: Literal["refuse", "flag"] = "refuse"
+    most_pairs: int | None = None
+    select: Selection | None = None
+    errors_again: bool = False
+    dry_run: bool = False
+
+
+@dataclass
+class Evaluation:
+    """One set's evaluation, ready to run."""
+
+    name: str
+    source: Set
+    pairs: EvaluationPairs
+    specs: list[RaterSpec]
+
+
+def list_sets(config: Benchmark) -> dict[str, Set]:
+    """Return the sets by name; a single set is named ""."""
+    if not isinstance(config.pairs, Mapping):
+        return {"": Set(config.pairs, config.split, config.before_symmetry, config.ratings)}
+    for key in ("split", "before_symmetry", "ratings"):
+        if getattr(config, key) is not None:
+            raise ConfigError(f"{key}: with several sets, give {key} in the entry of a set")
+    sets = {}
+    for name, given in config.pairs.items():
+        if not re.fullmatch(r"[\w-][\w.-]*", name):
+            raise ConfigError(
+                f"pairs: '{name}' cannot be a folder's name: use letters, digits, -, _ and ."
+            )
+        entry = given if isinstance(given, Mapping) else {"pairs": given}
+        sets[name] = build(Set, entry, f"pairs.{name}")
+    return sets
+
+
+def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, str]]) -> Evaluation:
+    """Read a set and append notes on omitted pairs.
+
+    Raises:
+        DataError: the set cannot be used.
+    """
+    read = read_pairs(source.pairs, source.before_symmetry, source.split, source.ratings)
+    # Supersets are judged in full: recorded judges need no texts.
+    if read.all is read.headline:
+        pairs = read.headline.filter(pa.array(has_texts(read.headline)))
+        if (lost := read.headline.num_rows - pairs.num_rows) > 0:
+            notes.append((name, f"{lost:,} pairs left out: no text"))
+        if not pairs.num_rows:
+            raise DataError(f"{source.pairs}: no pair has both its texts: leave the set out")
+        if config.most_pairs is not None and pairs.num_rows > config.most_pairs:
+            notes.append((name, f"{config.most_pairs:,} of {pairs.num_rows:,} pairs drawn"))
+            pairs = subsample(pairs, config.most_pairs)
+        read = EvaluationPairs(pairs)
+    elif config.most_pairs is not None:
+        raise ConfigError(
+            "most_pairs: before_symmetry and ratings need all pairs: leave out most_pairs"
+        )
+    recorded = [] if source.ratings is None else recorded_specs(source.ratings)
+    specs = {spec.name: spec for spec in recorded}
+    if config.raters or not specs:
+        specs |= {spec.name: spec for spec in parse_raters(config.raters)}
+    check_reference(config.reference, list(specs))
+    return Evaluation(name, source, read, list(specs.values()))
+
+
+def find_sets(config: Benchmark) -> tuple[list[Evaluation], list[tuple[str, str]], list[str]]:
+    """Read every set; missing and broken sets get a note.
+
+    Returns:
+        The evaluations, (set name, note) tuples, and the names of broken sets.
+    """
+    sets = list_sets(config)
+    notes = [(name, source.about) for name, source in sets.items() if source.about]
+    evaluations: list[Evaluation] = []
+    broken = []
+    for name, source in sets.items():
+        if name and not source.pairs.is_file():
+            notes.append((name, f"absent: no file {without_folders(str(source.pairs))}"))
+            continue
+        try:
+            evaluations.append(open_set(config, name, source, notes))
+        except DataError as error:
+            if not name:
+                raise
+            broken.append(name)
+            # The note is published, so it must not contain local folders.
+            notes.append((name, f"not used: {str(error).replace(f'{source.pairs.parent}/', '')}"))
+    for name, note in notes:
+        print(f"{name}: {note}" if name else note)
+    if not evaluations:
+        raise DataError(
+            f"none of the {len(sets)} sets can be used: make them with the programs in data_prep "
+            "(see the configs in configs/data), or name other files in pairs"
+        )
+    return evaluations, notes, broken
+
+
+def judge_sets(
+    config: Benchmark, program: str, evaluations: list[Evaluation], parts: VerdictParts
+) -> None:
+    """Judge every set and write the evaluations, unless all of them are up to date."""
+    jobs: list[Job] = []
+    set_of: dict[str, str] = {}
+    artifacts = {}
+    keys = ("reference", "on_training_prompts", "most_pairs")
+    for evaluation in evaluations:
+        source = evaluation.source
+        files = input_files(source.pairs, source.before_symmetry, source.ratings)
+        raters = {spec.name: {"kind": spec.kind, **spec.options} for spec in evaluation.specs}
+        artifacts[evaluation.name] = artifact = Artifact(
+            config.out / evaluation.name,
+            program=program,
+            config=vars(source) | {"raters": raters} | {key: getattr(config, key) for key in keys},
+            inputs=files,
+            models=files_of(evaluation.specs),
+        )
+        data = [artifact.digests[key] for key in files if key != "ratings"]
+        depends_on = [data, source.split, config.most_pairs]
+        pairs, work = partial(getattr, evaluation.pairs, "all"), evaluation.pairs.all.num_rows
+        for spec in evaluation.specs:
+            label = f"{spec.name}@{evaluation.name}" if evaluation.name else spec.name
+            set_of[label] = evaluation.name
+            jobs.append(Job(spec, label, pairs, depends_on, work=work))
+    if not config.errors_again and all(artifact.is_current() for artifact in artifacts.values()):
+        if "" in artifacts:
+            print_leaderboard(config.out)
+        return
+    for evaluation in evaluations:
+        # Other raters cost nothing, and may be slow to load.
+        judges = [spec for spec in evaluation.specs if spec.kind == "judge"]
+        print_estimates(judges, evaluation.pairs.all, config.out, dry_run=False)
+    # Group jobs by rater, so that each rater is loaded once.
+    order = list(dict.fromkeys(job.spec.name for job in jobs))
+    jobs.sort(key=lambda job: order.index(job.spec.name))
+    policy = "flag" if evaluations[0].name else config.on_training_prompts
+    results: dict[str, list[Result]] = defaultdict(list)
+    again = config.errors_again
+    for result in evaluate(jobs, parts, on_training_prompts=policy, errors_again=again):
+        results[set_of[result.job.label]].append(result)
+    for evaluation in evaluations:
+        if evaluation.name:
+            print(f"\n{evaluation.name}:")
+        artifact, own = artifacts[evaluation.name], results[evaluation.name]
+        ratings = evaluation.source.ratings
+        finish_evaluation(artifact, own, evaluation.pairs, config.reference, ratings)
+        print_errors(own)
+
+
+def summarise(
+    config: Benchmark,
+    program: str,
+    evaluations: list[Evaluation],
+    notes: list[tuple[str, str]],
+) -> Artifact:
+    """Write and print the table of several sets; the caller writes the manifest."""
+    artifact = Artifact(
+        config.out,
+        program=program,
+        config=config,
+        inputs={f"pairs.{evaluation.name}": evaluation.source.pairs for evaluation in evaluations},
+        runtime_keys=("errors_again", "dry_run"),
+    )
+    rows = []
+    for evaluation in evaluations:
+        labels = sorted(set(evaluation.pairs.headline["label_source"].to_pylist()))
+        text = (config.out / evaluation.name / "leaderboard.json").read_text(encoding="utf-8")
+        rows += set_rows(evaluation.name, labels, json.loads(text))
+    means = over_sets(rows, list(config.raters))
+    page = sets_markdown(rows, means, notes)
+    content = {"rows": rows, "over_sets": means, "notes": notes}
+    artifact.write("sets.json", lambda path: write_json(content, path))
+    artifact.write("sets.csv", lambda path: write_csv(rows, path))
+    artifact.write("sets.md", lambda path: path.write_text(page, encoding="utf-8"))
+    names = [evaluation.name for evaluation in evaluations]
+    artifact.counts = {"sets": names, "raters": list(config.raters)}
+    print(f"\n{page}", end="")
+    return artifact
+
+
+def run_benchmark(config: Benchmark, program: str) -> None:
+    """Read the sets, select templates, judge, and write the results.
+
+    `program` is the name or path of the program, for the manifests.
+    """
+    for spec in parse_raters(config.raters) if config.raters or config.ratings is None else []:
+        check_options(spec, "raters")
+    if config.most_pairs is not None and config.most_pairs < 2:
+        raise ConfigError(f"most_pairs is {config.most_pairs}: give 2 or more, or null")
+    evaluations, notes, broken = find_sets(config)
+    if config.select is not None:
+        judged = {key for evaluation in evaluations for key in prompt_keys(evaluation.pairs.all)}
+        chosen = select_templates(
+            config.select,
+            parse_raters(config.raters),
+            judged,
+            config.out / "selection",
+            program=program,
+            dry_run=config.dry_run,
+        )
+        for evaluation in evaluations:
+            evaluation.specs = [chosen.get(spec.name, spec) for spec in evaluation.specs]
+    if config.dry_run:
+        for evaluation in evaluations:
+            if evaluation.name:
+                print(f"\n{evaluation.name}:")
+            print_estimates(evaluation.specs, evaluation.pairs.all, config.out)
+    else:
+        parts = VerdictParts(config.out / "parts")
+        judge_sets(config, program, evaluations, parts)
+        summary = summarise(config, program, evaluations, notes) if evaluations[0].name else None
+        if not broken:
+            # Keep the stored verdicts of a broken set until it is fixed.
+            if parts.used:
+                parts.discard_others()
+            if summary is not None:
+                summary.finish()
+    if broken:
+        raise DataError(
+            f"not used: {', '.join(broken)}, for the reasons above: fix or remove these sets and "
+            "run the same command again; it judges only what is missing"
+        )

@@ -1,0 +1,103 @@
+"""litbench judge: zero-shot judges on pairs, against a server on loopback."""
+
+import json
+import sys
+
+import pytest
+from fake_openai import FakeOpenAI
+
+from litbench.cli import main
+from litbench.tables import write_table
+
+pytest.importorskip("inspect_ai")
+pytest.importorskip("openai")
+
+
+@pytest.fixture
+def judge(monkeypatch, pair_table, tmp_path, capsys):
+    """Run the command on 12 pairs, of which 9 have the longer story as chosen; returns stdout."""
+    long, short = "it goes on and on and on", "it ends"
+    sides = [(long, short) if number % 4 else (short, long) for number in range(12)]
+    rows = [
+        {"chosen": f"{chosen} {number}", "rejected": f"{rejected} {number}"}
+        for number, (chosen, rejected) in enumerate(sides)
+    ]
+    write_table(pair_table(rows), tmp_path / "pairs.parquet")
+    price = {FakeOpenAI.model: {"input": 1_000, "output": 1_000}}
+    (tmp_path / "prices.yaml").write_text(json.dumps(price))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, model=FakeOpenAI.model):
+        monkeypatch.setattr(
+            sys, "argv", ["litbench", "judge", "pairs.parquet", "--model", model, *arguments]
+        )
+        main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def serve(monkeypatch, **behaviour):
+    server = FakeOpenAI(**behaviour)
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+def test_dry_run_needs_no_key_and_writes_nothing(judge, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    said = judge("--dry_run", "--model", "openai/gpt-4.1-mini", "--most_pairs", "5")
+    assert "5 of 12 pairs drawn" in said
+    assert "dry run: no request is sent" in said
+    lines = {line.split()[0]: line.split()[1:] for line in said.splitlines()[-2:]}
+    calls, _, read, written, dollars, at_most, _ = lines["openai/gpt-4.1-mini"]
+    assert (calls, written) == ("10", "3,000")
+    cost = (int(read.replace(",", "")) * 0.4 + 3_000 * 1.6) / 1e6
+    assert float(dollars) == pytest.approx(cost, rel=0.05)
+    assert float(at_most) > float(dollars)
+    assert {path.name for path in tmp_path.iterdir()} == {"pairs.parquet", "prices.yaml"}
+
+
+def test_judges_share_the_leaderboard_with_the_baselines(judge, tmp_path, monkeypatch):
+    lazy = FakeOpenAI.model_called("lazy")
+    with serve(monkeypatch, others={"lazy": lambda _: "Preferred: A"}) as server:
+        said = judge("--model", lazy)
+        assert server.requests == 2 * 2 * 12, "both orders, two models"
+        assert said.index("estimate") < said.index("agreement"), "the cost is said first"
+        rows = json.loads((tmp_path / "runs/judge/leaderboard.json").read_text())
+        found = {row["rater"]: row["agreement"]["mean"] for row in rows}
+        assert found == {server.model: 0.75, "longer": 0.75, lazy: 0.5, "shorter": 0.25}
+        again = judge("--model", lazy)
+        assert server.requests == 2 * 2 * 12
+    board = (tmp_path / "runs/judge/leaderboard.txt").read_text()
+    assert said.endswith(board)
+    assert again.endswith(board)
+    assert "estimate" not in again
+    manifest = json.loads((tmp_path / "runs/judge/manifest.json").read_text())
+    assert manifest["program"] == "litbench judge"
+
+
+def test_a_reached_limit_keeps_the_answers(judge, tmp_path, monkeypatch, capsys):
+    with serve(monkeypatch) as server:
+        with pytest.raises(SystemExit) as stopped:
+            judge("--prices", "prices.yaml", "--max_cost_usd", "8", "--out", "out")
+        assert stopped.value.code == 2
+        error = capsys.readouterr().err
+        assert "max_cost_usd of $8.0 would be exceeded" in error
+        assert 0 < server.requests < 24
+        judge("--prices", "prices.yaml", "--out", "out")
+        assert server.requests == 24
+    assert (tmp_path / "out/leaderboard.json").is_file()
+
+
+def test_template_and_length_of_answers_are_sent(judge, monkeypatch):
+    with serve(monkeypatch) as server:
+        judge("--template", "writerly", "--max_tokens", "77")
+    assert {body["max_tokens"] for body in server.bodies.values()} == {77}
+    assert all("tension" in question.lower() for question in server.asked)
+
+
+def test_failed_requests_are_repeated_on_demand(judge, monkeypatch):
+    with serve(monkeypatch, faults=lambda number, _: "400" if number == 1 else None):
+        assert "1 of 24 verdicts are errors: run the same command with --errors_again" in judge()
+        assert "errors" not in judge("--errors_again")
