@@ -52,7 +52,7 @@ _PROGRAM = "litbench fit"
 # Names that are recognised, most specific first; case and punctuation are ignored.
 _NAMES = {
     "prompt": "prompt prompt_text writing_prompt wp_prompt post_title link_title submission_title "
-    "title question instruction topic",
+    "title headline heading question instruction task topic",
     "text": "text story story_text body comment_body comment comment_text selftext response "
     "response_text completion content output answer",
     "score": "score ups upvotes net_votes votes vote_count likes like_count num_likes points karma "
@@ -137,7 +137,7 @@ def fit(config: Fit) -> None:
         key = next(iter(config.training))
         advice = nearest(key, [one.name for one in fields(Fit)])
         raise ConfigError(
-            f"unknown key '{key}': {advice}; keys of a training need --model_name_or_path"
+            f"unknown key '{key}': keys of a training need --model_name_or_path; {advice}"
         )
     specs = _raters(config, n_pairs=0)
     for spec in specs:

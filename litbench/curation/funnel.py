@@ -65,7 +65,7 @@ class Funnel:
                 parts.append(f"{about} ({step.about})")
             unit = step.unit
         most = max(self.steps, key=lambda step: step.removed)
-        advice = f"; {most.step} removed most: relax it" if most.removed else ""
+        advice = f"; {most.step} removed most: lower it, or set it to null" if most.removed else ""
         return " → ".join(parts) + advice
 
     def __str__(self) -> str:

@@ -333,9 +333,10 @@ class CuratedPairs:
         kept = self._remove(marked, [rule], pairs.columns)
         removed = self.funnel.steps[-1].removed
         if removed > total / 2 and total < 10 * buckets:
+            fewer = buckets_for(total)
             self.notes.append(
                 f"symmetry_buckets: {removed:,} of {total:,} pairs are removed; {buckets} buckets "
-                f"are too many for so few pairs: try {buckets_for(total)}, or auto"
+                f"are too many for so few pairs: try {fewer if fewer < buckets else 'null'}"
             )
         return kept
 
