@@ -181,17 +181,6 @@ def test_pairs_depend_on_seed_not_on_order_or_format(pairs_from, story_table):
     assert pairs_from(stories, seed=1, **options).sides() != first.sides()
 
 
-def test_a_second_run_leaves_a_current_product_alone(pairs_from, story_table, capsys):
-    folder = pairs_from(village(story_table)).folder
-    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
-    capsys.readouterr()
-    pairs_from(None, folder=folder.parent)
-    assert capsys.readouterr().out == f"unchanged: {folder}\n"
-    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
-    pairs_from(None, folder=folder.parent, min_gap=0.2)
-    assert (folder / "pairs.parquet").stat().st_mtime_ns > before[folder / "pairs.parquet"]
-
-
 nullable = st.one_of(st.none(), st.integers(0, 30))
 
 

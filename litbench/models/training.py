@@ -26,7 +26,7 @@ import torch
 from datasets import Dataset
 from torch.distributed.elastic.multiprocessing.errors import record
 from transformers import TrainerCallback, set_seed
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, TrlParser, get_peft_config
 
 from litbench.artifact import as_json, fingerprint, write_atomically
@@ -307,6 +307,20 @@ class PairTrainer:
         super().save_model(output_dir, _internal_call)  # type: ignore[misc]
 
 
+class _Progress(ProgressCallback):  # type: ignore[misc]
+    """One bar with the loss beside it, which disappears at the end; it prints no logs."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        super().on_train_begin(args, state, control, **given)
+        if self.training_bar is not None:
+            self.training_bar.set_description("training")
+            self.training_bar.leave = False
+
+    def on_log(self, _args: Any, _state: Any, _: Any, logs: Any = None, **__: Any) -> None:
+        if self.training_bar is not None and "loss" in (logs or {}):
+            self.training_bar.set_postfix_str(f"loss {logs['loss']:.3f}")
+
+
 class _Watch(TrainerCallback):  # type: ignore[misc]
     """Stops a run whose loss or gradient norm is not finite."""
 
@@ -406,6 +420,8 @@ def train(
             **arguments,
         )
         trainer.remove_callback(PrinterCallback)
+        if trainer.pop_callback(ProgressCallback) is not None:
+            trainer.add_callback(_Progress)
         for name, weight in trainer.model.named_parameters():
             adapts_4_bits = options.load_in_4bit and weight.requires_grad
             if adapts_4_bits or "modules_to_save" in name:
