@@ -34,7 +34,7 @@ from litbench.crossvalidation import CrossValidation, crossvalidate
 from litbench.curation.cleaning import Cleaning
 from litbench.curation.funnel import Funnel
 from litbench.curation.pair_making import PairMaking, make_pairs
-from litbench.curation.rules import PairRules
+from litbench.curation.rules import Buckets, PairRules
 from litbench.curation.splits import connected_prompts
 from litbench.curation.story_making import StoryMaking, make_stories
 from litbench.errors import ConfigError, DataError
@@ -112,7 +112,7 @@ class Fit(PairRules):
     repeats: int | None = None
     model_name_or_path: str | None = None
     training: dict[str, Any] = field(default_factory=dict)
-    symmetry_buckets: Any = "auto"
+    symmetry_buckets: Buckets = "auto"
 
 
 def command(arguments: Sequence[str]) -> None:
@@ -203,7 +203,7 @@ def _columns(config: Fit) -> dict[str, str]:
         stream_table(config.input, Schema("input", (), ()), rejected_rows=RejectedRows(), **options)
     )
     names = rows.column_names
-    found = {name: _guess(name, names) if value == _GUESS else value
+    found: dict[str, Any] = {name: _guess(name, names) if value == _GUESS else value
              for name, value in given.items()}  # fmt: skip
     if missing := [name for name in ("prompt", "text", "score") if found[name] is None]:
         flags = " ".join(f"--{name} COLUMN" for name in missing)

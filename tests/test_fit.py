@@ -172,7 +172,7 @@ def test_ids_are_used_only_where_they_identify(fit, posts):
         ({}, ["--score", "upps"], "no column 'upps' (mapped to score)"),
         ({"ups": 3}, [], "no pair is left: 30 stories (stories read) → 0 (score at least 10) → 0 "
          "pairs (pairs within a prompt, scores differ); min_score removed most: lower it"),
-        ({"prompts": 2}, [], "2 prompts are left, and cross-validation needs 3 prompts: 10 storie"),
+        ({"prompts": 2}, [], "prompts are left, and cross-validation needs 3 prompts: 10 stories"),
         ({}, ["--min_skore", "3"], "unknown key 'min_skore': keys of a training need "
          "--model_name_or_path; did you mean 'min_score'?"),
         ({}, ["--folds", "9"], "folds is 9: give 2 to 6, the number of prompts"),

@@ -9,6 +9,8 @@ from litbench.curation.near_duplicates import check_rensa
 from litbench.curation.splits import day_start
 from litbench.errors import ConfigError
 
+Buckets = Annotated[int, Field(ge=2, multiple_of=2)] | Literal["auto"] | None
+
 
 @dataclass(kw_only=True)
 class PairRules:
@@ -57,7 +59,7 @@ class PairRules:
     min_gap: Annotated[float, Field(ge=0, lt=1)] | None = 0.25
     chosen_later: bool = True
     max_pairs_per_prompt: Annotated[int, Field(ge=1)] | None = None
-    symmetry_buckets: Annotated[int, Field(ge=2, multiple_of=2)] | Literal["auto"] | None = 100
+    symmetry_buckets: Buckets = 100
     label_source: Literal["votes", "people", "planted"] = "votes"
 
     def check(self) -> None:
