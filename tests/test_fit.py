@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from litbench import crossvalidation
 from litbench.cli import main
 from litbench.curation.rules import buckets_for
 from litbench.records import PAIRS
@@ -193,13 +194,24 @@ def test_sample_has_its_own_columns(fit):
     assert (code, said) == (2, "error: --prompt: the sample has its own columns: leave it out\n")
 
 
-def test_a_reward_model_is_trained_and_named_where_it_agrees_more(fit, posts, tiny_model):
+def test_a_reward_model_is_trained_and_named_where_it_agrees_more(
+    fit, posts, tiny_model, monkeypatch
+):
     pytest.importorskip("trl")
+    jobs, evaluate = [], crossvalidation.evaluate
+
+    def evaluate_and_note(listed, parts):
+        jobs.extend(listed)
+        return evaluate(listed, parts)
+
+    monkeypatch.setattr(crossvalidation, "evaluate", evaluate_and_note)
     model = tiny_model("bert")
     keys = ("--model_name_or_path", model, "--max_length", "64", "--learning_rate", "1e-3")
     code, said = fit(posts(prompts=9), "--out", "mine", *QUICK, *keys)
     assert code == 0, said
-    assert "{'loss'" not in said
+    work = {kind: sum(job.work for job in jobs if job.spec.kind == kind)
+            for kind in ("features", "reward")}  # fmt: skip
+    assert work["reward"] > 100 * work["features"], "as the time they take, for the progress bar"
     rows = json.loads(Path("mine/evaluation/leaderboard.json").read_text())
     agreement = {row["rater"]: row["agreement"]["mean"] for row in rows}
     folders = {"features": "mine/features", "reward": "mine/model"}

@@ -237,6 +237,7 @@ def test_progress_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     # tqdm: 6/6 [00:00<00:00, 50.0it/s]
     assert re.search(r"\d+/6 \[[0-9:]+<[0-9:?]+, ", done.stdout)
     assert "Writing model shards" not in done.stdout
+    assert "{'" not in done.stdout
 
 
 def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, tmp_path):

@@ -117,7 +117,7 @@ class CuratedPairs:
     def write(self, keys: Any, path: Path) -> None:
         """Write a pairs table in batches."""
         total = self._engine.count(keys)
-        batches = _with_progress(self._engine.batches(self.with_texts(keys)), path.stem, total)
+        batches = _with_progress(self._engine.batches(self.with_texts(keys)), "pairs", total)
         first = next(batches)
         reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
         write_sorted_batches(reader, PAIRS, path)
