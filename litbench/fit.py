@@ -68,8 +68,8 @@ _LEAST_PROMPTS = 3
 
 
 @dataclass(kw_only=True)
-class Fit(PairRules):
-    """Configuration of `litbench fit`; it has the rules for pairs as further keys.
+class FitOptions:
+    """Input, columns, folds and models of `litbench fit`.
 
     Attributes:
         input: Parquet, CSV, TSV, JSONL, a folder saved by datasets, a data set on the Hub, or
@@ -92,8 +92,6 @@ class Fit(PairRules):
             model is trained once per fold.
         model_name_or_path: also train a reward model on this model.
         training: keys of the training of the reward model; also accepted as --KEY VALUE.
-        symmetry_buckets: number of buckets of the length-difference histogram; must be even. `auto`
-            selects it by the number of pairs.
     """
 
     input: str
@@ -112,6 +110,18 @@ class Fit(PairRules):
     repeats: int | None = None
     model_name_or_path: str | None = None
     training: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Fit(PairRules, FitOptions):
+    """Configuration of `litbench fit`: its options, and the rules for pairs.
+
+    Attributes:
+        seed: seed of caps, symmetry, folds and training.
+        max_tokens: most tokens of a story; without a tokenizer, the rule is skipped.
+        label_source: votes; people if `score` is a rating; planted if it is simulated.
+    """
+
     symmetry_buckets: Buckets = "auto"
 
 
