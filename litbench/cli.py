@@ -1,5 +1,6 @@
 """The litbench command, for an installed package without a checkout.
 
+litbench fit posts.jsonl --out runs/mine
 litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
 litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
 litbench serve --model runs/verifier/model
@@ -222,11 +223,18 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--allowed_host", action="append", default=[], help="accept this Host "
                      "header; repeatable; default: local names on 127.0.0.1, otherwise any name"
                      )  # fmt: skip
+    # `litbench.fit` reads its own arguments, which have the keys of all its steps.
+    commands.add_parser("fit", help="train and evaluate on your own stories", add_help=False)
     return parser
 
 
 def main() -> None:
     """Parse the command line and run the command, inside `clear_exit`."""
+    if sys.argv[1:2] == ["fit"]:
+        from litbench.fit import command as fit  # noqa: PLC0415
+
+        fit(sys.argv[2:])
+        return
     with clear_exit():
         arguments = make_parser().parse_args()
         arguments.run(arguments)

@@ -77,7 +77,7 @@ class Job:
         seed: seed of the training.
         fold: value of the verdicts' column `fold`.
         name: the rater's name in the verdicts; None for the entry's name.
-        work: weight in the progress bar, such as the number of pairs.
+        work: weight in the progress bar, in proportion to the time that the job takes.
     """
 
     spec: RaterSpec
@@ -175,7 +175,10 @@ def evaluate(
         return verdicts, {"notes": rater.notes(), **record}
 
     total = sum(job.work for job in jobs)
-    with tqdm(total=total, desc="evaluation", unit=" pairs", unit_scale=True, disable=None) as bar:
+    # The work of jobs is in units of their own, so a count and its rate would say nothing.
+    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
+    # Without smoothing: the last job says little about the next.
+    with tqdm(total=total, desc="evaluation", bar_format=form, smoothing=0, disable=None) as bar:
         for job in jobs:
             bar.set_postfix_str(job.label)
             files = {name: digest_of(path) for name, path in files_of([job.spec]).items()}

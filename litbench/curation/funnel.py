@@ -45,9 +45,28 @@ class Funnel:
             start -= removed.get(step, 0)
             self.add(step, about, unit, start, removed.get(step, 0))
 
+    @classmethod
+    def of(cls, steps: Iterable[Mapping[str, Any]]) -> "Funnel":
+        """Return the funnel of steps from `plain`."""
+        funnel = cls()
+        funnel.steps = [FunnelStep(**step) for step in steps]
+        return funnel
+
     def plain(self) -> list[dict[str, Any]]:
         """Return the steps as dictionaries that can be written as JSON."""
         return [step._asdict() for step in self.steps]
+
+    def summary(self) -> str:
+        """Return one line: what the steps left, and which key to relax."""
+        parts, unit = [], ""
+        for step in self.steps:
+            if step.unit != unit or step.removed:
+                about = f"{step.kept:,} {step.unit}" if step.unit != unit else f"{step.kept:,}"
+                parts.append(f"{about} ({step.about})")
+            unit = step.unit
+        most = max(self.steps, key=lambda step: step.removed)
+        advice = f"; {most.step} removed most: lower it, or set it to null" if most.removed else ""
+        return " → ".join(parts) + advice
 
     def __str__(self) -> str:
         """Format the funnel as a table for the terminal."""

@@ -10,26 +10,33 @@ lengths); texts are joined when a table is written. The pairs depend only on the
 rules, not on row order or engine.
 """
 
+import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ibis
 import pyarrow as pa
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from litbench.artifact import Artifact, is_output, read_manifest
 from litbench.curation import filters, pairing, splits
-from litbench.curation.engine import Engine
+from litbench.curation.engine import Engine, EngineName, open_engine
 from litbench.curation.filters import Rule
 from litbench.curation.funnel import Examples, Funnel
-from litbench.curation.near_duplicates import NearDuplicateIndex
-from litbench.curation.rules import PairRules
-from litbench.errors import DataError
+from litbench.curation.leakage import Kind, by_split, leakage_report
+from litbench.curation.near_duplicates import NearDuplicateIndex, check_rensa
+from litbench.curation.rules import PairRules, buckets_for
+from litbench.errors import ConfigError, DataError
 from litbench.records import PAIRS, STORIES
-from litbench.tables import check_parquet, read_table, write_sorted_batches
+from litbench.tables import check_parquet, read_table, write_sorted_batches, write_table
 from litbench.text import prompt_key
+
+PAIRS_FILE, BEFORE_SYMMETRY = "pairs.parquet", "pairs_before_symmetry.parquet"
 
 
 def read_stories(engine: Engine, path: Path) -> Any:
@@ -60,6 +67,7 @@ class CuratedPairs:
         before: the pairs before length symmetry: `pair_id`, `prompt_id`, `split` and, for chosen
             and rejected, `_story_id`, `_score`, `_created_utc`, `_n_words` and `_author`.
         after: the pairs after length symmetry, in the same columns.
+        buckets: number of buckets of length symmetry; None without.
         funnel: the counts of every step.
         notes: warnings about the data, one line each.
 
@@ -85,14 +93,13 @@ class CuratedPairs:
         kept = self._drop_near_duplicates(self._drop_duplicates(self._clean()))
         self._prompts = self._name_prompts()
         self.before = self._cap_prompts(self._pair(self._split(kept)))
+        self.buckets: int | None = None
         self.after = self._balance_lengths(self.before)
 
     def check_not_empty(self) -> None:
         """Raise DataError with the funnel if no pair is left."""
         if self._engine.count(self.after) == 0:
-            raise DataError(
-                f"no pair is left:\n{self.funnel}\nloosen the step that removed the most"
-            )
+            raise DataError(f"no pair is left: {self.funnel.summary()}")
 
     def with_texts(self, keys: Any) -> Any:
         """Join prompts and texts; returns an Ibis table with the schema PAIRS, by pair_id."""
@@ -110,7 +117,7 @@ class CuratedPairs:
     def write(self, keys: Any, path: Path) -> None:
         """Write a pairs table in batches."""
         total = self._engine.count(keys)
-        batches = _with_progress(self._engine.batches(self.with_texts(keys)), path.stem, total)
+        batches = _with_progress(self._engine.batches(self.with_texts(keys)), "pairs", total)
         first = next(batches)
         reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
         write_sorted_batches(reader, PAIRS, path)
@@ -315,19 +322,21 @@ class CuratedPairs:
 
     def _balance_lengths(self, pairs: Any) -> Any:
         """Prune pairs until lengths are symmetric."""
-        buckets = self._rules.symmetry_buckets
-        if buckets is None:
+        if self._rules.symmetry_buckets is None:
             return pairs
+        total = self._engine.count(pairs)
+        buckets = self._rules.symmetry_buckets
+        self.buckets = buckets = buckets_for(total) if buckets == "auto" else buckets
         marked = pairing.breaks_symmetry(pairs, buckets, self._rules.seed)
         about = f"length differences mirrored, {buckets} buckets"
         rule = Rule("symmetry_buckets", about, marked.removed)
         kept = self._remove(marked, [rule], pairs.columns)
         removed = self.funnel.steps[-1].removed
-        total = self.funnel.steps[-1].kept + removed
         if removed > total / 2 and total < 10 * buckets:
+            fewer = buckets_for(total)
             self.notes.append(
                 f"symmetry_buckets: {removed:,} of {total:,} pairs are removed; {buckets} buckets "
-                f"are too many for so few pairs: try {max(total // 20, 1) * 2}"
+                f"are too many for so few pairs: try {fewer if fewer < buckets else 'null'}"
             )
         return kept
 
@@ -340,3 +349,122 @@ def _with_progress(
         for batch in batches:
             yield batch
             bar.update(batch.num_rows)
+
+
+# The folder of a pairs table ----------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class PairMaking(PairRules):
+    """Stories, output folder, engine and rules of a pairs table.
+
+    Attributes:
+        stories: Parquet, JSONL, CSV or `datasets` table with the schema STORIES. Parquet is read
+            in batches, other formats are loaded into memory.
+        out: output folder.
+        engine: duckdb, or spark (the active session, or the cluster named by spark.master).
+        memory_limit: memory limit of DuckDB, such as "4GB"; above it, DuckDB spills into `out`.
+        spark: Spark settings, such as {"spark.master": "spark://host:7077"}.
+        must_be_clean: kinds of leakage between the written splits that are an error: prompts,
+            authors, stories, near_duplicates. The check runs in memory.
+    """
+
+    stories: Path
+    out: Path
+    engine: EngineName = "duckdb"
+    memory_limit: str | None = None
+    spark: dict[str, str] = field(default_factory=dict)
+    must_be_clean: list[Kind] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise ConfigError for values that the types allow but that do not fit together."""
+        super().check()
+        if "near_duplicates" in self.must_be_clean:
+            check_rensa()
+        if self.must_be_clean and self.test_from is None and len(self.splits) < 2:
+            raise ConfigError("must_be_clean needs two splits: give splits or test_from")
+
+
+def digest_of(path: Path) -> str:
+    """Return a digest of the pairs, chosen sides and splits, independent of the file's encoding."""
+    hasher = hashlib.sha256()
+    columns = ["pair_id", "chosen_story_id", "rejected_story_id", "split"]
+    for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+        for row in batch.to_pylist():
+            hasher.update(("\t".join(row[name] for name in columns) + "\n").encode())
+    return hasher.hexdigest()
+
+
+def _check_leakage(config: PairMaking, artifact: Artifact) -> None:
+    """Write a leakage report; raise DataError for kinds in `must_be_clean`."""
+    report = leakage_report(
+        by_split(pq.read_table(config.out / PAIRS_FILE)),
+        near_duplicates="near_duplicates" in config.must_be_clean,
+        threshold=config.drop_near_duplicates or 0.8,
+        seed=config.seed,
+    )
+    artifact.write("leakage.parquet", lambda path: write_table(report.found, path))
+    artifact.counts["leakage"] = report.counts
+    try:
+        report.check(config.must_be_clean)
+    except DataError:
+        # Other programs may read the files without checking the manifest, so delete them.
+        for name in (PAIRS_FILE, BEFORE_SYMMETRY):
+            (config.out / name).unlink(missing_ok=True)
+        raise
+    print(report)
+
+
+def make_pairs(config: PairMaking, program: str) -> None:
+    """Make the pairs and write them into `config.out`, unless they are there and current.
+
+    Writes `pairs.parquet`, `pairs_before_symmetry.parquet` (without the last step),
+    `examples.jsonl` (a few rows that each step removed), `leakage.parquet` (if `must_be_clean` is
+    given) and `manifest.json` with the funnel.
+
+    Raises:
+        DataError: no pair is left, or splits share what `must_be_clean` names.
+    """
+    config.check()
+    artifact = Artifact(
+        config.out,
+        program=program,
+        config=config,
+        inputs={"stories": config.stories},
+        runtime_keys=("engine", "memory_limit", "spark"),
+    )
+    if artifact.is_current():
+        return
+    # The report also shows the counts of the program that wrote the stories.
+    story_counts = None
+    if (config.stories.parent / "manifest.json").is_file():
+        manifest = read_manifest(config.stories.parent)
+        story_counts = manifest.get("counts") if is_output(manifest, config.stories) else None
+    limit, spark = config.memory_limit, config.spark
+    with open_engine(config.engine, config.out, memory_limit=limit, spark=spark) as engine:
+        stories, examples = read_stories(engine, config.stories), Examples()
+        where = str(config.stories)
+        pairs = CuratedPairs(engine, stories, config, examples=examples, where=where)
+        pairs.check_not_empty()
+        artifact.write(PAIRS_FILE, lambda path: pairs.write(pairs.after, path))
+        if pairs.buckets is not None:
+            artifact.write(BEFORE_SYMMETRY, lambda path: pairs.write(pairs.before, path))
+        artifact.write("examples.jsonl", examples.write)
+        artifact.counts = {
+            "funnel": pairs.funnel.plain(),
+            "lengths": {
+                "after": pairs.longer_share(pairs.after),
+                "before": pairs.longer_share(pairs.before),
+                "buckets": pairs.buckets,
+            },
+            "digest": digest_of(config.out / PAIRS_FILE),
+            "notes": pairs.notes,
+        }
+    if config.must_be_clean:
+        _check_leakage(config, artifact)
+    if story_counts is not None:
+        artifact.counts["stories"] = story_counts
+    artifact.finish()
+    print(f"{config.out / PAIRS_FILE}:\n{pairs.funnel}")
+    for note in pairs.notes:
+        print(f"note: {note}")

