@@ -27,6 +27,7 @@ from litbench.evaluation_pairs import input_files, read_pairs
 from litbench.judges.recorded import recorded_specs
 from litbench.metrics.leaderboard import check_reference
 from litbench.raters import RaterSpec, check_options, files_of, parse_raters
+from litbench.records import connected_prompts
 
 # Time per pair relative to features, for the progress bar; measured with MiniLM on two cores.
 _COST = {"reward": 500, "generative": 500}
