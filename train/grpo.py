@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from litbench.artifact import Artifact, write_json
+from litbench.artifact import Artifact, read_part, write_json, write_part
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError, MissingExtraError
 from litbench.metrics.diversity import distinct_trigrams
 from litbench.metrics.intervals import mean_interval
 from litbench.models.backbone import load_backbone, quiet
-from litbench.models.training import checkpoint_folder, last_whole_checkpoint
+from litbench.models.training import checkpoint_folder, train_from_last_checkpoint
 from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import STORIES
 from litbench.report.figures import policy_curves
@@ -259,9 +259,11 @@ def main(config: Config) -> None:
     reward = PolicyReward(
         raters["reward"], config.shaping, references=flat(training), prompt_column="writing_prompt"
     )
-    if pretrained is None and not (checkpoints / "policy").exists():
-        make_policy(training, checkpoints / "new", args.seed)
-        (checkpoints / "new").rename(checkpoints / "policy")
+    if pretrained is None and not read_part(checkpoints / "policy", Path.exists):
+        policy_folder = checkpoints / "policy"
+        write_part(
+            policy_folder, lambda path: make_policy(training, path, args.seed), is_folder=True
+        )
 
     from datasets import Dataset  # noqa: PLC0415
     from transformers import PrinterCallback  # noqa: PLC0415
@@ -280,7 +282,7 @@ def main(config: Config) -> None:
     )
     trainer.remove_callback(PrinterCallback)
     with quiet():
-        trainer.train(resume_from_checkpoint=last_whole_checkpoint(checkpoints))
+        train_from_last_checkpoint(trainer, checkpoints)
     texts["after"] = write_stories(trainer.model, tokenizer, prompts, args)
 
     # The share of distinct trigrams depends on the number of texts.
