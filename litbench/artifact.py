@@ -163,7 +163,8 @@ def read_part(path: Path, read: Callable[[Path], T]) -> T | None:
     with contextlib.suppress(OSError):
         if Path(f"{path}.sha256").read_bytes() == file_digest(path).encode():
             return read(path)
-    return _report_damage(path)
+    _report_damage(path)
+    return None
 
 
 def _report_damage(path: Path) -> None:
@@ -194,7 +195,8 @@ def read_json_part(path: Path) -> Any:
         part = json.loads(path.read_text(encoding="utf-8"))
         if part["sha256"] == fingerprint(part["content"]):
             return part["content"]
-    return _report_damage(path)
+    _report_damage(path)
+    return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
