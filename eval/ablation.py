@@ -27,7 +27,6 @@ with its `--part`, then once without `--part` to write the results:
 """
 
 import itertools
-import json
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping
@@ -42,7 +41,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from litbench.artifact import Artifact, fingerprint, write_atomically, write_json
+from litbench.artifact import (
+    Artifact,
+    fingerprint,
+    read_json_part,
+    read_part,
+    write_json,
+    write_json_part,
+    write_part,
+)
 from litbench.config import as_plain, build, run_program
 from litbench.curation.engine import open_engine
 from litbench.curation.pair_making import CuratedPairs, read_stories
@@ -165,19 +172,19 @@ def read_raters(config: Config) -> list[tuple[RaterSpec, Arm]]:
 def make_pairs(config: Config, what: PairRules | Path, path: Path) -> None:
     """Write the pairs of a variant or pairs file, and the funnel beside them, unless they exist."""
     funnel_path = path.with_suffix(".json")
-    if path.is_file() and funnel_path.is_file():
+    if read_part(path, Path.exists) and read_json_part(funnel_path) is not None:
         return
     if isinstance(what, Path):
-        write_atomically(path, partial(write_table, read_table(what, PAIRS)))
-        write_json([], funnel_path)
+        write_part(path, partial(write_table, read_table(what, PAIRS)))
+        write_json_part([], funnel_path)
         return
     assert config.stories is not None, "checked by read_variants()"
     with open_engine("duckdb", path.parent, memory_limit=config.memory_limit) as engine:
         stories = read_stories(engine, config.stories)
         curated = CuratedPairs(engine, stories, what, where=str(config.stories))
         curated.check_not_empty()
-        write_atomically(path, lambda part: curated.write(curated.after, part))
-        write_json(curated.funnel.plain(), funnel_path)
+        write_part(path, lambda part: curated.write(curated.after, part))
+        write_json_part(curated.funnel.plain(), funnel_path)
 
 
 def read_keys(path: Path, split: str | None, where: str) -> pa.Table:
@@ -344,7 +351,7 @@ def main(config: Config) -> None:
     headline = [reference, *config.test_pairs]
     study = ablation_study(sized, credits, test, test_sets, reference, headline)
     text = ablation_text(study)
-    funnels = {name: json.loads(paths[name].with_suffix(".json").read_text()) for name in variants}
+    funnels = {name: read_json_part(paths[name].with_suffix(".json")) for name in variants}
     artifact.write("verdicts.parquet", partial(write_table, pa.concat_tables(verdicts)))
     artifact.write("test_pairs.parquet", partial(write_table, test))
     artifact.write("ablation.json", partial(write_json, plain(study)))

@@ -8,8 +8,8 @@ Each program writes one folder:
     artifact.write("pairs.parquet", lambda path: write_table(table, path))
     artifact.finish()  # writes manifest.json
 
-Files and folders are written to a temporary path, synced and renamed. Parts of unfinished work go
-through `write_part` and `read_part`; a damaged part counts as missing.
+Files and folders are written to a temporary path, synced and renamed. Parts of unfinished work have
+a digest, beside them (`write_part`) or inside (`write_json_part`); a damaged part is made again.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -110,10 +111,14 @@ def write_atomically(
             # Not atomic: a kill between the two renames leaves no folder at `path`.
             path.rename(temporary.with_name(f"{temporary.name}-old"))
             temporary.replace(path)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"cannot write {path}: another run removed {error.filename}: let only one run at a "
+            "time write into this folder"
+        ) from error
     except OSError as error:
         raise DataError(
-            f"cannot write {path}: {error}; free space or choose another folder, and let only one "
-            "run at a time write into it"
+            f"cannot write {path}: {error}; free space or choose another folder"
         ) from error
     finally:
         for leftover in path.parent.glob(f"{temporary.name}*"):
@@ -136,25 +141,35 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
-def write_part(path: Path, write: Callable[[Path], object]) -> None:
+def write_part(path: Path, write: Callable[[Path], object], *, is_folder: bool = False) -> None:
     """Write a part of unfinished work atomically, with its digest in a file beside it."""
 
     def with_digest(temporary: Path) -> None:
         write(temporary)
-        digest = file_digest(temporary)
         # The digest first: a part without a digest counts as damaged.
-        write_atomically(Path(f"{path}.sha256"), lambda beside: beside.write_text(digest))
+        write_digest(path, temporary)
 
-    write_atomically(path, with_digest)
+    write_atomically(path, with_digest, is_folder=is_folder)
+
+
+def write_digest(path: Path, written: Path) -> None:
+    """Write the digest of a part for `read_part`; `written` is where the part is now."""
+    digest = file_digest(written)
+    write_atomically(Path(f"{path}.sha256"), lambda beside: beside.write_text(digest))
 
 
 def read_part(path: Path, read: Callable[[Path], T]) -> T | None:
-    """Read what `write_part` wrote; None if the part is missing or damaged."""
-    try:
-        is_whole = Path(f"{path}.sha256").read_bytes() == file_digest(path).encode()
-    except OSError:
-        return None
-    return read(path) if is_whole else None
+    """Read a part, a file or a folder; None if it is missing, or damaged, which is printed."""
+    with contextlib.suppress(OSError):
+        if Path(f"{path}.sha256").read_bytes() == file_digest(path).encode():
+            return read(path)
+    _report_damage(path)
+    return None
+
+
+def _report_damage(path: Path) -> None:
+    if path.exists():
+        print(f"{path} is damaged or incomplete: its work is done again", file=sys.stderr)
 
 
 def as_json(content: Any) -> Any:
@@ -175,12 +190,13 @@ def write_json_part(content: Any, path: Path) -> None:
 
 
 def read_json_part(path: Path) -> Any:
-    """Read what `write_json_part` wrote; None if it is missing or damaged."""
-    try:
+    """Read what `write_json_part` wrote; None if it is missing, or damaged, which is printed."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         part = json.loads(path.read_text(encoding="utf-8"))
-        return part["content"] if part["sha256"] == fingerprint(part["content"]) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        if part["sha256"] == fingerprint(part["content"]):
+            return part["content"]
+    _report_damage(path)
+    return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -173,6 +173,10 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
     values: dict[str, Any] = {}
     overrides: list[tuple[list[str], str]] = []
     rest = list(arguments)
+    for argument in rest:
+        # Tables and manifests hold paths as UTF-8.
+        if argument != argument.encode(errors="replace").decode():
+            raise ConfigError(f"command line: {argument!r} is not UTF-8: rename the file or folder")
     while rest:
         key, equals, text = rest.pop(0).partition("=")
         if not key.startswith("--") or key == "--":
@@ -276,7 +280,7 @@ def clear_exit() -> Iterator[None]:
         raise SystemExit(141) from None
     except Exception as error:
         # Libraries report a full disk with many exception types and messages of several lines.
-        is_clear = isinstance(error, LitBenchError | UnicodeDecodeError)
+        is_clear = isinstance(error, LitBenchError | UnicodeError)
         if not is_clear and os.strerror(errno.ENOSPC) not in str(error):
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -40,7 +40,10 @@ ROW = "(row)"
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 64 << 20
 
+_MOST_COLUMNS = 1_000
 _LARGEST_LINE = 256 << 20
+# Largest column of a Parquet row group that is read as a dictionary.
+_LARGEST_CODED = 16 << 20
 _ROW_GROUP = 16_384
 # Column with a hash of each row's key, to find repeated keys.
 _KEY = "(key)"
@@ -116,10 +119,17 @@ def _without(table: pa.Table, *names: str) -> pa.Table:
 
 
 def _numbered(table: pa.Table, numbers: Any) -> pa.Table:
-    names = table.column_names
+    _check_columns(table.column_names)
+    return _without(table, ROW).append_column(ROW, pa.array(numbers))
+
+
+def _check_columns(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         raise ValueError(f"column '{max(names, key=names.count)}' appears twice")
-    return _without(table, ROW).append_column(ROW, pa.array(numbers))
+    if len(names) > _MOST_COLUMNS:
+        raise ValueError(
+            f"has more than {_MOST_COLUMNS:,} columns: put keys that differ by row into one object"
+        )
 
 
 def _bar(total: int | None, unit: str) -> Any:
@@ -136,8 +146,7 @@ def _batch_chunks(
             table = pa.Table.from_batches([batch]).replace_schema_metadata(None)
             size = sum(map(_decoded_size, batch.columns))
             decoded += size
-            if decoded > most:
-                raise ValueError(f"decodes to more than {most:,} bytes: export it as JSONL")
+            _check_decoded(decoded, most)
             step = max(1, min(CHUNK_ROWS, table.num_rows * CHUNK_BYTES // max(size, 1)))
             for start in range(0, table.num_rows, step):
                 part = table.slice(start, step)
@@ -167,9 +176,19 @@ def _valid(chunk: pa.Table, problem: Problem) -> pa.Table:
         return chunk.take(pa.array(kept, pa.int64()))
 
 
+def _check_decoded(size: int, most: float) -> None:
+    if size > most:
+        raise ValueError(f"decodes to more than {most:,} bytes: export it as JSONL")
+
+
 def _decoded_size(column: pa.Array) -> int:
-    """Return the bytes of a column's values after decoding its dictionary."""
-    if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
+    """Return the bytes of a column's values after decoding dictionaries at any depth."""
+    if isinstance(column, pa.StructArray):
+        return sum(map(_decoded_size, column.flatten()))
+    if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _decoded_size(column.flatten())
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else None
+    if kind is not None and (_is_text(kind) or pa.types.is_binary(kind)):
         lengths = pc.binary_length(column.dictionary).take(column.indices)
         return pc.sum(lengths).as_py() or 0
     return int(column.nbytes)
@@ -287,6 +306,7 @@ def _json_columns(
                 problem(row[ROW], "(line)", reason, row["line"][:60])
                 broken.append(row[ROW])
         names = pc.unique(pc.list_flatten(keys)).to_pylist()
+        _check_columns(list(types_of.keys() | set(names)))
         connection.register("raw", chunk.filter(pc.invert(empty)))
         pointers = _pointers(names)
         # json_type returns UBIGINT for every integer that is not negative.
@@ -364,20 +384,32 @@ def _read_csv(path: Path, encoding: str, problem: Problem) -> Iterator[pa.Table]
 
 
 def _read_parquet(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:
-    texts = [column.name for column in pq.read_schema(path) if _is_text(column.type)]
-    # A buffer without pre-buffering reads pages as needed: a row group may not fit into memory.
-    file = pq.ParquetFile(path, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
-            rows = group.num_rows * CHUNK_BYTES // max(group.total_byte_size, 1)
-            yield from file.iter_batches(max(1, min(CHUNK_ROWS, rows)), row_groups=[number])
-
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # A few kilobytes can decode to gigabytes: a long text in a dictionary that every row refers to.
     most = max(512 << 20, 200 * path.stat().st_size)
-    with file:
-        yield from _batch_chunks(batches(), file.metadata.num_rows, problem, most)
+    _check_decoded(sum(group.total_byte_size for group in groups), most)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, group in enumerate(groups):
+            columns = [group.column(index) for index in range(group.num_columns)]
+            # Arrow holds a column read as a dictionary in memory, so not columns of long texts,
+            # unless they repeat.
+            coded = [
+                column.path_in_schema
+                for column in columns
+                if column.physical_type == "BYTE_ARRAY"
+                and not _LARGEST_CODED
+                < column.total_uncompressed_size
+                < 200 * column.total_compressed_size
+            ]
+            rows = group.num_rows * CHUNK_BYTES // max(group.total_byte_size, 1)
+            # A buffer without pre-buffering reads pages as needed: a group may not fit into memory.
+            how = {"read_dictionary": coded, "buffer_size": 1 << 20, "pre_buffer": False}
+            with pq.ParquetFile(path, metadata=metadata, **how) as file:
+                yield from file.iter_batches(max(1, min(CHUNK_ROWS, rows)), row_groups=[number])
+
+    yield from _batch_chunks(batches(), metadata.num_rows, problem, most)
 
 
 def _read_folder(path: Path, _: str, problem: Problem) -> Iterator[pa.Table]:

@@ -6,7 +6,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import strategies as st
 
 from litbench.errors import DataError
 from litbench.sources import archive
@@ -40,11 +39,6 @@ def read_all(path: Path) -> tuple[list[int], list[int], Counter[str]]:
     counts: Counter[str] = Counter()
     records = read_records(path, NAMES, lambda row, *_: problems.append(row), counts)
     return [number for number, _ in records], problems, counts
-
-
-# What may stand on a line ---------------------------------------------------------------------
-
-ORDINARY = st.text(st.sampled_from('ab"\\{}[]:,\n\r\t\u2028é語😀/u0057'), max_size=12)
 
 
 # Files ----------------------------------------------------------------------------------------

@@ -122,6 +122,8 @@ def test_other_invalid_keys_are_named() -> None:
         load_config(Config, [])
     with pytest.raises(ConfigError, match=r"--seed.x: 'seed' holds no keys: set --seed"):
         load_config(Config, ["--out=x", "--seed=3", "--seed.x=1"])
+    with pytest.raises(ConfigError, match=r"'caf\\udce9' is not UTF-8: rename"):
+        load_config(Config, ["--out", "caf\udce9"])
     for argument in ("out", "-o", "--", "x=1"):
         with pytest.raises(ConfigError, match="unexpected argument"):
             load_config(Config, [argument, "x"])

@@ -140,3 +140,9 @@ def test_the_cap_and_symmetry_draw_apart(story_table):
     ]
     # Uniform draws have mean 1/2 and standard error sqrt(1/12/40) = 0.046.
     assert 0.5 - 4 * 0.046 < sum(draws) / len(draws) < 0.5 + 4 * 0.046
+
+
+def test_scores_at_the_limits_do_not_overflow(story_table):
+    rows = [{"score": score, "created_utc": score} for score in (-(2**63), 2**63 - 1)]
+    (pair,) = pairs_of(story_table(rows))
+    assert pair["chosen_score"] == 2**63 - 1

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import random
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -350,17 +351,48 @@ def test_nested_extra_values_are_kept_as_json(tmp_path: Path) -> None:
     assert (json.loads(media[3]), media[4]) == (deep, "a text")
 
 
-def test_large_dictionaries_are_refused_before_decoding(tmp_path: Path) -> None:
-    count = 8_192
-    bodies = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["a" * (1 << 18)])
-    columns = {name: [ONE[name]] * count for name in ("post", "title")}
-    table = pa.table({"id": [str(k) for k in range(count)], **columns, "body": bodies})
-    for name, given_table in (("coded", table), ("plain", table.slice(0, 100))):
-        path = tmp_path / f"{name}.parquet"
-        pq.write_table(given_table, path, compression="zstd")
-    with pytest.raises(DataError, match=r"coded.parquet .*decodes to more than"):
-        read_table(tmp_path / "coded.parquet", STORIES, columns=ALIKE)
-    assert read_table(tmp_path / "plain.parquet", STORIES, columns=ALIKE).num_rows == 100
+@pytest.mark.parametrize("form", ["body", "list", "struct"])
+def test_large_dictionaries_are_refused_before_decoding(tmp_path: Path, form: str) -> None:
+    count, path = 8_192, tmp_path / "raw.parquet"
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["a" * (1 << 18)])
+    columns = {name: [ONE[name]] * count for name in ("post", "title", "body")}
+    columns[form] = {
+        "body": texts,
+        "list": pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), texts),
+        "struct": pa.StructArray.from_arrays([texts], ["text"]),
+    }[form]
+    table = pa.table({"id": [str(k) for k in range(count)], **columns})
+    pq.write_table(table, path, compression="zstd", store_schema=False)
+    with pytest.raises(DataError, match=r"raw.parquet .*decodes to more than"):
+        read_table(path, STORIES, columns=ALIKE)
+    pq.write_table(table.slice(0, 100), path, compression="zstd", store_schema=False)
+    assert read_table(path, STORIES, columns=ALIKE).num_rows == 100
+
+
+def test_long_texts_are_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow holds the values of a column that is read as a dictionary."""
+    monkeypatch.setattr("litbench.tables.CHUNK_BYTES", 4 << 20)
+    bodies = [random.Random(k).randbytes(1 << 15).hex() for k in range(1_000)]
+    rows = [{**ONE, "id": str(k), "body": body} for k, body in enumerate(bodies)]
+    # Pages have 1 MiB, or one batch of the writer.
+    how: dict[str, Any] = {"use_dictionary": False, "write_batch_size": 16}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw.parquet", **how)
+    del bodies, rows
+    before, most = pa.total_allocated_bytes(), 0
+    for table in stream_table(tmp_path / "raw.parquet", STORIES, columns=ALIKE):
+        most = max(most, pa.total_allocated_bytes() - before - table.nbytes)
+    # The texts have 65 MB.
+    assert most < 30e6
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_too_many_columns_are_refused(tmp_path: Path, ending: str) -> None:
+    rows = [{**ONE, "id": str(k), **{f"key {k} {n}": n for n in range(100)}} for k in range(11)]
+    if ending != "jsonl":
+        rows = [{key: row.get(key) for row in rows for key in row}]
+    path = write_rows(tmp_path / f"raw.{ending}", rows)
+    with pytest.raises(DataError, match=r"more than 1,000 columns: put keys that differ by row"):
+        read_table(path, STORIES, columns=ALIKE)
 
 
 def test_file_changed_while_read_raises(tmp_path: Path) -> None:

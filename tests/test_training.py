@@ -359,7 +359,7 @@ def test_loss_that_is_not_finite_stops_the_run(tiny_model, marked_rows, pair_tab
 
 
 def test_resumed_training_ends_with_the_same_weights(
-    headless, marked_rows, pair_table, tmp_path, monkeypatch
+    headless, marked_rows, pair_table, tmp_path, monkeypatch, capsys
 ):
     pairs = pair_table(marked_rows(50))
     options = quick(headless, num_train_epochs=3, save_strategy="steps", save_steps=2, **LORA)
@@ -377,8 +377,14 @@ def test_resumed_training_ends_with_the_same_weights(
         train_reward_model(pairs, options, tmp_path / "parts")
     # Half of a checkpoint, as a kill leaves it.
     (tmp_path / "parts" / "checkpoint-99").mkdir()
+    damaged = tmp_path / "parts" / "checkpoint-4" / "optimizer.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     stop["at"] = None
+    capsys.readouterr()
     parts = train_reward_model(pairs, options, tmp_path / "parts")
+    told = capsys.readouterr().err
+    assert f"{damaged.parent} is damaged or incomplete" in told
+    assert f"training goes on from {damaged.parent.with_name('checkpoint-2')}" in told
     np.testing.assert_array_equal(scores_of(parts, pairs), scores_of(whole, pairs))
     assert losses(parts) == losses(whole)
 

@@ -31,7 +31,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from litbench.artifact import Artifact, write_json
+from litbench.artifact import Artifact, read_part, write_json, write_part
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.diversity import distinct_trigrams
@@ -39,9 +39,9 @@ from litbench.metrics.intervals import mean_interval
 from litbench.models.backbone import load_backbone, quiet
 from litbench.models.training import (
     checkpoint_folder,
-    last_whole_checkpoint,
     read_options,
     show_progress,
+    train_from_last_checkpoint,
 )
 from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import STORIES
@@ -235,9 +235,11 @@ def main(config: Config) -> None:
     reward = PolicyReward(
         raters["reward"], config.shaping, references=flat(training), prompt_column="writing_prompt"
     )
-    if pretrained is None and not (checkpoints / "policy").exists():
-        make_policy(training, checkpoints / "new", args.seed)
-        (checkpoints / "new").rename(checkpoints / "policy")
+    if pretrained is None and not read_part(checkpoints / "policy", Path.exists):
+        policy_folder = checkpoints / "policy"
+        write_part(
+            policy_folder, lambda path: make_policy(training, path, args.seed), is_folder=True
+        )
     policy = pretrained or str(checkpoints / "policy")
     model, tokenizer = load_backbone(policy, "language", attention="sdpa")
     prompts = [prompt for prompt in held_out for _ in range(config.samples_per_prompt)]
@@ -251,7 +253,7 @@ def main(config: Config) -> None:
     )
     show_progress(trainer)
     with quiet():
-        trainer.train(resume_from_checkpoint=last_whole_checkpoint(checkpoints))
+        train_from_last_checkpoint(trainer, checkpoints)
     texts["after"] = write_stories(trainer.model, tokenizer, prompts, args)
 
     # The share of distinct trigrams depends on the number of texts.

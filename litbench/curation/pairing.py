@@ -49,8 +49,10 @@ def pair_rules(pairs: Any, *, min_gap: float | None, chosen_later: bool) -> list
     """
     rules = []
     if min_gap is not None:
-        gap = (pairs.chosen_score - pairs.rejected_score).cast("float64")
-        too_small = gap < min_gap * pairs.chosen_score.cast("float64") - _ROUNDING
+        # As integers, scores near 2^63 would overflow.
+        score = pairs.chosen_score.cast("float64")
+        gap = score - pairs.rejected_score.cast("float64")
+        too_small = gap < min_gap * score - _ROUNDING
         rules.append(Rule("min_gap", f"scores differ by {min_gap:.0%} of the higher", too_small))
     if chosen_later:
         later = (pairs.chosen_created_utc > pairs.rejected_created_utc).fill_null(False)

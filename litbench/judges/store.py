@@ -1,20 +1,21 @@
 """Stored answers of models, so that no question is paid for twice.
 
 Every answer is one line of a JSON Lines file, appended in one write. Its key is a hash of model,
-sampling options and question. A run can be killed at any moment, and files written on several
-machines can be put into one folder.
+sampling options and question, and its digest shows damage. A run can be killed at any moment, and
+files written on several machines can be put into one folder.
 """
 
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
 
-from litbench.artifact import file_digest
+from litbench.artifact import file_digest, fingerprint
 from litbench.config import as_plain
 from litbench.errors import DataError
 from litbench.text import digest
@@ -23,6 +24,8 @@ Outcome = Literal["answered", "refused", "cut", "error"]
 # A text, or a conversation as pairs of a role (system, user or assistant) and a text.
 Question = str | Sequence[tuple[str, str]]
 
+# Key of a line's digest.
+_DIGEST = "sha256"
 # inspect-ai providers whose model may be a local folder.
 _LOCAL_PROVIDERS = ("hf", "sglang", "vllm", "vllm-completions")
 
@@ -73,7 +76,7 @@ class AnswerStore:
     """Answers by key: reads every `*.jsonl` of a folder and appends to one of them.
 
     Attributes:
-        unreadable: number of lines without an answer, for example truncated by a full disk.
+        unreadable: number of lines that are truncated or damaged; their questions are asked again.
 
     Args:
         folder: created if missing, unless `read_only`.
@@ -98,6 +101,9 @@ class AnswerStore:
             self.close()
             busy = ", another program is writing it" if isinstance(error, BlockingIOError) else ""
             raise DataError(f"cannot open {self._path}{busy}: {error}") from error
+        if self.unreadable and not read_only:
+            damage = f"{self.unreadable:,} lines are damaged: their questions are asked again"
+            print(f"{folder}: {damage}", file=sys.stderr)
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +135,8 @@ class AnswerStore:
     def put(self, key: str, answer: Answer) -> None:
         """Append an answer, or the cost of an error; on return it survives a killed program."""
         assert self._file is not None, "the store is closed or read-only"
-        line = json.dumps({"key": key, **as_plain(answer)}) + "\n"
+        content = {"key": key, **as_plain(answer)}
+        line = json.dumps({**content, _DIGEST: fingerprint(content)}) + "\n"
         try:
             self._file.write(line.encode("ascii"))
         except OSError as error:
@@ -152,6 +159,9 @@ class AnswerStore:
     def _read(self, line: bytes) -> None:
         try:
             content = json.loads(line)
+            # Earlier versions wrote no digest, and keys that are ignored now.
+            if content.pop(_DIGEST, None) not in (None, fingerprint(content)):
+                raise ValueError("the digest does not match")
             known = {name: content[name] for name in Answer.__slots__ if name in content}
             self._add(content["key"], Answer(**known))
         except (ValueError, KeyError, TypeError, AttributeError):

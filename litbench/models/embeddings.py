@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from litbench.artifact import fingerprint, source_digest, write_atomically
+from litbench.artifact import fingerprint, read_part, source_digest, write_part
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.locations import locate
 from litbench.metrics.preferences import distinct_words
@@ -213,13 +213,12 @@ class EmbeddingStore:
         self.folder = folder
         self._new: dict[str, tuple[np.ndarray, list[int]]] = {}
         for path in sorted(folder.glob("[!.]*.parquet")):
-            try:
-                for row in pq.read_table(path).to_pylist():
-                    self.rows[row["key"]] = np.array(row["vector"], np.float32), row["counts"]
-            except (OSError, pa.ArrowException, KeyError) as error:
-                raise DataError(
-                    f"cannot read {path} ({error}): remove it to embed its stories again"
-                ) from error
+            table = read_part(path, pq.read_table)
+            if table is None:
+                path.unlink()
+                continue
+            for row in table.to_pylist():
+                self.rows[row["key"]] = np.array(row["vector"], np.float32), row["counts"]
 
     def put(self, key: str, vector: np.ndarray, counts: list[int]) -> None:
         """Add an embedding; several are written to disk together."""
@@ -237,7 +236,7 @@ class EmbeddingStore:
                 "counts": pa.array(counts, pa.list_(pa.int64())),
             }
             path = self.folder / f"{digest(*sorted(self._new))}.parquet"
-            write_atomically(path, lambda path: pq.write_table(pa.table(columns), path))
+            write_part(path, lambda path: pq.write_table(pa.table(columns), path))
         self._new.clear()
 
 

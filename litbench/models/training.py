@@ -5,7 +5,6 @@ micro-batches of equal cost (`litbench.models.packing`), automatic resuming, and
 run.
 """
 
-import contextlib
 import copy
 import gc
 import importlib.util
@@ -22,6 +21,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from torch.distributed.elastic.multiprocessing.errors import record
 from tqdm import tqdm
@@ -29,7 +29,7 @@ from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from litbench.artifact import as_json, fingerprint, write_atomically
+from litbench.artifact import as_json, fingerprint, read_part, write_atomically, write_digest
 from litbench.config import clear_exit, nearest, read_yaml
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
@@ -430,7 +430,7 @@ def train(
         if trainer.is_fsdp_enabled and args.bf16:
             _keep_sums_in_32_bits(trainer)
         try:
-            trainer.train(args.resume_from_checkpoint or last_whole_checkpoint(folder))
+            train_from_last_checkpoint(trainer, folder, args.resume_from_checkpoint)
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 "the device is out of memory: halve per_device_train_batch_size and double "
@@ -552,12 +552,39 @@ def checkpoint_folder(out: Path, training: str) -> Path:
     return own
 
 
+def train_from_last_checkpoint(trainer: Any, folder: Path, checkpoint: str | None = None) -> None:
+    """Train from `checkpoint`, or else from the last whole one of a folder, and print which."""
+    trainer.add_callback(_CheckpointDigests())
+    checkpoint = checkpoint or last_whole_checkpoint(folder)
+    if checkpoint is not None and is_main_process():
+        print(f"training goes on from {checkpoint}", file=sys.stderr)
+    trainer.train(resume_from_checkpoint=checkpoint)
+
+
+class _CheckpointDigests(TrainerCallback):  # type: ignore[misc]
+    """Writes the digest of each checkpoint beside it."""
+
+    def on_save(self, args: Any, state: Any, _: Any, **__: Any) -> None:
+        # Every process writes files of its own.
+        PartialState().wait_for_everyone()
+        if state.is_world_process_zero:
+            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            write_digest(checkpoint, checkpoint)
+
+
 def last_whole_checkpoint(folder: Path) -> str | None:
-    """Find the latest complete checkpoint; a killed run may leave an incomplete one."""
-    found = []
-    for state in folder.glob("checkpoint-*/trainer_state.json"):
-        with contextlib.suppress(ValueError, KeyError):
-            found.append((int(json.loads(state.read_text())["global_step"]), state.parent))
+    """Find the latest undamaged checkpoint whose best checkpoint, if it has one, is undamaged."""
+    states = {}
+    for path in folder.glob("checkpoint-*/"):
+        state = read_part(path, lambda path: (path / "trainer_state.json").read_text())
+        if state is not None:
+            states[path] = json.loads(state)
+    whole = {path.name for path in states} | {None}
+    found = [
+        (state["global_step"], path)
+        for path, state in states.items()
+        if (best := state["best_model_checkpoint"]) in whole or Path(best).name in whole
+    ]
     return str(max(found)[1]) if found else None
 
 

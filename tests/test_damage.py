@@ -1,0 +1,204 @@
+"""Damaged parts, caches and checkpoints: the run ends as if nothing had been damaged."""
+
+import importlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from litbench import scoring
+from litbench.artifact import Artifact, read_json_part, write_digest
+from litbench.evaluation import Job, VerdictParts, evaluate
+from litbench.judges.store import Answer, AnswerStore
+from litbench.models.embeddings import EmbeddingStore
+from litbench.raters import parse_raters
+from litbench.sources.parts import Parts
+from litbench.tables import write_table
+
+# Resumes the work in a folder and returns its result.
+Finish = Callable[[Path], Any]
+
+
+def stop(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def judge(folder: Path, pairs: pa.Table) -> Any:
+    specs = parse_raters({name: {"kind": name} for name in ("longer", "shorter", "random")})
+    jobs = [Job(spec, spec.name, lambda: pairs, "these pairs") for spec in specs]
+    results = evaluate(jobs, VerdictParts(folder / "parts"))
+    return [
+        (result.verdicts.drop_columns("seconds").to_pylist(), result.record) for result in results
+    ]
+
+
+def score(folder: Path, stories: Path) -> Any:
+    spec = scoring.scorer_spec({"kind": "longer"})
+    job = scoring.ScoringJob(spec, str(stories), folder / "out.parquet", chunk_stories=5)
+    scoring.score_files(job)
+    return pq.read_table(job.out).to_pylist()
+
+
+def import_dumps(folder: Path, module: ModuleType, dumps: Path) -> Any:
+    files = {key: [str(dumps / key)] for key in ("submissions", "comments")}
+    module.main(module.Config(out=folder / "out", **files))
+    return [(folder / "out" / name).read_bytes() for name in ("stories.parquet", "rejected.jsonl")]
+
+
+def copy_pairs(folder: Path, module: ModuleType, pairs: Path) -> Any:
+    path = folder / "pairs.parquet"
+    module.make_pairs(None, pairs, path)
+    return path.read_bytes(), read_json_part(path.with_suffix(".json"))
+
+
+def collect(folder: Path) -> Any:
+    parts = Parts(folder, "a salt")
+    for name in parts.absent([f"posts/{k}" for k in range(12)]):
+        parts.put(name, {"read_utc": 5, "name": name})
+    return [parts.get(f"posts/{k}") for k in range(12)]
+
+
+def embed(folder: Path) -> Any:
+    store = EmbeddingStore(folder / "embeddings")
+    for k in range(12):
+        if f"key {k}" not in store.rows:
+            store.put(f"key {k}", np.full(4, k / 10, np.float32), [k, 0])
+            store.keep()
+    return [(store.rows[f"key {k}"][0].tolist(), store.rows[f"key {k}"][1]) for k in range(12)]
+
+
+def ask(folder: Path) -> Any:
+    with AnswerStore(folder) as store:
+        for k in range(12):
+            if store.get(f"key {k}") is None:
+                store.put(f"key {k}", Answer("answered", f"Story {k} is better.", input_tokens=k))
+        return [store.get(f"key {k}") for k in range(12)]
+
+
+def resume(folder: Path) -> Any:
+    for step in (2, 4, 6) if not any(folder.iterdir()) else ():
+        path = folder / f"checkpoint-{step}"
+        path.mkdir()
+        state = {"global_step": step, "best_model_checkpoint": str(folder / "checkpoint-2")}
+        (path / "trainer_state.json").write_text(json.dumps(state))
+        (path / "model.safetensors").write_bytes(str(step).encode() * 500)
+        write_digest(path, path)
+    training = importlib.import_module("litbench.models.training")
+    found = training.last_whole_checkpoint(folder)
+    # The model may have been at any step.
+    step = None if found is None else found.rpartition("-")[2].encode()
+    return step is None or (Path(found) / "model.safetensors").read_bytes() == step * 500
+
+
+KINDS = ["verdicts", "scores", "dumps", "pairs", "collected", "embeddings", "answers"]
+
+
+@pytest.fixture
+def prepare(
+    tmp_path: Path,
+    load_program: Callable[[str], ModuleType],
+    pair_table: Callable[..., pa.Table],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[str, Path], Finish]:
+    """Leave the parts of a killed run in a folder; returns what finishes it."""
+
+    def dump(name: str, rows: list[dict[str, Any]]) -> None:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def interrupt(run: Callable[[], Any], owner: Any, name: str) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                run()
+
+    def build(kind: str, folder: Path) -> Finish:
+        if kind == "verdicts":
+            pairs = pair_table([{} for _ in range(8)])
+            return partial(judge, pairs=pairs)
+        if kind == "scores":
+            dump("in.jsonl", [{"prompt": f"p{k % 3}", "text": "a " * k + "b"} for k in range(32)])
+            finish: Finish = partial(score, stories=tmp_path / "in.jsonl")
+            interrupt(lambda: finish(folder), scoring._Rows, "scored")
+            return finish
+        if kind == "dumps":
+            monkeypatch.setenv("LITBENCH_SALT", "a salt of the tests")
+            made = {
+                "subreddit": "WritingPrompts",
+                "author": "someone",
+                "created_utc": 1_500_000_000,
+            }
+            dump("submissions", [{**made, "id": "p1", "title": "[WP] A door"}, {**made, "id": 3.5}])
+            answer = {"link_id": "t3_p1", "parent_id": "t3_p1", "retrieved_on": 1_600_000_000}
+            bodies = [f"It began {k} times." for k in range(20)]
+            rows = [{**made, **answer, "id": f"c{k}", "body": b} for k, b in enumerate(bodies)]
+            dump("comments", rows)
+            module = load_program("data_prep/import_archive.py")
+            finish = partial(import_dumps, module=module, dumps=tmp_path)
+            interrupt(lambda: finish(folder), Artifact, "write")
+            return finish
+        if kind == "pairs":
+            write_table(pair_table([{} for _ in range(8)]), tmp_path / "pairs.parquet")
+            module = load_program("eval/ablation.py")
+            return partial(copy_pairs, module=module, pairs=tmp_path / "pairs.parquet")
+        return {"collected": collect, "embeddings": embed, "answers": ask, "checkpoints": resume}[
+            kind
+        ]
+
+    return build
+
+
+def damage(folder: Path, source: random.Random) -> Path:
+    """Flip a bit of one file, or truncate it."""
+    # The rows to score are read again by every run.
+    contents = {
+        path: bytearray(path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.stat().st_size and path.name != "rows.parquet"
+    }
+    victim, content = source.choice(list(contents.items()))
+    position = source.randrange(len(content))
+    if source.random() < 0.5:
+        del content[position:]
+    else:
+        content[position] ^= 1 << source.randrange(8)
+    victim.write_bytes(content)
+    return victim
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(63, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", [*KINDS, "checkpoints"])
+def test_damage_changes_no_result(
+    kind: str,
+    count: int,
+    prepare: Callable[[str, Path], Finish],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if kind == "checkpoints":
+        pytest.importorskip("trl")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    finish = prepare(kind, whole)
+    if not any(whole.iterdir()):
+        finish(whole)
+    shutil.copytree(whole, tmp_path / "intact")
+    expected = finish(tmp_path / "intact")
+    assert "damaged" not in capsys.readouterr().err
+    source = random.Random(f"{kind} {count}")
+    for number in range(count):
+        folder = tmp_path / f"copy {number}"
+        shutil.copytree(whole, folder)
+        victim = damage(folder, source)
+        assert finish(folder) == expected, f"damage {number}, {victim}"
+        # A file of answers may be truncated at the end of a line.
+        assert "damaged" in capsys.readouterr().err or kind == "answers", victim
+        shutil.rmtree(folder)
