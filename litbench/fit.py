@@ -40,7 +40,6 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation_pairs import Evaluation, Judged
 from litbench.locations import resolve
 from litbench.metrics.intervals import effective_clusters
-from litbench.models.publishing import write_trained_model
 from litbench.raters import RaterSpec, check_options, files_of
 from litbench.records import PAIRS, Schema, connected_prompts
 from litbench.report.data_page import PairsFolder
@@ -310,6 +309,8 @@ def _train(config: Fit, specs: Sequence[RaterSpec], pairs: pa.Table, file: Path)
         artifact.finish()
         return folders
     checkpoints = config.out / f"checkpoints-{artifact.fingerprint[:12]}"
+    from litbench.models.publishing import write_trained_model  # noqa: PLC0415
+
     reward = cast(Any, specs[1].train(pairs, checkpoints, config.seed))
     write_trained_model(artifact, reward, pairs, None, checkpoints)
     return folders

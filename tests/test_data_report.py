@@ -41,12 +41,12 @@ def random_pairs(pair_table):
                 "score": source.choice([None, -3, 0, *range(10, 60)]),
                 "created_utc": source.choice([None, *range(1_400_000_000, 1_600_000_000, DAY)]),
             }
-            for _ in range(60)
+            for _ in range(140)
         ]
         built, seen = [], set()
         while len(built) < rows:
-            a, b = sorted(source.sample(range(60), 2))
-            if (a, b) in seen:
+            a, b = sorted(source.sample(range(140), 2))
+            if a % 7 != b % 7 or (a, b) in seen:
                 continue
             seen.add((a, b))
             sides = source.sample([a, b], 2)

@@ -82,7 +82,7 @@ def test_one_file_becomes_a_model_that_scores_and_two_linked_pages(fit, posts, m
     words = ["--model", "runs/mine/model", "--prompt", "p", "--story", "s"]
     monkeypatch.setattr(sys, "argv", ["litbench", "score", *words])
     main()
-    assert re.fullmatch(r"-?\d+\.\d+\n", capsys.readouterr().out)
+    assert re.fullmatch(r"reward -?\d+\.\d+\nreward_percentile \d+\.\d\n", capsys.readouterr().out)
 
 
 def test_only_what_changed_is_done_again(fit, posts):

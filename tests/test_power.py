@@ -119,7 +119,9 @@ def test_the_detectable_value_is_found_just_so_often(case, wanted):
         values = np.linspace(0.5, 0.999, 50) if case.reference is None else [case.square * 0.999]
         assert all(power_at(float(value)) < wanted for value in values)
     else:
-        assert power_at(least) == pytest.approx(wanted, abs=2e-3)
+        # Power can jump to 1 where the raters disagree only in favour of one.
+        assert power_at(least) > wanted - 2e-3
+        assert power_at(least - 2e-5) < wanted
 
 
 def test_annotators_of_a_pair_by_hand():

@@ -144,6 +144,7 @@ def test_the_published_numbers_are_those_of_the_paper():
         "deepseek-r1": "0.710", "gemma-3-12b-it": "0.657", "llama-3.1-8b": "0.581",
         "qwen-2.5-7b": "0.599", "bt-llama-8b": "0.78", "genrm-qwen-7b": "0.78",
         "genrm-cot": "0.72", "genrm-cot-largest": "0.74", "sae-features": "0.612",
+        "bt-llama-1b-naive-upvotes": "0.65", "bt-llama-1b-upvotes-and-timestamps": "0.70",
     }  # fmt: skip
     lengths = [row.get("explanation") for row in published["rows"].values()]
     assert lengths[:10] == [292.4, 280.2, 202.3, 246.7, 131.5, 167.4, 142.8, 497.0, 332.0, 174.0]

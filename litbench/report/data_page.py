@@ -18,7 +18,7 @@ import pyarrow.dataset as pa_dataset
 from litbench.artifact import is_output, read_manifest_of
 from litbench.errors import DataError
 from litbench.metrics.intervals import Interval, effective_clusters, jackknife_interval
-from litbench.records import PAIRS, prompt_keys
+from litbench.records import PAIRS, connected_prompts
 from litbench.report import figures
 from litbench.report.document import Figure, most_per_unit, page_links, render
 from litbench.tables import check_parquet
@@ -80,7 +80,7 @@ def _column(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _split(name: str, table: pa.Table) -> Split:
-    _, prompt = np.unique(np.array(prompt_keys(table), dtype=object), return_inverse=True)
+    _, prompt = np.unique(np.array(connected_prompts(table), dtype=object), return_inverse=True)
     difference = _column(table, "chosen_n_words") - _column(table, "rejected_n_words")
     longer_wins = jackknife_interval((np.sign(difference) + 1) / 2, prompt)
     stories: dict[str, dict[str, np.ndarray]] = {}
@@ -117,7 +117,7 @@ def read_splits(pairs: Path) -> tuple[list[Split], list[str]]:
         All pairs as a split named `all`, followed by the splits, largest first; and the label
         sources.
     """
-    columns = ["split", "prompt", "label_source"]
+    columns = ["split", "prompt_id", "prompt", "label_source"]
     columns += [f"{side}_{key}" for side in SIDES for key in ("story_id", "n_words", "score")]
     columns += [f"{side}_created_utc" for side in SIDES]
     table = pa_dataset.dataset(str(pairs), format="parquet").to_table(columns)
