@@ -418,6 +418,7 @@ def replace_folder(path: Path) -> None:
         write_atomically(path, write, is_folder=True)
 
 
+@pytest.mark.long
 def test_folder_killed_while_replaced_is_whole(tmp_path: Path) -> None:
     source = random.Random(SEED)
     versions = set()
