@@ -100,8 +100,12 @@ def write_atomically(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir() if is_folder else temporary.touch()
+        mode = temporary.stat().st_mode & 0o666
         write(temporary)
         for written in [*temporary.rglob("*"), temporary]:
+            if written.is_file():
+                # Some writers, such as safetensors, ignore the umask and allow only the owner.
+                written.chmod(mode)
             handle = os.open(written, os.O_RDONLY)
             os.fsync(handle)
             os.close(handle)

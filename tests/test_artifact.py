@@ -328,6 +328,16 @@ def test_folder_is_replaced_as_a_whole(config: Config) -> None:
     assert not list(config.out.glob(".part-*"))
 
 
+def test_outputs_keep_the_umask(config: Config, tmp_path: Path) -> None:
+    """safetensors writes files that only the owner can read."""
+    (tmp_path / "plain").touch()
+    wanted = (tmp_path / "plain").stat().st_mode
+    artifact = artifact_of(config)
+    file = artifact.write("pairs.txt", lambda path: path.chmod(0o600))
+    folder = artifact.write_folder("model", lambda path: (path / "weights").touch(0o600))
+    assert file.stat().st_mode == (folder / "weights").stat().st_mode == wanted
+
+
 def test_json_part_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "part.json"
     assert read_json_part(path) is None
