@@ -120,7 +120,7 @@ PROGRAMS = {
         {"pairs": "$data/ids.jsonl", "out": "$out"},
         ["pairs.parquet", "rejected.jsonl"],
         "parts/*/*.json",
-        lambda: FakeReddit(make_published(13, posts=1_500, third_pairs=100)[0]),
+        lambda: FakeReddit(make_published(13, posts=1_500)[0]),
         lost=2,
     ),
     "make_rationales": LongProgram(
@@ -280,7 +280,7 @@ def given(
             text = invented(source, source.randint(5, 40))
             file.write(json.dumps({"prompt": f"[WP] {number % 99}", "text": text}) + "\n")
     three_months(data / "dumps", stories=2_000, words=100)
-    ids = make_published(13, posts=1_500, third_pairs=100)[1]
+    ids = make_published(13, posts=1_500)[1]
     (data / "ids.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in ids))
     warm_up = FORKS.Process(target=print)
     warm_up.start()
