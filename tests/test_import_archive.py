@@ -1,12 +1,7 @@
 """Dumps become a stories table: every line is counted, and a killed run resumes."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -238,55 +233,6 @@ def three_months(folder: Path, stories: int, words: int = 8) -> tuple[list[Path]
             rows.append(pushshift_comment(f"c{month}{n}", source.choice(keys), body=body))
         comments.append(write_dump(folder / f"RC_{month}.zst", [*rows, b"broken"]))
     return submissions, comments
-
-
-@pytest.mark.long
-def test_runs_killed_at_any_moment_end_in_the_same_files(tmp_path: Path) -> None:
-    submissions, comments = three_months(tmp_path / "dumps", stories=6_000, words=300)
-    command = [
-        sys.executable, str(ROOT / "data_prep" / "import_archive.py"),
-        "--submissions", json.dumps([str(path) for path in submissions]),
-        "--comments", json.dumps([str(path) for path in comments]),
-    ]  # fmt: skip
-    environment = {**os.environ, "LITBENCH_SALT": "a salt of the tests"}
-    started = time.time()
-    once = subprocess.run(
-        [*command, "--out", str(tmp_path / "once")], env=environment, check=True,
-        capture_output=True,
-    )  # fmt: skip
-    seconds = time.time() - started
-    seed = random.randrange(10**6)
-    print(f"seed {seed}: killed within {seconds:.1f} seconds")
-    source = random.Random(seed)
-    out = tmp_path / "killed"
-    kills, parts_before = 0, 0
-    for _ in range(12):
-        run = subprocess.Popen(
-            [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
-        )
-        try:
-            run.wait(source.uniform(0.1, 0.8) * seconds)
-        except subprocess.TimeoutExpired:
-            run.send_signal(signal.SIGKILL)
-            run.wait()
-            kills += 1
-        parts = len(list((out / "parts").glob("[!.]*.json")))
-        finished = (out / "manifest.json").exists()
-        assert finished or parts >= parts_before, "what was read stays"
-        parts_before = parts
-        if finished:
-            break
-    last = subprocess.run(
-        [*command, "--out", str(out)], env=environment, check=True, capture_output=True
-    )
-    assert kills >= 1
-    assert last.returncode == once.returncode == 0
-    for name in ("stories.parquet", "rejected.jsonl"):
-        assert (out / name).read_bytes() == (tmp_path / "once" / name).read_bytes(), name
-    assert sorted(path.name for path in out.iterdir()) == [
-        "manifest.json", "rejected.jsonl", "stories.parquet",
-    ]  # fmt: skip
-    assert pq.ParquetFile(out / "stories.parquet").metadata.num_rows == 18_000
 
 
 def test_secrets_and_names_are_written_nowhere(

@@ -3,10 +3,7 @@
 import hashlib
 import json
 import resource
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -317,33 +314,6 @@ def test_latest_copy_of_a_story_is_kept(
     assert [row["score_utc"] for row in kept] == [5] * 12
     assert {row["text"] for row in kept} == {"one", "two"}
     assert kept == made(input=str(path), columns=MAP).rows
-
-
-def test_a_killed_run_starts_again_and_ends_in_the_same_file(
-    tmp_path: Path, program: Program
-) -> None:
-    path = write_lines(tmp_path / "raw.jsonl", [story(k) for k in range(30_000)])
-    script = Path(__file__).parent.parent / "data_prep/make_stories.py"
-    arguments = ["--input", str(path), "--columns", json.dumps(MAP)]
-    done = program("data_prep/make_stories.py", "--out", str(tmp_path / "whole"), *arguments)
-    assert done.returncode == 0, done.stderr
-    out = tmp_path / "out"
-    with subprocess.Popen(
-        [sys.executable, str(script), "--out", str(out), *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as killed:
-        # Killed while its temporary files lie there.
-        until = time.monotonic() + 250
-        while not list(out.glob(".part-*/*.arrow")) and time.monotonic() < until:
-            time.sleep(0.005)
-        killed.send_signal(signal.SIGKILL)
-    assert list(out.glob(".part-*"))
-    assert not (out / "manifest.json").exists()
-    assert program("data_prep/make_stories.py", "--out", str(out), *arguments).returncode == 0
-    assert len(read_product(out).rows) == 30_000
-    for name in ("stories.parquet", "rejected.jsonl", "examples.jsonl"):
-        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 @pytest.mark.long

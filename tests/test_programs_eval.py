@@ -3,10 +3,6 @@
 import json
 import random
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -333,34 +329,3 @@ def test_before_symmetry_is_judged_but_not_trained_on(crossvalidated, trained):
     assert seen == Counter(dict.fromkeys(wide["pair_id"].to_pylist()[:36], 2))
     judged = Counter(row["pair_id"] for row in verdict_rows(config.out) if row["fold"])
     assert judged == Counter(wide["pair_id"].to_pylist())
-
-
-@pytest.mark.long
-def test_killed_cross_validation_resumes_with_equal_verdicts(program, pairs_file, tmp_path):
-    pairs = pairs_file(120, prompts=12)
-
-    def given(out):
-        return [
-            *("--pairs", str(pairs), "--out", str(tmp_path / out), "--repeats", "8"),
-            *("--raters.longer.kind", "longer", "--raters.features.kind", "features"),
-        ]
-
-    assert program("eval/crossvalidate.py", *given("whole")).returncode == 0
-    running = subprocess.Popen(
-        [sys.executable, str(ROOT / "eval/crossvalidate.py"), *given("killed")],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    until = time.monotonic() + 120
-    while len(list((tmp_path / "killed/parts").glob("features*.parquet"))) < 15:
-        assert time.monotonic() < until
-        assert running.poll() is None
-        time.sleep(0.005)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
-    assert not (tmp_path / "killed/verdicts.parquet").exists()
-    done = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "killed/parts").glob("*.*t")}
-    assert program("eval/crossvalidate.py", *given("killed")).returncode == 0
-    assert all((tmp_path / "killed/parts" / n).stat().st_mtime_ns == t for n, t in done.items())
-    assert verdict_rows(tmp_path / "killed") == verdict_rows(tmp_path / "whole")
