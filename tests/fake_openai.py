@@ -13,12 +13,9 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from loopback import Handler, Loopback
 
-from litbench.judges.prices import Price
 from litbench.text import digest
 
 # Never to be seen in any output.
@@ -30,7 +27,7 @@ FAULTS = ("429", "429 later", "500", "503", "hang", "reset", "cut", "empty", "no
 MANNERS = ("refusal", "filter", "length", "rambling", "no choice")
 
 
-def shown_story(question: str, label: str) -> str:
+def shown_story(question, label):
     """The story of a rendered question that stands as `label`."""
     found = re.search(
         rf"STORY {label} BEGINS =====\n(.*?)\n===== STORY {label} ENDS", question, re.DOTALL
@@ -39,16 +36,16 @@ def shown_story(question: str, label: str) -> str:
     return found[1]
 
 
-def longer_story(question: str) -> str:
+def longer_story(question):
     """Judge as one who likes the longer story."""
     longer = "A" if len(shown_story(question, "A")) >= len(shown_story(question, "B")) else "B"
     return f"Story {longer} goes on for longer, and so there is more of it.\n\nPreferred: {longer}"
 
 
-def drawn_manners(seed: int, share: float) -> Callable[[str], str | None]:
+def drawn_manners(seed, share):
     """Draw a manner, or none, for each question by its text."""
 
-    def draw(question: str) -> str | None:
+    def draw(question):
         number = int(digest(seed, question), 16)
         return MANNERS[number // 1_000 % len(MANNERS)] if number % 1_000 < 1_000 * share else None
 
@@ -73,18 +70,18 @@ class FakeOpenAI(Loopback):
 
     def __init__(
         self,
-        answer: Callable[[str], str] = longer_story,
+        answer=longer_story,
         *,
-        others: Mapping[str, Callable[[str], str]] | None = None,
-        faults: Callable[[int, str], str | None] = lambda _number, _kind: None,
-        manners: Callable[[str], str | None] = lambda _question: None,
-        on_request: Callable[[int, str], None] = lambda _number, _moment: None,
-        seconds: float = 0.0,
-        hang_seconds: float = 5.0,
-        retry_after: str = "0.05",
-        complaint: str = "not well today",
-        code: str | None = None,
-    ) -> None:
+        others=None,
+        faults=lambda _number, _kind: None,
+        manners=lambda _question: None,
+        on_request=lambda _number, _moment: None,
+        seconds=0.0,
+        hang_seconds=5.0,
+        retry_after="0.05",
+        complaint="not well today",
+        code=None,
+    ):
         """A server that is not started yet.
 
         `others` are further models by name. `faults` gives the fault of a request, one of `FAULTS`
@@ -102,26 +99,26 @@ class FakeOpenAI(Loopback):
         self.complaint = complaint
         self.code = code
         self.requests = 0
-        self.asked: Counter[str] = Counter()
-        self.answered: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
-        self.bodies: dict[str, dict[str, Any]] = {}
-        self.files: dict[str, list[dict[str, Any]]] = {}
+        self.asked = Counter()
+        self.answered = Counter()
+        self.faults = Counter()
+        self.bodies = {}
+        self.files = {}
         self.billed = [0, 0]
         self.under_way = 0
         self.most_at_once = 0
         super().__init__(_Handler)
         self.url += "/v1"
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """Environment variables that bring a client here."""
         return {"FAKE_BASE_URL": self.url, "FAKE_API_KEY": KEY}
 
-    def dollars(self, price: Price) -> float:
+    def dollars(self, price):
         """What the requests so far cost, those with an empty answer too."""
         return price.of(*self.billed)
 
-    def batch(self, name: str) -> dict[str, Any]:
+    def batch(self, name):
         """The batch of a file; done at once."""
         counts = len(self.files[name])
         return {
@@ -137,13 +134,13 @@ class FakeOpenAI(Loopback):
         }
 
     @staticmethod
-    def model_called(name: str) -> str:
+    def model_called(name):
         """The name under which inspect-ai finds one of the others."""
         return f"openai-api/fake/{name}"
 
 
 class _Handler(Handler):
-    def do_POST(self) -> None:
+    def do_POST(self):
         fake = self.server.fake
         data = self.rfile.read(int(self.headers["Content-Length"]))
         if len(data) < int(self.headers["Content-Length"]):
@@ -186,7 +183,7 @@ class _Handler(Handler):
             with fake.lock:
                 fake.under_way -= 1
 
-    def _take_batch(self, data: bytes) -> None:
+    def _take_batch(self, data):
         """Take a file of questions, or say that a batch of them is done."""
         fake = self.server.fake
         if self.path == "/v1/batches":
@@ -199,7 +196,7 @@ class _Handler(Handler):
         about = {"filename": "batch.jsonl", "purpose": "batch", "status": "processed"}
         self._send(200, {"id": name, "object": "file", "bytes": 1, "created_at": 1, **about})
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         fake = self.server.fake
         _, _, kind, name, *rest = self.path.split("/")
         name = name.removeprefix("batch-").removeprefix("answers-")
@@ -220,11 +217,11 @@ class _Handler(Handler):
             lines.append({"custom_id": one["custom_id"], "response": response, "error": None})
         self._send_bytes(200, "\n".join(map(json.dumps, lines)).encode(), {})
 
-    def _answer(self, question: str, body: dict[str, Any]) -> None:
+    def _answer(self, question, body):
         fake = self.server.fake
         manner = fake.manners(question)
         text = fake.answers[body["model"]](question)
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+        message = {"role": "assistant", "content": text}
         reasons = {"filter": "content_filter", "length": "length", "limit": "length"}
         if manner == "refusal":
             message |= {"content": None, "refusal": "I would rather not judge this."}
@@ -237,7 +234,7 @@ class _Handler(Handler):
         choices = [] if manner == "no choice" else [(message, reasons.get(manner, "stop"))]
         self._complete(question, choices)
 
-    def _complete(self, question: str, choices: list[tuple[dict[str, Any], str]]) -> None:
+    def _complete(self, question, choices):
         content = self._completion(question, choices)
         fake = self.server.fake
         with fake.lock:
@@ -246,7 +243,7 @@ class _Handler(Handler):
         self._send(200, content)
 
     @staticmethod
-    def _completion(question: str, choices: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
+    def _completion(question, choices):
         read = len(question.split())
         written = sum(len((message["content"] or "").split()) for message, _ in choices)
         return {
@@ -266,7 +263,7 @@ class _Handler(Handler):
             },
         }
 
-    def _fail(self, fault: str) -> None:
+    def _fail(self, fault):
         fake = self.server.fake
         if fault.startswith("429"):
             headers = {"Retry-After": fake.retry_after} if fault == "429 later" else {}
@@ -291,12 +288,10 @@ class _Handler(Handler):
             assert fault == "no json", fault
             self._send_bytes(200, b"<html>a proxy of somebody</html>", {})
 
-    def _send(
-        self, status: int, content: dict[str, Any], headers: Mapping[str, str] | None = None
-    ) -> None:
+    def _send(self, status, content, headers=None):
         self._send_bytes(status, json.dumps(content).encode(), headers or {})
 
-    def _send_bytes(self, status: int, data: bytes, headers: Mapping[str, str]) -> None:
+    def _send_bytes(self, status, data, headers):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

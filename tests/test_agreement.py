@@ -1,7 +1,6 @@
 """How verdicts become agreement: small cases whose figures can be counted by hand."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from litbench.errors import DataError
 from litbench.metrics.agreement import (
-    PairScores,
     efforts,
     length_differences,
     pair_scores,
@@ -23,11 +21,11 @@ NAN = float("nan")
 Build = Callable[..., pa.Table]
 
 
-def _pairs(pair_table: Build, n: int) -> pa.Table:
+def _pairs(pair_table, n):
     return pair_table([{"pair_id": f"p{k}"} for k in range(n)])
 
 
-def _score(pair_table: Build, verdict_table: Build, rows: list[dict[str, Any]]) -> PairScores:
+def _score(pair_table, verdict_table, rows):
     """Scores of one rater; `pair` is the pair's number."""
     n = 1 + max(row["pair"] for row in rows)
     verdicts = [{"pair_id": f"p{row['pair']}", **row} for row in rows]
@@ -35,7 +33,7 @@ def _score(pair_table: Build, verdict_table: Build, rows: list[dict[str, Any]]) 
     return scores
 
 
-def test_credit_of_outcomes(pair_table: Build, verdict_table: Build) -> None:
+def test_credit_of_outcomes(pair_table, verdict_table):
     rows = [{"pair": k, "outcome": outcome} for k, outcome in enumerate(OUTCOMES)]
     scores = _score(pair_table, verdict_table, rows)
     expected = {
@@ -52,7 +50,7 @@ def test_credit_of_outcomes(pair_table: Build, verdict_table: Build) -> None:
     np.testing.assert_array_equal(scores.both_orders, [1, 0, 0.5, NAN, NAN, NAN, NAN])
 
 
-def test_orders_are_averaged_before_pairs(pair_table: Build, verdict_table: Build) -> None:
+def test_orders_are_averaged_before_pairs(pair_table, verdict_table):
     rows = [
         {"pair": 0, "order": "chosen", "outcome": "chosen"},
         {"pair": 0, "order": "rejected", "outcome": "chosen"},
@@ -74,7 +72,7 @@ def test_orders_are_averaged_before_pairs(pair_table: Build, verdict_table: Buil
     np.testing.assert_array_equal(scores.same, [1, 0, 0, 0])
 
 
-def test_repeats_are_averaged_after_orders(pair_table: Build, verdict_table: Build) -> None:
+def test_repeats_are_averaged_after_orders(pair_table, verdict_table):
     # The second repeat was read in one order only: its verdict weighs a whole repeat.
     rows = [
         {"pair": 0, "fold": "0/1", "order": "chosen", "outcome": "chosen"},
@@ -87,9 +85,7 @@ def test_repeats_are_averaged_after_orders(pair_table: Build, verdict_table: Bui
     assert (scores.consistent.tolist(), scores.same.tolist()) == ([1.0], [1 / 2])
 
 
-def test_the_pooled_probability_averages_orders_first(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_the_pooled_probability_averages_orders_first(pair_table, verdict_table):
     rows = [
         {"pair": 0, "order": "chosen", "outcome": "chosen", "p_chosen": 0.9},
         {"pair": 0, "order": "rejected", "outcome": "rejected", "p_chosen": 0.3},
@@ -105,9 +101,7 @@ def test_the_pooled_probability_averages_orders_first(
     assert scores.p_chosen.tolist() == pytest.approx([0.6, 0.35, 0.5])
 
 
-def test_a_missing_verdict_names_the_rater_and_a_pair(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_a_missing_verdict_names_the_rater_and_a_pair(pair_table, verdict_table):
     verdicts = verdict_table(
         [
             {"pair_id": "p0", "rater": "whole"},
@@ -119,9 +113,7 @@ def test_a_missing_verdict_names_the_rater_and_a_pair(
         pair_scores(verdicts, _pairs(pair_table, 2))
 
 
-def test_scores_follow_the_pairs_and_raters_their_first_row(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_scores_follow_the_pairs_and_raters_their_first_row(pair_table, verdict_table):
     verdicts = verdict_table(
         [
             {"pair_id": "p1", "rater": "b", "outcome": "rejected"},
@@ -136,9 +128,7 @@ def test_scores_follow_the_pairs_and_raters_their_first_row(
 
 @given(data=st.data())
 @settings(max_examples=40)
-def test_renaming_the_sides_mirrors_every_figure(
-    data: st.DataObject, pair_table: Build, verdict_table: Build
-) -> None:
+def test_renaming_the_sides_mirrors_every_figure(data, pair_table, verdict_table):
     other = {"chosen": "rejected", "rejected": "chosen"}
     rows = []
     for pair in range(data.draw(st.integers(1, 4))):
@@ -164,9 +154,7 @@ def test_renaming_the_sides_mirrors_every_figure(
         np.testing.assert_array_equal(getattr(mirrored, name), getattr(plain, name))
 
 
-def test_outcomes_words_and_tokens_are_counted_on_these_pairs(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_outcomes_words_and_tokens_are_counted_on_these_pairs(pair_table, verdict_table):
     rows = [
         {"pair_id": "p0", "outcome": "chosen", "explanation": "two words", "input_tokens": 5},
         {"pair_id": "p1", "outcome": "rejected", "explanation": "four words in it",
@@ -188,9 +176,7 @@ def test_outcomes_words_and_tokens_are_counted_on_these_pairs(
     assert silent["explanation_words"] is silent["input_tokens"] is silent["output_tokens"] is None
 
 
-def test_agreement_of_each_repeat_averages_orders_then_pairs(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_agreement_of_each_repeat_averages_orders_then_pairs(pair_table, verdict_table):
     verdicts = verdict_table(
         [
             {"pair_id": "p0", "fold": "0/0", "order": "chosen", "outcome": "chosen"},
@@ -205,7 +191,7 @@ def test_agreement_of_each_repeat_averages_orders_then_pairs(
     assert repeats == [(0.5 + 0) / 2, (1 + 0.5) / 2]
 
 
-def test_length_differences_of_known_texts(pair_table: Build) -> None:
+def test_length_differences_of_known_texts(pair_table):
     rows = [{"chosen": "one two", "rejected": "one"}, {"chosen": "one", "rejected": "one two"}]
     differences = length_differences(pair_table([*rows, {"chosen": "", "rejected": "one"}]))
     np.testing.assert_array_equal(differences, [1, -1, NAN])

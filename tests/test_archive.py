@@ -1,8 +1,6 @@
 """Dumps are read line by line; broken lines are rejected and truncation is detected."""
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,7 +18,7 @@ LINE = b'{"subreddit":"WritingPrompts"}\n'
 zstd = archive.zstd()
 
 
-def write_zstd(path: Path, *frames: bytes) -> Path:
+def write_zstd(path, *frames):
     """Write each frame as a stream, so that it declares its window but no length."""
     options = {
         zstd.CompressionParameter.window_log: 31,
@@ -33,10 +31,10 @@ def write_zstd(path: Path, *frames: bytes) -> Path:
     return path
 
 
-def read_all(path: Path) -> tuple[list[int], list[int], Counter[str]]:
+def read_all(path):
     """Return the numbers of the usable and the broken lines, and the counts."""
-    problems: list[int] = []
-    counts: Counter[str] = Counter()
+    problems = []
+    counts = Counter()
     records = read_records(path, NAMES, lambda row, *_: problems.append(row), counts)
     return [number for number, _ in records], problems, counts
 
@@ -44,18 +42,18 @@ def read_all(path: Path) -> tuple[list[int], list[int], Counter[str]]:
 # Files ----------------------------------------------------------------------------------------
 
 
-def test_concatenated_frames_with_large_windows(tmp_path: Path) -> None:
+def test_concatenated_frames_with_large_windows(tmp_path):
     skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"12345"
     path = write_zstd(tmp_path / "RC.zst", LINE * 10, b"", LINE * 20)
     path.write_bytes(skippable + path.read_bytes() + skippable)
-    heard: list[int] = []
+    heard = []
     records = read_records(path, NAMES, mock.Mock(), Counter(), heard.append)
     assert [number for number, _ in records] == list(range(1, 31))
     assert sum(heard) == path.stat().st_size
 
 
 @pytest.mark.parametrize("body", [b"words of many kinds " * 40, b"\\u0000" * 900])
-def test_a_file_cut_off_anywhere_is_noticed(body: bytes, tmp_path: Path) -> None:
+def test_a_file_cut_off_anywhere_is_noticed(body, tmp_path):
     line = b'{"subreddit":"WritingPrompts","body":"' + body + b'"}\n'
     whole = write_zstd(tmp_path / "whole.zst", line).read_bytes()
     path = tmp_path / "cut.zst"
@@ -84,9 +82,7 @@ def test_a_file_cut_off_anywhere_is_noticed(body: bytes, tmp_path: Path) -> None
         ({"link_id": "t3_ab", "parent_id": "T1_zz"}, None),
     ],
 )
-def test_top_level_comments_are_told_in_every_form(
-    comment: dict[str, object], answered: str | None
-) -> None:
+def test_top_level_comments_are_told_in_every_form(comment, answered):
     assert answered_post(comment) == answered
 
 
@@ -103,7 +99,7 @@ def test_top_level_comments_are_told_in_every_form(
         ({"link_id": ["t3_ab"], "parent_id": None}, "link_id is a list"),
     ],
 )
-def test_comment_without_a_post_is_an_error(comment: dict[str, object], column: str) -> None:
+def test_comment_without_a_post_is_an_error(comment, column):
     with pytest.raises(DataError, match=column):
         answered_post(comment)
 
@@ -120,14 +116,12 @@ def test_comment_without_a_post_is_an_error(comment: dict[str, object], column: 
         ({"retrieved_on": 1_600_003_620, "_meta": {"retrieved_2nd_on": 1_600_140_000}}, 12, None),
     ],
 )
-def test_scores_read_too_early_are_null_and_counted(
-    more: dict[str, object], score: int | None, counted: str | None
-) -> None:
-    comment: dict[str, Any] = {
+def test_scores_read_too_early_are_null_and_counted(more, score, counted):
+    comment = {
         "id": "c1", "link_id": "t3_p1", "parent_id": "t3_p1", "body": "Story.", "author": "someone",
         "score": 12, "created_utc": 1_600_003_600, "edited": False, "retrieved_on": 1_700_000_000,
     } | more  # fmt: skip
-    counts: Counter[str] = Counter()
+    counts = Counter()
     (batch,) = read_stories(
         [(1, comment)], {"p1": {"id": "p1", "title": "[WP] A door"}}, source="test",
         salt="a salt of the tests", min_score_age_hours=36, problem=mock.Mock(), counts=counts,

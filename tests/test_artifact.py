@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,16 +37,16 @@ class Config:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
+def config(tmp_path):
     (tmp_path / "stories.txt").write_text("once upon a time")
     return Config(out=tmp_path / "out", stories=tmp_path / "stories.txt")
 
 
-def artifact_of(config: Config) -> Artifact:
+def artifact_of(config):
     return Artifact(config.out, program=__file__, config=config, inputs={"stories": config.stories})
 
 
-def make(config: Config, text: str = "pairs\n") -> Artifact:
+def make(config, text="pairs\n"):
     artifact = artifact_of(config)
     artifact.write("pairs.txt", lambda path: path.write_text(text))
     artifact.write_folder("model", lambda path: (path / "weights").write_text(text))
@@ -56,14 +55,14 @@ def make(config: Config, text: str = "pairs\n") -> Artifact:
     return artifact
 
 
-def test_finished_artifact_is_current(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_artifact_is_current(config, capsys):
     assert not artifact_of(config).is_current()
     make(config)
     assert artifact_of(config).is_current()
     assert capsys.readouterr().out == f"unchanged: {config.out}\n"
 
 
-def test_manifest_records_provenance(config: Config) -> None:
+def test_manifest_records_provenance(config):
     make(config)
     manifest = read_manifest(config.out)
     assert manifest["program"] == Path(__file__).name
@@ -80,19 +79,19 @@ def test_manifest_records_provenance(config: Config) -> None:
     assert manifest["finished_utc"].endswith("+00:00")
 
 
-def spoil_manifest(change: Callable[[str], str]) -> Callable[[Config], object]:
-    def spoil(config: Config) -> None:
+def spoil_manifest(change):
+    def spoil(config):
         path = config.out / "manifest.json"
         path.write_text(change(path.read_text()))
 
     return spoil
 
 
-def with_other_outputs(text: str) -> str:
+def with_other_outputs(text):
     return json.dumps({**json.loads(text), "outputs": {"pairs.txt": 3}})
 
 
-CHANGES: dict[str, Callable[[Config], object]] = {
+CHANGES = {
     "another input": lambda config: config.stories.write_text("once upon a crime"),
     "another config": lambda config: config.splits.update(test=0.5),
     "a changed file": lambda config: (config.out / "pairs.txt").write_text("pears\n"),
@@ -106,7 +105,7 @@ CHANGES: dict[str, Callable[[Config], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_artifact_is_outdated_after(change: Callable[[Config], object], config: Config) -> None:
+def test_artifact_is_outdated_after(change, config):
     make(config)
     assert artifact_of(config).is_current()
     change(config)
@@ -118,10 +117,10 @@ def test_artifact_is_outdated_after(change: Callable[[Config], object], config: 
 PASSWORD = "key of the bucket"  # noqa: S105
 
 
-def test_runtime_keys_are_left_out(tmp_path: Path) -> None:
+def test_runtime_keys_are_left_out(tmp_path):
     out = tmp_path / "out"
 
-    def artifact(secret: str, seed: int = 0) -> Artifact:
+    def artifact(secret, seed=0):
         config = {"out": str(out), "seed": seed, "spark": {"secret.key": secret}}
         return Artifact(out, program=__file__, config=config, inputs={}, runtime_keys=("spark",))
 
@@ -132,12 +131,12 @@ def test_runtime_keys_are_left_out(tmp_path: Path) -> None:
     assert not artifact(PASSWORD, seed=1).is_current()
 
 
-def test_unknown_runtime_key_raises(config: Config) -> None:
+def test_unknown_runtime_key_raises(config):
     with pytest.raises(KeyError, match="sparc"):
         Artifact(config.out, program=__file__, config=config, inputs={}, runtime_keys=("sparc",))
 
 
-def test_manifest_digest_must_match(config: Config) -> None:
+def test_manifest_digest_must_match(config):
     make(config)
     path = config.out / "pairs.txt"
     assert read_manifest_of(path) == read_manifest(config.out)
@@ -151,7 +150,7 @@ def test_manifest_digest_must_match(config: Config) -> None:
         read_manifest_of(path)
 
 
-def test_other_program_or_version_is_not_current(config: Config) -> None:
+def test_other_program_or_version_is_not_current(config):
     artifact = partial(Artifact, config.out, config=config, inputs={"stories": config.stories})
     artifact(program=__file__).finish()
     assert artifact(program=__file__, version=1).is_current()
@@ -162,7 +161,7 @@ def test_other_program_or_version_is_not_current(config: Config) -> None:
 
 
 @pytest.mark.parametrize("within", ["", "stories.jsonl"])
-def test_input_changed_during_run(config: Config, within: str) -> None:
+def test_input_changed_during_run(config, within):
     if within:
         config.stories.unlink()
         config.stories.mkdir()
@@ -183,7 +182,7 @@ def test_input_changed_during_run(config: Config, within: str) -> None:
     assert artifact_of(config).is_current()
 
 
-def test_moved_input_or_output_is_current(config: Config, tmp_path: Path) -> None:
+def test_moved_input_or_output_is_current(config, tmp_path):
     first = make(config)
     moved = config.stories.rename(tmp_path / "elsewhere.txt")
     out = config.out.rename(tmp_path / "out2")
@@ -192,7 +191,7 @@ def test_moved_input_or_output_is_current(config: Config, tmp_path: Path) -> Non
     assert artifact_of(config).is_current()
 
 
-def test_folder_digest_covers_names_and_bytes(tmp_path: Path) -> None:
+def test_folder_digest_covers_names_and_bytes(tmp_path):
     folder = tmp_path / "in"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a").write_text("1")
@@ -212,11 +211,11 @@ FIRST, SECOND = "1" * 40, "2" * 40
 
 
 @pytest.fixture
-def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def head(monkeypatch):
     """Head commits of a Hub with one data set, owner/name."""
     commits = {"owner/name": FIRST}
 
-    def ask(repository: str, revision: str | None) -> str:
+    def ask(repository, revision):
         if repository not in commits or revision not in (None, "main"):
             raise DataError(f"{repository} cannot be asked for")
         return commits[repository]
@@ -225,8 +224,8 @@ def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return commits
 
 
-def test_hub_data_set_change_outdates_artifact(config: Config, head: dict[str, str]) -> None:
-    def artifact(name: str) -> Artifact:
+def test_hub_data_set_change_outdates_artifact(config, head):
+    def artifact(name):
         inputs, models = {"stories": name}, {"backbone": "owner/model"}
         return Artifact(config.out, program=__file__, config=config, inputs=inputs, models=models)
 
@@ -241,12 +240,12 @@ def test_hub_data_set_change_outdates_artifact(config: Config, head: dict[str, s
     assert artifact(f"owner/name@{FIRST}").is_current()
 
 
-def stop(path: Path) -> None:
+def stop(path):
     (path / "weights" if path.is_dir() else path).write_text("half of the ne")
     raise KeyboardInterrupt
 
 
-def full_disk(path: Path) -> None:
+def full_disk(path):
     (path / "weights" if path.is_dir() else path).write_text("as far as it goes")
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
@@ -254,9 +253,7 @@ def full_disk(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "name"), [(Artifact.write, "pairs.txt"), (Artifact.write_folder, "model")]
 )
-def test_failed_write_keeps_old_output(
-    config: Config, write: Callable[..., Path], name: str
-) -> None:
+def test_failed_write_keeps_old_output(config, write, name):
     make(config, "old")
     before = sorted(item.name for item in config.out.iterdir())
     with pytest.raises(KeyboardInterrupt):
@@ -291,7 +288,7 @@ artifact.finish()
 """
 
 
-def test_killed_write_leaves_no_partial_file(config: Config, tmp_path: Path) -> None:
+def test_killed_write_leaves_no_partial_file(config, tmp_path):
     make(config, "old")
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
@@ -311,7 +308,7 @@ def test_killed_write_leaves_no_partial_file(config: Config, tmp_path: Path) -> 
     assert not list(config.out.glob(".part-*"))
 
 
-def test_invalid_manifest(tmp_path: Path) -> None:
+def test_invalid_manifest(tmp_path):
     for text in (None, "{", "[]", "3"):
         if text is not None:
             (tmp_path / "manifest.json").write_text(text)
@@ -319,7 +316,7 @@ def test_invalid_manifest(tmp_path: Path) -> None:
             read_manifest(tmp_path)
 
 
-def test_folder_is_replaced_as_a_whole(config: Config) -> None:
+def test_folder_is_replaced_as_a_whole(config):
     make(config, "old")
     (config.out / "model" / "of the old one").write_text("")
     make(config, "new")
@@ -328,7 +325,7 @@ def test_folder_is_replaced_as_a_whole(config: Config) -> None:
     assert not list(config.out.glob(".part-*"))
 
 
-def test_outputs_keep_the_umask(config: Config, tmp_path: Path) -> None:
+def test_outputs_keep_the_umask(config, tmp_path):
     """safetensors writes files that only the owner can read."""
     (tmp_path / "plain").touch()
     wanted = (tmp_path / "plain").stat().st_mode
@@ -338,7 +335,7 @@ def test_outputs_keep_the_umask(config: Config, tmp_path: Path) -> None:
     assert file.stat().st_mode == (folder / "weights").stat().st_mode == wanted
 
 
-def test_json_part_round_trip(tmp_path: Path) -> None:
+def test_json_part_round_trip(tmp_path):
     path = tmp_path / "part.json"
     assert read_json_part(path) is None
     content = [0.1 + 0.2, math.nan, {"a": None}]

@@ -5,12 +5,9 @@ import io
 import itertools
 import json
 import random
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +33,7 @@ class Outcome:
     rejected_rows: list[dict[str, Any]]
     counts: dict[str, Any]
 
-    def adds_up_to(self, rows: int) -> bool:
+    def adds_up_to(self, rows):
         """Whether every row of the file is counted exactly once: kept, rejected or not selected."""
         assert self.code == 0, self.error
         noted = [row["row"] for row in self.rejected_rows]
@@ -45,7 +42,7 @@ class Outcome:
         assert self.counts["stories"] == len(self.stories)
         return len(self.stories) + len(noted) + self.counts["not_selected"] == rows
 
-    def says(self, *parts: str) -> bool:
+    def says(self, *parts):
         """Whether the run ended with exit code 2 and a one-line message containing all parts."""
         assert self.code == 2
         assert self.error.startswith("error: ")
@@ -60,17 +57,12 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def make_stories(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    load_program: Callable[[str], ModuleType],
-) -> Run:
+def make_stories(tmp_path, monkeypatch, capsys, load_program):
     """Run make_stories.py on a file in this process, with command-line arguments."""
     module = load_program("data_prep/make_stories.py")
     numbers = itertools.count()
 
-    def run(source: Path | str, *arguments: str, columns: Sequence[str] = MAP) -> Outcome:
+    def run(source, *arguments, columns=MAP):
         out = tmp_path / f"out{next(numbers)}"
         line = ["make_stories.py", f"--out={out}", f"--input={source}", *columns, *arguments]
         monkeypatch.setattr(sys, "argv", line)
@@ -94,7 +86,7 @@ def make_stories(
     return run
 
 
-def rows_of(count: int = 6) -> list[dict[str, Any]]:
+def rows_of(count=6):
     return [
         {
             "story_id": f"s{k}",
@@ -108,7 +100,7 @@ def rows_of(count: int = 6) -> list[dict[str, Any]]:
     ]
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write(path, rows):
     names = list(dict.fromkeys(name for row in rows for name in row))
     if path.suffix == ".jsonl":
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -148,14 +140,14 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize(("name", "content", "said"), BAD_FILES.values(), ids=BAD_FILES)
-def test_bad_file(make_stories: Run, tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_bad_file(make_stories, tmp_path, name, content, said):
     path = tmp_path / name
     path.write_bytes(content)
     assert make_stories(path).says(str(path), said)
 
 
 @every_format
-def test_missing_column(make_stories: Run, tmp_path: Path, ending: str) -> None:
+def test_missing_column(make_stories, tmp_path, ending):
     path = write(tmp_path / f"raw.{ending}", rows_of())
     outcome = make_stories(path, columns=MAP[:2])
     assert outcome.says(str(path), "'prompt_id' is missing", "post, ", "name its origin")
@@ -163,9 +155,7 @@ def test_missing_column(make_stories: Run, tmp_path: Path, ending: str) -> None:
     assert outcome.says(str(path), "no column 'bodi' (mapped to text)", "did you mean 'body'?")
 
 
-def test_exit_code_2(
-    program_process: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_exit_code_2(program_process, tmp_path):
     done = program_process(
         "data_prep/make_stories.py", "--out", str(tmp_path / "o"), "--input=none.csv"
     )
@@ -178,7 +168,7 @@ def test_exit_code_2(
 
 
 @every_format
-def test_duplicate_row_is_kept_once(make_stories: Run, tmp_path: Path, ending: str) -> None:
+def test_duplicate_row_is_kept_once(make_stories, tmp_path, ending):
     rows = rows_of()
     outcome = make_stories(write(tmp_path / f"raw.{ending}", [*rows, rows[2], rows[2]]))
     assert outcome.adds_up_to(8)
@@ -188,9 +178,7 @@ def test_duplicate_row_is_kept_once(make_stories: Run, tmp_path: Path, ending: s
 
 @pytest.mark.parametrize("broken", [b"\xff", b"\xed\xa0\x80"])
 @every_format
-def test_invalid_utf8_rejects_the_row(
-    make_stories: Run, tmp_path: Path, ending: str, broken: bytes
-) -> None:
+def test_invalid_utf8_rejects_the_row(make_stories, tmp_path, ending, broken):
     path = write(tmp_path / f"raw.{ending}", rows_of())
     if ending == "parquet":
         table = pa.Table.from_pylist(rows_of())
@@ -222,9 +210,7 @@ def test_invalid_utf8_rejects_the_row(
         ('{"story_id": "x", "post": "p", "title": "t", "body": {"text": "nested"}}', "not text"),
     ],
 )
-def test_broken_json_line_is_rejected(
-    make_stories: Run, tmp_path: Path, line: str, reason: str
-) -> None:
+def test_broken_json_line_is_rejected(make_stories, tmp_path, line, reason):
     path = write(tmp_path / "raw.jsonl", rows_of())
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[2:]]))
@@ -237,7 +223,7 @@ def test_broken_json_line_is_rejected(
 
 
 @pytest.mark.parametrize("line", ["x,p,t,b,1,1500000000,more", "x,p,t", '"x"y,p,t'])
-def test_csv_row_with_wrong_number_of_fields(make_stories: Run, tmp_path: Path, line: str) -> None:
+def test_csv_row_with_wrong_number_of_fields(make_stories, tmp_path, line):
     path = write(tmp_path / "raw.csv", [{**row, "body": "one line"} for row in rows_of()])
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:3], line, *lines[3:]]))
@@ -250,9 +236,7 @@ def test_csv_row_with_wrong_number_of_fields(make_stories: Run, tmp_path: Path, 
 
 @pytest.mark.parametrize("place", [0, 3, 5])
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-def test_unclosed_csv_quote_rejects_one_row(
-    make_stories: Run, tmp_path: Path, place: int, quoting: Any
-) -> None:
+def test_unclosed_csv_quote_rejects_one_row(make_stories, tmp_path, place, quoting):
     buffer = io.StringIO()
     writer = csv.writer(buffer, quoting=quoting, lineterminator="\n")
     writer.writerow(rows_of()[0])
@@ -269,7 +253,7 @@ def test_unclosed_csv_quote_rejects_one_row(
     assert noted["row"] == place + 1
 
 
-def test_rejected_rows_are_printed_and_written(make_stories: Run, tmp_path: Path) -> None:
+def test_rejected_rows_are_printed_and_written(make_stories, tmp_path):
     rows = rows_of()
     rows[2]["score"] = "l" * 10_000
     path = write(tmp_path / "raw.jsonl", rows)
@@ -283,7 +267,7 @@ def test_rejected_rows_are_printed_and_written(make_stories: Run, tmp_path: Path
 # Random damage -------------------------------------------------------------------------------
 
 
-def corrupt(data: bytes, rng: random.Random) -> bytes:
+def corrupt(data, rng):
     """Damage a few bytes: change, remove, insert, repeat or overwrite some."""
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(data))
@@ -303,13 +287,13 @@ def corrupt(data: bytes, rng: random.Random) -> bytes:
     return data or b" "
 
 
-def plain_rows(count: int) -> list[dict[str, Any]]:
+def plain_rows(count):
     """Rows of one line each, so that a damaged line is one damaged row."""
     return [{**row, "body": f"Story {row['story_id']} went on, and on."} for row in rows_of(count)]
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_random_damage_loses_no_good_row(tmp_path: Path, ending: str) -> None:
+def test_random_damage_loses_no_good_row(tmp_path, ending):
     rng = random.Random(20)
     path = write(tmp_path / f"raw.{ending}", plain_rows(12))
     columns = {"prompt": "title", "text": "body", "prompt_id": "post", "source": "'test'"}
@@ -335,7 +319,7 @@ def test_random_damage_loses_no_good_row(tmp_path: Path, ending: str) -> None:
             assert stories.num_rows + len(rejected_rows.rows) == written, body
 
 
-def test_random_damage_to_parquet(make_stories: Run, tmp_path: Path) -> None:
+def test_random_damage_to_parquet(make_stories, tmp_path):
     rng = random.Random(21)
     path = write(tmp_path / "raw.parquet", rows_of(50))
     good = path.read_bytes()
@@ -352,7 +336,7 @@ def test_random_damage_to_parquet(make_stories: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_random_bytes(make_stories: Run, tmp_path: Path, ending: str) -> None:
+def test_random_bytes(make_stories, tmp_path, ending):
     rng = random.Random(22)
     path = tmp_path / f"raw.{ending}"
     for size in (1, 2, 10, 100, 10_000):

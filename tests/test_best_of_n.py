@@ -1,13 +1,9 @@
 """Best of n: the curve is what drawing subsets gives, and says nothing that rewards cannot say."""
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pytest
 from hypothesis import given
@@ -29,7 +25,7 @@ from litbench.tables import read_table, write_table
 WORDS = ["lantern", "river", "copper", "moth", "window", "ladder", "winter", "kettle", "salt"]
 
 
-def by_brute_force(rewards: np.ndarray, n: int) -> np.ndarray:
+def by_brute_force(rewards, n):
     """The same by every subset; the best of equals is drawn among them."""
     weights = np.zeros(len(rewards))
     subsets = list(itertools.combinations(range(len(rewards)), n))
@@ -41,13 +37,13 @@ def by_brute_force(rewards: np.ndarray, n: int) -> np.ndarray:
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=7))
-def test_the_weights_are_those_of_every_subset(values: list[int]) -> None:
+def test_the_weights_are_those_of_every_subset(values):
     rewards = np.array(values, float)
     for n in range(1, len(values) + 1):
         assert choice_weights(rewards, n) == pytest.approx(by_brute_force(rewards, n), abs=1e-12)
 
 
-def test_the_weights_of_many_stories_do_not_overflow() -> None:
+def test_the_weights_of_many_stories_do_not_overflow():
     rewards = np.random.default_rng(0).normal(size=2_000)
     for n in (1, 2, 1_000, 1_999, 2_000):
         weights = choice_weights(rewards, n)
@@ -56,7 +52,7 @@ def test_the_weights_of_many_stories_do_not_overflow() -> None:
     assert choice_weights(rewards, 2_000)[rewards.argmax()] == pytest.approx(1)
 
 
-def stories(seed: int = 0, prompts: int = 12, count: int = 9) -> list[PromptStories]:
+def stories(seed=0, prompts=12, count=9):
     """A second rater that agrees up to a point: it dislikes what the first one likes too much."""
     source = np.random.default_rng(seed)
     found = []
@@ -67,7 +63,7 @@ def stories(seed: int = 0, prompts: int = 12, count: int = 9) -> list[PromptStor
     return found
 
 
-def test_gain_is_expected_maximum_minus_mean() -> None:
+def test_gain_is_expected_maximum_minus_mean():
     prompts, ns = stories(), sizes(9)
     assert ns == [1, 2, 4, 8, 9]
     for one in best_of_n(prompts, ns):
@@ -82,11 +78,7 @@ def test_gain_is_expected_maximum_minus_mean() -> None:
 
 
 @pytest.fixture
-def choose(
-    load_program: Callable[[str], ModuleType],
-    story_table: Callable[..., pa.Table],
-    tmp_path: Path,
-) -> Callable[..., dict[str, Any]]:
+def choose(load_program, story_table, tmp_path):
     """Run the program on stories of six prompts, five each, with some keys; its counts."""
     program = load_program("eval/best_of_n.py")
     rows = []
@@ -98,7 +90,7 @@ def choose(
     rows.append({"story_id": "alone", "prompt_id": "p9", "text": "nobody beside it"})
     table = story_table(rows)
 
-    def run(**keys: Any) -> dict[str, Any]:
+    def run(**keys):
         write_table(table, tmp_path / "in.parquet")
         config = build(
             program.Config,
@@ -113,13 +105,11 @@ def choose(
 LONGER = {"longer": {"kind": "longer"}}
 
 
-def choices_in(folder: Path) -> list[dict[str, Any]]:
+def choices_in(folder):
     return list(pa_csv.read_csv(folder / "out/best_of_n.csv").to_pylist())
 
 
-def test_prompts_are_grouped_by_text(
-    load_program: Callable[[str], ModuleType], story_table: Callable[..., pa.Table], tmp_path: Path
-) -> None:
+def test_prompts_are_grouped_by_text(load_program, story_table, tmp_path):
     program = load_program("eval/best_of_n.py")
     rows = [
         {"story_id": f"s{k}", "prompt_id": name, "prompt": prompt, "text": "word " * (k + 1)}
@@ -140,9 +130,7 @@ def test_prompts_are_grouped_by_text(
     assert read_manifest(tmp_path / "out")["counts"]["prompts"] == 2
 
 
-def test_the_program_keeps_best_and_worst(
-    choose: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_the_program_keeps_best_and_worst(choose, tmp_path):
     counts = choose(rater=LONGER, second={"shorter": {"kind": "shorter"}})
     assert (counts["prompts"], counts["prompts_with_too_few"], counts["pairs"]) == (6, 1, 6)
     pairs = read_table(tmp_path / "out/pairs.parquet", PAIRS).to_pylist()
@@ -167,7 +155,7 @@ def test_the_program_keeps_best_and_worst(
     assert (tmp_path / "out/best_of_n_gain.png").read_bytes().startswith(b"\x89PNG")
 
 
-def outputs(folder: Path) -> dict[str, bytes]:
+def outputs(folder):
     """The product's files but the page, which shows a time."""
     return {
         name: (folder / name).read_bytes()
@@ -176,21 +164,16 @@ def outputs(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_killed_run_resumes_with_equal_files(
-    choose: Callable[..., dict[str, Any]],
-    load_program: Callable[[str], ModuleType],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_killed_run_resumes_with_equal_files(choose, load_program, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
     monkeypatch.setattr(load_program("eval/best_of_n.py"), "_PART", 7)
-    given: list[int] = []
+    given = []
     room = [10**9]
     score = LengthRater.score
 
-    def mortal(self: Any, prompts: Any, texts: Any) -> Any:
+    def mortal(self, prompts, texts):
         if len(given) >= room[0]:
             raise Killed
         given.append(len(texts))
@@ -227,16 +210,12 @@ def test_killed_run_resumes_with_equal_files(
         ({"rater": LONGER, "least_stories": 6}, DataError, "no prompt has 6"),
     ],
 )
-def test_invalid_configs_raise(
-    choose: Callable[..., dict[str, Any]], keys: dict[str, Any], error: type[Exception], says: str
-) -> None:
+def test_invalid_configs_raise(choose, keys, error, says):
     with pytest.raises(error, match=says):
         choose(**keys)
 
 
-def test_stories_of_several_generators_are_pooled(
-    load_program: Callable[[str], ModuleType], story_table: Callable[..., pa.Table], tmp_path: Path
-) -> None:
+def test_stories_of_several_generators_are_pooled(load_program, story_table, tmp_path):
     program, paths = load_program("eval/best_of_n.py"), []
     for source in ("small", "large"):
         rows = [

@@ -7,10 +7,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_openai import FAULTS, KEY, FakeOpenAI
@@ -34,15 +32,15 @@ OLD_KEYS = [
 ]
 
 
-def echo(question: str) -> str:
+def echo(question):
     return f"You asked: {question}"
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeOpenAI]:
+def serve(monkeypatch):
     """Factory of servers for the client of this process; each is a context manager."""
 
-    def make(**behaviour: Any) -> FakeOpenAI:
+    def make(**behaviour):
         server = FakeOpenAI(echo, **behaviour)
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
@@ -52,26 +50,19 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeOpenAI]:
 
 
 @pytest.fixture
-def server(serve: Callable[..., FakeOpenAI]) -> Iterator[FakeOpenAI]:
+def server(serve):
     """A server without failures."""
     with serve() as server:
         yield server
 
 
-def run(
-    server: FakeOpenAI,
-    folder: Path,
-    questions: Any = None,
-    traffic: Traffic = QUICK,
-    sampling: Sampling | None = None,
-    **more: Any,
-) -> list[Answer]:
+def run(server, folder, questions=None, traffic=QUICK, sampling=None, **more):
     with AnswerStore(folder) as store:
         asked = QUESTIONS if questions is None else questions
         return ask(server.model, asked, store, sampling or Sampling(), traffic, **more)
 
 
-def test_answers_keep_order_and_are_stored(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_answers_keep_order_and_are_stored(server, tmp_path):
     asked = [*QUESTIONS, QUESTIONS[3]]
     answers = run(server, tmp_path, asked, Traffic(connections=1))
     assert list(server.asked) == sorted(QUESTIONS), "sorted by prefix"
@@ -87,7 +78,7 @@ def test_answers_keep_order_and_are_stored(server: FakeOpenAI, tmp_path: Path) -
     assert server.requests == len(QUESTIONS)
 
 
-def test_answers_depend_on_model_question_and_sampling(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_answers_depend_on_model_question_and_sampling(server, tmp_path):
     question = QUESTIONS[:1]
     run(server, tmp_path, question)
     body = server.bodies[question[0]]
@@ -105,7 +96,7 @@ def test_answers_depend_on_model_question_and_sampling(server: FakeOpenAI, tmp_p
     assert server.requests == 3, "restoring the options finds the stored answers"
 
 
-def test_conversation_as_question(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_conversation_as_question(server, tmp_path):
     talk = [("system", "Be brief."), ("user", "Which?"), ("assistant", "A."), ("user", "Sure?")]
     sampling = Sampling(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
     (answer,) = run(server, tmp_path, [talk], sampling=sampling)
@@ -118,7 +109,7 @@ def test_conversation_as_question(server: FakeOpenAI, tmp_path: Path) -> None:
     assert server.requests == 3, "each conversation is a different question"
 
 
-def test_keys_are_stable(tmp_path: Path) -> None:
+def test_keys_are_stable(tmp_path):
     """With a different key, every stored answer would be paid for again."""
     questions = ["Which story is better?", "é"]
     assert keys_of("openai/gpt-4.1", questions, Sampling(), [0, 3]) == OLD_KEYS
@@ -127,7 +118,7 @@ def test_keys_are_stable(tmp_path: Path) -> None:
     assert AnswerStore(tmp_path, read_only=True).get(OLD_KEYS[0]) == Answer("cut")
 
 
-def test_local_model_key_is_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_model_key_is_its_content(tmp_path, monkeypatch):
     """A folder with the same name as a provider's model is ignored."""
     monkeypatch.chdir(tmp_path)
     before = keys_of("openai/one", ["q"], Sampling())
@@ -145,11 +136,11 @@ def test_local_model_key_is_its_content(tmp_path: Path, monkeypatch: pytest.Monk
 # Failures -------------------------------------------------------------------------------------
 
 
-def test_temporary_failures_are_retried(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
+def test_temporary_failures_are_retried(serve, tmp_path):
     questions = [f"Question {k}" for k in range(60)]
     kinds = [kind for kind in FAULTS if kind != "hang"]
 
-    def every_third(number: int, _: str) -> str | None:
+    def every_third(number, _):
         return kinds[number // 3 % len(kinds)] if number % 3 == 0 else None
 
     with serve(faults=every_third) as server:
@@ -163,7 +154,7 @@ def test_temporary_failures_are_retried(serve: Callable[..., FakeOpenAI], tmp_pa
     assert set(server.faults) == set(kinds)
 
 
-def test_timeout_is_retried(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
+def test_timeout_is_retried(serve, tmp_path):
     hasty = replace(QUICK, timeout_seconds=1)
     started = time.monotonic()
     with serve(
@@ -175,9 +166,7 @@ def test_timeout_is_retried(serve: Callable[..., FakeOpenAI], tmp_path: Path) ->
     assert time.monotonic() - started < 200, "the timeout ended the request"
 
 
-def test_refusals_and_truncated_answers_are_stored(
-    serve: Callable[..., FakeOpenAI], tmp_path: Path
-) -> None:
+def test_refusals_and_truncated_answers_are_stored(serve, tmp_path):
     manners = dict(zip(QUESTIONS, ("refusal", "filter", "length", "no choice", None), strict=False))
     with serve(manners=manners.get) as server:
         answers = run(server, tmp_path, QUESTIONS[:5])
@@ -192,9 +181,7 @@ def test_refusals_and_truncated_answers_are_stored(
         assert set(server.asked - before) == {QUESTIONS[3]}
 
 
-def test_gives_up_after_consecutive_errors(
-    serve: Callable[..., FakeOpenAI], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_gives_up_after_consecutive_errors(serve, monkeypatch, tmp_path):
     with serve() as server:
         monkeypatch.setenv("FAKE_API_KEY", "wrong-and-still-secret")
         with pytest.raises(ModelError, match=r"consecutive errors, the last: .*Auth") as error:
@@ -209,9 +196,7 @@ def test_gives_up_after_consecutive_errors(
         assert server.requests < 40
 
 
-def test_missing_key_provider_or_extra(
-    server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_key_provider_or_extra(server, monkeypatch, tmp_path):
     run(server, tmp_path, QUESTIONS[:1])
     with AnswerStore(tmp_path) as store:
         monkeypatch.delenv("FAKE_API_KEY", raising=False)
@@ -226,7 +211,7 @@ def test_missing_key_provider_or_extra(
 
 # Keys -----------------------------------------------------------------------------------------
 
-SPELLINGS: dict[str, Callable[[str], str]] = {
+SPELLINGS = {
     "plain": str,
     "in capitals": str.upper,
     "percent-encoded": lambda key: key.replace("-", "%2D"),
@@ -242,9 +227,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
-def test_message_with_key_is_withheld(
-    spelling: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_message_with_key_is_withheld(spelling, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", KEY)
     monkeypatch.setenv("SOME_BASE_URL", "http://me:pass-of-the-proxy@host/v1")
     for secret in (KEY, "pass-of-the-proxy"):
@@ -262,9 +245,7 @@ def test_message_with_key_is_withheld(
         ("400", "context_length_exceeded", "cut"),
     ],
 )
-def test_provider_message_without_keys_and_questions(
-    fault: str, code: str | None, outcome: str, serve: Callable[..., FakeOpenAI], tmp_path: Path
-) -> None:
+def test_provider_message_without_keys_and_questions(fault, code, outcome, serve, tmp_path):
     once = replace(QUICK, max_retries=0)
     pieces = [KEY[start : start + 8] for start in range(len(KEY) - 7)]
     for complaint, said in (("not well today", "not well today"), ("x" * 280 + KEY, WITHHELD)):
@@ -282,7 +263,7 @@ def test_provider_message_without_keys_and_questions(
 # The budget -----------------------------------------------------------------------------------
 
 
-def test_cost_limit_bounds_billed_dollars(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
+def test_cost_limit_bounds_billed_dollars(serve, tmp_path):
     """Three of four answers are empty but billed; later runs count them."""
     price = Price(input=1_000.0, output=1_000.0, cached=1_000.0)
     sampling = Sampling(max_tokens=20)
@@ -304,9 +285,7 @@ def test_cost_limit_bounds_billed_dollars(serve: Callable[..., FakeOpenAI], tmp_
 
 
 @pytest.mark.parametrize(("fault", "attempts"), [("500", 1), ("400", 0), ("429", 0), ("reset", 1)])
-def test_possible_cost_stays_reserved(
-    fault: str, attempts: int, serve: Callable[..., FakeOpenAI], tmp_path: Path
-) -> None:
+def test_possible_cost_stays_reserved(fault, attempts, serve, tmp_path):
     """Failed attempts report no tokens; a rejected request costs nothing."""
     traffic = replace(QUICK, max_retries=0)
     budget = Budget(traffic, Price(input=0.0, output=1_000.0))
@@ -315,7 +294,7 @@ def test_possible_cost_stays_reserved(
     assert budget.dollars == pytest.approx(attempts * 0.1)
 
 
-def test_call_limit_stops_and_next_run_resumes(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_call_limit_stops_and_next_run_resumes(server, tmp_path):
     limited = Traffic(max_calls=12)
     for known in (12, 24):
         with pytest.raises(ConfigError, match=f"{known} of 30 questions are answered"):
@@ -331,12 +310,12 @@ def test_call_limit_stops_and_next_run_resumes(server: FakeOpenAI, tmp_path: Pat
     )
 
 
-def test_number_of_connections(serve: Callable[..., FakeOpenAI], tmp_path: Path) -> None:
+def test_number_of_connections(serve, tmp_path):
     """Even if an earlier run in the same process used fewer connections."""
     for connections in (2, 8):
         enough = threading.Event()
 
-        def hold(number: int, _: str, least: int = connections, go: Any = enough) -> None:
+        def hold(number, _, least=connections, go=enough):
             """Delay all answers until enough requests have arrived."""
             if number >= least:
                 go.set()
@@ -349,9 +328,7 @@ def test_number_of_connections(serve: Callable[..., FakeOpenAI], tmp_path: Path)
 
 
 @pytest.mark.long
-def test_local_model_answers(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_model_answers(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = tiny_model("llama", head="language", chat=True)
     traffic = Traffic(connections=2, max_retries=0, first_wait_seconds=0)
@@ -366,7 +343,7 @@ def test_local_model_answers(
 # The store ------------------------------------------------------------------------------------
 
 
-def test_truncated_line_loses_one_answer(tmp_path: Path) -> None:
+def test_truncated_line_loses_one_answer(tmp_path):
     with AnswerStore(tmp_path) as store:
         for k in range(5):
             store.put(f"k{k}", Answer("answered", f"text\n{k} \ud800 é"))
@@ -385,7 +362,7 @@ def test_truncated_line_loses_one_answer(tmp_path: Path) -> None:
         assert store.get("c") == Answer("cut")
 
 
-def test_store_lock_and_shared_reading(tmp_path: Path) -> None:
+def test_store_lock_and_shared_reading(tmp_path):
     with AnswerStore(tmp_path) as store:
         store.put("a", Answer("answered", "one"))
         with pytest.raises(DataError, match="another program is writing it"):
@@ -398,7 +375,7 @@ def test_store_lock_and_shared_reading(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
 
 
-def test_full_disk(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_full_disk(server, tmp_path):
     with AnswerStore(tmp_path) as store:
         store.close()
         store._file = full = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
@@ -406,5 +383,5 @@ def test_full_disk(server: FakeOpenAI, tmp_path: Path) -> None:
             ask(server.model, QUESTIONS, store, Sampling(), QUICK)
 
 
-def test_estimate_tokens() -> None:
+def test_estimate_tokens():
     assert list(map(estimate_tokens, ("", "abcde", "故事 \ud800"))) == [0, 2, 2]

@@ -62,13 +62,13 @@ class Derived(Inner):
     given: Inner = field(default_factory=lambda: Inner(epochs=7))
 
 
-def from_yaml(folder: Path, text: str, *arguments: str) -> Config:
+def from_yaml(folder, text, *arguments):
     file = folder / "config.yaml"
     file.write_text(text, encoding="utf-8")
     return load_config(Config, ["--config", str(file), *arguments])
 
 
-def test_values_of_a_file_reach_the_config(tmp_path: Path) -> None:
+def test_values_of_a_file_reach_the_config(tmp_path):
     config = from_yaml(
         tmp_path,
         "out: runs/x\nseed: 3\nshuffle: true\nsplits: {train: 0.8, test: 0.2}\ndrop: [a, b]\n"
@@ -89,7 +89,7 @@ def test_values_of_a_file_reach_the_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "right"), [("sede", "seed"), ("Out", "out"), ("inner.epoch", "inner.epochs")]
 )
-def test_unknown_key_names_the_nearest(tmp_path: Path, wrong: str, right: str) -> None:
+def test_unknown_key_names_the_nearest(tmp_path, wrong, right):
     message = f"unknown key '{wrong}': did you mean '{right}'"
     outer, _, inner = wrong.partition(".")
     line = f"{outer}: {{{inner}: 1}}" if inner else f"{outer}: 1"
@@ -108,13 +108,13 @@ def test_unknown_key_names_the_nearest(tmp_path: Path, wrong: str, right: str) -
         ({"either": {"epoch": 1}}, "either"),
     ],
 )
-def test_unknown_key_at_any_depth(values: dict[str, Any], path: str) -> None:
+def test_unknown_key_at_any_depth(values, path):
     message = rf"here: unknown key '{path}\.epoch': did you mean '{path}\.epochs'\?"
     with pytest.raises(ConfigError, match=message):
         build(Derived, values, "here")
 
 
-def test_other_invalid_keys_are_named() -> None:
+def test_other_invalid_keys_are_named():
     assert nearest("zzzz", ["b", "a"]) == "valid: a, b"
     with pytest.raises(ConfigError, match=r"valid: columns, drop, inner, .*where"):
         load_config(Config, ["--out=x", "--zzzzzz=1"])
@@ -138,7 +138,7 @@ def test_other_invalid_keys_are_named() -> None:
     ],
     ids=lambda line: line[:30],
 )
-def test_wrong_type_is_named_by_key(tmp_path: Path, line: str) -> None:
+def test_wrong_type_is_named_by_key(tmp_path, line):
     key = line.partition(":")[0]
     with pytest.raises(ConfigError, match=f"config.yaml: key '{key}") as caught:
         from_yaml(tmp_path, f"out: x\n{line}\n", "--min_gap=1")
@@ -164,7 +164,7 @@ def test_wrong_type_is_named_by_key(tmp_path: Path, line: str) -> None:
         max_size=4,
     )
 )
-def test_any_mapping_gives_config_or_error(values: dict[str, Any]) -> None:
+def test_any_mapping_gives_config_or_error(values):
     try:
         config = build(Config, values)
     except ConfigError:
@@ -176,13 +176,13 @@ def test_any_mapping_gives_config_or_error(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("argument", ["--seed=x", "--sed=1", "--inner.epochs=x", "--name=$NO_NAME"])
-def test_wrong_override_is_blamed_on_the_command_line(tmp_path: Path, argument: str) -> None:
+def test_wrong_override_is_blamed_on_the_command_line(tmp_path, argument):
     with pytest.raises(ConfigError, match=r"^command line: "):
         from_yaml(tmp_path, "out: x\nseed: 1\ninner: {epochs: 2}\n", argument)
 
 
 @given(st.lists(st.text(max_size=12).filter(lambda text: text not in ("-h", "--help")), max_size=4))
-def test_any_command_line_gives_config_or_error(arguments: list[str]) -> None:
+def test_any_command_line_gives_config_or_error(arguments):
     try:
         config = load_config(Config, ["--out=x", *arguments])
     except ConfigError:
@@ -190,7 +190,7 @@ def test_any_command_line_gives_config_or_error(arguments: list[str]) -> None:
     assert isinstance(config.out, Path)
 
 
-def test_scientific_notation_is_a_number(tmp_path: Path) -> None:
+def test_scientific_notation_is_a_number(tmp_path):
     for text in ("1e-5", "1E-5", "1.e-5", "+1e-5"):
         for config in (
             from_yaml(tmp_path, f"out: x\nlearning_rate: {text}\nmin_gap: {text}\n"),
@@ -199,7 +199,7 @@ def test_scientific_notation_is_a_number(tmp_path: Path) -> None:
             assert (config.learning_rate, config.min_gap) == (1e-5, 1e-5)
 
 
-def test_precedence_of_command_line_and_files(tmp_path: Path) -> None:
+def test_precedence_of_command_line_and_files(tmp_path):
     later = tmp_path / "later.yaml"
     later.write_text("seed: 2\n")
     config = from_yaml(tmp_path, "out: x\nseed: 1\nmin_gap: 0.5\n", "--config", str(later))
@@ -208,7 +208,7 @@ def test_precedence_of_command_line_and_files(tmp_path: Path) -> None:
     assert config.seed == 7
 
 
-def test_dotted_keys_change_nested_values(tmp_path: Path) -> None:
+def test_dotted_keys_change_nested_values(tmp_path):
     config = from_yaml(
         tmp_path,
         "out: x\nsplits: {train: 0.5, test: 0.5}\ncolumns: null\n"
@@ -232,7 +232,7 @@ def test_dotted_keys_change_nested_values(tmp_path: Path) -> None:
         *("#2", "flair LIKE '%: %'", "1e-5", "[WP]", "{"),
     ],
 )
-def test_text_on_the_command_line_is_kept(text: str) -> None:
+def test_text_on_the_command_line_is_kept(text):
     config = load_config(
         Config, ["--out", text, "--where", text, f"--columns.text={text}", "--inner.name", text]
     )
@@ -241,16 +241,14 @@ def test_text_on_the_command_line_is_kept(text: str) -> None:
     )
 
 
-def test_command_line_mappings_lists_null_and_flags() -> None:
+def test_command_line_mappings_lists_null_and_flags():
     arguments = ["--out=x", "--columns", "{text: body}", "--drop=[a, b]", "--where=null"]
     config = load_config(Config, [*arguments, "--seed", "-5", "--shuffle"])
     assert config == Config(Path("x"), -5, columns={"text": "body"}, drop=["a", "b"], shuffle=True)
     assert load_config(Config, ["--shuffle", "--out", "x"]).shuffle
 
 
-def test_environment_variables_and_home_are_expanded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_variables_and_home_are_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("LITBENCH_TEST_FOLDER", "/data")
     monkeypatch.setenv("LITBENCH_TEST_PRICE", "5 $each")
     monkeypatch.setenv("HOME", "/home/reader")
@@ -296,12 +294,12 @@ BOMB = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
         (BOMB, "aliases expand to too many values"),
     ],
 )
-def test_invalid_yaml_is_one_error(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_yaml_is_one_error(tmp_path, text, message):
     with pytest.raises(ConfigError, match=f"config.yaml .*{message}"):
         from_yaml(tmp_path, text)
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_unreadable_files(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"out: caf\xe9\n")
     for path in (tmp_path / "none.yaml", tmp_path, tmp_path / "latin.yaml"):
         with pytest.raises(ConfigError, match=f"cannot read config {path}"):
@@ -313,10 +311,8 @@ def test_unreadable_files(tmp_path: Path) -> None:
 # Running --------------------------------------------------------------------------------------
 
 
-def test_help_lists_keys_defaults_and_descriptions(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def told(cls: type) -> str:
+def test_help_lists_keys_defaults_and_descriptions(capsys):
+    def told(cls):
         with pytest.raises(SystemExit) as stopped:
             load_config(cls, ["--seed", "1", "--help"], about="What the program does.")
         assert stopped.value.code == 0
@@ -345,14 +341,8 @@ def test_help_lists_keys_defaults_and_descriptions(
         (KeyboardInterrupt(), 130, "stopped; run the same command again"),
     ],
 )
-def test_errors_end_in_one_line_and_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    code: int,
-    line: str,
-) -> None:
-    def main(_: Config) -> None:
+def test_errors_end_in_one_line_and_exit_code(monkeypatch, capsys, error, code, line):
+    def main(_):
         raise error
 
     monkeypatch.setattr(sys, "argv", ["program", "--out", "x"])
@@ -367,7 +357,7 @@ def test_errors_end_in_one_line_and_exit_code(
 # Names of models ------------------------------------------------------------------------------
 
 
-def test_folders_and_hub_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_and_hub_names(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").mkdir()
     assert resolve(str(tmp_path / "model")) == str(tmp_path / "model")
@@ -379,13 +369,13 @@ def test_folders_and_hub_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             resolve(name)
 
 
-def test_missing_package() -> None:
+def test_missing_package():
     for package in ("", ".", "no_such_package", "no_such.package"):
         with pytest.raises(ConfigError, match="is not installed"):
             resolve(f"package:{package}/model")
 
 
-def test_package_without_folder_or_not_installed() -> None:
+def test_package_without_folder_or_not_installed():
     with pytest.raises(ConfigError, match="there is no folder package:litbench/none"):
         resolve("package:litbench/none")
     with pytest.raises(

@@ -7,11 +7,9 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,11 +26,11 @@ from litbench.tables import write_table
 Finish = Callable[[Path], Any]
 
 
-def stop(*_: Any, **__: Any) -> None:
+def stop(*_, **__):
     raise KeyboardInterrupt
 
 
-def judge(folder: Path, pairs: pa.Table) -> Any:
+def judge(folder, pairs):
     specs = parse_raters({name: {"kind": name} for name in ("longer", "shorter", "random")})
     jobs = [Job(spec, spec.name, lambda: pairs, "these pairs") for spec in specs]
     results = evaluate(jobs, VerdictParts(folder / "parts"))
@@ -41,33 +39,33 @@ def judge(folder: Path, pairs: pa.Table) -> Any:
     ]
 
 
-def score(folder: Path, stories: Path) -> Any:
+def score(folder, stories):
     spec = scoring.scorer_spec({"kind": "longer"})
     job = scoring.ScoringJob(spec, str(stories), folder / "out.parquet", chunk_stories=5)
     scoring.score_files(job)
     return pq.read_table(job.out).to_pylist()
 
 
-def import_dumps(folder: Path, module: ModuleType, dumps: Path) -> Any:
+def import_dumps(folder, module, dumps):
     files = {key: [str(dumps / key)] for key in ("submissions", "comments")}
     module.main(module.Config(out=folder / "out", **files))
     return [(folder / "out" / name).read_bytes() for name in ("stories.parquet", "rejected.jsonl")]
 
 
-def copy_pairs(folder: Path, module: ModuleType, pairs: Path) -> Any:
+def copy_pairs(folder, module, pairs):
     path = folder / "pairs.parquet"
     module.make_pairs(None, pairs, path)
     return path.read_bytes(), read_json_part(path.with_suffix(".json"))
 
 
-def collect(folder: Path) -> Any:
+def collect(folder):
     parts = Parts(folder, "a salt")
     for name in parts.absent([f"posts/{k}" for k in range(12)]):
         parts.put(name, {"read_utc": 5, "name": name})
     return [parts.get(f"posts/{k}") for k in range(12)]
 
 
-def embed(folder: Path) -> Any:
+def embed(folder):
     store = EmbeddingStore(folder / "embeddings")
     for k in range(12):
         if f"key {k}" not in store.rows:
@@ -76,7 +74,7 @@ def embed(folder: Path) -> Any:
     return [(store.rows[f"key {k}"][0].tolist(), store.rows[f"key {k}"][1]) for k in range(12)]
 
 
-def ask(folder: Path) -> Any:
+def ask(folder):
     with AnswerStore(folder) as store:
         for k in range(12):
             if store.get(f"key {k}") is None:
@@ -84,7 +82,7 @@ def ask(folder: Path) -> Any:
         return [store.get(f"key {k}") for k in range(12)]
 
 
-def resume(folder: Path) -> Any:
+def resume(folder):
     for step in (2, 4, 6) if not any(folder.iterdir()) else ():
         path = folder / f"checkpoint-{step}"
         path.mkdir()
@@ -103,30 +101,25 @@ KINDS = ["verdicts", "scores", "dumps", "pairs", "collected", "embeddings", "ans
 
 
 @pytest.fixture
-def prepare(
-    tmp_path: Path,
-    load_program: Callable[[str], ModuleType],
-    pair_table: Callable[..., pa.Table],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[str, Path], Finish]:
+def prepare(tmp_path, load_program, pair_table, monkeypatch):
     """Leave the parts of a killed run in a folder; returns what finishes it."""
 
-    def dump(name: str, rows: list[dict[str, Any]]) -> None:
+    def dump(name, rows):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def interrupt(run: Callable[[], Any], owner: Any, name: str) -> None:
+    def interrupt(run, owner, name):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, stop)
             with pytest.raises(KeyboardInterrupt):
                 run()
 
-    def build(kind: str, folder: Path) -> Finish:
+    def build(kind, folder):
         if kind == "verdicts":
             pairs = pair_table([{} for _ in range(8)])
             return partial(judge, pairs=pairs)
         if kind == "scores":
             dump("in.jsonl", [{"prompt": f"p{k % 3}", "text": "a " * k + "b"} for k in range(32)])
-            finish: Finish = partial(score, stories=tmp_path / "in.jsonl")
+            finish = partial(score, stories=tmp_path / "in.jsonl")
             interrupt(lambda: finish(folder), scoring._Rows, "scored")
             return finish
         if kind == "dumps":
@@ -156,7 +149,7 @@ def prepare(
     return build
 
 
-def damage(folder: Path, source: random.Random) -> Path:
+def damage(folder, source):
     """Flip a bit of one file, or truncate it."""
     # The rows to score are read again by every run.
     contents = {
@@ -176,13 +169,7 @@ def damage(folder: Path, source: random.Random) -> Path:
 
 @pytest.mark.parametrize("count", [5, pytest.param(63, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [*KINDS, "checkpoints"])
-def test_damage_changes_no_result(
-    kind: str,
-    count: int,
-    prepare: Callable[[str, Path], Finish],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_damage_changes_no_result(kind, count, prepare, tmp_path, capsys):
     if kind == "checkpoints":
         pytest.importorskip("trl")
     whole = tmp_path / "whole"

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from frozen_numbers import compute
@@ -10,7 +9,7 @@ from frozen_numbers import compute
 FROZEN = json.loads(Path(__file__).with_name("frozen.json").read_text(encoding="utf-8"))
 
 
-def approximate(value: Any) -> Any:
+def approximate(value):
     """The value, with its floats compared to 1e-6: another BLAS adds in another order."""
     if isinstance(value, dict):
         return {key: approximate(inner) for key, inner in value.items()}

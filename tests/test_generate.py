@@ -3,12 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from fake_openai import KEY, FakeOpenAI
 
@@ -32,24 +27,22 @@ PROMPTS = [
 class Writer:
     """Answers every question with another story each time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.count = 0
         self.lock = threading.Lock()
 
-    def __call__(self, question: str) -> str:
+    def __call__(self, question):
         with self.lock:
             self.count += 1
             return f"\n Story {self.count} of {len(question)} letters, and then it ends. \n"
 
 
 @pytest.fixture
-def generate(
-    load_program: Callable[[str], ModuleType], tmp_path: Path
-) -> Callable[..., dict[str, Any]]:
+def generate(load_program, tmp_path):
     """Run the program with some keys; its counts."""
     program = load_program("eval/generate.py")
 
-    def run(**keys: Any) -> dict[str, Any]:
+    def run(**keys):
         config = build(
             program.Config,
             {
@@ -67,18 +60,16 @@ def generate(
     return run
 
 
-def stories_of(tmp_path: Path) -> list[dict[str, Any]]:
+def stories_of(tmp_path):
     return read_table(tmp_path / "out/stories.parquet", STORIES).to_pylist()
 
 
-def bring(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+def bring(server, monkeypatch):
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
 
 
-def test_every_prompt_gets_n_stories(
-    generate: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_prompt_gets_n_stories(generate, monkeypatch, tmp_path):
     with FakeOpenAI(Writer()) as server:
         bring(server, monkeypatch)
         counts = generate()
@@ -97,9 +88,7 @@ def test_every_prompt_gets_n_stories(
     assert {body["temperature"] for body in bodies} == {1.0}
 
 
-def test_the_task_is_filled_in_once(
-    generate: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_task_is_filled_in_once(generate, monkeypatch):
     with FakeOpenAI(Writer()) as server:
         bring(server, monkeypatch)
         generate(words=[1000, 1200])
@@ -109,12 +98,7 @@ def test_the_task_is_filled_in_once(
     assert sum("one seat {words} left, and a {prompt}." in question for question in asked) == 1
 
 
-def test_larger_n_requests_only_new_samples(
-    generate: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_larger_n_requests_only_new_samples(generate, monkeypatch, tmp_path, capsys):
     with FakeOpenAI(Writer()) as server:
         bring(server, monkeypatch)
         generate(n=2)
@@ -133,9 +117,7 @@ def test_larger_n_requests_only_new_samples(
     )
 
 
-def test_a_run_that_was_stopped_goes_on(
-    generate: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_stopped_goes_on(generate, monkeypatch):
     with FakeOpenAI(Writer()) as server:
         bring(server, monkeypatch)
         with pytest.raises(ConfigError, match="max_calls of 4"):
@@ -145,12 +127,7 @@ def test_a_run_that_was_stopped_goes_on(
         assert server.requests == 9
 
 
-def test_dollars_are_told_and_limited(
-    generate: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_dollars_are_told_and_limited(generate, monkeypatch, tmp_path, capsys):
     prices = tmp_path / "prices.yaml"
     prices.write_text(f"{FakeOpenAI.model}: {{input: 0, output: 100}}\n")
     sampling = {"temperature": 1.0, "max_tokens": 1000}
@@ -181,13 +158,7 @@ def test_dollars_are_told_and_limited(
 @pytest.mark.parametrize(
     ("manner", "reason"), [("refusal", "refused"), ("filter", "refused"), ("length", "cut")]
 )
-def test_answers_without_a_story_are_rejected_rows(
-    generate: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    manner: str,
-    reason: str,
-) -> None:
+def test_answers_without_a_story_are_rejected_rows(generate, monkeypatch, tmp_path, manner, reason):
     with FakeOpenAI(Writer(), manners=lambda q: manner if "lighthouse" in q else None) as server:
         bring(server, monkeypatch)
         counts = generate()
@@ -199,9 +170,7 @@ def test_answers_without_a_story_are_rejected_rows(
         assert server.requests == 9
 
 
-def test_errors_end_a_run_or_are_accepted(
-    generate: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_end_a_run_or_are_accepted(generate, monkeypatch):
     traffic = {**QUICK, "max_retries": 0, "give_up_after": 100}
     with FakeOpenAI(Writer(), faults=lambda n, _: "400" if n % 2 else None) as server:
         bring(server, monkeypatch)
@@ -212,12 +181,7 @@ def test_errors_end_a_run_or_are_accepted(
             generate(traffic=traffic)
 
 
-def test_prompts_come_from_a_table_once_each(
-    generate: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    pair_table: Callable[..., pa.Table],
-) -> None:
+def test_prompts_come_from_a_table_once_each(generate, monkeypatch, tmp_path, pair_table):
     rows = [
         {"prompt": f"[WP] Task {k // 3}", "prompt_id": f"p{k // 3}",
          "split": "train" if k < 6 else "test"}
@@ -250,8 +214,6 @@ def test_prompts_come_from_a_table_once_each(
         ({"prompts": ["  "]}, DataError, "no prompt has a text"),
     ],
 )
-def test_invalid_configs_raise_before_requests(
-    generate: Callable[..., dict[str, Any]], keys: dict[str, Any], error: type[Exception], says: str
-) -> None:
+def test_invalid_configs_raise_before_requests(generate, keys, error, says):
     with pytest.raises(error, match=says):
         generate(**keys)

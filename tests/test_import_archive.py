@@ -2,10 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,16 +17,16 @@ WHEN = 1_600_000_000
 
 
 @pytest.fixture(autouse=True)
-def salt(monkeypatch: pytest.MonkeyPatch) -> None:
+def salt(monkeypatch):
     monkeypatch.setenv("LITBENCH_SALT", "a salt of the tests")
 
 
 @pytest.fixture
-def importing(load_program: Callable[[str], ModuleType]) -> ModuleType:
+def importing(load_program):
     return load_program("data_prep/import_archive.py")
 
 
-def write_dump(path: Path, rows: list[Any]) -> Path:
+def write_dump(path, rows):
     """Write rows as JSON lines, compressed if the name ends in .zst; bytes are written as is."""
     content = b"".join(
         (row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows
@@ -40,7 +37,7 @@ def write_dump(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-def pushshift_post(key: str, title: str, **more: Any) -> dict[str, Any]:
+def pushshift_post(key, title, **more):
     return {
         "author": "asker", "created_utc": WHEN, "domain": "self.WritingPrompts", "id": key,
         "is_self": True, "link_flair_text": "Writing Prompt", "num_comments": 3, "over_18": False,
@@ -49,7 +46,7 @@ def pushshift_post(key: str, title: str, **more: Any) -> dict[str, Any]:
     } | more  # fmt: skip
 
 
-def pushshift_comment(key: str, link: str, **more: Any) -> dict[str, Any]:
+def pushshift_comment(key, link, **more):
     return {
         "author": f"author of {key}", "body": f"It began with {key}, and went on.",
         "controversiality": 0, "created_utc": str(WHEN + 3_600), "edited": False, "gilded": 0,
@@ -59,7 +56,7 @@ def pushshift_comment(key: str, link: str, **more: Any) -> dict[str, Any]:
     } | more  # fmt: skip
 
 
-def arctic_comment(key: str, link: str, **more: Any) -> dict[str, Any]:
+def arctic_comment(key, link, **more):
     first = WHEN + 3_620
     meta = {"retrieved_2nd_on": first + 36 * 3_600}
     return {
@@ -68,7 +65,7 @@ def arctic_comment(key: str, link: str, **more: Any) -> dict[str, Any]:
     } | more  # fmt: skip
 
 
-def run(importing: ModuleType, tmp_path: Path, submissions: Any, comments: Any, **more: Any) -> Any:
+def run(importing, tmp_path, submissions, comments, **more):
     """Run the program; returns its rows by story_id and its counts."""
     config = importing.Config(
         submissions=[str(path) for path in submissions],
@@ -84,14 +81,12 @@ def run(importing: ModuleType, tmp_path: Path, submissions: Any, comments: Any, 
     return {row["story_id"]: row for row in rows}, counts
 
 
-def steps(counts: dict[str, Any], unit: str) -> dict[str, int]:
+def steps(counts, unit):
     return {s["step"]: s["removed"] for s in counts["funnel"] if s["unit"] == unit}
 
 
 @pytest.mark.parametrize("ending", ["", ".zst"])
-def test_both_forms_of_dump_become_one_table(
-    ending: str, importing: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_forms_of_dump_become_one_table(ending, importing, tmp_path, capsys):
     old_posts = write_dump(
         tmp_path / f"RS_2020-09{ending}",
         [
@@ -172,10 +167,10 @@ def test_both_forms_of_dump_become_one_table(
     assert "2 not_settled, 1 hidden" in shown
 
 
-def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_path: Path) -> None:
+def test_a_thousand_broken_lines_cost_no_good_one(importing, tmp_path):
     source = random.Random(5)
     whole = pushshift_comment("b0", "p1")
-    kinds: dict[str, Callable[[], Any]] = {
+    kinds = {
         "line: no JSON object": lambda: source.choice(
             [
                 json.dumps(whole).encode()[:-1],
@@ -198,7 +193,7 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_pat
         "score: not a number": lambda: whole | {"score": "many"},
     }
     bad = {kind: source.randint(1, 130) for kind in kinds}
-    rows: list[Any] = [pushshift_comment(f"c{n}", "p1") for n in range(2_000)]
+    rows = [pushshift_comment(f"c{n}", "p1") for n in range(2_000)]
     rows += [kinds[kind]() for kind, number in bad.items() for _ in range(number)]
     source.shuffle(rows)
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
@@ -218,7 +213,7 @@ def test_a_thousand_broken_lines_cost_no_good_one(importing: ModuleType, tmp_pat
 # Going on -------------------------------------------------------------------------------------
 
 
-def three_months(folder: Path, stories: int, words: int = 8) -> tuple[list[Path], list[Path]]:
+def three_months(folder, stories, words=8):
     """Write three files of submissions and of comments, with the same content in any folder."""
     folder.mkdir()
     source = random.Random(1)
@@ -235,15 +230,13 @@ def three_months(folder: Path, stories: int, words: int = 8) -> tuple[list[Path]
     return submissions, comments
 
 
-def test_secrets_and_names_are_written_nowhere(
-    importing: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_secrets_and_names_are_written_nowhere(importing, tmp_path, capsys):
     whole = pushshift_comment("b0", "p1", author="RealName")
     post = pushshift_post("p1", "[WP] A door", author="RealName")
     submissions = write_dump(
         tmp_path / "RS", [post, post | {"title": ["RealName"]}, json.dumps(post).encode()[:-1]]
     )
-    rows: list[Any] = [
+    rows = [
         pushshift_comment("c1", "p1", author="RealName"),
         # Cut off, not UTF-8, no object: the author stands first.
         json.dumps({"author": "RealName", **whole}).encode()[:-1],
@@ -259,7 +252,7 @@ def test_secrets_and_names_are_written_nowhere(
     packed = damaged.read_bytes()
     damaged.write_bytes(packed[:-3])
 
-    def all_written(more: str = "") -> str:
+    def all_written(more=""):
         found = more + "".join(capsys.readouterr())
         for path in (tmp_path / "out").rglob("*"):
             if path.suffix == ".parquet":
@@ -284,10 +277,10 @@ def test_secrets_and_names_are_written_nowhere(
 # What one may get wrong -----------------------------------------------------------------------
 
 
-def test_mistakes_are_named_before_anything_is_read(importing: ModuleType, tmp_path: Path) -> None:
+def test_mistakes_are_named_before_anything_is_read(importing, tmp_path):
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p1")])
-    mistakes: list[tuple[dict[str, Any], str]] = [
+    mistakes = [
         ({"submissions": [tmp_path / "RX_*"]}, "submissions: there is no file .*RX_"),
         ({"comments": []}, "comments has no file"),
         ({"comments": [comments, tmp_path / "R[C]"]}, "the same file twice"),
@@ -295,13 +288,13 @@ def test_mistakes_are_named_before_anything_is_read(importing: ModuleType, tmp_p
         ({"subreddits": []}, "subreddits is empty"),
     ]
     for more, message in mistakes:
-        given: dict[str, Any] = {"submissions": [posts], "comments": [comments]} | more
+        given = {"submissions": [posts], "comments": [comments]} | more
         with pytest.raises(ConfigError, match=message):
             run(importing, tmp_path, **given)
     assert not (tmp_path / "out").exists()
 
 
-def test_mismatched_dumps_are_an_error(importing: ModuleType, tmp_path: Path) -> None:
+def test_mismatched_dumps_are_an_error(importing, tmp_path):
     posts = write_dump(tmp_path / "RS", [pushshift_post("p1", "[WP] A door")])
     comments = write_dump(tmp_path / "RC", [pushshift_comment("c1", "p7")])
     with pytest.raises(DataError, match=r"answers one of the prompts: .* same months"):

@@ -2,10 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,12 +19,12 @@ from litbench.text import count_words_of
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
+def write_jsonl(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def test_pairs_of_ids_find_their_stories(tmp_path: Path, program: Callable[..., object]) -> None:
+def test_pairs_of_ids_find_their_stories(tmp_path, program):
     stories = write_jsonl(
         tmp_path / "stories.jsonl",
         [
@@ -69,11 +66,11 @@ def test_pairs_of_ids_find_their_stories(tmp_path: Path, program: Callable[..., 
 
 
 @pytest.fixture
-def importing(load_program: Callable[[str], ModuleType], tmp_path: Path) -> Callable[..., Any]:
+def importing(load_program, tmp_path):
     """Import rows with some config keys; returns the pairs and the manifest's counts."""
     module = load_program("data_prep/import_pairs.py")
 
-    def run(rows: list[dict[str, object]], **keys: Any) -> tuple[list[dict[str, Any]], Any]:
+    def run(rows, **keys):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         source = write_jsonl(tmp_path / "in.jsonl", rows)
         values = {"pairs": source, "out": tmp_path / "out", **keys}
@@ -93,16 +90,14 @@ LABELLED = {
 }  # fmt: skip
 
 
-def labelled(n: int, better: object, **more: object) -> dict[str, object]:
+def labelled(n, better, **more):
     votes = {"votes_a": 10 + n, "votes_b": 20 + n, "at_a": 1_000 + n, "at_b": 2_000 + n}
     return {"prompt": f"p{n}", "a": f"text a {n}", "b": f"text b {n}", "better": better} | (
         votes | more
     )
 
 
-def test_label_decides_which_text_is_chosen(
-    importing: Callable[..., Any],
-) -> None:
+def test_label_decides_which_text_is_chosen(importing):
     rows = [labelled(1, "A"), labelled(2, "B"), labelled(3, 1), labelled(4, 0)]
     pairs, _ = importing(rows, **LABELLED)
     found = {pair["prompt"]: pair for pair in pairs}
@@ -118,7 +113,7 @@ def test_label_decides_which_text_is_chosen(
         assert pair["rejected_created_utc"] == at[worse]
 
 
-def test_unknown_label_is_rejected(importing: Callable[..., Any], tmp_path: Path) -> None:
+def test_unknown_label_is_rejected(importing, tmp_path):
     rows = [labelled(n, label) for n, label in enumerate(["A", "tie", None, "a", "B", "A "])]
     pairs, counts = importing(rows, **LABELLED)
     assert {pair["prompt"] for pair in pairs} == {"p0", "p4"}
@@ -141,16 +136,12 @@ def test_unknown_label_is_rejected(importing: Callable[..., Any], tmp_path: Path
         ({"keep": ["chosen_score"]}, "'chosen_score' is a column of pairs"),
     ],
 )
-def test_a_config_that_says_two_things_is_refused(
-    keys: dict[str, Any], message: str, importing: Callable[..., Any]
-) -> None:
+def test_a_config_that_says_two_things_is_refused(keys, message, importing):
     with pytest.raises(ConfigError, match=message):
         importing([labelled(1, "A")], **keys)
 
 
-def test_rationale_has_the_side_of_story_a(
-    importing: Callable[..., Any],
-) -> None:
+def test_rationale_has_the_side_of_story_a(importing):
     said = {
         1: ("A", "Story A is it."),
         2: ("B", "Story B is it.\n\nPreferred: B"),
@@ -187,8 +178,8 @@ def test_rationale_has_the_side_of_story_a(
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_repeated_pair_prefers_a_rationale(order: int, importing: Callable[..., Any]) -> None:
-    rows: list[dict[str, object]] = []
+def test_repeated_pair_prefers_a_rationale(order, importing):
+    rows = []
     for n in range(12):
         rows += [
             labelled(n, "A", why=None),
@@ -202,7 +193,7 @@ def test_repeated_pair_prefers_a_rationale(order: int, importing: Callable[..., 
     assert counts["pairs"] == 13
 
 
-def test_cleaning_is_off_by_default(importing: Callable[..., Any], tmp_path: Path) -> None:
+def test_cleaning_is_off_by_default(importing, tmp_path):
     talk = "The door opened slowly.\n\nEDIT: Wow, thanks for the gold, kind stranger!"
     rows = [
         {"prompt": "[WP] A door", "chosen": talk, "rejected": "It stayed shut."},
@@ -230,7 +221,7 @@ def test_cleaning_is_off_by_default(importing: Callable[..., Any], tmp_path: Pat
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_repeated_and_contradictory_pairs(order: int, importing: Callable[..., Any]) -> None:
+def test_repeated_and_contradictory_pairs(order, importing):
     names = {"prompt_id": "p", "prompt": "p"}
     rows = [
         {**names, "chosen": "one", "rejected": "two", "margin": 1.0},
@@ -252,21 +243,19 @@ def test_repeated_and_contradictory_pairs(order: int, importing: Callable[..., A
 
 
 @pytest.mark.parametrize("form", ["texts", "labelled", "links"])
-def test_rejected_rows_have_row_numbers(
-    importing: Callable[..., Any], tmp_path: Path, form: str
-) -> None:
+def test_rejected_rows_have_row_numbers(importing, tmp_path, form):
     side = {"texts": "rejected", "labelled": "b", "links": "rejected_story_id"}[form]
     names = {"texts": ("chosen", "rejected"), "labelled": ("a", "b")}.get(
         form, ("chosen_story_id", "rejected_story_id")
     )
-    rows: list[dict[str, object]] = [
+    rows = [
         {"prompt": "p", names[0]: f"x{k}", names[1]: f"y{k}", "label": "A", "n": k}
         for k in range(9)
     ]
     # The first three are lost before the program sees them, one way each.
     rows[0][side] = None
     rows[2] = rows[1]
-    keys: dict[str, Any] = {"where": "n <> 3"}
+    keys = {"where": "n <> 3"}
     expected = {
         1: f"{side}: null",
         3: f"{names[0]}: repeated row",
@@ -303,12 +292,12 @@ def test_rejected_rows_have_row_numbers(
 # The published sets, by the configs that come with LitBench ----------------------------------
 
 
-def texts(n: int, side: str) -> str:
+def texts(n, side):
     return f"A text on side {side} with the number {n}."
 
 
 N = 130
-PUBLISHED: dict[str, tuple[str, str, dict[str, list[object]]]] = {
+PUBLISHED = {
     "litbench_train.yaml": ("SAA-Lab/LitBench-Train", "train", {
         "prompt": [f"[WP] prompt {n}" for n in range(N)],
         "chosen_story": [texts(n, "a") for n in range(N)],
@@ -360,7 +349,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def run_all(server: FakeHub, home: Path, runs: list[list[object]]) -> str:
+def run_all(server, home, runs):
     """Run the program several times in one process; returns its output."""
     done = server.run(home, "-c", RUNS, json.dumps(runs, default=str))
     assert done.returncode == 0, done.stderr
@@ -369,7 +358,7 @@ def run_all(server: FakeHub, home: Path, runs: list[list[object]]) -> str:
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Path]]:
+def imported(tmp_path_factory):
     """By config: the commit of the set on a Hub, and the folder that the program made of it."""
     home = tmp_path_factory.mktemp("published")
     with FakeHub() as server:
@@ -390,9 +379,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, P
 
 
 @pytest.mark.parametrize("config", PUBLISHED)
-def test_a_published_set_becomes_pairs_by_its_config(
-    config: str, imported: dict[str, tuple[str, Path]]
-) -> None:
+def test_a_published_set_becomes_pairs_by_its_config(config, imported):
     commit, out = imported[config]
     pairs = read_table(out / "pairs.parquet", PAIRS).to_pylist()
     assert len(pairs) == N
@@ -413,14 +400,12 @@ def test_a_published_set_becomes_pairs_by_its_config(
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_conversations_become_texts(
-    importing: Callable[..., Any], tmp_path: Path, suffix: str
-) -> None:
-    def said(*texts: str) -> list[dict[str, str]]:
+def test_conversations_become_texts(importing, tmp_path, suffix):
+    def said(*texts):
         roles = ["user", "assistant"] * 2
         return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
 
-    rows: list[dict[str, object]] = [
+    rows = [
         {"prompt": f"A door {k}", "asked": said(f"A door {k}"),
          "chosen": said(f"A door {k}", "Which?", "Red", f"It opened {k}."),
          "rejected": said(f"A door {k}", "Which?", "Red", f"Shut {k}.")}
@@ -441,9 +426,7 @@ def test_conversations_become_texts(
         assert counts["rejected_rows"] == ({"prompt: null": 1} if prompt is None else {})
 
 
-def test_two_prompts_under_one_id_are_refused(
-    importing: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_two_prompts_under_one_id_are_refused(importing, tmp_path):
     rows = [
         {"prompt_id": "p", "prompt": prompt, "chosen": f"a {prompt}", "rejected": f"b {prompt}"}
         for prompt in ("A lamp.", "[WP] a lamp", "A tide.")

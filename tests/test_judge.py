@@ -6,7 +6,6 @@ import re
 import tomllib
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -35,16 +34,16 @@ PRICE = {"input": 100.0, "output": 1_000.0, "cached": 10.0}
 PAIRS = 42
 
 
-def entry(model: str = FakeOpenAI.model, traffic: Row | None = None, **more: Any) -> Row:
+def entry(model=FakeOpenAI.model, traffic=None, **more):
     """A config entry under `raters:`."""
     return {"kind": "judge", "model": model, "traffic": {**QUICK, **(traffic or {})}, **more}
 
 
-def story(number: int, words: int) -> str:
+def story(number, words):
     return f"Story {number} tells of " + " ".join(["rain"] * words)
 
 
-def some_pairs(n: int) -> list[Row]:
+def some_pairs(n):
     """Pairs with votes, times and authors; in two of three the chosen story is the longer one."""
     rows = []
     for number in range(n):
@@ -61,7 +60,7 @@ def some_pairs(n: int) -> list[Row]:
     return rows
 
 
-def table_of(rows: int | list[Row]) -> pa.Table:
+def table_of(rows):
     return pair_table.__wrapped__()(some_pairs(rows) if isinstance(rows, int) else rows)
 
 
@@ -73,16 +72,14 @@ class Bench:
     folder: Path
     patch: pytest.MonkeyPatch
 
-    def serve(self, *answer: Callable[[str], str], **behaviour: Any) -> FakeOpenAI:
+    def serve(self, *answer, **behaviour):
         """Context manager: a server that the judges of this process use."""
         server = FakeOpenAI(*answer, **behaviour)
         for name, value in server.environment().items():
             self.patch.setenv(name, value)
         return server
 
-    def run(
-        self, pairs: pa.Table, raters: dict[str, Row], out: str = "out", **more: Any
-    ) -> dict[str, Row]:
+    def run(self, pairs, raters, out="out", **more):
         """Returns the leaderboard's rows by rater."""
         write_table(pairs, self.folder / "pairs.parquet")
         config = self.program.Config(
@@ -98,36 +95,34 @@ class Bench:
         rows = json.loads((self.folder / out / "leaderboard.json").read_text())
         return {row["rater"]: row for row in rows}
 
-    def verdicts(self, rater: str, out: str = "out") -> list[Row]:
+    def verdicts(self, rater, out="out"):
         table = read_table(self.folder / out / "verdicts.parquet", VERDICTS)
         return [row for row in table.to_pylist() if row["rater"] == rater]
 
-    def logs(self, out: str = "out") -> list[Path]:
+    def logs(self, out="out"):
         return sorted((self.folder / out / "logs").rglob("*.eval"))
 
 
 @pytest.fixture
-def bench(
-    load_program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Bench:
+def bench(load_program, tmp_path, monkeypatch):
     return Bench(load_program("eval/benchmark.py"), tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def server(bench: Bench) -> Iterator[FakeOpenAI]:
+def server(bench):
     with bench.serve() as one:
         yield one
 
 
-def letter(text: str) -> str:
+def letter(text):
     """An answer of the form `explanation` with this verdict."""
     return f"It is the better one.\n\nPreferred: {text}"
 
 
-def saying(verdicts: Sequence[str]) -> Callable[[str], str]:
+def saying(verdicts):
     """Answer each pair with its own verdict; the stories contain the number of the pair."""
 
-    def answer(question: str) -> str:
+    def answer(question):
         found = re.search(r"Story (\d+) tells", question)
         assert found is not None
         return verdicts[int(found[1]) // 2]
@@ -150,9 +145,7 @@ class Whole:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    load_program: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Whole]:
+def whole(load_program, tmp_path_factory):
     folder, pairs = tmp_path_factory.mktemp("whole"), table_of(PAIRS)
     (folder / "prices.yaml").write_text(json.dumps({FakeOpenAI.model: PRICE}))
     with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +160,7 @@ def whole(
             yield Whole(bench, pairs, bench.run(pairs, raters), server, raters)
 
 
-def test_judges_share_the_leaderboard(whole: Whole) -> None:
+def test_judges_share_the_leaderboard(whole):
     board, rows = whole.board, whole.bench.verdicts("careful")
     assert board.keys() == whole.raters.keys()
     assert board["careful"]["agreement"]["mean"] == pytest.approx(2 / 3)
@@ -204,7 +197,7 @@ SIDES = ("chosen", "rejected")
 OTHER = {"chosen": "rejected", "rejected": "chosen"}
 
 
-def test_always_a_gives_one_half_and_flips_every_pair(whole: Whole) -> None:
+def test_always_a_gives_one_half_and_flips_every_pair(whole):
     lazy = whole.board["lazy"]
     assert lazy["agreement"]["mean"] == 0.5
     assert lazy["flip_rate"]["mean"] == 1.0
@@ -213,9 +206,7 @@ def test_always_a_gives_one_half_and_flips_every_pair(whole: Whole) -> None:
     assert all(row["outcome"] == row["order"] for row in whole.bench.verdicts("lazy"))
 
 
-def test_exchanging_sides_gives_one_minus_agreement_without_calls(
-    whole: Whole, rename_sides: Callable[[pa.Table], pa.Table]
-) -> None:
+def test_exchanging_sides_gives_one_minus_agreement_without_calls(whole, rename_sides):
     before = whole.server.requests
     shared = str(whole.bench.folder / "out" / "answers")
     raters = {
@@ -225,7 +216,7 @@ def test_exchanging_sides_gives_one_minus_agreement_without_calls(
     board = whole.bench.run(rename_sides(whole.pairs), raters, out="renamed")
     assert whole.server.requests == before, "the questions are unchanged"
 
-    def verdicts_of(name: str, out: str) -> list[tuple[str, str, str]]:
+    def verdicts_of(name, out):
         rows = whole.bench.verdicts(name, out)
         return [(row["pair_id"], row["outcome"], row["order"]) for row in rows]
 
@@ -241,9 +232,7 @@ def test_exchanging_sides_gives_one_minus_agreement_without_calls(
         assert back["position_lean"]["mean"] == there["position_lean"]["mean"]
 
 
-def test_only_prompt_stories_and_template_are_sent(
-    whole: Whole,
-) -> None:
+def test_only_prompt_stories_and_template_are_sent(whole):
     render = load_template("alternative").render
     questions = set()
     for pair in whole.pairs.to_pylist():
@@ -261,7 +250,7 @@ def test_only_prompt_stories_and_template_are_sent(
     assert not [secret for secret in secrets for text in texts if secret in text]
 
 
-def members(log: Path) -> Iterator[tuple[str, str]]:
+def members(log):
     """The files in an inspect-ai log, as text."""
     # Adds the compression of these files to Python's zipfile.
     import inspect_ai._util.zipfile  # noqa: PLC0415
@@ -272,7 +261,7 @@ def members(log: Path) -> Iterator[tuple[str, str]]:
             yield name, archive.read(name).decode()
 
 
-def test_one_log_per_shard_with_both_orders(whole: Whole) -> None:
+def test_one_log_per_shard_with_both_orders(whole):
     from inspect_ai.log import read_eval_log  # noqa: PLC0415
 
     careful = [path for path in whole.bench.logs() if path.parent.name == "careful"]
@@ -303,14 +292,14 @@ def test_one_log_per_shard_with_both_orders(whole: Whole) -> None:
 # Outcomes of answers --------------------------------------------------------------------------
 
 
-def test_outcome_of_every_kind_of_answer(bench: Bench) -> None:
+def test_outcome_of_every_kind_of_answer(bench):
     pairs = table_of(9)
     answers = [letter("A"), letter("tie"), "I cannot help with judging such stories.", "zxq ## 77",
                "", letter("A"), letter("A"), letter("A"), letter("A")]  # fmt: skip
     manner = saying(["", "", "", "", "", "refusal", "filter", "length", "no choice"])
     with bench.serve(saying(answers), manners=lambda question: manner(question) or None):
         board = bench.run(pairs, {"judge": entry(traffic={"give_up_after": 100})})
-    outcomes: dict[int, list[str]] = {}
+    outcomes = {}
     number = {pair_id: place for place, pair_id in enumerate(pairs["pair_id"].to_pylist())}
     for row in bench.verdicts("judge"):
         outcomes.setdefault(number[row["pair_id"]], []).append(row["outcome"])
@@ -333,7 +322,7 @@ def test_outcome_of_every_kind_of_answer(bench: Bench) -> None:
     assert (counted["error"], counted["refused"], counted["cut"]) == (4, 6, 2)
 
 
-def test_errors_are_retried_on_request(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_retried_on_request(bench, capsys):
     pairs = table_of(3)
     raters = {"judge": entry(traffic={"max_retries": 0, "give_up_after": 100, "connections": 1})}
     # The first question is answered.
@@ -353,7 +342,7 @@ def test_errors_are_retried_on_request(bench: Bench, capsys: pytest.CaptureFixtu
     assert len(bench.logs()) == 1
 
 
-def test_truncated_label_is_a_verdict(bench: Bench) -> None:
+def test_truncated_label_is_a_verdict(bench):
     with bench.serve(saying(["A", "Pre", "B"]), manners=lambda _: "limit") as server:
         judge = entry(answer="label", sampling={"max_tokens": 1})
         board = bench.run(table_of(3), {"judge": judge})
@@ -365,7 +354,7 @@ def test_truncated_label_is_a_verdict(bench: Bench) -> None:
 # Requests and cost ----------------------------------------------------------------------------
 
 
-def test_stored_answers_are_reused(bench: Bench, server: FakeOpenAI) -> None:
+def test_stored_answers_are_reused(bench, server):
     pairs = table_of(5)
     shared = str(bench.folder / "answers")
     bench.run(pairs, {"judge": entry(answers=shared)})
@@ -383,9 +372,7 @@ def test_stored_answers_are_reused(bench: Bench, server: FakeOpenAI) -> None:
     assert server.requests == 22
 
 
-def test_dry_run_estimates_without_requests(
-    bench: Bench, server: FakeOpenAI, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_estimates_without_requests(bench, server, capsys):
     pairs = table_of(10)
     prices = bench.folder / "prices.yaml"
     prices.write_text(json.dumps({server.model: PRICE}))
@@ -395,7 +382,7 @@ def test_dry_run_estimates_without_requests(
         "longer": {"kind": "longer"},
     }
 
-    def numbers() -> list[str]:
+    def numbers():
         """The cells of the judge's row of the printed table."""
         bench.run(pairs, raters, out="dry", dry_run=True)
         shown = capsys.readouterr().out
@@ -424,9 +411,7 @@ def test_dry_run_estimates_without_requests(
     assert server.requests == 8
 
 
-def test_cost_limit_holds_over_runs_and_shards(
-    bench: Bench, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cost_limit_holds_over_runs_and_shards(bench, server, monkeypatch):
     """A call costs about 0.04 dollars and reserves 0.07."""
     monkeypatch.setattr("litbench.judges.judge.SHARD", 3)
     pairs = table_of(8)
@@ -462,7 +447,7 @@ def test_cost_limit_holds_over_runs_and_shards(
         ({"sampling": {"temprature": 1}}, "temprature"),
     ],
 )
-def test_wrong_options(options: Row, said: str, bench: Bench, server: FakeOpenAI) -> None:
+def test_wrong_options(options, said, bench, server):
     with pytest.raises(ConfigError, match=said):
         bench.run(table_of(2), {"judge": {**entry(), **options}})
     assert server.requests == 0
@@ -471,7 +456,7 @@ def test_wrong_options(options: Row, said: str, bench: Bench, server: FakeOpenAI
 # Secrets --------------------------------------------------------------------------------------
 
 
-def secrets_in(folder: Path, *secrets: str) -> list[str]:
+def secrets_in(folder, *secrets):
     """Files of a folder that contain eight consecutive characters of a secret."""
     from inspect_ai.log import read_eval_log  # noqa: PLC0415
 
@@ -488,9 +473,7 @@ def secrets_in(folder: Path, *secrets: str) -> list[str]:
     return found
 
 
-def test_no_api_key_in_files_or_output(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_api_key_in_files_or_output(bench, monkeypatch, capfd):
     password = LOGIN.partition(":")[2]
     traces = bench.folder / "traces.log"
     monkeypatch.setenv("INSPECT_TRACE_FILE", str(traces))
@@ -514,7 +497,7 @@ def test_no_api_key_in_files_or_output(
 
 # inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates.
 @pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
-def test_batch_interface(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_interface(bench, monkeypatch):
     """Uses inspect-ai's OpenAI provider, which polls a batch every 15 seconds."""
     from inspect_ai.model._providers.util import batch  # noqa: PLC0415
 
@@ -542,7 +525,7 @@ def test_batch_interface(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
 # inspect-ai 0.3.285 uses an argument that tenacity 9.1 deprecates.
 @pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
-def test_inspect_ai_task(server: FakeOpenAI, tmp_path: Path) -> None:
+def test_inspect_ai_task(server, tmp_path):
     """Run the task like `inspect eval litbench/preference`."""
     import inspect_ai  # noqa: PLC0415
 

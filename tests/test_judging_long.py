@@ -7,12 +7,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from fake_openai import FAULTS, KEY, FakeOpenAI, drawn_manners, longer_story
 from fake_reddit import Killer, drawn_faults
@@ -25,7 +21,7 @@ from litbench.templates import load_template
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def many_pairs(n: int, seed: int) -> list[dict[str, Any]]:
+def many_pairs(n, seed):
     source = random.Random(seed)
     return [
         {
@@ -37,16 +33,7 @@ def many_pairs(n: int, seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def judged_through_kills(
-    pair_table: Callable[..., pa.Table],
-    load_program: Callable[[str], ModuleType],
-    folder: Path,
-    *,
-    pairs: int,
-    kills: int,
-    faults: float,
-    seed: int,
-) -> None:
+def judged_through_kills(pair_table, load_program, folder, *, pairs, kills, faults, seed):
     pytest.importorskip("inspect_ai")
     pytest.importorskip("openai")
     print(f"seed {seed}: {pairs} pairs, {kills} kills, {faults:.0%} of requests fail")
@@ -149,20 +136,12 @@ def judged_through_kills(
     assert verdicts.drop_columns(own).equals(calm.drop_columns(own))
 
 
-def test_killed_run_resumes(
-    pair_table: Callable[..., pa.Table],
-    load_program: Callable[[str], ModuleType],
-    tmp_path: Path,
-) -> None:
+def test_killed_run_resumes(pair_table, load_program, tmp_path):
     judged_through_kills(pair_table, load_program, tmp_path, pairs=40, kills=1, faults=0.1, seed=34)
 
 
 @pytest.mark.long
-def test_2480_pairs_with_failures_and_ten_kills(
-    pair_table: Callable[..., pa.Table],
-    load_program: Callable[[str], ModuleType],
-    tmp_path: Path,
-) -> None:
+def test_2480_pairs_with_failures_and_ten_kills(pair_table, load_program, tmp_path):
     judged_through_kills(
         pair_table, load_program, tmp_path, pairs=2_480, kills=10, faults=0.1, seed=32
     )

@@ -57,10 +57,10 @@ class NoServer:
 
     requests = 0
 
-    def __enter__(self) -> "NoServer":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         pass
 
 
@@ -85,7 +85,7 @@ class LongProgram:
     lost: int = 0
 
 
-def slow_judge(answer: Callable[[str], str] = longer_story) -> FakeOpenAI:
+def slow_judge(answer=longer_story):
     return FakeOpenAI(answer, seconds=0.01)
 
 
@@ -248,11 +248,7 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="module")
-def given(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_model: Callable[..., Path],
-    invented: Callable[..., str],
-) -> dict[str, str]:
+def given(tmp_path_factory, tiny_model, invented):
     """Values of $data and of the models: the sample, and small tables made from a seed."""
     data = tmp_path_factory.mktemp("data")
     for program, config, option in (
@@ -303,7 +299,7 @@ FORKS.set_forkserver_preload(
 )  # fmt: skip
 
 
-def run_program(program: str, arguments: list[str], variables: dict[str, str], log: Path) -> None:
+def run_program(program, arguments, variables, log):
     """Run a program in this process, as its command line would."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
@@ -330,7 +326,7 @@ class Harness:
     variables: dict[str, str] = field(default_factory=dict)
     seen: bool = False
 
-    def run(self, out: Path, seconds: float = 900) -> bool:
+    def run(self, out, seconds=900):
         """Run the program, and kill it after some time; returns whether it finished."""
         plain = Template(json.dumps(self.long.arguments)).substitute(self.given, out=out)
         options = [f"--{key}={json.dumps(value) if isinstance(value, list | dict) else value}"
@@ -348,7 +344,7 @@ class Harness:
         assert process.exitcode in (0, -signal.SIGKILL), log.read_text()[-3_000:]
         return process.exitcode == 0
 
-    def run_through_kills(self, out: Path, seconds: float, kills: int) -> int:
+    def run_through_kills(self, out, seconds, kills):
         """Kill the program up to so many times, then let it finish; returns the number of kills."""
         killed, kept = 0, {}
         while True:
@@ -363,9 +359,9 @@ class Harness:
             kept = parts
             killed += 1
 
-    def results(self, out: Path) -> dict[str, Any]:
+    def results(self, out):
         """The results by file name; of tables without durations and times of reading."""
-        found: dict[str, Any] = {}
+        found = {}
         for name in self.long.results:
             found[name] = (out / name).read_bytes()
             if name.endswith(".parquet"):
@@ -378,9 +374,7 @@ class Harness:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_killed_runs_end_like_an_undisturbed_one(
-    name: str, given: dict[str, str], tmp_path: Path
-) -> None:
+def test_killed_runs_end_like_an_undisturbed_one(name, given, tmp_path):
     long = PROGRAMS[name]
     kills = round(KILLS * (list(PROGRAMS).index(name) + 1) / len(PROGRAMS)) - round(
         KILLS * list(PROGRAMS).index(name) / len(PROGRAMS)
@@ -410,19 +404,19 @@ def test_killed_runs_end_like_an_undisturbed_one(
     print(f"\n{name}: {killed} kills in {outputs} runs of {seconds:.1f} s, seed {SEED}: equal")
 
 
-def replace_folder(path: Path) -> None:
+def replace_folder(path):
     """Replace a folder of ten files without end; all files of one version have the same text."""
     for version in itertools.count():
 
-        def write(folder: Path, text: str = f"{os.getpid()} {version}") -> None:
+        def write(folder, version=version):
             for number in range(10):
-                (folder / str(number)).write_text(text)
+                (folder / str(number)).write_text(f"{os.getpid()} {version}")
 
         write_atomically(path, write, is_folder=True)
 
 
 @pytest.mark.long
-def test_folder_killed_while_replaced_is_whole(tmp_path: Path) -> None:
+def test_folder_killed_while_replaced_is_whole(tmp_path):
     source = random.Random(SEED)
     first = tmp_path / "model" / "0"
     for _ in range(max(10, KILLS // 2)):

@@ -3,8 +3,6 @@
 import csv
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from litbench.errors import ConfigError
 from litbench.metrics.csv_table import csv_cell, write_csv
 from litbench.metrics.leaderboard import (
-    LeaderboardRow,
     leaderboard,
     leaderboard_csv,
     leaderboard_json,
@@ -32,7 +29,7 @@ Build = Callable[..., pa.Table]
 LENGTHS = ((9, 4), (8, 2), (7, 6), (30, 3), (2, 5), (3, 9), (1, 40), (6, 6))
 
 
-def _pairs(pair_table: Build) -> pa.Table:
+def _pairs(pair_table):
     return pair_table(
         [
             {
@@ -46,7 +43,7 @@ def _pairs(pair_table: Build) -> pa.Table:
     )
 
 
-def _longer() -> list[dict[str, Any]]:
+def _longer():
     return [
         {
             "pair_id": f"p{place}",
@@ -59,7 +56,7 @@ def _longer() -> list[dict[str, Any]]:
     ]
 
 
-def _judge() -> list[dict[str, Any]]:
+def _judge():
     """Right in both orders on 0 to 4, always first on 5 and 6, refuses one order of 7."""
     rows = []
     for place in range(8):
@@ -86,11 +83,11 @@ def _judge() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def rows(pair_table: Build, verdict_table: Build) -> list[LeaderboardRow]:
+def rows(pair_table, verdict_table):
     return leaderboard(verdict_table(_longer() + _judge()), _pairs(pair_table), "longer")
 
 
-def test_every_figure_of_a_judge_by_hand(rows: list[LeaderboardRow]) -> None:
+def test_every_figure_of_a_judge_by_hand(rows):
     judge = rows[0]
     assert (judge.rater, judge.kind) == ("judge", "llm")
     # 5 right; 5 and 6 are half right; 7 is right in one order and 1/2 in the other.
@@ -126,7 +123,7 @@ def test_every_figure_of_a_judge_by_hand(rows: list[LeaderboardRow]) -> None:
     assert judge.is_judge
 
 
-def test_every_figure_of_the_longer_story_by_hand(rows: list[LeaderboardRow]) -> None:
+def test_every_figure_of_the_longer_story_by_hand(rows):
     longer = rows[1]
     assert longer.agreement.mean == pytest.approx((4 + 0.5) / 8)
     assert (longer.chosen_longer.mean, longer.chosen_longer.n) == (1.0, 4)
@@ -140,7 +137,7 @@ def test_every_figure_of_the_longer_story_by_hand(rows: list[LeaderboardRow]) ->
     assert not longer.is_judge
 
 
-def test_agreement_by_gap(pair_table: Build, verdict_table: Build) -> None:
+def test_agreement_by_gap(pair_table, verdict_table):
     # Gaps of 24 words (10 pairs, all right), of 25 (11 pairs, all wrong), and of 60 (9 pairs).
     gaps = [24] * 10 + [25] * 11 + [60] * 9
     pairs = pair_table(
@@ -161,9 +158,7 @@ def test_agreement_by_gap(pair_table: Build, verdict_table: Build) -> None:
     assert shown == [(0.0, 25.0, 1.0, 10), (25.0, 50.0, 0.0, 11)]
 
 
-def test_pairs_before_symmetry_have_a_column_of_their_own(
-    pair_table: Build, verdict_table: Build
-) -> None:
+def test_pairs_before_symmetry_have_a_column_of_their_own(pair_table, verdict_table):
     wider = _pairs(pair_table)
     (row,) = leaderboard(verdict_table(_longer()), wider[:4], "longer", before_symmetry=wider)
     assert (row.agreement.mean, row.agreement.n) == (1.0, 4)
@@ -172,7 +167,7 @@ def test_pairs_before_symmetry_have_a_column_of_their_own(
     assert row.seconds == pytest.approx(4 * 0.5)
 
 
-def test_repeats_average_to_the_headline(pair_table: Build, verdict_table: Build) -> None:
+def test_repeats_average_to_the_headline(pair_table, verdict_table):
     wider = _pairs(pair_table)
     verdicts = [
         {"pair_id": f"p{k}", "fold": f"{repeat}/{k % 2}", "seconds": 0.125,
@@ -188,12 +183,12 @@ def test_repeats_average_to_the_headline(pair_table: Build, verdict_table: Build
     assert row.pairs_per_second == pytest.approx(3 * 4 / (3 * 4 * 0.125))
 
 
-def test_an_unknown_reference_names_the_nearest(pair_table: Build, verdict_table: Build) -> None:
+def test_an_unknown_reference_names_the_nearest(pair_table, verdict_table):
     with pytest.raises(ConfigError, match=r"'lunger' is not a rater: did you mean 'longer'"):
         leaderboard(verdict_table(_longer()), _pairs(pair_table), "lunger")
 
 
-def test_json_writes_null_for_what_cannot_be_told(pair_table: Build, verdict_table: Build) -> None:
+def test_json_writes_null_for_what_cannot_be_told(pair_table, verdict_table):
     pairs = pair_table([{"pair_id": "p0"}])
     (row,) = leaderboard(verdict_table([{"pair_id": "p0"}]), pairs, "rater")
     assert math.isnan(row.agreement.low)
@@ -203,7 +198,7 @@ def test_json_writes_null_for_what_cannot_be_told(pair_table: Build, verdict_tab
     assert content["agreement"]["low"] is content["pairs_per_second"] is content["seconds"] is None
 
 
-def test_csv_rows_and_columns(rows: list[LeaderboardRow], tmp_path: Path) -> None:
+def test_csv_rows_and_columns(rows, tmp_path):
     write_csv(leaderboard_csv(rows), tmp_path / "leaderboard.csv")
     with (tmp_path / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
         judge, longer = csv.DictReader(file)
@@ -220,13 +215,11 @@ def test_csv_rows_and_columns(rows: list[LeaderboardRow], tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\t=x", "  =x", "\rx", "＝1"])
-def test_csv_escapes_formulas(name: str) -> None:
+def test_csv_escapes_formulas(name):
     assert csv_cell(name) == "'" + name
 
 
-def test_table_of_judges_only_with_judges(
-    rows: list[LeaderboardRow], pair_table: Build, verdict_table: Build
-) -> None:
+def test_table_of_judges_only_with_judges(rows, pair_table, verdict_table):
     text = leaderboard_text(rows)
     heading, judge, blank, note = text.splitlines()[6:]
     assert heading.startswith("judge ")
@@ -243,7 +236,7 @@ def test_table_of_judges_only_with_judges(
     assert len(leaderboard_text(alone).splitlines()) == 3 + 1
 
 
-def test_the_text_moves_no_cursor(pair_table: Build, verdict_table: Build) -> None:
+def test_the_text_moves_no_cursor(pair_table, verdict_table):
     rows = [
         {**row, "rater": "a\x1b[2J", "seconds": None, "cost_usd": 0.5, "outcome": "unparsed"}
         for row in _longer()
@@ -257,7 +250,7 @@ def test_the_text_moves_no_cursor(pair_table: Build, verdict_table: Build) -> No
     assert not {"\x1b", "\u202e"} & set(text)
 
 
-def test_strata_on_few_pairs_are_said_to_be(pair_table: Build, verdict_table: Build) -> None:
+def test_strata_on_few_pairs_are_said_to_be(pair_table, verdict_table):
     pairs = _pairs(pair_table)
     (row,) = leaderboard(verdict_table(_longer()), pairs, "longer")
     assert strata_note(row) == ""
@@ -281,11 +274,11 @@ def test_strata_on_few_pairs_are_said_to_be(pair_table: Build, verdict_table: Bu
         (None, "–"),
     ],
 )
-def test_dollars_keep_two_digits(value: float | None, written: str) -> None:
+def test_dollars_keep_two_digits(value, written):
     assert write_dollars(value) == written
 
 
-def test_the_text_names_pairs_prompts_reference_and_noise(rows: list[LeaderboardRow]) -> None:
+def test_the_text_names_pairs_prompts_reference_and_noise(rows):
     text = leaderboard_text(rows)
     assert "8 pairs, 4 prompts (4 effective)" in text
     assert "vs longer" in text

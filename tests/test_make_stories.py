@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -29,13 +28,13 @@ MAP = {"prompt_id": "post", "prompt": "title", "text": "body", "source": "'test'
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch):
     """Set chunks of three rows, so that few rows make many chunks."""
     monkeypatch.setattr(tables_module, "CHUNK_ROWS", 3)
 
 
 @pytest.fixture
-def module(load_program: Callable[[str], ModuleType]) -> ModuleType:
+def module(load_program):
     return load_program("data_prep/make_stories.py")
 
 
@@ -48,7 +47,7 @@ class Artifact:
     counts: dict[str, Any]
 
 
-def read_product(out: Path) -> Artifact:
+def read_product(out):
     noted = (out / "rejected.jsonl").read_text(encoding="utf-8").splitlines()
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     rows = pq.read_table(out / "stories.parquet").to_pylist()
@@ -59,11 +58,11 @@ def read_product(out: Path) -> Artifact:
 
 
 @pytest.fixture
-def made(module: ModuleType, tmp_path: Path) -> Callable[..., Artifact]:
+def made(module, tmp_path):
     """Run the program on keys of its config, and read what it wrote."""
     numbers = iter(range(1_000))
 
-    def make(**keys: Any) -> Artifact:
+    def make(**keys):
         out = tmp_path / f"out{next(numbers)}"
         module.main(build(module.Config, {"out": str(out), **keys}))
         return read_product(out)
@@ -71,13 +70,13 @@ def made(module: ModuleType, tmp_path: Path) -> Callable[..., Artifact]:
     return make
 
 
-def write_lines(path: Path, rows: list[Any]) -> Path:
+def write_lines(path, rows):
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return path
 
 
-def story(number: int, **changes: Any) -> dict[str, Any]:
+def story(number, **changes):
     return {
         "story_id": f"s{number}",
         "post": f"p{number // 4}",
@@ -94,7 +93,7 @@ def story(number: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", ["raw.parquet", "raw.csv", "raw.jsonl", "raw"])
-def test_broken_row_number_does_not_depend_on_chunks(tmp_path: Path, name: str) -> None:
+def test_broken_row_number_does_not_depend_on_chunks(tmp_path, name):
     rows = [story(k, score="many" if k % 5 == 4 else str(k)) for k in range(23)]
     path = tmp_path / name
     if name.endswith("jsonl"):
@@ -113,7 +112,7 @@ def test_broken_row_number_does_not_depend_on_chunks(tmp_path: Path, name: str) 
         assert [row["row"] for row in rejected_rows.rows] == expected
 
 
-def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_bounded_in_bytes_too(tmp_path, monkeypatch):
     monkeypatch.setattr(tables_module, "CHUNK_BYTES", 100_000)
     rows = [story(k, body=f"{k} " * 10_000) for k in range(40)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw.parquet", compression="none")
@@ -125,7 +124,7 @@ def test_chunks_are_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
+def test_a_column_that_comes_late_is_null_before(tmp_path):
     rows = [story(k) for k in range(12)]
     for row in rows[:7]:
         del row["score"]
@@ -154,10 +153,8 @@ def test_a_column_that_comes_late_is_null_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["posts.parquet", "posts.jsonl"])
-def test_unnested_lists_become_stories(
-    tmp_path: Path, made: Callable[..., Artifact], name: str
-) -> None:
-    posts: list[dict[str, Any]] = [
+def test_unnested_lists_become_stories(tmp_path, made, name):
+    posts = [
         {"title": "A lamp", "votes": 9, "texts": ["one", "two words"], "scores": [3, -1]},
         {"title": "A tide", "votes": 2, "texts": [], "scores": []},
         {"title": "A gate", "votes": 5, "texts": ["four", None, "six"], "scores": [1, 2, 3]},
@@ -188,7 +185,7 @@ def test_unnested_lists_become_stories(
     assert [row["row"] for row in artifact.rejected_rows] == [3]
 
 
-def test_the_published_preferences_are_streamed_by_their_config(tmp_path: Path) -> None:
+def test_the_published_preferences_are_streamed_by_their_config(tmp_path):
     pytest.importorskip("datasets")
     rows = [
         {
@@ -224,7 +221,7 @@ def test_the_published_preferences_are_streamed_by_their_config(tmp_path: Path) 
 # The program ---------------------------------------------------------------------------------
 
 
-def test_words_are_counted_after_cleaning(tmp_path: Path, made: Callable[..., Artifact]) -> None:
+def test_words_are_counted_after_cleaning(tmp_path, made):
     body = "The moth came in. " * 10
     rows = [
         story(0, title="[WP] A moth.", body=body + "\n\nEDIT: thanks for the gold!"),
@@ -247,7 +244,7 @@ def test_words_are_counted_after_cleaning(tmp_path: Path, made: Callable[..., Ar
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_several_files_become_one_table(tmp_path: Path, made: Callable[..., Artifact]) -> None:
+def test_several_files_become_one_table(tmp_path, made):
     for name, rows in {
         "b/stories.jsonl": [story(4), story(5, body="a second version"), story(6, mark=[1])],
         "a/stories.jsonl": [story(k, mark=k) for k in (9, 0, 1, 2, 3)] + [story(5)],
@@ -281,9 +278,7 @@ def test_several_files_become_one_table(tmp_path: Path, made: Callable[..., Arti
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("order", [1, -1])
-def test_latest_copy_of_a_story_is_kept(
-    tmp_path: Path, made: Callable[..., Artifact], order: int
-) -> None:
+def test_latest_copy_of_a_story_is_kept(tmp_path, made, order):
     # By content alone either would stay, for about half of the stories.
     for name, version in {
         "a": ("as archived", None),
@@ -317,11 +312,9 @@ def test_latest_copy_of_a_story_is_kept(
 
 
 @pytest.mark.long
-def test_a_million_rows_need_bounded_memory_and_each_is_counted(
-    tmp_path: Path, program_process: Program
-) -> None:
+def test_a_million_rows_need_bounded_memory_and_each_is_counted(tmp_path, program_process):
     count, every = 1_000_000, 20
-    broken: list[tuple[str, dict[str, Any]]] = [
+    broken = [
         ("text: null", {"body": None}),
         ("score: not a whole number", {"score": "many"}),
         ("created_utc: in the future", {"created_utc": "3015-01-01"}),

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
-def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def make(folder, *arguments):
     """Run `make install` in a copy."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
@@ -20,7 +20,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def fake_python(folder: Path, version: str, works: bool) -> Path:
+def fake_python(folder, version, works):
     """A fake interpreter that passes or fails the version check and prints its version."""
     path = folder / "fake-python"
     status = 0 if works else 1
@@ -31,7 +31,7 @@ def fake_python(folder: Path, version: str, works: bool) -> Path:
     return path
 
 
-def test_old_python(tmp_path: Path) -> None:
+def test_old_python(tmp_path):
     old = fake_python(tmp_path, "3.9.1", works=False)
     done = make(tmp_path, f"PYTHON={old}")
     assert done.returncode != 0
@@ -39,13 +39,13 @@ def test_old_python(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
-def test_no_python(tmp_path: Path) -> None:
+def test_no_python(tmp_path):
     done = make(tmp_path, "PYTHON=")
     assert done.returncode != 0
     assert "none was found" in done.stdout
 
 
-def test_full_disk(tmp_path: Path) -> None:
+def test_full_disk(tmp_path):
     new = fake_python(tmp_path, "3.12.0", works=True)
     done = make(tmp_path, f"PYTHON={new}", "NEEDED_KB=999999999999999")
     assert done.returncode != 0
@@ -53,7 +53,7 @@ def test_full_disk(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
-def test_quickstart_is_the_command_on_the_sample() -> None:
+def test_quickstart_is_the_command_on_the_sample():
     done = subprocess.run(
         ["make", "--dry-run", "quickstart"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,9 +1,6 @@
 """Posts and comments as rows: tags, bots, salts, hashes, scores."""
 
 import stat
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,10 +20,10 @@ SALT = "a salt of enough characters"
 
 
 @pytest.fixture
-def row_of() -> Callable[..., dict[str, Any]]:
+def row_of():
     """Return the row of a comment with some changed fields of comment and post."""
 
-    def build(post: dict[str, Any] | None = None, **comment: Any) -> dict[str, Any]:
+    def build(post=None, **comment):
         settings = {"score_utc": 2_000_000, "escaped": False, "min_score_age_hours": 0}
         settings |= {name: comment.pop(name) for name in settings if name in comment}
         plain = {"id": "c1", "body": "A story.", "author": "Ann", "score": 7, "created_utc": 1e6}
@@ -52,16 +49,16 @@ def row_of() -> Callable[..., dict[str, Any]]:
         (" " * 1_000_000, None),
     ],
 )
-def test_a_tag_is_what_a_title_opens_with(title: str, tag: str | None) -> None:
+def test_a_tag_is_what_a_title_opens_with(title, tag):
     assert prompt_tag(title) == tag
 
 
 @pytest.mark.parametrize("name", ["AutoModerator", "WritingPromptsBot", "remind_me_bot", "my-bot2"])
-def test_a_bot_says_so(name: str) -> None:
+def test_a_bot_says_so(name):
     assert is_bot(name)
 
 
-def test_salt_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_salt_of_the_environment(monkeypatch):
     monkeypatch.setenv(posts.SALT_VARIABLE, SALT)
     assert load_salt() == SALT
     monkeypatch.setenv(posts.SALT_VARIABLE, "short")
@@ -69,9 +66,7 @@ def test_salt_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         load_salt()
 
 
-def test_salt_file_is_created_once_and_private(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_salt_file_is_created_once_and_private(monkeypatch, tmp_path):
     monkeypatch.delenv(posts.SALT_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     first = load_salt()
@@ -83,7 +78,7 @@ def test_salt_file_is_created_once_and_private(
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_an_author_is_a_hash_that_depends_on_the_salt(name: str) -> None:
+def test_an_author_is_a_hash_that_depends_on_the_salt(name):
     if name in ("[deleted]", "[removed]"):
         return
     hashed = hash_author(name, SALT)
@@ -93,7 +88,7 @@ def test_an_author_is_a_hash_that_depends_on_the_salt(name: str) -> None:
     assert hashed != hash_author(name, SALT + "!")
 
 
-def test_error_of_a_field_hides_its_value() -> None:
+def test_error_of_a_field_hides_its_value():
     for name, value in (("author", {"name": "RealName"}), ("created_utc", "RealName")):
         look = posts.text_of if name == "author" else posts.number_of
         with pytest.raises(DataError) as told:
@@ -101,13 +96,13 @@ def test_error_of_a_field_hides_its_value() -> None:
         assert "RealName" not in str(told.value)
 
 
-def test_only_archives_are_unescaped_and_only_once(row_of: Callable[..., dict[str, Any]]) -> None:
+def test_only_archives_are_unescaped_and_only_once(row_of):
     written = "a &amp;lt; b &gt; c &amp;nbsp;"
     assert row_of(body=written)["text"] == written
     assert row_of(body=written, escaped=True)["text"] == "a &lt; b > c &nbsp;"
 
 
-def test_a_score_read_too_soon_is_no_score(row_of: Callable[..., dict[str, Any]]) -> None:
+def test_a_score_read_too_soon_is_no_score(row_of):
     late = 1_000_000 + 24 * 3_600
     assert row_of(score_utc=late, min_score_age_hours=24)["score"] == 7
     assert row_of(score_utc=late - 1, min_score_age_hours=24)["score"] is None
@@ -123,8 +118,6 @@ def test_a_score_read_too_soon_is_no_score(row_of: Callable[..., dict[str, Any]]
         ("edited", "1e400"), ("author", {}),
     ],
 )  # fmt: skip
-def test_a_broken_field_is_named(
-    row_of: Callable[..., dict[str, Any]], field: str, value: Any
-) -> None:
+def test_a_broken_field_is_named(row_of, field, value):
     with pytest.raises(DataError, match=field):
         row_of(**{field: value})

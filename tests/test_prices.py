@@ -1,7 +1,5 @@
 """Token prices: the packaged table, user overrides, and the cost of answers."""
 
-from pathlib import Path
-
 import pytest
 
 from litbench.errors import ConfigError
@@ -12,7 +10,7 @@ from litbench.judges.store import Answer, Sampling
 PRICE = Price(input=2.0, output=8.0, cached=0.5, batch=0.5)
 
 
-def test_dollars() -> None:
+def test_dollars():
     # 1,000 read, of which 400 from the cache, and 100 written.
     assert PRICE.of(1_000, 100, 400) == pytest.approx((600 * 2 + 400 * 0.5 + 100 * 8) / 1e6)
     assert PRICE.of(1_000, 100, batched=True) == pytest.approx((2_000 + 800) / 2e6)
@@ -27,7 +25,7 @@ def test_dollars() -> None:
     assert dollars_of([answer, Answer("error")], PRICE) is dollars_of([answer], None) is None
 
 
-def test_user_prices_override_packaged_ones(tmp_path: Path) -> None:
+def test_user_prices_override_packaged_ones(tmp_path):
     packaged = load_prices()
     for model, price in packaged.items():
         assert price.batch in (None, 0.5)
@@ -53,7 +51,7 @@ def test_user_prices_override_packaged_ones(tmp_path: Path) -> None:
         ("m/m: {input: 1, output: 2, batsh: 0.5}", "batsh"),
     ],
 )
-def test_wrong_price(entry: str, said: str, tmp_path: Path) -> None:
+def test_wrong_price(entry, said, tmp_path):
     own = tmp_path / "prices.yaml"
     own.write_text(entry)
     with pytest.raises(ConfigError) as error:
@@ -62,7 +60,7 @@ def test_wrong_price(entry: str, said: str, tmp_path: Path) -> None:
     assert "prices.yaml: m/m" in str(error.value)
 
 
-def test_price_of_dated_model() -> None:
+def test_price_of_dated_model():
     prices = {"a/m": Price(1, 2), "a/m-2025-04-14": Price(3, 4)}
     assert price_of("a/m-2025-04-14", prices) == Price(3, 4)
     for name in ("a/m", "a/m-2024-01-31", "a/m-20240131", "a/m-latest"):
@@ -73,7 +71,7 @@ def test_price_of_dated_model() -> None:
         assert price_of(model, {}) == Price(0.0, 0.0), "local models are free"
 
 
-def test_budget_reserves_the_highest_cost() -> None:
+def test_budget_reserves_the_highest_cost():
     # 4,936 bytes are 1,234 tokens, plus 16 for delimiters: 1,250 tokens at $1,000 per million.
     price, sampling = Price(input=1_000, output=0.0), Sampling(max_tokens=10)
     question = "x" * 4_936

@@ -1,12 +1,8 @@
 """Other people's benchmarks in the forms in which data_prep/import_pairs.py reads them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import pyarrow as pa
 import pytest
 import yaml
 
@@ -19,13 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def import_with(
-    load_program: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., pa.Table]:
+def import_with(load_program, tmp_path, monkeypatch):
     """Run import_pairs.py by one of its configs on some rows; the pairs."""
     program = load_program("data_prep/import_pairs.py")
 
-    def run(config: str, rows: list[dict[str, Any]]) -> pa.Table:
+    def run(config, rows):
         for name in ("WQ", "WPB"):
             monkeypatch.setenv(name, str(tmp_path))
         path = ROOT / "configs/data" / config
@@ -43,9 +37,7 @@ def import_with(
 @pytest.mark.parametrize(
     "name", sorted(path.name for path in (ROOT / "configs/data").glob("wq_*.yaml"))
 )
-def test_the_writing_quality_benchmark_is_read(
-    name: str, import_with: Callable[..., pa.Table]
-) -> None:
+def test_the_writing_quality_benchmark_is_read(name, import_with):
     rows = [
         {
             "original_id": f"h-{k}", "paragraph1": f"first text {k}",
@@ -64,9 +56,7 @@ def test_the_writing_quality_benchmark_is_read(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_published_pairs_of_writing_preference_bench_are_read(
-    language: str, import_with: Callable[..., pa.Table]
-) -> None:
+def test_the_published_pairs_of_writing_preference_bench_are_read(language, import_with):
     rows = [
         {"prompt": f"task {k}", "language": of, "genre": "fiction", "chosen": f"good {of} {k}",
          "rejected": f"dull {of} {k}", "chosen_human_score": 3, "rejected_human_score": 1}
@@ -77,9 +67,7 @@ def test_the_published_pairs_of_writing_preference_bench_are_read(
     assert all(language in text for text in pairs["chosen"].to_pylist())
 
 
-def test_several_rejected_texts_make_several_pairs(
-    import_with: Callable[..., pa.Table], tmp_path: Path
-) -> None:
+def test_several_rejected_texts_make_several_pairs(import_with, tmp_path):
     rows = [
         {"id": "1", "prompt": "task 1", "chosen": ["right 1"],
          "rejected": ["wrong a", "wrong b", "wrong c"], "subset": "Focus"},

@@ -2,10 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,14 +27,14 @@ COUNTS = {
 }  # fmt: skip
 
 
-def list_outputs(folder: Path) -> None:
+def list_outputs(folder):
     """Update the digests in the manifest of a folder."""
     files = [path for path in folder.iterdir() if path.name != "manifest.json"]
     outputs = {path.name: {"sha256": file_digest(path)} for path in files}
     write_json({**read_manifest(folder), "outputs": outputs}, folder / "manifest.json")
 
 
-def rewrite(artifact: Path, column: str, values: list[str]) -> None:
+def rewrite(artifact, column, values):
     """Rewrite the pairs with another column."""
     pairs = pq.read_table(artifact / "pairs.parquet")
     place = pairs.column_names.index(column)
@@ -48,7 +44,7 @@ def rewrite(artifact: Path, column: str, values: list[str]) -> None:
 
 
 @pytest.fixture
-def artifact(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
+def artifact(pair_table, tmp_path):
     """The folder of a program that makes pairs: 40 in train, 12 in test."""
     rows = [
         {
@@ -94,13 +90,11 @@ def artifact(pair_table: Callable[..., pa.Table], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def publish(
-    load_program: Callable[[str], ModuleType], artifact: Path, tmp_path: Path
-) -> Callable[..., tuple[Path, str]]:
+def publish(load_program, artifact, tmp_path):
     """Write the folder to publish with some config keys; returns it and its card."""
     module = load_program("data_prep/push_to_hub.py")
 
-    def run(**keys: Any) -> tuple[Path, str]:
+    def run(**keys):
         values = {"artifact": artifact, "repository": "me/pairs", "contact": "mail@example.org",
                   "out": tmp_path / "push", **keys}  # fmt: skip
         arguments = [f"--{key}={json.dumps(value, default=str)}" for key, value in values.items()]
@@ -110,13 +104,11 @@ def publish(
     return run
 
 
-def published(folder: Path) -> pa.Table:
+def published(folder):
     return pa.concat_tables([pq.read_table(file) for file in sorted(folder.rglob("*.parquet"))])
 
 
-def test_each_pair_is_published_once(
-    publish: Callable[..., tuple[Path, str]], artifact: Path
-) -> None:
+def test_each_pair_is_published_once(publish, artifact):
     folder, card = publish()
     assert sorted(path.name for path in (folder / "data").iterdir()) == [
         "test.parquet", "train.parquet",
@@ -133,9 +125,7 @@ def test_each_pair_is_published_once(
     assert read_manifest(folder)["counts"] == {"test": 12, "train": 40}
 
 
-def test_pairs_without_matching_manifest(
-    publish: Callable[..., tuple[Path, str]], artifact: Path
-) -> None:
+def test_pairs_without_matching_manifest(publish, artifact):
     pairs = pq.read_table(artifact / "pairs.parquet")
     # make_pairs.py failed on leakage: new pairs beside an older manifest.
     write_table(pairs.slice(1), artifact / "pairs.parquet")
@@ -148,9 +138,7 @@ def test_pairs_without_matching_manifest(
         publish()
 
 
-def test_card_content(
-    publish: Callable[..., tuple[Path, str]],
-) -> None:
+def test_card_content(publish):
     _, card = publish(about="Pairs of mine", license="cc-by-4.0", language=["en"])
     head = yaml.safe_load(card.split("---\n")[1])
     assert head["license"] == "cc-by-4.0"
@@ -180,9 +168,7 @@ def test_card_content(
         assert line in card, line
 
 
-def test_card_has_no_stories_or_folders(
-    publish: Callable[..., tuple[Path, str]], tmp_path: Path
-) -> None:
+def test_card_has_no_stories_or_folders(publish, tmp_path):
     folder, card = publish()
     assert "Secret" not in card
     assert str(tmp_path) not in card
@@ -191,9 +177,7 @@ def test_card_has_no_stories_or_folders(
         assert str(tmp_path).encode() not in file.read_bytes()
 
 
-def test_card_escapes_config_texts(
-    publish: Callable[..., tuple[Path, str]],
-) -> None:
+def test_card_escapes_config_texts(publish):
     hostile = 'x" \n---\n\n# <script>alert(1)</script> | [link](http://a) `code` *bold*'
     _, plain = publish()
     _, card = publish(contact=hostile, about=hostile, license=hostile)
@@ -207,11 +191,7 @@ def test_card_escapes_config_texts(
     assert "      where: a | b <c>\n" in plain, "a block of code needs no escapes"
 
 
-def test_ids_without_texts(
-    publish: Callable[..., tuple[Path, str]],
-    artifact: Path,
-    load_program: Callable[[str], ModuleType],
-) -> None:
+def test_ids_without_texts(publish, artifact, load_program):
     folder, card = publish(ids_only=True)
     table = published(folder)
     for file in [*(folder / "data").iterdir(), folder / "README.md"]:
@@ -234,13 +214,7 @@ def test_ids_without_texts(
 
 
 @pytest.mark.parametrize("name", ["Reward", "DPO"])
-def test_trl_trains_on_published_conversations(
-    name: str,
-    publish: Callable[..., tuple[Path, str]],
-    artifact: Path,
-    tiny_model: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+def test_trl_trains_on_published_conversations(name, publish, artifact, tiny_model, tmp_path):
     datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
     transformers = pytest.importorskip("transformers")
     folder, _ = publish(conversational=True)
@@ -277,9 +251,7 @@ def test_trl_trains_on_published_conversations(
 @pytest.mark.parametrize(
     ("column", "value"), [("chosen_story_id", "s0001"), ("prompt_id", "[WP] a whole prompt")]
 )
-def test_ids_must_be_reddit_ids(
-    column: str, value: str, publish: Callable[..., tuple[Path, str]], artifact: Path
-) -> None:
+def test_ids_must_be_reddit_ids(column, value, publish, artifact):
     given = pq.read_table(artifact / "pairs.parquet")[column].to_pylist()
     rewrite(artifact, column, [value, *given[1:]])
     with pytest.raises(DataError, match=f"column {column}: 1 values are not Reddit ids"):
@@ -287,9 +259,7 @@ def test_ids_must_be_reddit_ids(
     publish()
 
 
-def test_split_all_is_published_as_train(
-    publish: Callable[..., tuple[Path, str]], artifact: Path
-) -> None:
+def test_split_all_is_published_as_train(publish, artifact):
     rewrite(artifact, "split", ["all"] * 52)
     folder, _ = publish()
     assert [path.name for path in (folder / "data").iterdir()] == ["train.parquet"]
@@ -298,7 +268,7 @@ def test_split_all_is_published_as_train(
         publish()
 
 
-def test_invalid_configs(publish: Callable[..., tuple[Path, str]]) -> None:
+def test_invalid_configs(publish):
     with pytest.raises(ConfigError, match="contact is empty"):
         publish(contact=" ")
     with pytest.raises(DataError, match="not a name on the Hub"):
@@ -311,13 +281,13 @@ def test_invalid_configs(publish: Callable[..., tuple[Path, str]]) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[FakeHub]:
+def server():
     with FakeHub() as running:
         yield running
 
 
-def test_push_is_one_commit(server: FakeHub, artifact: Path, tmp_path: Path) -> None:
-    def push(*more: object, token: str | None = TOKEN) -> str:
+def test_push_is_one_commit(server, artifact, tmp_path):
+    def push(*more, token=TOKEN):
         done = server.run(
             tmp_path, "data_prep/push_to_hub.py", "--artifact", artifact, "--repository",
             "me/pairs", "--contact", "mail@example.org", "--out", tmp_path / "push", *more,

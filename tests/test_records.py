@@ -6,10 +6,8 @@ import json
 import random
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,13 +58,13 @@ TEXTS = [
 
 
 @pytest.fixture(autouse=True)
-def _quiet_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quiet_datasets(monkeypatch):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 @pytest.fixture
-def _in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _in_tokyo(monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     yield
@@ -74,7 +72,7 @@ def _in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def hard_stories(story_table: Table) -> pa.Table:
+def hard_stories(story_table):
     rows = [
         {
             "story_id": f"0{place}",
@@ -90,7 +88,7 @@ def hard_stories(story_table: Table) -> pa.Table:
     return story_table(rows)
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write_rows(path, rows):
     """Write rows with the standard library, as a user's script would."""
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
@@ -111,9 +109,9 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
 raw_format = pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
 
 
-def raw(path: Path, **changes: Any) -> Path:
+def raw(path, **changes):
     """Three posts with the columns of an archive; `changes` maps a column to three values."""
-    columns: dict[str, Any] = {
+    columns = {
         "id": ["a", "b", "c"],
         "title": ["[WP] The lamp", "[WP] The lamp", "[EU] The tide"],
         "body": ["one two three", "four five", "six"],
@@ -139,7 +137,7 @@ MAP = {
 
 
 @with_folder
-def test_a_table_comes_back_with_every_value(tmp_path: Path, story_table: Table, name: str) -> None:
+def test_a_table_comes_back_with_every_value(tmp_path, story_table, name):
     stories = hard_stories(story_table)
     write_rows(tmp_path / name, stories.to_pylist())
     again = read_table(tmp_path / name, STORIES)
@@ -147,7 +145,7 @@ def test_a_table_comes_back_with_every_value(tmp_path: Path, story_table: Table,
     assert again.schema.types == stories.schema.types
 
 
-def test_bytes_do_not_depend_on_chunks(tmp_path: Path, story_table: Table) -> None:
+def test_bytes_do_not_depend_on_chunks(tmp_path, story_table):
     # Row groups have 16,384 rows and pages 1 MiB.
     ids = [f"s{k:05d}" for k in range(18_000)]
     rows = {name: value * 18_000 for name, value in story_table([{}]).to_pydict().items()}
@@ -162,9 +160,7 @@ def test_bytes_do_not_depend_on_chunks(tmp_path: Path, story_table: Table) -> No
 
 
 @with_folder
-def test_extra_columns_are_kept_after_the_declared_ones(
-    tmp_path: Path, story_table: Table, name: str
-) -> None:
+def test_extra_columns_are_kept_after_the_declared_ones(tmp_path, story_table, name):
     stories = story_table([{}, {}])
     stories = stories.append_column("quality", pa.array([3, None], pa.int64()))
     stories = stories.add_column(0, "genre", pa.array(["myth", "你"], pa.large_string()))
@@ -187,10 +183,8 @@ def test_extra_columns_are_kept_after_the_declared_ones(
         max_size=8,
     )
 )
-def test_any_text_and_score_survive_every_format(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int | None]]
-) -> None:
-    columns: dict[str, Any] = {
+def test_any_text_and_score_survive_every_format(tmp_path_factory, rows):
+    columns = {
         **empty_columns(STORIES, len(rows)),
         "story_id": pa.array([str(k) for k in range(len(rows))], pa.large_string()),
         "prompt_id": pa.array(["p"] * len(rows), pa.large_string()),
@@ -208,7 +202,7 @@ def test_any_text_and_score_survive_every_format(
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_crlf_and_blank_lines_change_nothing(tmp_path: Path, ending: str) -> None:
+def test_crlf_and_blank_lines_change_nothing(tmp_path, ending):
     path = raw(tmp_path / f"raw.{ending}")
     expected = read_table(path, STORIES, columns=MAP)
     lines = path.read_bytes().splitlines()
@@ -219,9 +213,7 @@ def test_crlf_and_blank_lines_change_nothing(tmp_path: Path, ending: str) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_fraction_among_integers_rejects_only_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_fraction_among_integers_rejects_only_its_row(tmp_path, monkeypatch, size):
     monkeypatch.setattr("litbench.tables.CHUNK_ROWS", size)
     rows = [{"id": k, "title": "t", "body": "b", "score": k} for k in range(8)]
     # A whole number among fractions stays the same name.
@@ -238,7 +230,7 @@ def test_fraction_among_integers_rejects_only_its_row(
 
 @pytest.mark.usefixtures("_in_tokyo")
 @raw_format
-def test_a_map_names_columns_or_computes_them(tmp_path: Path, ending: str) -> None:
+def test_a_map_names_columns_or_computes_them(tmp_path, ending):
     columns = {
         **MAP,
         "prompt_id": "subreddit || strftime(to_timestamp(created_utc::BIGINT), ' %Y-%m')",
@@ -265,7 +257,7 @@ def test_a_map_names_columns_or_computes_them(tmp_path: Path, ending: str) -> No
 
 
 @raw_format
-def test_the_name_of_a_column_is_taken_before_sql(tmp_path: Path, ending: str) -> None:
+def test_the_name_of_a_column_is_taken_before_sql(tmp_path, ending):
     rows = [{"id": "a", "1 + 1": "p", 'say "it"': "a title", "Body": "b", "body": "c"}]
     path = write_rows(tmp_path / f"raw.{ending}", rows)
     columns = {"story_id": "id", "prompt_id": "1 + 1", "prompt": 'say "it"', "text": "body"}
@@ -274,7 +266,7 @@ def test_the_name_of_a_column_is_taken_before_sql(tmp_path: Path, ending: str) -
     assert row["source"] == "b"
 
 
-def test_null_and_failed_expressions_differ(tmp_path: Path) -> None:
+def test_null_and_failed_expressions_differ(tmp_path):
     path = raw(tmp_path / "raw.jsonl", subreddit=["12", None, "y"], score=[1, 2, 3])
     rejected_rows = RejectedRows()
     columns = {**MAP, "score": "CAST(subreddit AS INT)", "flair": "subreddit || id"}
@@ -297,14 +289,12 @@ def test_null_and_failed_expressions_differ(tmp_path: Path) -> None:
         ({"prompt": "(SELECT secret FROM columns)"}, "nor is it SQL"),
     ],
 )
-def test_invalid_column_map_is_an_error(
-    tmp_path: Path, columns: dict[str, str], message: str
-) -> None:
+def test_invalid_column_map_is_an_error(tmp_path, columns, message):
     with pytest.raises(DataError, match=message):
         read_table(raw(tmp_path / "raw.jsonl"), STORIES, columns={**MAP, **columns})
 
 
-def test_mapped_tables_recount_words(tmp_path: Path) -> None:
+def test_mapped_tables_recount_words(tmp_path):
     path = raw(tmp_path / "raw.jsonl", n_words=[99, 99, 99])
     assert read_table(path, STORIES, columns=MAP)["n_words"].to_pylist() == [3, 2, 1]
     names = {"id": "story_id", "title": "prompt", "body": "text"}
@@ -323,7 +313,7 @@ ALIKE = {"story_id": "id", "prompt_id": "post", "prompt": "title", "text": "body
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
 @pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "tsv"])
-def test_text_files_of_any_encoding_are_read(tmp_path: Path, ending: str, encoding: str) -> None:
+def test_text_files_of_any_encoding_are_read(tmp_path, ending, encoding):
     one = json.dumps(ONE, ensure_ascii=False)
     delimiter = {"csv": ",", "tsv": "\t"}.get(ending, "")
     lines = [delimiter.join(ONE), delimiter.join(map(str, ONE.values()))]
@@ -337,8 +327,8 @@ def test_text_files_of_any_encoding_are_read(tmp_path: Path, ending: str, encodi
             read_table(path, STORIES, columns=ALIKE)
 
 
-def test_nested_extra_values_are_kept_as_json(tmp_path: Path) -> None:
-    deep: Any = "x"
+def test_nested_extra_values_are_kept_as_json(tmp_path):
+    deep = "x"
     for _ in range(200):
         deep = {"a": deep}
     rows = [{**ONE, "id": str(k), "media": {f"key{k}": [k]}} for k in range(40)]
@@ -352,7 +342,7 @@ def test_nested_extra_values_are_kept_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["body", "list", "struct"])
-def test_large_dictionaries_are_refused_before_decoding(tmp_path: Path, form: str) -> None:
+def test_large_dictionaries_are_refused_before_decoding(tmp_path, form):
     count, path = 8_192, tmp_path / "raw.parquet"
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["a" * (1 << 18)])
     columns = {name: [ONE[name]] * count for name in ("post", "title", "body")}
@@ -369,13 +359,13 @@ def test_large_dictionaries_are_refused_before_decoding(tmp_path: Path, form: st
     assert read_table(path, STORIES, columns=ALIKE).num_rows == 100
 
 
-def test_long_texts_are_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_not_held_in_memory(tmp_path, monkeypatch):
     """Arrow holds the values of a column that is read as a dictionary."""
     monkeypatch.setattr("litbench.tables.CHUNK_BYTES", 4 << 20)
     bodies = [random.Random(k).randbytes(1 << 15).hex() for k in range(1_000)]
     rows = [{**ONE, "id": str(k), "body": body} for k, body in enumerate(bodies)]
     # Pages have 1 MiB, or one batch of the writer.
-    how: dict[str, Any] = {"use_dictionary": False, "write_batch_size": 16}
+    how = {"use_dictionary": False, "write_batch_size": 16}
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw.parquet", **how)
     del bodies, rows
     before, most = pa.total_allocated_bytes(), 0
@@ -386,7 +376,7 @@ def test_long_texts_are_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
-def test_too_many_columns_are_refused(tmp_path: Path, ending: str) -> None:
+def test_too_many_columns_are_refused(tmp_path, ending):
     rows = [{**ONE, "id": str(k), **{f"key {k} {n}": n for n in range(100)}} for k in range(11)]
     if ending != "jsonl":
         rows = [{key: row.get(key) for row in rows for key in row}]
@@ -395,7 +385,7 @@ def test_too_many_columns_are_refused(tmp_path: Path, ending: str) -> None:
         read_table(path, STORIES, columns=ALIKE)
 
 
-def test_file_changed_while_read_raises(tmp_path: Path) -> None:
+def test_file_changed_while_read_raises(tmp_path):
     path = write_rows(tmp_path / "raw.jsonl", [{**ONE, "id": str(k)} for k in range(9_000)])
     tables = stream_table(path, STORIES, columns=ALIKE)
     next(tables)
@@ -420,9 +410,7 @@ def test_file_changed_while_read_raises(tmp_path: Path) -> None:
         ("score", ["a", "b"]),
     ],
 )
-def test_a_condition_selects_rows_and_counts_the_others(
-    tmp_path: Path, ending: str, where: str, kept: list[str]
-) -> None:
+def test_a_condition_selects_rows_and_counts_the_others(tmp_path, ending, where, kept):
     if ending == "csv":
         where = where.replace("score", "TRY_CAST(score AS INT)")
     rejected_rows = RejectedRows()
@@ -449,7 +437,7 @@ def test_a_condition_selects_rows_and_counts_the_others(
         ("score > 1, true", "cannot be evaluated"),
     ],
 )
-def test_invalid_where_is_an_error(tmp_path: Path, where: str, message: str) -> None:
+def test_invalid_where_is_an_error(tmp_path, where, message):
     with pytest.raises(DataError, match=f"(?s)raw.jsonl: .*{message}"):
         read_table(raw(tmp_path / "raw.jsonl"), STORIES, columns=MAP, where=where)
 
@@ -489,8 +477,8 @@ def test_invalid_where_is_an_error(tmp_path: Path, where: str, message: str) -> 
 )
 @pytest.mark.parametrize("alone", [True, False])
 def test_broken_value_names_row_column_and_reason(
-    tmp_path: Path, story_table: Table, column: str, value: Any, reason: str, alone: bool
-) -> None:
+    tmp_path, story_table, column, value, reason, alone
+):
     good = story_table([{"story_id": f"s{k}", "score": 1, "created_utc": 1} for k in range(3)])
     rows = good.to_pylist()
     rows[1][column] = value
@@ -527,7 +515,7 @@ def test_broken_value_names_row_column_and_reason(
         (-1, -1),
     ],
 )
-def test_times_are_read_as_seconds_in_utc(tmp_path: Path, value: Any, seconds: int) -> None:
+def test_times_are_read_as_seconds_in_utc(tmp_path, value, seconds):
     path = raw(tmp_path / "raw.jsonl", created_utc=[value] * 3)
     assert read_table(path, STORIES, columns=MAP)["created_utc"].to_pylist() == [seconds] * 3
 
@@ -542,7 +530,7 @@ def test_times_are_read_as_seconds_in_utc(tmp_path: Path, value: Any, seconds: i
         pa.scalar(1_580_000_000, pa.timestamp("s")),
     ],
 )
-def test_parquet_timestamps_are_utc_seconds(tmp_path: Path, moment: Any) -> None:
+def test_parquet_timestamps_are_utc_seconds(tmp_path, moment):
     path = raw(tmp_path / "raw.parquet")
     table = pq.read_table(path)
     place = table.column_names.index("created_utc")
@@ -552,7 +540,7 @@ def test_parquet_timestamps_are_utc_seconds(tmp_path: Path, moment: Any) -> None
     assert read_table(path, STORIES, columns=columns)["flair"][0].as_py() == "2020-01-26"
 
 
-def test_repeated_key_keeps_one_row(tmp_path: Path, verdict_table: Table) -> None:
+def test_repeated_key_keeps_one_row(tmp_path, verdict_table):
     rows = verdict_table(
         [
             {"pair_id": "a", "p_chosen": 0.2},
@@ -574,7 +562,7 @@ def test_repeated_key_keeps_one_row(tmp_path: Path, verdict_table: Table) -> Non
     assert len(kept) == 1
 
 
-def test_numbered_rows_have_file_positions(tmp_path: Path) -> None:
+def test_numbered_rows_have_file_positions(tmp_path):
     stories = [
         {"story_id": name, "prompt_id": "p", "prompt": "p", "text": text, "source": "s", ROW: "x"}
         for name, text in [("a", "1"), ("b", None), ("c", "3"), ("a", "1"), ("d", "5"), ("e", "6")]
@@ -582,7 +570,7 @@ def test_numbered_rows_have_file_positions(tmp_path: Path) -> None:
     path = tmp_path / "stories.jsonl"
     lines = [json.dumps(row) + "\n" for row in stories]
     path.write_text("".join([*lines[:2], "{\n", *lines[2:]]), encoding="utf-8")
-    keys: dict[str, Any] = {"columns": {}, "where": "story_id <> 'd'"}
+    keys = {"columns": {}, "where": "story_id <> 'd'"}
     table = read_table(path, STORIES, rejected_rows=RejectedRows(), numbered=True, **keys)
     found = dict(zip(table["story_id"].to_pylist(), table[ROW].to_pylist(), strict=True))
     assert found == {"a": 1, "c": 4, "e": 7}
@@ -591,7 +579,7 @@ def test_numbered_rows_have_file_positions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_repeated_column_is_an_error(tmp_path: Path, ending: str) -> None:
+def test_repeated_column_is_an_error(tmp_path, ending):
     path = tmp_path / f"raw.{ending}"
     if ending == "csv":
         path.write_text("id,body,body\na,b,c\n")
@@ -601,7 +589,7 @@ def test_repeated_column_is_an_error(tmp_path: Path, ending: str) -> None:
         read_table(path, STORIES, columns=MAP)
 
 
-def test_missing_source_is_an_error(tmp_path: Path) -> None:
+def test_missing_source_is_an_error(tmp_path):
     for source in (tmp_path / "none.parquet", "none.jsonl", "a/b/c", "./x", "", "nothing"):
         with pytest.raises(DataError):
             read_table(source, STORIES)
@@ -610,7 +598,7 @@ def test_missing_source_is_an_error(tmp_path: Path) -> None:
         read_table(tmp_path / "folder", STORIES)
 
 
-def test_a_folder_of_splits_says_how_to_name_one(tmp_path: Path, story_table: Table) -> None:
+def test_a_folder_of_splits_says_how_to_name_one(tmp_path, story_table):
     datasets = pytest.importorskip("datasets")
     part = datasets.Dataset(story_table([{}, {}]))
     datasets.DatasetDict({"train": part, "test": part}).save_to_disk(str(tmp_path / "both"))
@@ -622,7 +610,7 @@ def test_a_folder_of_splits_says_how_to_name_one(tmp_path: Path, story_table: Ta
 # Other nouns ---------------------------------------------------------------------------------
 
 
-def test_parquet_check_reads_no_texts(tmp_path: Path, story_table: Table) -> None:
+def test_parquet_check_reads_no_texts(tmp_path, story_table):
     path = tmp_path / "stories.parquet"
     stories = story_table([{}, {}])
     write_table(stories, path)
@@ -645,13 +633,13 @@ def test_parquet_check_reads_no_texts(tmp_path: Path, story_table: Table) -> Non
         check_parquet(tmp_path / "none.parquet", STORIES)
 
 
-def test_a_pair_has_one_name_in_either_order() -> None:
+def test_a_pair_has_one_name_in_either_order():
     assert pair_id("b", "a") == pair_id("a", "b")
     assert pair_id("a", "b") == hashlib.md5(b"a|b", usedforsecurity=False).hexdigest()
     assert pair_id("a", "b") != pair_id("a", "c")
 
 
-def test_rejected_rows_need_bounded_memory() -> None:
+def test_rejected_rows_need_bounded_memory():
     rejected_rows = RejectedRows()
     for number in range(3):
         rejected_rows.add("f", number, "text", "null", "x" * 100)

@@ -32,8 +32,8 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
+        self.tags = []
+        self.attributes = []
         self.text = ""
         self.feed(page)
 
@@ -60,13 +60,7 @@ RATERS = (CommaRater(), LengthRater("longer", "longer", 1), RandomRater())
 
 @pytest.fixture
 def render(pair_table):
-    def build(
-        story="One, two, three.",
-        pairs_manifest=None,
-        judges=None,
-        raters=None,
-        **changes,
-    ):
+    def build(story="One, two, three.", pairs_manifest=None, judges=None, raters=None, **changes):
         rows = [
             {
                 "prompt_id": f"p{place % 9}",

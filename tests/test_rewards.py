@@ -3,10 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,10 +23,10 @@ PLAIN = RewardShaping(penalty=0)
 class Stars:
     """Rewards a story by its number of stars and its number of words."""
 
-    def __init__(self, per_word: float = 0.0) -> None:
+    def __init__(self, per_word=0.0):
         self.per_word, self.seen = per_word, 0
 
-    def score(self, prompts: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+    def score(self, prompts, stories):
         assert len(prompts) == len(stories)
         self.seen += len(stories)
         return np.array(
@@ -40,15 +37,15 @@ class Stars:
         )
 
 
-def words(count: int, stars: int = 0) -> str:
+def words(count, stars=0):
     return " ".join(["word"] * count) + " *" * stars
 
 
-def human_stories(stars: Sequence[int], prompt: str = "p", count: int = 10) -> Any:
+def human_stories(stars, prompt="p", count=10):
     return [prompt] * len(stars), [words(count, n) for n in stars]
 
 
-def test_messages_and_texts_get_the_same_reward() -> None:
+def test_messages_and_texts_get_the_same_reward():
     reward = PolicyReward(Stars(), PLAIN, story_of=lambda text: text.removeprefix("* thought "))
     message = {"role": "assistant", "content": "* thought a *"}
     parts = {"role": "assistant", "content": [{"type": "text", "text": "* thought a *"}]}
@@ -59,17 +56,17 @@ def test_messages_and_texts_get_the_same_reward() -> None:
 
 
 @pytest.mark.parametrize("prompt", [None, " ", [], [{"role": "system", "content": "s"}]])
-def test_empty_prompt(prompt: Any) -> None:
+def test_empty_prompt(prompt):
     reward = PolicyReward(Stars(), PLAIN)
     with pytest.raises(DataError, match="a prompt is empty or has no user message"):
         reward(["p", prompt], ["a", "b"])
 
 
-def test_the_prompt_is_read_from_its_column() -> None:
-    prompts: list[str] = []
+def test_the_prompt_is_read_from_its_column():
+    prompts = []
 
     class Keeps(Stars):
-        def score(self, asked: Sequence[str], stories: Sequence[str]) -> np.ndarray:
+        def score(self, asked, stories):
             prompts.extend(asked)
             return super().score(asked, stories)
 
@@ -85,7 +82,7 @@ def test_the_prompt_is_read_from_its_column() -> None:
     stars=st.lists(st.integers(0, 4), min_size=2, max_size=8),
     other=st.lists(st.integers(0, 4), min_size=1, max_size=3),
 )
-def test_ranks_within_prompt_and_ties(stars: list[int], other: list[int]) -> None:
+def test_ranks_within_prompt_and_ties(stars, other):
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", penalty=0))
     texts = [words(2, n) for n in (*stars, *other)]
     found = reward(["p"] * len(stars) + ["q"] * len(other), texts)
@@ -98,7 +95,7 @@ def test_ranks_within_prompt_and_ties(stars: list[int], other: list[int]) -> Non
         assert found[-1] == 0.5
 
 
-def test_clipping_at_human_quantile() -> None:
+def test_clipping_at_human_quantile():
     own, rare = human_stories([0, 1, 2, 3] * 2), human_stories([1], "rare")
     others = human_stories([9] * 8, "others")
     reward = PolicyReward(
@@ -115,7 +112,7 @@ def test_clipping_at_human_quantile() -> None:
 
 @pytest.mark.parametrize("scaling", ["raw", "rank"])
 @pytest.mark.parametrize("per_word", [1.0, -1.0])
-def test_too_long_story_gets_less_than_its_prefix(scaling: Any, per_word: float) -> None:
+def test_too_long_story_gets_less_than_its_prefix(scaling, per_word):
     # Even with a rater that strongly prefers length.
     shaping = RewardShaping(scaling=scaling, shortest=5, longest=20, penalty=0.1)
     reward = PolicyReward(Stars(1_000 * per_word), shaping)
@@ -126,7 +123,7 @@ def test_too_long_story_gets_less_than_its_prefix(scaling: Any, per_word: float)
     assert reward.last["guarded_share"] == pytest.approx(2 / 3)
 
 
-def test_penalty_formula() -> None:
+def test_penalty_formula():
     shaping = RewardShaping(shortest=10, longest=20, penalty=2.0)
     reward = PolicyReward(Stars(), shaping)
     texts = [words(15, 1), words(30, 0), words(5, 3)]
@@ -134,7 +131,7 @@ def test_penalty_formula() -> None:
 
 
 @pytest.mark.parametrize("scaling", ["raw", "rank"])
-def test_empty_completion_gets_the_lowest_reward(scaling: Any) -> None:
+def test_empty_completion_gets_the_lowest_reward(scaling):
     texts = ["", " *** ", words(3, 2), words(3, 4)]
     shaping = RewardShaping(scaling=scaling, shortest=1, longest=9, penalty=0.5)
     reward = PolicyReward(Stars(), shaping)
@@ -145,7 +142,7 @@ def test_empty_completion_gets_the_lowest_reward(scaling: Any) -> None:
     assert reward(["p"], [""]) == [-0.5]
 
 
-def test_non_finite_rewards() -> None:
+def test_non_finite_rewards():
     reward = PolicyReward(Stars(), RewardShaping(scaling="rank", penalty=0))
     assert reward(["p"] * 3, ["a *", "nan", "b * *"]) == [0.0, None, 1.0]
     assert reward.last["unscored_share"] == pytest.approx(1 / 3)
@@ -153,7 +150,7 @@ def test_non_finite_rewards() -> None:
         reward(["p"] * 2, ["nan", "nan"])
 
 
-def test_missing_references() -> None:
+def test_missing_references():
     with pytest.raises(
         ConfigError, match="clip, shortest and longest are computed from reference stories"
     ):
@@ -166,8 +163,8 @@ def test_missing_references() -> None:
             build(RewardShaping, wrong)
 
 
-def test_metrics_are_logged_to_trl() -> None:
-    metrics: dict[str, float] = {}
+def test_metrics_are_logged_to_trl():
+    metrics = {}
     reward = PolicyReward(Stars(), RewardShaping(shortest=2, longest=4), name="verifier")
     reward(["p"] * 2, ["", words(9, 2)], log_metric=metrics.__setitem__, trainer_state=None)
     assert metrics["verifier/raw"] == 2.0
@@ -177,7 +174,7 @@ def test_metrics_are_logged_to_trl() -> None:
     )
 
 
-def test_load_from_folder(tmp_path: Path, pair_table: Any) -> None:
+def test_load_from_folder(tmp_path, pair_table):
     from litbench.models.features import FeatureOptions, fit_features  # noqa: PLC0415
 
     rows = [{"chosen": words(9 + k), "rejected": words(3 + k)} for k in range(8)]
@@ -187,7 +184,7 @@ def test_load_from_folder(tmp_path: Path, pair_table: Any) -> None:
     assert reward(["p"], [words(7)]) == model.score(["p"], [words(7)]).tolist()
 
 
-def test_distinct_trigrams() -> None:
+def test_distinct_trigrams():
     assert distinct_trigrams(["a b c d", "e f g"]) == 1.0
     assert distinct_trigrams(["a b c"] * 4) == 0.25
     assert distinct_trigrams(["A, b c!", "a b c"]) == 0.5
@@ -196,12 +193,10 @@ def test_distinct_trigrams() -> None:
     assert math.isnan(distinct_trigrams(["", "a b"]))
 
 
-def test_held_out_prompts_are_unknown_to_raters(
-    tmp_path: Path, load_program: Any, story_table: Any
-) -> None:
+def test_held_out_prompts_are_unknown_to_raters(tmp_path, load_program, story_table):
     from litbench.tables import write_table  # noqa: PLC0415
 
-    program: ModuleType = load_program("train/grpo.py")
+    program = load_program("train/grpo.py")
     rows = [{"prompt_id": f"p{k}", "prompt": f"Prompt {k}", "text": words(60)} for k in range(6)]
     write_table(story_table(rows), tmp_path / "stories.parquet")
     config = program.Config(
@@ -225,10 +220,8 @@ def test_held_out_prompts_are_unknown_to_raters(
         ({"grpo": {"max_step": 1}}, "grpo: unknown key 'max_step': did you mean 'max_steps'"),
     ],
 )
-def test_invalid_config_fails_before_pretraining(
-    tmp_path: Path, load_program: Any, keys: dict[str, Any], says: str
-) -> None:
-    program: ModuleType = load_program("train/grpo.py")
+def test_invalid_config_fails_before_pretraining(tmp_path, load_program, keys, says):
+    program = load_program("train/grpo.py")
     config = program.Config(
         stories=tmp_path / "none.parquet", rater={"kind": "longer"}, out=tmp_path, **keys
     )
@@ -236,7 +229,7 @@ def test_invalid_config_fails_before_pretraining(
         program.main(config)
 
 
-def test_tie_with_human_story_counts_half(load_program: Any) -> None:
+def test_tie_with_human_story_counts_half(load_program):
     compare = load_program("train/grpo.py").compare
     before, after = np.array([[0.0, 2.0], [5.0, 5.0]]), np.array([[2.0, 2.0], [7.0, 5.0]])
     human = {"p": np.array([0.0, 2.0, 4.0]), "q": np.array([5.0])}
@@ -246,12 +239,10 @@ def test_tie_with_human_story_counts_half(load_program: Any) -> None:
     assert found["gain"]["mean"] == pytest.approx(1.0)
 
 
-def test_grpo_program_resumes_and_writes_results(
-    tmp_path: Path, load_program: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_grpo_program_resumes_and_writes_results(tmp_path, load_program, monkeypatch, caplog):
     from litbench.tables import write_table  # noqa: PLC0415
 
-    program: ModuleType = load_program("train/grpo.py")
+    program = load_program("train/grpo.py")
     sample = read_sample()
     write_table(sample.slice(0, 52), tmp_path / "stories.parquet")
     for name, value in {"VOCABULARY": 400, "WIDTH": 16, "EPOCHS": 1}.items():
@@ -265,10 +256,10 @@ def test_grpo_program_resumes_and_writes_results(
         },
     )  # fmt: skip
     caplog.set_level(logging.ERROR)
-    trained_to: list[int] = []
+    trained_to = []
     whole = program.PolicyReward.__call__
 
-    def stops(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def stops(self, *args, **kwargs):
         trained_to.append(kwargs["trainer_state"].global_step)
         if len(trained_to) == 2:
             raise KeyboardInterrupt

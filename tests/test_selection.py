@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ class KnownOptions:
     template: str = "alternative"
     trained_on: str | None = None
 
-    def files(self) -> dict[str, str]:
+    def files(self):
         return template_files(self.template)
 
 
@@ -40,14 +40,14 @@ class KnownJudge(Rater):
     kind = "known"
     folders: ClassVar[list[Path]] = []
 
-    def __init__(self, name: str, options: KnownOptions) -> None:
+    def __init__(self, name, options):
         self.name, self.options = name, options
 
-    def judge(self, pairs: Any) -> list[list[Judgement]]:
+    def judge(self, pairs):
         assert self.folders, "a judge is told where to keep its answers"
         return [[self._judge(pair, shown) for shown in ("first", "second")] for pair in pairs]
 
-    def _judge(self, pair: Any, shown: Any) -> Judgement:
+    def _judge(self, pair, shown):
         right = self.options.rights.get(Path(self.options.template).stem, 0.5)
         better = "first" if "chosen" in pair.first else "second"
         texts = sorted((pair.first, pair.second))
@@ -56,17 +56,17 @@ class KnownJudge(Rater):
         spent = {"input_tokens": 100, "output_tokens": 5, "cost_usd": 0.01}
         return Judgement(better if drawn else other, first_shown=shown, explanation="so", **spent)
 
-    def training_prompts(self) -> frozenset[str]:
+    def training_prompts(self):
         return frozenset([self.options.trained_on] if self.options.trained_on else [])
 
-    def work_in(self, folder: Path) -> None:
+    def work_in(self, folder):
         self.folders.append(folder)
 
-    def estimate(self, pairs: Any) -> list[Estimate]:
+    def estimate(self, pairs):
         return [Estimate(self.name, "m", 2 * len(pairs), 0, 1_000, 50, 0.25, 0.5, 30.0)]
 
 
-def known_from_options(name: str, options: Any, where: str) -> KnownJudge:
+def known_from_options(name, options, where):
     return KnownJudge(name, build(KnownOptions, options, where))
 
 
