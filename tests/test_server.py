@@ -1,5 +1,6 @@
 """The server: rewards equal the local ones under any load; invalid requests get clear errors."""
 
+import contextlib
 import http.client
 import json
 import logging
@@ -433,12 +434,27 @@ def test_command_serves_until_stopped():
 # Many clients -------------------------------------------------------------------------------
 
 
-def test_many_good_and_bad_clients(model, texts, local):
+def test_large_requests_at_once_are_served():
+    """40 bodies just below the default size limit, of 100 stories each."""
+    stories = ["word " * 8_300] * 100
+    body = json.dumps({"prompt": "p", "stories": stories})
+    assert 0.95 * 4 * 2**20 < len(body) < 4 * 2**20
+    with serving(longer()) as running, ThreadPoolExecutor(40) as pool:
+        answers = list(pool.map(lambda _: running.call("/score", body), range(40)))
+    assert Counter(status for status, _, _ in answers) == {200: 40}
+    assert all(found["rewards"] == [8_300.0] * 100 for _, _, found in answers)
+
+
+@pytest.mark.parametrize(
+    ("good", "hostile", "seconds"),
+    [(20, 6, 2), pytest.param(200, 60, 60, marks=pytest.mark.long)],
+)
+def test_hostile_clients_change_no_reward(good, hostile, seconds, model, texts, local):
     prompts, stories = texts
     garbage = [one for one in WRONG.values() if one[2] in (400, 404) or one[3] == "JSON"]
     seen, wrong = Counter(), []
 
-    def good(source):
+    def ask(source):
         rows = [source.randrange(len(stories)) for _ in range(source.randint(1, 4))]
         body = {"prompt": [prompts[k] for k in rows], "stories": [stories[k] for k in rows]}
         status, _, found = running.call("/score", body)
@@ -446,24 +462,55 @@ def test_many_good_and_bad_clients(model, texts, local):
         if status == 200 and not np.abs(np.array(found["rewards"]) - local[rows]).max() < SAME:
             wrong.append(rows)
 
-    def bad(source):
+    def send_garbage(source):
         path, body, status, _ = source.choice(garbage)
-        seen["refused" if running.call(path, body)[0] == status else "not refused"] += 1
+        found = running.call(path, body)[0]
+        seen["garbage refused" if found in (status, 503) else f"garbage {found}"] += 1
+
+    def name_wrong_host(_):
+        found = running.call("/score", "{}", {**JSON, "Host": "evil.example"})[0]
+        seen["host refused" if found in (400, 503) else f"host {found}"] += 1
+
+    def hear(raw):
+        with contextlib.suppress(ConnectionError):
+            return raw.recv(100)[9:12]
+        return b""
+
+    def send_raw(name, sent, statuses):
+        with socket.create_connection(("127.0.0.1", running.port), PATIENCE) as raw:
+            with contextlib.suppress(ConnectionError):
+                raw.sendall(sent)
+            found = hear(raw)
+        seen[f"{name} refused" if found in statuses else f"{name} {found}"] += 1
+
+    def send_slowly(_):
+        send_raw("slow", request_bytes({"prompt": "p", "stories": ["x"]})[:-1], (b"408", b"503"))
+
+    def send_too_much(_):
+        send_raw("huge", request_bytes(b"x" * 2**20, length=10**9), (b"413", b"503", b""))
 
     def leave(source):
         with socket.create_connection(("127.0.0.1", running.port)) as raw:
             raw.sendall(request_bytes({"prompt": "p", "stories": ["x"] * source.randint(1, 99)}))
         seen["left"] += 1
 
-    def client(number):
-        source, until = random.Random(number), time.monotonic() + 2
-        while time.monotonic() < until:
-            source.choice([good, good, good, bad, leave])(source)
+    attacks = [send_garbage, name_wrong_host, send_slowly, send_too_much, leave]
 
-    with serving(model) as running, ThreadPoolExecutor(20) as pool:
-        list(pool.map(client, range(20)))
+    def client(number):
+        source, until = random.Random(number), time.monotonic() + seconds
+        kind = ask if number < good else attacks[number % len(attacks)]
+        while True:
+            kind(source)
+            if time.monotonic() > until:
+                return
+
+    limits = ServerLimits(body_bytes=20_000, read_s=min(2, seconds / 2))
+    with serving(model, limits) as running, ThreadPoolExecutor(good + hostile) as pool:
+        list(pool.map(client, range(good + hostile)))
         running.wait_until(lambda: running.metric("queue_stories") == 0)
         assert running.metric("model_failures_total") == 0
+    print(dict(seen))
     assert not wrong
-    assert set(seen) <= {"good 200", "good 503", "refused", "left"}, seen
-    assert min(seen["good 200"], seen["refused"], seen["left"]) > 0, seen
+    refused = {f"{name} refused" for name in ("garbage", "host", "slow", "huge")}
+    assert seen.keys() <= {"good 200", "good 503", "good 504", "left", *refused}, seen
+    assert min(seen[name] for name in ("good 200", "left", *refused)) > 0, seen
