@@ -37,7 +37,7 @@ from litbench.text import count_words, digest, prompt_key
 _PAIRS_AT_ONCE = 1_000
 _SIDES = ("chosen", "rejected")
 # Scoring more training stories takes longer and places a reward hardly better.
-_STORIES_FOR_QUANTILES = 500
+_STORIES_FOR_QUANTILES = 200
 
 Preference = Literal["first", "second", "tie", "unparsed", "refused", "cut", "error"]
 
@@ -162,7 +162,7 @@ class ScoreRater(Rater):
         return found.round(1)
 
     def score_training_stories(self, pairs: pa.Table) -> None:
-        """Set `reward_quantiles`, from at most 500 stories of the training pairs, drawn by hash."""
+        """Set `reward_quantiles`, from at most 200 stories of the training pairs, drawn by hash."""
         blinded, _ = blind(pairs)
         texts = {(pair.prompt, story) for pair in blinded for story in (pair.first, pair.second)}
         drawn = sorted(texts, key=lambda text: digest(*text))[:_STORIES_FOR_QUANTILES]
