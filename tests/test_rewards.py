@@ -285,4 +285,5 @@ def test_grpo_program_resumes_and_writes_results(tmp_path, load_program, monkeyp
     assert (config.out / "curve.svg").read_text().startswith("<?xml")
     assert (config.out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert (config.out / "policy" / "model.safetensors").exists()
+    assert not list((config.out / "policy").glob("*.bin")), "no pickles"
     assert not list(config.out.glob("checkpoints-*"))

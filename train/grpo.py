@@ -298,7 +298,13 @@ def main(config: Config) -> None:
         for prompt, text, value in zip(prompts, texts[when], rewards["reward", when], strict=True)
     ]
     artifact.write("samples.jsonl", lambda path: path.write_text("\n".join(lines) + "\n"))
-    artifact.write_folder("policy", lambda folder: trainer.save_model(str(folder)))
+
+    def save(folder: Path) -> None:
+        trainer.save_model(str(folder))
+        # A pickle.
+        (folder / "training_args.bin").unlink()
+
+    artifact.write_folder("policy", save)
     artifact.counts = {
         "training_prompts": len(training),
         "reference_stories": len(flat(training)[1]),
