@@ -205,6 +205,7 @@ def test_strength_is_tuned_by_prompt(pair_table, invented):
         "[]",
         "{}",
         json.dumps({"features": [{"name": "commas"}], "c": 1, "training_prompts": []}),
+        json.dumps({"features": [], "c": 1, "training_prompts": "a text"}),
     ],
 )
 def test_a_broken_model_file_is_a_clear_error(tmp_path, content):

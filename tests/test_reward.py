@@ -152,8 +152,9 @@ def test_a_truncated_file_is_a_model_error(tiny_model, tmp_path, name):
         lambda _: "[]",
         lambda content: json.dumps({**content, "format": 99}),
         lambda content: json.dumps({k: v for k, v in content.items() if k != "training_prompts"}),
+        lambda content: json.dumps({**content, "training_prompts": "a text"}),
     ],
-    ids=["half", "list", "format", "lacks a key"],
+    ids=["half", "list", "format", "lacks a key", "prompts are a text"],
 )
 def test_a_broken_record_is_a_clear_error(tiny_model, tmp_path, spoil):
     RewardModel.load(tiny_model("bert")).save(tmp_path)

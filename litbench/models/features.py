@@ -23,7 +23,13 @@ from litbench.artifact import versions, write_json
 from litbench.config import build
 from litbench.errors import ConfigError, DataError, ModelError
 from litbench.models.linear_preference import choose_strength, logistic
-from litbench.raters import ScoreRater, blind, quantiles_of, training_prompts_of
+from litbench.raters import (
+    ScoreRater,
+    blind,
+    quantiles_of,
+    stored_training_prompts,
+    training_prompts_of,
+)
 from litbench.records import connected_prompts, pair_weights
 from litbench.text import count_words, digest
 
@@ -248,7 +254,7 @@ class FeatureModel(ScoreRater):
                 np.array([item[key] for item in content["features"]], dtype=np.float64)
                 for key in ("mean", "scale", "coefficient")
             )
-            strength, prompts = float(content["c"]), frozenset(content["training_prompts"])
+            strength, prompts = float(content["c"]), stored_training_prompts(content)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"cannot read {path} ({type(error).__name__}: {error}): train it with "

@@ -27,7 +27,7 @@ from litbench.models.backbone import (
     on_device,
     quiet,
 )
-from litbench.raters import Rater
+from litbench.raters import Rater, stored_training_prompts
 
 _FILE = "litbench.json"
 _FORMAT = 3
@@ -191,7 +191,7 @@ def load_folder(
             dtype=dtype or ("auto" if content else "float32"),
         )  # fmt: skip
     return Loaded(
-        on_device(model, device), tokenizer, frozenset(content.get("training_prompts", ())),
+        on_device(model, device), tokenizer, content.get("training_prompts", frozenset()),
         content.get("training", {}), adapter, content.get("question"), content.get("form"),
         bool(content), content.get("reward_quantiles"),
     )  # fmt: skip
@@ -235,7 +235,8 @@ def _read(path: Path, kind: str | None) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']}, not {_FORMAT}")
-        stored_kind, _ = content["kind"], content["training_prompts"]
+        stored_kind = content["kind"]
+        content["training_prompts"] = stored_training_prompts(content)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is broken ({error}): train the model again") from error
     if kind is not None and stored_kind != kind:
