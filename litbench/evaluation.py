@@ -39,7 +39,7 @@ from litbench.evaluation_pairs import EvaluationPairs
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.csv_table import write_csv
-from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, leaderboard_json
+from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
 from litbench.metrics.printing import annotators_text, leaderboard_text, text_table, write_dollars
 from litbench.raters import (
     Estimate,
@@ -301,7 +301,7 @@ def finish_evaluation(
         text += f"\n{annotators_text(annotators)}\n"
         artifact.write("annotators.json", partial(write_json, annotators_json(annotators)))
     artifact.write("verdicts.parquet", partial(write_table, table))
-    artifact.write("leaderboard.json", partial(write_json, leaderboard_json(rows)))
+    artifact.write("leaderboard.json", partial(write_json, plain(rows)))
     artifact.write("leaderboard.csv", partial(write_csv, leaderboard_csv(rows)))
     artifact.write(_TEXT, lambda path: path.write_text(text, encoding="utf-8"))
     artifact.counts = {

@@ -11,7 +11,7 @@ from litbench.artifact import Artifact, write_json
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import Job, VerdictParts, evaluate, print_estimates
 from litbench.evaluation_pairs import read_pairs
-from litbench.metrics.leaderboard import leaderboard, leaderboard_json
+from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.metrics.printing import leaderboard_text
 from litbench.raters import RaterSpec, check_options, files_of, kinds, load_object
 from litbench.records import prompt_keys
@@ -148,7 +148,7 @@ def select_templates(
         best = of_judge[names.index(best_name)]
         template = best.options["template"]
         print(f"{leaderboard_text(rows)}\n\n{clean_name(judge)}: template {template}\n")
-        content.append({"rater": judge, "template": template, "templates": leaderboard_json(rows)})
+        content.append({"rater": judge, "template": template, "templates": plain(rows)})
         chosen[judge] = replace(best, name=judge)
     artifact.write("verdicts.parquet", lambda path: write_table(verdicts, path))
     artifact.write("selection.json", lambda path: write_json(content, path))

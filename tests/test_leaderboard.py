@@ -12,7 +12,7 @@ from litbench.metrics.csv_table import csv_cell, write_csv
 from litbench.metrics.leaderboard import (
     leaderboard,
     leaderboard_csv,
-    leaderboard_json,
+    plain,
 )
 from litbench.metrics.printing import (
     leaderboard_text,
@@ -194,7 +194,7 @@ def test_json_writes_null_for_what_cannot_be_told(pair_table, verdict_table):
     assert math.isnan(row.agreement.low)
     assert math.isnan(row.seconds)
     assert math.isnan(row.pairs_per_second)
-    (content,) = leaderboard_json([row])
+    (content,) = plain([row])
     assert content["agreement"]["low"] is content["pairs_per_second"] is content["seconds"] is None
 
 

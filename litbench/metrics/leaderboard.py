@@ -194,11 +194,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def leaderboard_json(rows: list[LeaderboardRow]) -> list[dict[str, Any]]:
-    """The rows as JSON values; unknown numbers are null."""
-    return [plain(row) for row in rows]
-
-
 def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> list[dict[str, Any]]:
     """The rows for `csv_table.write_csv`: single values and intervals, without nested results."""
     inner = ("by_gap", "calibration", "comparison", "outcomes", "repeats")

@@ -19,7 +19,7 @@ from litbench.errors import ConfigError, DataError
 from litbench.evaluation_pairs import read_held_out, read_pairs
 from litbench.hub import check_token, parse_name, replace_files
 from litbench.markdown import without_folders
-from litbench.metrics.leaderboard import leaderboard, leaderboard_json
+from litbench.metrics.leaderboard import leaderboard, plain
 from litbench.models.card import model_card, run_text
 from litbench.models.folder import prompts_of
 from litbench.models.training import REJECTED, checkpoint_folder, is_main_process
@@ -108,7 +108,7 @@ def _judge_held_out(rater: Rater, pairs: pa.Table) -> dict[str, Any]:
     """Judge held-out pairs with a trained model and both length baselines; as JSON values."""
     raters = [rater, LengthRater("longer", "longer", 1), LengthRater("shorter", "shorter", -1)]
     verdicts = pa.concat_tables([judge_pairs(one, pairs) for one in raters])
-    rows = leaderboard_json(leaderboard(verdicts, pairs, "longer"))
+    rows = plain(leaderboard(verdicts, pairs, "longer"))
     return {
         "pairs": pairs.num_rows,
         "prompts": rows[0]["agreement"]["clusters"],
