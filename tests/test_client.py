@@ -181,6 +181,13 @@ def test_refusals_and_truncated_answers_are_stored(serve, tmp_path):
         assert set(server.asked - before) == {QUESTIONS[3]}
 
 
+def test_an_empty_answer_after_a_failure_is_retried(serve, tmp_path):
+    with serve(faults=lambda number, _: {1: "503", 2: "empty"}.get(number)) as server:
+        (answer,) = run(server, tmp_path, QUESTIONS[:1])
+        assert answer.outcome == "answered"
+        assert server.requests == 3
+
+
 def test_gives_up_after_consecutive_errors(serve, monkeypatch, tmp_path):
     with serve() as server:
         monkeypatch.setenv("FAKE_API_KEY", "wrong-and-still-secret")

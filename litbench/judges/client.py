@@ -270,6 +270,7 @@ class Client:
         """Send one question and store its answer; None if the budget does not allow the call."""
         traffic, batched = self.traffic, self.batch is not None
         answer: Answer | None = None
+        empty = 0
         for number in range(1 if batched else traffic.max_retries + 1):
             reserved = self.budget.take(question, self.sampling, batched, is_retry=number > 0)
             if reserved is None:
@@ -285,8 +286,9 @@ class Client:
             counted = answer.input_tokens is not None
             if counted or not is_error(answer):
                 self.store.put(key, answer)
-            # Empty answers are billed, so they are retried only once.
-            if not is_error(answer) or not is_retriable or (counted and number):
+            # Empty answers are billed, so only one is retried.
+            empty += counted
+            if not is_error(answer) or not is_retriable or empty > 1:
                 break
         if answer is None:
             return None
