@@ -182,7 +182,7 @@ def test_refusals_and_truncated_answers_are_stored(serve, tmp_path):
 
 
 def test_an_empty_answer_after_a_failure_is_retried(serve, tmp_path):
-    with serve(faults=lambda number, _: {1: "503", 2: "empty"}.get(number)) as server:
+    with serve(faults=lambda number, _: {1: "no json", 2: "empty"}.get(number)) as server:
         (answer,) = run(server, tmp_path, QUESTIONS[:1])
         assert answer.outcome == "answered"
         assert server.requests == 3
