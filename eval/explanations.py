@@ -19,7 +19,7 @@ import pyarrow as pa
 from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError
-from litbench.evaluation_pairs import Judged
+from litbench.finished_evaluation import Judged
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.explanations import (
     explanation_rows,

@@ -24,7 +24,7 @@ from pydantic import Field
 from litbench.artifact import Artifact
 from litbench.config import build, nearest, run_program
 from litbench.errors import ConfigError
-from litbench.evaluation_pairs import Judged
+from litbench.finished_evaluation import Judged
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.power import Case, measure, plan
 from litbench.records import connected_prompts

@@ -25,7 +25,7 @@ from typing import Any
 from litbench.artifact import Artifact, write_json
 from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation_pairs import Evaluation, Judged
+from litbench.finished_evaluation import Evaluation, Judged
 from litbench.metrics.agreement import pair_scores
 from litbench.metrics.comparisons import Change, compare_evaluations
 from litbench.metrics.csv_table import write_csv

@@ -115,15 +115,11 @@ def write_atomically(
             # Not atomic: a kill between the two renames leaves no folder at `path`.
             path.rename(temporary.with_name(f"{temporary.name}-old"))
             temporary.replace(path)
-    except FileNotFoundError as error:
-        raise DataError(
-            f"cannot write {path}: another run removed {error.filename}: let only one run at a "
-            "time write into this folder"
-        ) from error
     except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error}; free space or choose another folder"
-        ) from error
+        advice = "free space or choose another folder"
+        if path.parent.exists() and not temporary.exists():
+            advice = "another run removed its temporary file: let only one run at a time write here"
+        raise DataError(f"cannot write {path}: {error}; {advice}") from error
     finally:
         for leftover in path.parent.glob(f"{temporary.name}*"):
             _remove(leftover)

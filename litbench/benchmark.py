@@ -99,8 +99,8 @@ class Benchmark:
 
 
 @dataclass
-class Evaluation:
-    """One set's evaluation, ready to run."""
+class OpenedSet:
+    """A set with its pairs and raters, ready to judge."""
 
     name: str
     source: Set
@@ -126,7 +126,7 @@ def list_sets(config: Benchmark) -> dict[str, Set]:
     return sets
 
 
-def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, str]]) -> Evaluation:
+def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, str]]) -> OpenedSet:
     """Read a set and append notes on omitted pairs.
 
     Raises:
@@ -153,10 +153,10 @@ def open_set(config: Benchmark, name: str, source: Set, notes: list[tuple[str, s
     if config.raters or not specs:
         specs |= {spec.name: spec for spec in parse_raters(config.raters)}
     check_reference(config.reference, list(specs))
-    return Evaluation(name, source, read, list(specs.values()))
+    return OpenedSet(name, source, read, list(specs.values()))
 
 
-def find_sets(config: Benchmark) -> tuple[list[Evaluation], list[tuple[str, str]], list[str]]:
+def find_sets(config: Benchmark) -> tuple[list[OpenedSet], list[tuple[str, str]], list[str]]:
     """Read every set; missing and broken sets get a note.
 
     Returns:
@@ -164,7 +164,7 @@ def find_sets(config: Benchmark) -> tuple[list[Evaluation], list[tuple[str, str]
     """
     sets = list_sets(config)
     notes = [(name, source.about) for name, source in sets.items() if source.about]
-    evaluations: list[Evaluation] = []
+    evaluations: list[OpenedSet] = []
     broken = []
     for name, source in sets.items():
         if name and not source.pairs.is_file():
@@ -189,7 +189,7 @@ def find_sets(config: Benchmark) -> tuple[list[Evaluation], list[tuple[str, str]
 
 
 def judge_sets(
-    config: Benchmark, program: str, evaluations: list[Evaluation], parts: VerdictParts
+    config: Benchmark, program: str, evaluations: list[OpenedSet], parts: VerdictParts
 ) -> None:
     """Judge every set and write the evaluations, unless all of them are up to date."""
     jobs: list[Job] = []
@@ -242,7 +242,7 @@ def judge_sets(
 def summarise(
     config: Benchmark,
     program: str,
-    evaluations: list[Evaluation],
+    evaluations: list[OpenedSet],
     notes: list[tuple[str, str]],
 ) -> Artifact:
     """Write and print the table of several sets; the caller writes the manifest."""

@@ -37,7 +37,7 @@ from litbench.curation.pair_making import PairMaking, make_pairs
 from litbench.curation.rules import Buckets, PairRules
 from litbench.curation.story_making import StoryMaking, make_stories
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation_pairs import Evaluation, Judged
+from litbench.finished_evaluation import Evaluation, Judged
 from litbench.locations import resolve
 from litbench.metrics.intervals import effective_clusters
 from litbench.raters import RaterSpec, check_options, files_of

@@ -7,7 +7,7 @@ import pytest
 from litbench import evaluation
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation_pairs import Judged
+from litbench.finished_evaluation import Judged
 from litbench.metrics.sets import over_sets
 from litbench.records import PAIRS
 from litbench.tables import read_table, write_table

@@ -10,7 +10,7 @@ import pytest
 from litbench.artifact import read_manifest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.evaluation_pairs import Judged
+from litbench.finished_evaluation import Judged
 from litbench.judges.recorded import RecordedRater
 from litbench.metrics.agreement import pair_scores
 from litbench.raters import judge_pairs
