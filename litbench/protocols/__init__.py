@@ -1,0 +1,1 @@
+"""Protocols: published writing benchmarks, which measure writers by the ratings of judges."""
