@@ -1,0 +1,1 @@
+"""Benchmarks of writers: what is asked, how texts are rated, how ratings become grades."""
