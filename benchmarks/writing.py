@@ -34,7 +34,7 @@ Result = dict[str, float]
 
 
 def compare(own: Callable[[], Any], usual: Callable[[], Any], repeats: int) -> Result:
-    """Time two ways to compute the same values; `ratio` is how many times as fast the own way is."""
+    """Time two ways to compute the same values; `ratio` is usual time divided by own time."""
     seconds: tuple[list[float], list[float]] = ([], [])
     values = []
     for _ in range(repeats):
