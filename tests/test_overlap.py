@@ -78,9 +78,15 @@ def test_rouge_is_that_of_rouge_chinese():
             assert overlap.rouge_l(first, second) == 0
             continue
         compared += 1
-        assert overlap.rouge_n(first, second, 1) == pytest.approx(expected["rouge-1"]["f"])
-        assert overlap.rouge_n(first, second, 2) == pytest.approx(expected["rouge-2"]["f"])
-        assert overlap.rouge_l(first, second) == pytest.approx(expected["rouge-l"]["f"])
+        assert overlap.rouge_n(first, second, 1) == pytest.approx(
+            expected["rouge-1"]["f"], abs=1e-12, rel=0
+        )
+        assert overlap.rouge_n(first, second, 2) == pytest.approx(
+            expected["rouge-2"]["f"], abs=1e-12, rel=0
+        )
+        assert overlap.rouge_l(first, second) == pytest.approx(
+            expected["rouge-l"]["f"], abs=1e-12, rel=0
+        )
     assert compared > 400
 
 

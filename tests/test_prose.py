@@ -77,8 +77,8 @@ def test_complexity_is_capped_above_only():
 
 @pytest.mark.usefixtures("small_data")
 def test_slop_hits_are_weighted_and_cross_sentences():
-    found = prose.slop("A Lantern. He said: it's out.", LISTS)
-    # "'s" is not alphanumeric.
+    found = prose.slop("A Lantern. He said: it's 7.", LISTS)
+    # "'s" is not alphanumeric, "7" is.
     assert (found.words, found.word_hits, found.bigram_hits, found.trigram_hits) == (6, 1, 1, 1)
     assert found.index == pytest.approx(1000 * (1 + 2 + 8) / 6)
     assert prose.slop("...", LISTS).index == 0
@@ -119,7 +119,7 @@ def test_repetitive_words():
     assert prose.without_names(counts, ["crow", "lant"]).keys() == {"mara's", "it's", "mara"}
     wordfreq = pytest.importorskip("wordfreq")
     stories = [["lantern " * 4, "zzyzzx"], ["Lantern's " + "lantern " * 2 + "zzyzzx " * 5]]
-    stories.append(["winter " * 9])
+    stories += [["winter " * 9, "river " * 4], ["river"]]
     found = dict(prose.repetitive_words(stories))
     assert list(found) == ["zzyzzx", "lantern"]
     expected = 7 / 13 / wordfreq.word_frequency("lantern", "en")
