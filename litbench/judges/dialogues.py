@@ -149,6 +149,10 @@ class Talk:
         self.turns: list[Turn] = []
         self._roles = roles
 
+    def is_recorded(self, role: str) -> bool:
+        """Whether a role answers from a table of turns, whatever it is asked."""
+        return isinstance(self._roles[role], _Recorded)
+
     async def say(
         self, role: str, conversation: Question, *, step: str, example: str, attempt: int = 0
     ) -> Turn:

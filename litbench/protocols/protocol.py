@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import Talk
-from litbench.judges.rubric import Rated, rate
+from litbench.judges.dialogues import Talk, Turn, UnfinishedError, without_reasoning
+from litbench.judges.rubric import ATTEMPTS, Rated, rate
 from litbench.judges.store import Sampling
 from litbench.raters import load_object
 from litbench.templates.rubric import Rubric
@@ -21,6 +21,8 @@ from litbench.templates.rubric import Rubric
 # The class of each protocol, imported on first use.
 PROTOCOLS = {
     "longform": "litbench.protocols.longform:Longform",
+    "tow": "litbench.protocols.tow:Tow",
+    "webnovel": "litbench.protocols.webnovel:Webnovel",
 }
 
 
@@ -75,7 +77,7 @@ class Protocol:
     """
 
     options: ClassVar[type]
-    headline: ClassVar[str]
+    headline: str
     writer: ClassVar[Sampling]
     judge: ClassVar[Sampling]
     roles: ClassVar[Mapping[str, RoleDefault]] = {}
@@ -112,6 +114,7 @@ async def rate_all(
     questions: Mapping[str, tuple[Rubric, Mapping[str, str]]],
     *,
     as_published: bool = False,
+    attempts: int = ATTEMPTS,
 ) -> dict[tuple[str, str], Rated]:
     """Have every judge rate every text, at the same time.
 
@@ -120,6 +123,7 @@ async def rate_all(
         judges: roles.
         questions: by step, the rubric and the texts that fill it.
         as_published: see `Rubric.read`.
+        attempts: how often a judge is asked at most if ratings are missing.
 
     Returns:
         What was said, by judge and step.
@@ -127,11 +131,25 @@ async def rate_all(
     places = [(judge, step) for judge in judges for step in questions]
     rated = await asyncio.gather(
         *(
-            rate(talk, judge, *questions[step], step=step, as_published=as_published)
+            rate(
+                talk, judge, *questions[step], step=step, as_published=as_published,
+                attempts=attempts,
+            )  # fmt: skip
             for judge, step in places
         )
     )
     return dict(zip(places, rated, strict=True))
+
+
+def written_text(turn: Turn) -> str:
+    """The text that a writer answered with; empty after a refusal or an empty answer.
+
+    Raises:
+        UnfinishedError: the request failed.
+    """
+    if turn.outcome == "error" and turn.answer.output_tokens is None:
+        raise UnfinishedError(f"{turn.step}: {turn.answer.detail}")
+    return without_reasoning(turn.text) if turn.outcome in ("answered", "cut") else ""
 
 
 def missing_flag(rated: Sequence[Rated]) -> list[str]:
