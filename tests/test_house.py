@@ -30,7 +30,7 @@ def test_imports_need_no_heavy_library():
         "'litbench.models.reward_training', 'litbench.models.generative_training', "
         "'litbench.models.publishing'):\n"
         "        importlib.import_module(found.name)\n"
-        "heavy = {'torch', 'transformers', 'trl', 'datasets', 'accelerate', 'peft', 'sklearn', "
+        "heavy = {'torch', 'nltk', 'jieba', 'wordfreq', 'transformers', 'trl', 'datasets', 'accelerate', 'peft', 'sklearn', "
         "'matplotlib', 'praw', 'wandb', 'inspect_ai', 'pyspark', 'rensa', "
         "'huggingface_hub', 'fastapi', 'uvicorn', 'prometheus_client'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(heavy)) or 0)"
