@@ -132,9 +132,13 @@ async def rate_all(
     rated = await asyncio.gather(
         *(
             rate(
-                talk, judge, *questions[step], step=step, as_published=as_published,
+                talk,
+                judge,
+                *questions[step],
+                step=step,
+                as_published=as_published,
                 attempts=attempts,
-            )  # fmt: skip
+            )
             for judge, step in places
         )
     )

@@ -160,10 +160,10 @@ class Rubric:
         """Return the rating of every criterion that a reply states; the others are unparsed.
 
         Names match without case, Markdown, numbers, spaces and hyphens, and the last number of a
-        criterion binds, of tags the last block. `as_published` reads as the benchmarks' own programs do: `lines` keeps
-        names as they are written, unknown ones too, and clamps numbers to the scale; `tags` takes
-        the first integer of each tag and nothing if one is missing; `brackets` takes the first
-        number.
+        criterion binds, of tags the last block. `as_published` reads as the benchmarks' own
+        programs do: `lines` keeps names as they are written, unknown ones too, and clamps numbers
+        to the scale; `tags` takes the first integer of each tag and nothing if one is missing;
+        `brackets` takes the first number.
         """
         if as_published and self.form != "json":
             found = getattr(self, f"_published_{self.form}")(reply)
