@@ -192,9 +192,9 @@ class Tow(Protocol):
     async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
         """Have the text written, planned and rated, and grade it."""
         task: Task = item.content
-        text, flags = await self._write(talk, task)
+        text, length, flags = await self._write(talk, task)
         piece = Piece({"text": text} if text else {})
-        piece.grades = [(None, *one, flags) for one in self._measures(task, text).items()]
+        piece.grades = [(None, *one, flags) for one in self._measures(task, text, length).items()]
         if talk.dialogue.writer == self._model or not judges:
             return piece
         if not text or (task.reference is None and self._options.reference != "none"):
@@ -241,9 +241,12 @@ class Tow(Protocol):
 
     # Asking --------------------------------------------------------------------------------------
 
-    async def _write(self, talk: Talk, task: Task) -> tuple[str, list[str]]:
-        """Return the writer's text, empty if there is none, and the flags of its grades."""
-        text, flags = "", [*self._flags]
+    async def _write(self, talk: Talk, task: Task) -> tuple[str, int, list[str]]:
+        """Return the writer's text, its length, and the flags of its grades.
+
+        The text is empty if there is none. Its length includes reasoning, which the text does not.
+        """
+        text, length, flags = "", 0, [*self._flags]
         for attempt in range(ATTEMPTS):
             turn = await talk.say(
                 WRITER, [("user", task.question)], step="text", example=_EXAMPLE, attempt=attempt
@@ -251,11 +254,12 @@ class Tow(Protocol):
             if attempt and turn.outcome == "error":
                 break
             if text := written_text(turn):
+                length = len(turn.text)
                 flags += ["cut"] * (turn.outcome == "cut")
                 break
         if task.task == "completion" and not _GAP.search(task.information):
             flags.append("no gap marker")
-        return text, flags if text else ["no text", *flags]
+        return text, length, flags if text else ["no text", *flags]
 
     async def _plan(self, talk: Talk, task: Task) -> Plan:
         """Ask the planner for the weights of the content leaves."""
@@ -324,11 +328,11 @@ class Tow(Protocol):
             else formatting_score(text, task.kind)
         )
 
-    def _measures(self, task: Task, text: str) -> dict[str, float | None]:
-        """Quantities without a judge. Lengths are in characters, also that of an empty text."""
+    def _measures(self, task: Task, text: str, length: int) -> dict[str, float | None]:
+        """Quantities without a judge; those of an empty text are its lengths only."""
         lengths = {
             "input characters": float(len(task.instruction) + len(task.information)),
-            "output characters": float(len(text)),
+            "output characters": float(length),
         }
         if not text:
             return dict(lengths)
