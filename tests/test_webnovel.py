@@ -40,7 +40,11 @@ def rated(tmp_path, replies, texts=None, **options):
     rows += [("alpha", "book", "gamma", *one) for one in zip(steps, replies, strict=False)]
     turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
     out = tmp_path / "out"
-    run(Run("webnovel", out, {"alpha": turns}, {"gamma": turns}, options={"books": books, **options}))
+    run(
+        Run(
+            "webnovel", out, {"alpha": turns}, {"gamma": turns}, options={"books": books, **options}
+        )
+    )
     found = grades_of(out)
     return {quantity: found["alpha", "book", "gamma", quantity] for *_, quantity in found}
 
@@ -200,8 +204,12 @@ def test_published_texts_take_the_place_of_ours(tmp_path):
 
 
 def test_synopses_are_read_with_or_without_outer_tag():
-    inner = "<主要人物> 甲 </主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节><重要场景>渡口</重要场景>"
-    expected = "<主要人物>甲</主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节>\n<重要场景>渡口</重要场景>"
+    inner = (
+        "<主要人物> 甲 </主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节><重要场景>渡口</重要场景>"
+    )
+    expected = (
+        "<主要人物>甲</主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节>\n<重要场景>渡口</重要场景>"
+    )
     assert read_synopsis(inner) == expected
     assert read_synopsis(f"好：<提取结果>{inner}</提取结果>") == expected
     assert read_synopsis(inner.replace("重要场景", "场景")) is None
