@@ -78,7 +78,7 @@ def answer(question):
     """Write, plan and rate; what is said depends on the question alone, and some of it is bad."""
     number = int(digest("chinese", question), 16)
     if "评分" not in question:
-        text = STORY * (3 + number % 9)
+        text = STORY * (3 + number % 9) + f"船号{number % 10**6}。"
         return f"<text>{text}</text>" if "主要人物" in question else text
     if "权重" in question:
         plans = ([0.1, 0.4, 0.2, 0.3], [0.4, 0.4, 0.4, 0.4], [0.5, 0.5, -0.5, -0.5])
