@@ -1,0 +1,1 @@
+"""NARRA-Gym: interactive stories for a simulated reader, turn by turn."""
