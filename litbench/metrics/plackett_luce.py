@@ -108,7 +108,7 @@ def plackett_luce(
             raise DataError(f"a ranking has an item twice: {items}: merge its ratings")
     every = sorted({item for ranking in used for block in ranking.blocks for item in block})
     connected = every if prior else _connected(used, every, ties)
-    values, low, high = ({item: math.nan for item in every} for _ in range(3))
+    values, low, high = (dict.fromkeys(every, math.nan) for _ in range(3))
     likelihood = math.nan
     if len(connected) > 1:
         fit = _Fit(used, connected, ties, prior)
