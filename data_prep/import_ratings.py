@@ -32,6 +32,7 @@ from litbench.sources.ratings import (
     RATED_STORIES,
     RaterKind,
     RatingTable,
+    overall_ratings,
     pair_rated_stories,
     people_means,
     read_ratings,
@@ -114,7 +115,8 @@ def main(config: Config) -> None:
     artifact.write("ratings.parquet", lambda path: write_table(ratings, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
     recorded: dict[str, Counter[str]] = {}
-    for row in ratings.filter(pc.equal(ratings["rater_kind"], "recorded")).to_pylist():
+    of_judges = overall_ratings(ratings).filter(pc.field("rater_kind") == "recorded")
+    for row in of_judges.to_pylist():
         count = recorded.setdefault(row["rater"], Counter(rated=0, unread=0))
         count["unread" if row["rating"] is None else "rated"] += 1
     artifact.counts = {

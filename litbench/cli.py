@@ -2,6 +2,7 @@
 
 litbench fit posts.jsonl --out runs/mine
 litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
+litbench run longform --writer openai/gpt-4.1 --judge anthropic/claude-sonnet-4-0 --out runs/gpt
 litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
 litbench serve --model runs/verifier/model
 """
@@ -223,8 +224,9 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--allowed_host", action="append", default=[], help="accept this Host "
                      "header; repeatable; default: local names on 127.0.0.1, otherwise any name"
                      )  # fmt: skip
-    # `litbench.fit` reads its own arguments, which have the keys of all its steps.
+    # These read their own arguments, which are the keys of a config.
     commands.add_parser("fit", help="train and evaluate on your own stories", add_help=False)
+    commands.add_parser("run", help="run a published writing benchmark", add_help=False)
     return parser
 
 
@@ -234,6 +236,11 @@ def main() -> None:
         from litbench.fit import command as fit  # noqa: PLC0415
 
         fit(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["run"]:
+        from litbench.protocols.run import command as run  # noqa: PLC0415
+
+        run(sys.argv[2:])
         return
     with clear_exit():
         arguments = make_parser().parse_args()

@@ -40,20 +40,21 @@ from litbench.metrics.agreement import pair_scores
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement, annotators_json
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.leaderboard import leaderboard, leaderboard_csv, plain
-from litbench.metrics.printing import annotators_text, leaderboard_text, text_table, write_dollars
+from litbench.metrics.printing import annotators_text, leaderboard_text
 from litbench.raters import (
     Estimate,
     Rater,
     RaterSpec,
     blind,
     check_training_prompts,
+    estimates_text,
     files_of,
     judge_pairs,
     kinds,
     load_rater,
 )
-from litbench.records import connected_prompts, prompt_keys
-from litbench.sources.ratings import RATINGS
+from litbench.records import RATINGS, connected_prompts, prompt_keys
+from litbench.sources.ratings import overall_ratings
 from litbench.tables import read_table, write_table
 
 # Increase it when a change of the code changes verdicts for the same options and data: stored
@@ -230,19 +231,9 @@ def print_estimates(
             estimates += rater.estimate(blind(pairs)[0])
     if dry_run:
         print("dry run: no request is sent")
-    heading = ("judge", "calls", "stored", "tokens in", "tokens out", "$", "$ at most", "minutes")
-    rows = [
-        (
-            row.model if row.rater == row.model else f"{row.rater} ({row.model})",
-            *(f"{n:,}" for n in (row.calls, row.known, row.input_tokens, row.output_tokens)),
-            *(write_dollars(n) for n in (row.cost_usd, row.most_cost_usd)),
-            f"{row.seconds / 60:.1f}",
-        )
-        for row in estimates
-    ]
-    if rows:
+    if estimates:
         print(f"{pairs.num_rows:,} pairs, both orders; estimate:")
-        print(*text_table([heading, *rows]), sep="\n")
+        print(estimates_text(estimates))
 
 
 # Writing --------------------------------------------------------------------------------------
@@ -258,7 +249,7 @@ def compare_annotators(
     """
     config = read_manifest_of(ratings)["config"]
     by_annotator: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in read_table(ratings, RATINGS).to_pylist():
+    for row in overall_ratings(read_table(ratings, RATINGS)).to_pylist():
         if row["rater_kind"] == "person" and row["rating"] is not None:
             by_annotator[row["rater"]][row["story_id"]] = row["rating"]
     return annotator_agreement(

@@ -30,6 +30,7 @@ from litbench.config import build, nearest
 from litbench.curation.reader_talk import cut_reader_talk
 from litbench.errors import ConfigError, DataError
 from litbench.metrics.agreement import has_texts
+from litbench.metrics.printing import text_table, write_dollars
 from litbench.records import VERDICTS, empty_columns, prompt_keys
 from litbench.text import count_words, digest, prompt_key
 
@@ -89,6 +90,21 @@ class Estimate:
     cost_usd: float | None
     most_cost_usd: float | None
     seconds: float
+
+
+def estimates_text(estimates: Sequence[Estimate]) -> str:
+    """Estimates as a table for the terminal."""
+    heading = ("model", "calls", "stored", "tokens in", "tokens out", "$", "$ at most", "minutes")
+    rows = [
+        (
+            row.model if row.rater == row.model else f"{row.rater} ({row.model})",
+            *(f"{n:,}" for n in (row.calls, row.known, row.input_tokens, row.output_tokens)),
+            *(write_dollars(n) for n in (row.cost_usd, row.most_cost_usd)),
+            f"{row.seconds / 60:.1f}",
+        )
+        for row in estimates
+    ]
+    return "\n".join(text_table([heading, *rows]))
 
 
 class Rater:
@@ -316,6 +332,9 @@ KINDS: dict[str, Kind] = {
     ),
     "judge": Kind(
         "litbench.judges.judge:rater_from_options", "litbench.judges.judge:JudgeOptions", version=2
+    ),
+    "rubric": Kind(
+        "litbench.judges.rubric:rater_from_options", "litbench.judges.rubric:RubricOptions"
     ),
     "recorded": Kind(
         "litbench.judges.recorded:RecordedRater.from_options",

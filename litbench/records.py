@@ -1,4 +1,4 @@
-"""Schemas of the three tables (`STORIES`, `PAIRS`, `VERDICTS`), and functions on their rows.
+"""Schemas of the tables (`STORIES`, `PAIRS`, ...), and functions on their rows.
 
 Tables are Arrow in memory and Parquet on disk; `litbench.tables` reads and writes them. Times are
 whole seconds since 1970 in UTC.
@@ -133,6 +133,64 @@ VERDICTS = Schema(
     ),
     key=("pair_id", "rater", "order", "fold"),
 )  # fmt: skip
+
+TURNS = Schema(
+    "turns",
+    (
+        Column("writer", "text", "the model under test", required=True),
+        Column("prompt_id", "text", "the item", required=True),
+        Column("sample", "integer", "number of the sample", required=True),
+        Column("role", "text", "who answers: writer, or the name of another role", required=True),
+        Column("step", "text", "step of the protocol; attempt n ends in /n", required=True),
+        Column("text", "text", "the answer", required=True),
+        Column("outcome", "text", "what became of the request", required=True,
+               choices=("answered", "refused", "cut", "error")),
+        Column("model", "text", "model name reported by the provider"),
+        Column("input_tokens", "integer", "tokens read"),
+        Column("output_tokens", "integer", "tokens written"),
+        Column("cost_usd", "number", "price paid"),
+        Column("seconds", "number", "duration of the request"),
+    ),
+    key=("writer", "prompt_id", "sample", "role", "step"),
+)  # fmt: skip
+
+RATING_OUTCOMES = ("rated", "unparsed", "off_scale", "refused", "cut", "error")
+
+RATINGS = Schema(
+    "ratings",
+    (
+        Column("story_id", "text", "the story rated", required=True),
+        Column("rater", "text", "who rated it", required=True),
+        Column("rater_kind", "text",
+               "an annotator (person), a judge whose ratings were recorded, or a model asked",
+               required=True, choices=("person", "recorded", "model")),
+        Column("rating", "number", "null if it could not be read"),
+        Column("explanation", "text", "what the rater wrote"),
+        Column("story_digest", "text", "`story_digest` of its text; null without text"),
+        Column("criterion", "text", "what was rated; null for the whole text"),
+        Column("sample", "integer", "number of the writer's sample"),
+        Column("outcome", "text", "what became of the rating", choices=RATING_OUTCOMES),
+        Column("input_tokens", "integer", "tokens read, of all criteria together"),
+        Column("output_tokens", "integer", "tokens written, of all criteria together"),
+        Column("cost_usd", "number", "price paid, of all criteria together"),
+        Column("seconds", "number", "duration of the request"),
+    ),
+    key=("story_id", "rater", "rater_kind", "criterion"),
+)  # fmt: skip
+
+GRADES = Schema(
+    "grades",
+    (
+        Column("writer", "text", "who wrote", required=True),
+        Column("prompt_id", "text", "the item", required=True),
+        Column("sample", "integer", "number of the sample", required=True),
+        Column("rater", "text", "the judge; null for a quantity without one"),
+        Column("quantity", "text", "what is graded, such as overall", required=True),
+        Column("grade", "number", "null if no rating could be read"),
+        Column("flags", "text", "what is unusual, separated by ;"),
+    ),
+    key=("writer", "prompt_id", "sample", "rater", "quantity"),
+)
 
 
 def empty_columns(schema: Schema, rows: int) -> dict[str, pa.Array]:

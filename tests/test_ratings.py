@@ -14,9 +14,8 @@ from litbench.finished_evaluation import Judged
 from litbench.judges.recorded import RecordedRater
 from litbench.metrics.agreement import pair_scores
 from litbench.raters import judge_pairs
-from litbench.records import PAIRS, VERDICTS
+from litbench.records import PAIRS, RATINGS, VERDICTS
 from litbench.sources.ratings import (
-    RATINGS,
     RatingTable,
     gaps,
     pair_rated_stories,
@@ -47,7 +46,8 @@ def read(tmp_path):
             rejected_rows,
         )
         assert table.schema.names == [column.name for column in RATINGS.columns]
-        found = {(row["rater"], row["story_id"]): row for row in table.to_pylist()}
+        rows = table.to_pylist()
+        found = {(row["rater"], row["story_id"]): row for row in rows if not row["criterion"]}
         return found, rejected_rows
 
     return run

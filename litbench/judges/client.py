@@ -18,9 +18,9 @@ import math
 import os
 import random
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 from urllib.parse import unquote
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -39,6 +39,9 @@ _TOKENS_AROUND = 16
 # Upper bound on output tokens when `max_tokens` is null.
 _MOST_TOKENS = 4_096
 _LONGEST_WAIT = 60.0
+# For estimates: time to the first token, and generation speed.
+_SECONDS_TO_START = 1.0
+_TOKENS_PER_SECOND = 60.0
 # `Traffic.connections` limits concurrency; inspect-ai's own limit is shared by the whole process.
 _MOST_AT_ONCE = 1_000_000
 
@@ -139,6 +142,11 @@ def estimate_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
 
 
+def usual_seconds(output_tokens: float) -> float:
+    """Usual duration of a call, for estimates."""
+    return _SECONDS_TO_START + output_tokens / _TOKENS_PER_SECOND
+
+
 def is_error(answer: Answer) -> bool:
     """Whether the request failed, so that there is no answer."""
     return answer.outcome == "error"
@@ -195,7 +203,11 @@ def ask(
 
 @dataclass
 class Client:
-    """Sends the questions of one run to one model; see `ask`."""
+    """Sends the questions of one run to one model; see `ask`.
+
+    As an async context manager it answers single questions (`answer`), at most
+    `traffic.connections` at a time.
+    """
 
     name: str
     store: AnswerStore
@@ -205,6 +217,32 @@ class Client:
     batch: int | None = None
     _model: Any = None
     _consecutive_errors: int = 0
+    # Answers under way, so that equal questions asked at the same time are sent once.
+    _pending: dict[str, asyncio.Task[Answer | None]] = field(default_factory=dict)
+
+    async def __aenter__(self) -> Self:
+        self._slots = asyncio.Semaphore(self.traffic.connections)
+        self._model = await self.open().__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._model.__aexit__(*error)
+
+    async def answer(self, question: Question, key: str) -> Answer | None:
+        """The stored answer of a key, or a new one; None if the budget does not allow the call."""
+        stored = self.store.get(key)
+        if stored is not None:
+            return stored
+        if key not in self._pending:
+            self._pending[key] = asyncio.create_task(self._answer_in_turn(question, key))
+        return await self._pending[key]
+
+    async def _answer_in_turn(self, question: Question, key: str) -> Answer | None:
+        async with self._slots:
+            try:
+                return await self._answer(question, key)
+            finally:
+                del self._pending[key]
 
     def open(self) -> Any:
         """Return inspect-ai's model for the current event loop."""
@@ -257,13 +295,7 @@ class Client:
             size = min(size, self.traffic.connections)
         with tqdm(total=len(waiting), desc=about, unit="call", leave=False, disable=None) as bar:
             async with self.open() as self._model:
-                workers = [asyncio.create_task(work(bar)) for _ in range(size)]
-                try:
-                    await asyncio.gather(*workers)
-                finally:
-                    for worker in workers:
-                        worker.cancel()
-                    await asyncio.gather(*workers, return_exceptions=True)
+                await run_workers(work(bar) for _ in range(size))
         return answers
 
     async def _answer(self, question: Question, key: str) -> Answer | None:
@@ -330,6 +362,17 @@ class Client:
             # For `hf` models inspect-ai does not report that an answer was truncated.
             answer = replace(answer, outcome="cut")
         return answer, True, True
+
+
+async def run_workers(workers: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines at the same time; the first error cancels the others."""
+    tasks = [asyncio.create_task(worker) for worker in workers]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _read_output(output: Any) -> Answer:

@@ -12,7 +12,6 @@ the answers. Every shard of pairs writes one log for `inspect view --log-dir FOL
 """
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +21,17 @@ from pydantic import PositiveInt
 
 from litbench.config import build
 from litbench.errors import ConfigError
-from litbench.judges.client import Budget, Traffic, ask, estimate_tokens, is_error
+from litbench.judges.client import Budget, Traffic, ask, estimate_tokens, is_error, usual_seconds
 from litbench.judges.prices import Price, load_prices, price_of
-from litbench.judges.store import Answer, AnswerStore, Sampling, keys_of, local_folder
+from litbench.judges.store import (
+    Answer,
+    AnswerStore,
+    Sampling,
+    file_name,
+    keys_of,
+    local_folder,
+    shown_text,
+)
 from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 from litbench.templates import AnswerForm, load_template, read_answer, template_files
 from litbench.text import digest
@@ -37,9 +44,6 @@ USUAL_TOKENS: dict[AnswerForm, int] = {
     "explanation": 300,
     "json_explanation": 320,
 }
-# For estimates: time to the first token, and generation speed.
-_SECONDS_TO_START = 1.0
-_TOKENS_PER_SECOND = 60.0
 _PREFERS: dict[str, Preference] = {"A": "first", "B": "second", "tie": "tie"}
 _PREFERS |= {"unparsed": "unparsed", "refused": "refused"}
 _SWAPPED: dict[Preference, Preference] = {"first": "second", "second": "first"}
@@ -142,7 +146,6 @@ class Judge(Rater):
             written.append(calls * self.options.sampling.max_tokens)
         price, batched = self._price, self.options.batch is not None
         costs = [] if price is None else [price.of(read, n, batched=batched) for n in written]
-        seconds = _SECONDS_TO_START + usual / _TOKENS_PER_SECOND
         return [
             Estimate(
                 rater=self.name,
@@ -153,14 +156,14 @@ class Judge(Rater):
                 output_tokens=written[0],
                 cost_usd=costs[0] if costs else None,
                 most_cost_usd=costs[1] if len(costs) > 1 else None,
-                seconds=calls * seconds / self.options.traffic.connections,
+                seconds=calls * usual_seconds(usual) / self.options.traffic.connections,
             )
         ]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Judge every pair in both orders; raises the errors of `ask`."""
         questions = self._questions(pairs)
-        with AnswerStore(self._answers_folder(), _file_name(self.name)) as store:
+        with AnswerStore(self._answers_folder(), file_name(self.name)) as store:
             self._budget.note_stored(store, self._keys(questions))
             answers = ask(
                 self.options.model,
@@ -187,18 +190,36 @@ class Judge(Rater):
         """Write an inspect-ai log of the last call of `judge`."""
         # If all answers are stored, the judge also runs without inspect-ai, but writes no log.
         with contextlib.suppress(ImportError):
-            from litbench.judges.log import write_log  # noqa: PLC0415
+            from litbench.judges.log import LogSample, write_log  # noqa: PLC0415
 
-            name = _file_name(self.name)
+            samples = []
+            rows = zip(self._asked, judged, chosen_first, strict=True)
+            for number, (both, judgements, is_first) in enumerate(rows, 1):
+                target = "first" if is_first else "second"
+                # Ties and orders without a verdict count one half, as in the leaderboard.
+                credit = [
+                    float(one.prefers == target) if one.prefers in ("first", "second") else 0.5
+                    for one in judgements
+                ]
+                verdicts = ", ".join(
+                    f"{one.prefers} ({one.first_shown} as A)" for one in judgements
+                )
+                messages = [
+                    message
+                    for question, answer in both
+                    for message in (("user", question), ("assistant", shown_text(answer)))
+                ]
+                scores = {"preference": (sum(credit) / len(credit), verdicts)}
+                samples.append(LogSample(number, messages, scores, target))
+            name = file_name(self.name)
             questions_id = digest(*(question for both in self._asked for question, _ in both))[:12]
             write_log(
                 self._work_folder() / "logs" / name / f"{name}_{questions_id}.eval",
+                samples,
                 task=self.name,
                 model=self.options.model,
                 metadata={"template": self._template.name, "answer": self._template.answer},
-                asked=self._asked,
-                judged=judged,
-                chosen_first=chosen_first,
+                metric="accuracy",
             )
 
     def read(self, answer: Answer) -> tuple[Preference, str]:
@@ -250,10 +271,6 @@ class Judge(Rater):
         if self._folder is None:
             raise ConfigError(f"rater {self.name}: no folder is set: set answers, or call work_in")
         return self._folder
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^-.+=@\w]", "_", name)[:80]
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> Judge:

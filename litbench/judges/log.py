@@ -1,84 +1,95 @@
-"""Logs of judged pairs for `inspect view`, written after all answers have arrived."""
+"""Logs of judged pairs and held dialogues for `inspect view`, written after all answers arrived."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from inspect_ai import log as logs
-from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
-from inspect_ai.scorer import SampleScore, Score, accuracy, stderr
+from inspect_ai import model as inspect_model
+from inspect_ai import scorer as scorers
 
 from litbench.errors import DataError
-from litbench.judges.store import Answer
-from litbench.raters import Judgement
 
-_SCORER = "preference"
+
+@dataclass(frozen=True)
+class LogSample:
+    """One sample of a log.
+
+    Attributes:
+        name: unique within the log.
+        messages: (role, text) pairs, with the roles system, user and assistant.
+        scores: value and explanation by scorer.
+        target: the right answer, if there is one.
+    """
+
+    name: str | int
+    messages: Sequence[tuple[str, str]]
+    scores: Mapping[str, tuple[float, str]]
+    target: str = ""
 
 
 def write_log(
     path: Path,
+    samples: Sequence[LogSample],
     *,
     task: str,
     model: str,
     metadata: Mapping[str, Any],
-    asked: Sequence[Sequence[tuple[str, Answer]]],
-    judged: Sequence[Sequence[Judgement]],
-    chosen_first: Sequence[bool],
+    metric: Literal["accuracy", "mean"],
 ) -> None:
-    """Write one log, with one sample per pair; its accuracy is the agreement on these pairs.
-
-    `asked` holds the question and the answer of both orders of every pair, `judged` the judgements
-    read from them, `chosen_first` whether the first story of a pair is the chosen one.
-    """
-    samples = []
-    for pair, (both, judgements) in enumerate(zip(asked, judged, strict=True)):
-        target = "first" if chosen_first[pair] else "second"
-        # Ties and orders without a verdict count one half, as in the leaderboard.
-        credit = [
-            float(judgement.prefers == target) if judgement.prefers in ("first", "second") else 0.5
-            for judgement in judgements
+    """Write one log; it has the `metric` and the standard error of every scorer."""
+    read = [_eval_sample(sample, model) for sample in samples]
+    names = dict.fromkeys(name for sample in samples for name in sample.scores)
+    results = []
+    for name in names:
+        of_name = [
+            scorers.SampleScore(score=sample.scores[name])
+            for sample in read
+            if sample.scores and name in sample.scores
         ]
-        messages: list[Any] = []
-        for question, answer in both:
-            messages.append(ChatMessageUser(content=question))
-            messages.append(ChatMessageAssistant(content=answer.text or answer.detail or ""))
-        verdicts = ", ".join(f"{one.prefers} ({one.first_shown} as A)" for one in judgements)
-        samples.append(
-            logs.EvalSample(
-                id=pair + 1,
-                epoch=1,
-                input=both[0][0],
-                target=target,
-                messages=messages,
-                output=ModelOutput.from_content(model, both[-1][1].text),
-                scores={_SCORER: Score(value=sum(credit) / len(credit), answer=verdicts)},
-            )
-        )
-    scores = [SampleScore(score=sample.scores[_SCORER]) for sample in samples if sample.scores]
-    metrics = {
-        name: logs.EvalMetric(name=name, value=metric(scores))
-        for name, metric in (("accuracy", accuracy()), ("stderr", stderr()))
-    }
+        metrics = {
+            key: logs.EvalMetric(name=key, value=compute(of_name))
+            for key, compute in ((metric, getattr(scorers, metric)()), ("stderr", scorers.stderr()))
+        }
+        results.append(logs.EvalScore(name=name, scorer=name, metrics=metrics))
     content = logs.EvalLog(
         status="success",
         eval=logs.EvalSpec(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             task=task,
-            dataset=logs.EvalDataset(name="pairs", samples=len(samples)),
+            dataset=logs.EvalDataset(name=task, samples=len(read)),
             model=model,
             config=logs.EvalConfig(),
             metadata=dict(metadata),
         ),
         results=logs.EvalResults(
-            total_samples=len(samples),
-            completed_samples=len(samples),
-            scores=[logs.EvalScore(name=_SCORER, scorer=_SCORER, metrics=metrics)],
+            total_samples=len(read), completed_samples=len(read), scores=results
         ),
-        samples=samples,
+        samples=read,
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         logs.write_eval_log(content, str(path))
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}; the answers are stored") from error
+
+
+def _eval_sample(sample: LogSample, model: str) -> logs.EvalSample:
+    messages: list[Any] = [
+        getattr(inspect_model, f"ChatMessage{role.capitalize()}")(content=text)
+        for role, text in sample.messages
+    ]
+    return logs.EvalSample(
+        id=sample.name,
+        epoch=1,
+        input=sample.messages[0][1],
+        target=sample.target,
+        messages=messages,
+        output=inspect_model.ModelOutput.from_content(model, sample.messages[-1][1]),
+        scores={
+            name: scorers.Score(value=value, answer=explanation)
+            for name, (value, explanation) in sample.scores.items()
+        },
+    )

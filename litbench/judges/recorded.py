@@ -11,7 +11,8 @@ from typing import Any
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
 from litbench.raters import BlindPair, Judgement, Preference, Rater, RaterSpec
-from litbench.sources.ratings import RATINGS, ROUNDING, story_digest
+from litbench.records import RATINGS
+from litbench.sources.ratings import ROUNDING, overall_ratings, story_digest
 from litbench.tables import read_table
 
 KIND = "recorded"
@@ -100,4 +101,5 @@ def recorded_specs(ratings: Path) -> list[RaterSpec]:
 
 
 def _recorded(ratings: Path) -> list[dict[str, Any]]:
-    return [row for row in read_table(ratings, RATINGS).to_pylist() if row["rater_kind"] == KIND]
+    rows = overall_ratings(read_table(ratings, RATINGS)).to_pylist()
+    return [row for row in rows if row["rater_kind"] == KIND]

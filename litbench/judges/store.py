@@ -1,5 +1,6 @@
 """Stored answers of models, so that no question is paid for twice.
 
+Answers are read from disk when they are needed, so that memory does not grow with their length.
 Every answer is one line of a JSON Lines file, appended in one write. Its key is a hash of model,
 sampling options and question, and its digest shows damage. A run can be killed at any moment, and
 files written on several machines can be put into one folder.
@@ -8,6 +9,7 @@ files written on several machines can be put into one folder.
 import fcntl
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ Question = str | Sequence[tuple[str, str]]
 
 # Key of a line's digest.
 _DIGEST = "sha256"
+# Errors of `_parse`.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError)
 # inspect-ai providers whose model may be a local folder.
 _LOCAL_PROVIDERS = ("hf", "sglang", "vllm", "vllm-completions")
 
@@ -87,7 +91,8 @@ class AnswerStore:
         self.folder = folder
         self.unreadable = 0
         self._path = folder / f"{name}.jsonl"
-        self._answers: dict[str, Answer] = {}
+        # Where each answer is stored: file and offset.
+        self._answers: dict[str, tuple[Path, int]] = {}
         self._failed: dict[str, list[Answer]] = {}
         self._file: BinaryIO | None = None
         try:
@@ -95,8 +100,11 @@ class AnswerStore:
                 self._open()
             for path in sorted(folder.glob("*.jsonl")):
                 with path.open("rb") as file:
-                    for line in filter(bytes.strip, file):
-                        self._read(line)
+                    offset = 0
+                    for line in file:
+                        if line.strip():
+                            self._read(line, path, offset)
+                        offset += len(line)
         except OSError as error:
             self.close()
             busy = ", another program is writing it" if isinstance(error, BlockingIOError) else ""
@@ -125,11 +133,21 @@ class AnswerStore:
 
     def get(self, key: str) -> Answer | None:
         """The answer stored under a key; None if there is none."""
-        return self._answers.get(key)
+        if key not in self._answers:
+            return None
+        path, offset = self._answers[key]
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return _parse(file.readline())[1]
+        except (OSError, *_DAMAGE) as error:
+            raise DataError(
+                f"{path} was changed while it was read ({error}): run the same command again"
+            ) from error
 
     def billed(self, key: str) -> list[Answer]:
         """All billed attempts of a key: the failed ones, then the answer."""
-        answer = self._answers.get(key)
+        answer = self.get(key)
         return [*self._failed.get(key, []), *([] if answer is None else [answer])]
 
     def put(self, key: str, answer: Answer) -> None:
@@ -143,7 +161,7 @@ class AnswerStore:
             raise DataError(
                 f"cannot write {self._path}: {error}; free space and run the same command again"
             ) from error
-        self._add(key, answer)
+        self._add(key, answer, self._path, self._file.tell() - len(line))
 
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -156,22 +174,27 @@ class AnswerStore:
                 # A full disk truncated the last line: start a new one.
                 file.write(b"\n")
 
-    def _read(self, line: bytes) -> None:
+    def _read(self, line: bytes, path: Path, offset: int) -> None:
         try:
-            content = json.loads(line)
-            # Earlier versions wrote no digest, and keys that are ignored now.
-            if content.pop(_DIGEST, None) not in (None, fingerprint(content)):
-                raise ValueError("the digest does not match")
-            known = {name: content[name] for name in Answer.__slots__ if name in content}
-            self._add(content["key"], Answer(**known))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            self._add(*_parse(line), path, offset)
+        except _DAMAGE:
             self.unreadable += 1
 
-    def _add(self, key: str, answer: Answer) -> None:
+    def _add(self, key: str, answer: Answer, path: Path, offset: int) -> None:
         if answer.outcome == "error":
             self._failed.setdefault(key, []).append(answer)
         else:
-            self._answers[key] = answer
+            self._answers[key] = (path, offset)
+
+
+def _parse(line: bytes) -> tuple[str, Answer]:
+    """Return the key and the answer of a line; raises one of `_DAMAGE`."""
+    content = json.loads(line)
+    # Earlier versions wrote no digest, and keys that are ignored now.
+    if content.pop(_DIGEST, None) not in (None, fingerprint(content)):
+        raise ValueError("the digest does not match")
+    known = {name: content[name] for name in Answer.__slots__ if name in content}
+    return content["key"], Answer(**known)
 
 
 @cache
@@ -214,3 +237,13 @@ def keys_of(
 def text_of(question: Question) -> str:
     """The text of a question; the turns of a conversation are joined by line breaks."""
     return question if isinstance(question, str) else "\n".join(text for _, text in question)
+
+
+def shown_text(answer: Answer) -> str:
+    """What a log shows of an answer: its text, or the provider's message."""
+    return answer.text or answer.detail or ""
+
+
+def file_name(name: str) -> str:
+    """The name of a rater or writer as part of a file's name."""
+    return re.sub(r"[^-.+=@\w]", "_", name)[:80]

@@ -1,1 +1,1 @@
-"""Writing benchmarks: what a writer is asked, and how the text is rated."""
+"""Protocols: published writing benchmarks, which measure writers by the ratings of judges."""

@@ -16,34 +16,24 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from litbench.config import nearest
 from litbench.curation.funnel import Funnel
 from litbench.errors import ConfigError, DataError
-from litbench.records import PAIRS, Column, Schema, check_prompt_ids, empty_columns, pair_id
+from litbench.records import (
+    PAIRS,
+    RATINGS,
+    Column,
+    Schema,
+    check_prompt_ids,
+    empty_columns,
+    pair_id,
+)
 from litbench.tables import ROW, RejectedRows, read_table
 from litbench.text import count_words, digest
 
 RaterKind = Literal["person", "recorded"]
-
-RATINGS = Schema(
-    "ratings",
-    (
-        Column("story_id", "text", "the story rated", required=True),
-        Column("rater", "text", "who rated it", required=True),
-        Column(
-            "rater_kind",
-            "text",
-            "an annotator (person), or a judge whose ratings were recorded",
-            required=True,
-            choices=("person", "recorded"),
-        ),
-        Column("rating", "number", "higher is better; null if it could not be read"),
-        Column("explanation", "text", "what the rater wrote"),
-        Column("story_digest", "text", "`story_digest` of its text; null without text"),
-    ),
-    key=("story_id", "rater", "rater_kind"),
-)
 
 # Stories as studies publish them, some without text.
 RATED_STORIES = Schema(
@@ -84,7 +74,8 @@ class RatingTable:
         table: file of the table.
         rater: column of the rater's name, or an SQL expression over the columns such as
             "judge || ' prompt ' || eval_prompt".
-        values: columns of numbers, or of yes and no (1 and 0); a row's value is their mean.
+        values: columns of numbers, or of yes and no (1 and 0); a row's value is their mean. With
+            several, each column is also a criterion of its own.
         item: column that distinguishes the rows of a rater and story, such as the test or the
             judge's prompt; the rating is the mean over these rows.
         story_id: column of the story's id.
@@ -168,7 +159,7 @@ def read_ratings(
     for name in how.values:
         if name not in rows.column_names:
             raise DataError(f"{file}: no column '{name}': {nearest(name, rows.column_names)}")
-    usable: dict[tuple[str, str, str], list[tuple[bool, str, float | None, dict[str, Any]]]]
+    usable: dict[tuple[str, str, str], list[tuple[bool, str, list[float], dict[str, Any]]]]
     usable = defaultdict(list)
     for row in rows.to_pylist():
         if row["story_id"] not in digests:
@@ -177,13 +168,13 @@ def read_ratings(
                 continue
             rejected_rows.add(file, row[ROW], "story_id", "no such story", row["story_id"])
             continue
-        value = _value_of(row, how.values, file, kind, rejected_rows)
-        if value is None and kind == "person":
+        numbers = _numbers_of(row, how.values, file, kind, rejected_rows)
+        if not numbers and kind == "person":
             continue
         content = digest(*(item for item in row.items() if item[0] != ROW))
         key = (row["rater"], row["story_id"], row["item"] or "")
-        usable[key].append((value is None, content, value, row))
-    given: dict[tuple[str, str], dict[str, tuple[float | None, str | None]]] = defaultdict(dict)
+        usable[key].append((not numbers, content, numbers, row))
+    given: dict[tuple[str, str], dict[str, tuple[list[float], str | None]]] = defaultdict(dict)
     items: dict[str, set[str]] = defaultdict(set)
     for (rater, story, item), candidates in usable.items():
         # Prefer a row with a value; resolve ties by content, independently of row order.
@@ -203,48 +194,62 @@ def read_ratings(
     for (rater, story), by_item in sorted(given.items()):
         # Sort numbered items numerically: 2 before 10.
         ordered = [by_item[item] for item in sorted(by_item, key=lambda name: (len(name), name))]
-        known = [value for value, _ in ordered if value is not None]
+        known = [numbers for numbers, _ in ordered if numbers]
         enough = len(known) >= how.least_share * len(items[rater]) - ROUNDING
         texts = [text for _, text in ordered if text]
-        ratings.append(
-            {
-                "story_id": story,
-                "rater": rater,
-                "rater_kind": kind,
-                "rating": sign * sum(known) / len(known) if known and enough else None,
-                "explanation": "\n\n".join(texts) or None,
-                "story_digest": digests[story],
-            }
-        )
+        values: dict[str | None, list[float]] = {
+            None: [sum(numbers) / len(numbers) for numbers in known]
+        }
+        if len(how.values) > 1:
+            values |= {name: [row[k] for row in known] for k, name in enumerate(how.values)}
+        for criterion, of_items in values.items():
+            has_rating = bool(known) and enough
+            ratings.append(
+                {
+                    "story_id": story,
+                    "rater": rater,
+                    "rater_kind": kind,
+                    "criterion": criterion,
+                    "rating": sign * sum(of_items) / len(of_items) if has_rating else None,
+                    "outcome": "rated" if has_rating else "unparsed",
+                    "explanation": "\n\n".join(texts) or None,
+                    "story_digest": digests[story],
+                }
+            )
     return pa.Table.from_pylist(ratings, schema=RATINGS.arrow())
 
 
-def _value_of(
+def _numbers_of(
     row: Mapping[str, Any],
     names: Sequence[str],
     file: str,
     kind: RaterKind,
     rejected_rows: RejectedRows,
-) -> float | None:
-    """Return the mean of a row's values; null if one is missing or is not a number."""
+) -> list[float]:
+    """Return a row's values; none if one is missing or is not a number."""
     numbers = []
     for name in names:
         if row[name] is None:
             if kind == "person":
                 rejected_rows.add(file, row[ROW], name, "null")
-            return None
+            return []
         try:
             numbers.append(_as_number(row[name]))
         except ValueError:
             rejected_rows.add(file, row[ROW], name, "not a rating", row[name])
-            return None
-    return sum(numbers) / len(numbers)
+            return []
+    return numbers
+
+
+def overall_ratings(ratings: pa.Table) -> pa.Table:
+    """Return the ratings of whole texts, without those of single criteria."""
+    return ratings.filter(pc.is_null(ratings["criterion"]))
 
 
 def people_means(ratings: pa.Table, least: int) -> dict[str, float]:
     """Return the annotators' mean rating of every story with at least `least` ratings."""
     by_story: dict[str, list[float]] = defaultdict(list)
-    for row in ratings.select(["story_id", "rater_kind", "rating"]).to_pylist():
+    for row in overall_ratings(ratings).select(["story_id", "rater_kind", "rating"]).to_pylist():
         if row["rater_kind"] == "person" and row["rating"] is not None:
             by_story[row["story_id"]].append(row["rating"])
     return {

@@ -1,0 +1,415 @@
+"""Dialogues: conversations of several turns with models in roles; a killed run resumes.
+
+A dialogue is a coroutine that asks models through `Talk.say`:
+
+    async def script(talk: Talk) -> str:
+        turn = await talk.say("writer", [("user", "Write a story.")], step="story", example="...")
+        if not turn.text:
+            raise UnfinishedError("the writer wrote no story")
+        return turn.text
+
+Only answers are stored. A restarted run starts every dialogue anew and gets the stored answers at
+once, so it continues where it stopped. A dialogue must therefore not depend on a clock or on
+unseeded chance.
+
+The model `recorded/FILE` answers from a table of turns (`litbench.records.TURNS`).
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+from litbench.errors import LitBenchError
+from litbench.judges.client import (
+    Budget,
+    Client,
+    Traffic,
+    estimate_tokens,
+    run_workers,
+    usual_seconds,
+)
+from litbench.judges.prices import Price, price_of
+from litbench.judges.store import Answer, AnswerStore, Question, Sampling, keys_of, text_of
+from litbench.raters import Estimate
+from litbench.records import TURNS
+from litbench.tables import read_table
+
+RECORDED = "recorded/"
+WRITER = "writer"
+# Sample numbers of stored answers: one block per sample of a dialogue, one number per attempt.
+_ATTEMPTS = 100
+# Dialogues under way at the same time, per connection: enough to keep all connections busy.
+_DIALOGUES_PER_CONNECTION = 4
+_REASONING = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.I | re.S)
+
+
+class UnfinishedError(LitBenchError):
+    """A dialogue cannot go on; the others go on."""
+
+
+@dataclass
+class Role:
+    """The model that plays a role.
+
+    Attributes:
+        model: a name that inspect-ai knows, or recorded/FILE; see litbench.judges.client.
+        sampling: generation options.
+        traffic: connections, retries and limits; answers of earlier runs count towards
+            `max_cost_usd`.
+    """
+
+    model: str
+    sampling: Sampling = field(default_factory=Sampling)
+    traffic: Traffic = field(default_factory=Traffic)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its answer.
+
+    Attributes:
+        step: name of the step; later attempts have their number, such as `chapter_1/2`.
+        question: the last message of the conversation.
+    """
+
+    role: str
+    step: str
+    question: str
+    answer: Answer
+    cost_usd: float | None
+
+    @property
+    def text(self) -> str:
+        """The text of the answer."""
+        return self.answer.text
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of the answer."""
+        return self.answer.outcome
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A conversation about one item; `script` is its coroutine.
+
+    Attributes:
+        writer: name of the writer, which plays the role `writer`.
+        prompt_id: the item.
+        sample: number of the sample.
+    """
+
+    writer: str
+    prompt_id: str
+    sample: int
+    script: Callable[["Talk"], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A dialogue that has ended.
+
+    Attributes:
+        turns: in the order of the questions, or by role and step if several were asked at a time.
+        result: what the script returned; None if the dialogue is unfinished.
+        reason: why it is unfinished; None if it is not.
+    """
+
+    dialogue: Dialogue
+    turns: list[Turn]
+    result: Any = None
+    reason: str | None = None
+
+
+class Endpoint(Protocol):
+    """Answers the questions of one role."""
+
+    @property
+    def price(self) -> Price | None:
+        """Price of the model's tokens; None if unknown."""
+
+    async def answer(
+        self, talk: "Talk", role: str, step: str, question: Question, sample: int, example: str
+    ) -> Answer:
+        """Answer a question; raises UnfinishedError if a limit is reached."""
+
+
+class Talk:
+    """What a script uses to ask the models of its dialogue."""
+
+    def __init__(self, dialogue: Dialogue, roles: Mapping[str, Endpoint]) -> None:
+        self.dialogue = dialogue
+        self.turns: list[Turn] = []
+        self._roles = roles
+
+    async def say(
+        self, role: str, conversation: Question, *, step: str, example: str, attempt: int = 0
+    ) -> Turn:
+        """Ask the model of a role.
+
+        Args:
+            role: a name of the run's roles.
+            conversation: a text, or messages as (role, text) with the roles system, user and
+                assistant.
+            step: name of the step, unique within the dialogue and role.
+            example: an answer of usual length, which a dry run gets.
+            attempt: a later attempt gets another answer to the same question.
+
+        Returns:
+            The turn; its outcome is `error` if the request failed.
+        """
+        endpoint = self._roles[role]
+        name = f"{step}/{attempt + 1}" if attempt else step
+        sample = self.dialogue.sample * _ATTEMPTS + attempt
+        answer = await endpoint.answer(self, role, name, conversation, sample, example)
+        cost = None if endpoint.price is None else endpoint.price.of_answer(answer)
+        asked = conversation if isinstance(conversation, str) else conversation[-1][1]
+        turn = Turn(role, name, asked, answer, cost)
+        self.turns.append(turn)
+        return turn
+
+
+def without_reasoning(text: str) -> str:
+    """A text without blocks such as <think>...</think>, stripped."""
+    text = _REASONING.sub("", text)
+    # Some servers strip the opening tag.
+    return text.rpartition("</think>")[2].strip()
+
+
+# Endpoints -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Asked:
+    """A model behind inspect-ai; the client stores its answers."""
+
+    client: Client
+    price: Price | None
+
+    def key(self, question: Question, sample: int) -> str:
+        return keys_of(self.client.name, [question], self.client.sampling, sample)[0]
+
+    async def answer(
+        self, talk: Talk, role: str, step: str, question: Question, sample: int, example: str
+    ) -> Answer:
+        del talk, role, step, example
+        answer = await self.client.answer(question, self.key(question, sample))
+        if answer is None:
+            raise UnfinishedError(self.client.budget.spent())
+        return answer
+
+
+@dataclass
+class _Rehearsed:
+    """Stored answers, and examples in place of all others.
+
+    Attributes:
+        needs_examples: whether to go on with an example where no answer is stored.
+    """
+
+    asked: _Asked
+    needs_examples: bool
+    keys: dict[str, str | None] = field(default_factory=dict)
+    tokens: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def price(self) -> Price | None:
+        return self.asked.price
+
+    async def answer(
+        self, talk: Talk, role: str, step: str, question: Question, sample: int, example: str
+    ) -> Answer:
+        del talk, role, step
+        key = self.asked.key(question, sample)
+        is_new = key not in self.keys
+        stored = self.asked.client.store.get(key)
+        self.keys[key] = None if stored is None else key
+        if stored is not None:
+            return stored
+        if not self.needs_examples:
+            raise UnfinishedError("not answered yet")
+        read, written = estimate_tokens(text_of(question)), estimate_tokens(example)
+        if is_new:
+            self.tokens.append((read, written))
+        return Answer("answered", example, input_tokens=read, output_tokens=written)
+
+    def estimate(self, role: str, dialogues: int) -> Estimate:
+        """Estimate what the answers that are not stored cost."""
+        sampling, traffic = self.asked.client.sampling, self.asked.client.traffic
+        calls, price = len(self.tokens), self.price
+        read = sum(tokens for tokens, _ in self.tokens)
+        written = sum(tokens for _, tokens in self.tokens)
+        most = None if sampling.max_tokens is None else calls * sampling.max_tokens
+        seconds = sum(usual_seconds(tokens) for _, tokens in self.tokens)
+        return Estimate(
+            rater=role,
+            model=self.asked.client.name,
+            calls=calls,
+            known=len(self.keys) - calls,
+            input_tokens=read,
+            output_tokens=written,
+            cost_usd=None if price is None else price.of(read, written),
+            most_cost_usd=None if price is None or most is None else price.of(read, most),
+            seconds=seconds / max(min(traffic.connections, dialogues), 1),
+        )
+
+
+@dataclass
+class _Recorded:
+    """A table of turns as a model."""
+
+    model: str
+    price: None = None
+
+    async def answer(
+        self, talk: Talk, role: str, step: str, question: Question, sample: int, example: str
+    ) -> Answer:
+        del question, sample, example
+        dialogue = talk.dialogue
+        place = (dialogue.writer, dialogue.prompt_id, dialogue.sample, role, step)
+        missing = Answer("error", detail=f"{self.model} has no turn {role} {step}")
+        return _recorded_turns(self.model).get(place, missing)
+
+
+@cache
+def _recorded_turns(model: str) -> dict[tuple[str, str, int, str, str], Answer]:
+    rows = read_table(Path(model.removeprefix(RECORDED)), TURNS).to_pylist()
+    names = ("text", "outcome", "model", "input_tokens", "output_tokens", "seconds")
+    return {
+        tuple(row[name] for name in TURNS.key): Answer(**{name: row[name] for name in names})
+        for row in rows
+    }
+
+
+def recorded_names(model: str) -> tuple[list[str], list[str]]:
+    """Names of the writers, and of the other roles, in a file of turns `recorded/FILE`."""
+    places = _recorded_turns(model)
+    writers = dict.fromkeys(place[0] for place in places)
+    roles = dict.fromkeys(place[3] for place in places if place[3] != WRITER)
+    return list(writers), list(roles)
+
+
+# Holding dialogues ---------------------------------------------------------------------------
+
+
+@dataclass
+class Cast:
+    """The models of a run.
+
+    Attributes:
+        writers: by name; each plays the role `writer` in its dialogues.
+        roles: the other roles by name.
+        prices: prices by model, see `litbench.judges.prices`.
+    """
+
+    writers: Mapping[str, Role]
+    roles: Mapping[str, Role]
+    prices: Mapping[str, Price]
+
+    def endpoints(self, store: AnswerStore) -> dict[tuple[str, str], Endpoint]:
+        """An endpoint per ("writer", name) and ("role", name); each has its own budget."""
+        found: dict[tuple[str, str], Endpoint] = {}
+        for kind, named in (("writer", self.writers), ("role", self.roles)):
+            for name, role in named.items():
+                if role.model.startswith(RECORDED):
+                    found[kind, name] = _Recorded(role.model)
+                    continue
+                price = price_of(role.model, self.prices)
+                budget = Budget(role.traffic, price)
+                client = Client(role.model, store, role.sampling, role.traffic, budget)
+                found[kind, name] = _Asked(client, price)
+        return found
+
+
+def hold(
+    dialogues: Sequence[Dialogue],
+    cast: Cast,
+    store: AnswerStore,
+    take: Callable[[Held], None],
+    about: str,
+) -> None:
+    """Hold all dialogues and pass each to `take`, in the order of `dialogues`.
+
+    Raises:
+        ModelError: a model failed `give_up_after` times in a row.
+    """
+    endpoints = cast.endpoints(store)
+    asked = {key: found for key, found in endpoints.items() if isinstance(found, _Asked)}
+    if any(found.client.traffic.max_cost_usd is not None for found in asked.values()):
+        # Answers of earlier runs count towards the limits before the first new question.
+        known = _rehearse(dialogues, endpoints, needs_examples=False)
+        for key, rehearsed in known.items():
+            asked[key].client.budget.note_stored(store, rehearsed.keys)
+    asyncio.run(_hold_all(dialogues, endpoints, take, about))
+
+
+def estimate(dialogues: Sequence[Dialogue], cast: Cast, store: AnswerStore) -> list[Estimate]:
+    """Hold all dialogues with stored answers and examples; returns an estimate per model."""
+    known = _rehearse(dialogues, cast.endpoints(store), needs_examples=True)
+    return [found.estimate(name, len(dialogues)) for (_, name), found in known.items()]
+
+
+def _rehearse(
+    dialogues: Sequence[Dialogue],
+    endpoints: Mapping[tuple[str, str], Endpoint],
+    *,
+    needs_examples: bool,
+) -> dict[tuple[str, str], _Rehearsed]:
+    known = {
+        key: _Rehearsed(found, needs_examples)
+        for key, found in endpoints.items()
+        if isinstance(found, _Asked)
+    }
+    asyncio.run(_hold_all(dialogues, {**endpoints, **known}, lambda _: None, "reading answers"))
+    return known
+
+
+async def _hold_all(
+    dialogues: Sequence[Dialogue],
+    endpoints: Mapping[tuple[str, str], Endpoint],
+    take: Callable[[Held], None],
+    about: str,
+) -> None:
+    clients = [found.client for found in endpoints.values() if isinstance(found, _Asked)]
+    connections = sum(client.traffic.connections for client in clients) or 1
+    size = min(len(dialogues), _DIALOGUES_PER_CONNECTION * connections)
+    roles = {name: found for (kind, name), found in endpoints.items() if kind == "role"}
+    queue = iter(enumerate(dialogues))
+    ended: dict[int, Held] = {}
+    expected = 0
+
+    async def work(bar: Any) -> None:
+        nonlocal expected
+        for index, dialogue in queue:
+            writer = endpoints.get(("writer", dialogue.writer))
+            cast = roles if writer is None else {WRITER: writer, **roles}
+            ended[index] = await _hold_one(Talk(dialogue, cast))
+            bar.update()
+            dollars = sum(client.budget.dollars for client in clients)
+            bar.set_postfix({"$": f"{dollars:.2f}"})
+            while expected in ended:
+                take(ended.pop(expected))
+                expected += 1
+
+    async with contextlib.AsyncExitStack() as stack:
+        for client in clients:
+            await stack.enter_async_context(client)
+        with tqdm(
+            total=len(dialogues), desc=about, unit="dialogue", leave=False, disable=None
+        ) as bar:
+            await run_workers(work(bar) for _ in range(size))
+
+
+async def _hold_one(talk: Talk) -> Held:
+    try:
+        result, reason = await talk.dialogue.script(talk), None
+    except UnfinishedError as error:
+        result, reason = None, str(error)
+    return Held(talk.dialogue, talk.turns, result, reason)

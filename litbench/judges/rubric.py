@@ -1,0 +1,266 @@
+"""Rubric judge: a model that rates one text at a time by the criteria of a rubric.
+
+    raters:
+      story_rubric:
+        kind: rubric
+        model: openai/gpt-4.1
+        rubric: story
+
+As a rater it prefers the story with the higher grade. In a dialogue, `rate` asks the model of a
+role. A reply without all ratings is asked for again, up to twice; of several replies the one with
+the most ratings counts.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from litbench.config import build
+from litbench.errors import ConfigError
+from litbench.judges.client import Budget, Traffic
+from litbench.judges.dialogues import (
+    Cast,
+    Dialogue,
+    Held,
+    Role,
+    Talk,
+    Turn,
+    estimate,
+    hold,
+    without_reasoning,
+)
+from litbench.judges.prices import Price, dollars_of, load_prices, price_of
+from litbench.judges.store import AnswerStore, Sampling, file_name, local_folder
+from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
+from litbench.sources.ratings import ROUNDING
+from litbench.templates.rubric import Rating, Rubric, load_rubric, rubric_files
+
+_JUDGE = "judge"
+# The first reply, and how often a reply without all ratings is asked for again.
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Rated:
+    """What a judge said about one text.
+
+    Attributes:
+        ratings: the rating of every criterion.
+        grade: the grade made of them, see `Rubric.grade`.
+        reply: the turn that was read.
+        turns: all turns, with those that lacked ratings.
+    """
+
+    ratings: dict[str, Rating]
+    grade: float | None
+    reply: Turn
+    turns: list[Turn]
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of the whole: rated if there is a grade."""
+        if self.grade is not None:
+            return "rated"
+        return "unparsed" if self.reply.outcome == "answered" else self.reply.outcome
+
+    @property
+    def missing(self) -> list[str]:
+        """Criteria without a rating."""
+        return [name for name, rating in self.ratings.items() if rating.rating is None]
+
+
+def read_reply(rubric: Rubric, reply: Turn, *, as_published: bool = False) -> dict[str, Rating]:
+    """Read the rating of every criterion from a reply.
+
+    A truncated reply has no ratings, because its last number may be incomplete. `as_published`
+    reads it nevertheless, see `Rubric.read`.
+    """
+    if reply.outcome == "answered" or (as_published and reply.outcome == "cut"):
+        return rubric.read(without_reasoning(reply.text), as_published=as_published)
+    return rubric.unread(reply.outcome)
+
+
+async def rate(
+    talk: Talk,
+    role: str,
+    rubric: Rubric,
+    texts: Mapping[str, str],
+    *,
+    step: str,
+    as_published: bool = False,
+) -> Rated:
+    """Ask the model of a role to rate a text in a dialogue; `texts` fill the rubric."""
+    question, example = rubric.render(texts), rubric.example()
+    turns: list[Turn] = []
+    read: list[Rated] = []
+    for attempt in range(ATTEMPTS):
+        turns.append(await talk.say(role, question, step=step, example=example, attempt=attempt))
+        ratings = read_reply(rubric, turns[-1], as_published=as_published)
+        read.append(Rated(ratings, rubric.grade(ratings), turns[-1], turns))
+        if not read[-1].missing or turns[-1].outcome == "error":
+            break
+    # The first of those with the fewest missing ratings.
+    return min(read, key=lambda rated: len(rated.missing))
+
+
+@dataclass
+class RubricOptions:
+    """Options of the kind `rubric`.
+
+    Attributes:
+        model: a name that inspect-ai knows, such as openai/gpt-4.1.
+        rubric: a packaged rubric or a file; see litbench.templates.rubric.
+        as_published: read replies as the benchmark's own program does.
+        sampling: generation options.
+        traffic: connections, retries and limits.
+        prices: file of prices that override the packaged ones.
+        answers: folder of stored answers, to share them between evaluations.
+    """
+
+    model: str
+    rubric: str = "story"
+    as_published: bool = False
+    sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=4096))
+    traffic: Traffic = field(default_factory=Traffic)
+    prices: Path | None = None
+    answers: Path | None = None
+
+    def __post_init__(self) -> None:
+        # Raises if `max_cost_usd` is set and the model has no price.
+        Budget(self.traffic, self.price())
+
+    def files(self) -> dict[str, str]:
+        """User files that verdicts and costs depend on: rubric, prices, a local model."""
+        files = rubric_files(self.rubric)
+        if self.prices is not None:
+            files["prices"] = str(self.prices)
+        if (folder := local_folder(self.model)) is not None:
+            files["model"] = str(folder)
+        return files
+
+    def price(self) -> Price | None:
+        """Price of the model's tokens; None if unknown."""
+        return price_of(self.model, load_prices(self.prices))
+
+
+class RubricRater(Rater):
+    """A rubric judge as a rater; see the module. Each story is rated in a dialogue of its own."""
+
+    kind = "rubric"
+
+    def __init__(self, name: str, options: RubricOptions, where: str) -> None:
+        self.name = name
+        self.options = options
+        self._rubric = load_rubric(options.rubric)
+        if needed := self._rubric.placeholders - {"text", "prompt"}:
+            raise ConfigError(
+                f"{where}: rubric {options.rubric} needs {', '.join(sorted(needed))}, which a pair "
+                "of stories does not have: use a rubric of {prompt} and {text}"
+            )
+        self._folder: Path | None = None
+        self._counts: Counter[str] = Counter()
+
+    def work_in(self, folder: Path) -> None:
+        """Store answers in `folder/answers`, unless the options name a folder."""
+        self._folder = folder
+
+    def notes(self) -> dict[str, Any]:
+        """Model, rubric, price, and the number of ratings by outcome."""
+        price = self.options.price()
+        return {
+            "model": self.options.model,
+            "rubric": self._rubric.name,
+            "price": None if price is None else vars(price),
+            "ratings": dict(self._counts),
+        }
+
+    def estimate(self, pairs: Sequence[BlindPair]) -> list[Estimate]:
+        """Estimate the cost of the first replies without sending requests."""
+        dialogues = list(self._dialogues(pairs).values())
+        with AnswerStore(self._answers_folder(), read_only=True) as store:
+            return estimate(dialogues, self._cast(), store)
+
+    def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
+        """Rate every story once and compare the grades.
+
+        Raises:
+            ConfigError: a limit of `traffic` is reached.
+            ModelError: the model failed `give_up_after` times in a row.
+        """
+        held: list[Held] = []
+        dialogues = self._dialogues(pairs)
+        with AnswerStore(self._answers_folder(), file_name(self.name)) as store:
+            hold(list(dialogues.values()), self._cast(), store, held.append, f"rater {self.name}")
+        if unfinished := [one.reason for one in held if one.reason is not None]:
+            raise ConfigError(
+                f"rater {self.name}: {unfinished[0]}: {len(unfinished)} of {len(held)} stories are "
+                "not rated: raise the limit, or run the same command again"
+            )
+        by_story = dict(zip(dialogues, held, strict=True))
+        for one in held:
+            self._counts.update(rating.outcome for rating in one.result.ratings.values())
+        return [
+            [self._judgement(*(by_story[pair.prompt, text] for text in (pair.first, pair.second)))]
+            for pair in pairs
+        ]
+
+    def _dialogues(self, pairs: Sequence[BlindPair]) -> dict[tuple[str, str], Dialogue]:
+        """A dialogue per distinct prompt and story."""
+
+        def about(prompt: str, text: str) -> Dialogue:
+            texts = {"prompt": prompt, "text": text}
+            published = self.options.as_published
+            return Dialogue(
+                "",
+                "",
+                0,
+                lambda talk: rate(
+                    talk, _JUDGE, self._rubric, texts, step="rating", as_published=published
+                ),
+            )
+
+        stories = [(pair.prompt, text) for pair in pairs for text in (pair.first, pair.second)]
+        return {story: about(*story) for story in dict.fromkeys(stories)}
+
+    def _cast(self) -> Cast:
+        options = self.options
+        judge = Role(options.model, options.sampling, options.traffic)
+        return Cast({}, {_JUDGE: judge}, load_prices(options.prices))
+
+    def _judgement(self, first: Held, second: Held) -> Judgement:
+        rated = [first.result, second.result]
+        grades = [one.grade for one in rated]
+        prefers: Preference
+        if grades[0] is None or grades[1] is None:
+            prefers = rated[0 if grades[0] is None else 1].outcome
+        elif abs(grades[0] - grades[1]) <= ROUNDING:
+            prefers = "tie"
+        else:
+            prefers = "first" if grades[0] > grades[1] else "second"
+        turns = [*first.turns, *second.turns]
+        answers = [turn.answer for turn in turns]
+        seconds = sum(answer.seconds or 0 for answer in answers)
+        return Judgement(
+            prefers,
+            reward_first=grades[0],
+            reward_second=grades[1],
+            explanation="\n\n".join(one.reply.text for one in rated),
+            input_tokens=sum(answer.input_tokens or 0 for answer in answers),
+            output_tokens=sum(answer.output_tokens or 0 for answer in answers),
+            cost_usd=dollars_of(answers, self.options.price()),
+            seconds=seconds / self.options.traffic.connections,
+        )
+
+    def _answers_folder(self) -> Path:
+        if self.options.answers is not None:
+            return self.options.answers
+        if self._folder is None:
+            raise ConfigError(f"rater {self.name}: no folder is set: set answers, or call work_in")
+        return self._folder / "answers"
+
+
+def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RubricRater:
+    """Build a rater of the kind `rubric` from its config."""
+    return RubricRater(name, build(RubricOptions, options, where), where)

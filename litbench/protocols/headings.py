@@ -1,0 +1,229 @@
+"""Headings and paragraphs of Chinese texts, and the formatting leaf of Tree-of-Writing.
+
+The heading tree is that of Listing 1 of the paper (appendix M.8). The leaf has two modes: that of
+the released code (github.com/ZhuoerFeng/ACL2026-Tree-of-Writing), and one that follows the paper's
+Table 10, which names outcomes but no rules: the rules are ours.
+"""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+Kind = Literal["root", "markdown", "chinese", "chinese_second"]
+
+_NUMERAL = "[一二三四五六七八九十]+"
+# The first pattern that matches a line decides.
+_PATTERNS: dict[Kind, re.Pattern[str]] = {
+    "markdown": re.compile(r"(#{1,6})\s*(.*)"),
+    "chinese": re.compile(rf"({_NUMERAL})[、.．]\s*(.*)"),
+    "chinese_second": re.compile(rf"[（(]({_NUMERAL})[)）]\s*(.*)"),
+}
+_DIGITS = "一二三四五六七八九"
+_RELEASED_MARKDOWN = re.compile(r"(#{1,6})\s+.")
+_RELEASED_TITLE = re.compile(
+    r"[一二三四五六七八九十百]+[、.．]|第[一二三四五六七八九十百]+[章节部分]|\d+[、.．]."
+)
+# A line of nothing but marks is a divider.
+_BULLET = re.compile(r"[-*+•]\s+.*\w")
+_SENTENCE_END = re.compile("[。！？!?…]+")
+# Genres of continuous text, in which lists do not belong.
+_CONTINUOUS = frozenset(["fiction", "prose", "poetry", "argumentative", "letter", "speech"])
+# Texts below this many characters need no headings.
+_SHORT = 500
+
+
+@dataclass
+class Heading:
+    """A heading and those below it.
+
+    Attributes:
+        kind: how it is marked; `root` is the text itself.
+        title: its text without mark.
+        number: number of hashes, or value of the numeral (0: not a numeral below 100).
+        line: index of its line in the text.
+        is_raised: a Markdown heading with fewer hashes than the first one, which the tree holds at
+            the level of the first one.
+        children: headings one level below.
+    """
+
+    kind: Kind
+    title: str = ""
+    number: int = 0
+    line: int = -1
+    is_raised: bool = False
+    children: list["Heading"] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ParagraphStatistics:
+    """Countable criteria of paragraphing; a paragraph is a non-blank line that is no heading.
+
+    Attributes:
+        paragraphs: number of paragraphs.
+        long_share: share of paragraphs above 500 characters; NaN without paragraphs.
+        short_share: share of paragraphs below 50 characters; NaN without paragraphs.
+        one_sentence_share: share of paragraphs of at most one sentence; NaN without paragraphs.
+        largest_chapter_share: share of the largest chapter in the characters of all chapters; NaN
+            for fewer than two chapters. Chapters begin at the topmost headings of which there are
+            several.
+    """
+
+    paragraphs: int
+    long_share: float
+    short_share: float
+    one_sentence_share: float
+    largest_chapter_share: float
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.split("\n")]
+
+
+def find_headings(text: str) -> list[Heading]:
+    """Find the headings of a text, in order and without children."""
+    found = []
+    for number, line in enumerate(_lines(text)):
+        for kind, pattern in _PATTERNS.items():
+            if match := pattern.match(line):
+                mark, title = match.groups()
+                rank = len(mark) if kind == "markdown" else _numeral_value(mark)
+                found.append(Heading(kind, title, rank, number))
+                break
+    return found
+
+
+def _numeral_value(numeral: str) -> int:
+    """Value of a Chinese numeral from 1 to 99; 0 if it is not well-formed."""
+    tens, ten, ones = numeral.rpartition("十")
+    if len(tens) > 1 or len(ones) > 1 or "十" in tens:
+        return 0
+    value = (_DIGITS.index(tens) + 1 if tens else 1) * 10 if ten else 0
+    return value + (_DIGITS.index(ones) + 1 if ones else 0)
+
+
+def heading_tree(text: str) -> Heading:
+    """Arrange the headings of a text in a tree, as Listing 1 does, and return its root.
+
+    First-level Chinese headings and Markdown headings of the first one's level are children of the
+    root. The listing fails on Markdown headings with fewer hashes than the first one; here they
+    are children of the root, too, with `is_raised`.
+    """
+    root = Heading("root")
+    stack = [root]
+    first_hashes = 0
+    for heading in find_headings(text):
+        if heading.kind == "markdown":
+            first_hashes = first_hashes or heading.number
+            level = heading.number - first_hashes + 2
+            heading.is_raised = level < 2
+        else:
+            level = 2 if heading.kind == "chinese" else 3
+        del stack[max(level, 2) - 1 :]
+        stack[-1].children.append(heading)
+        stack.append(heading)
+    return root
+
+
+def formatting_violations(text: str, genre: str) -> list[str]:
+    """Find what breaks the hierarchy of headings, or the text.
+
+    Returns:
+        Any of `level_jump` (a Markdown heading is more than one level below the one before),
+        `second_before_first` (a second-level Chinese heading before any other heading),
+        `numbering` (Chinese numerals that do not go up by one; they may start again below a higher
+        heading) and `bullets` (two or more in a genre of continuous text).
+    """
+    headings = find_headings(text)
+    violations = []
+    hashes = [heading.number for heading in headings if heading.kind == "markdown"]
+    if _jumps(hashes):
+        violations.append("level_jump")
+    if headings and headings[0].kind == "chinese_second":
+        violations.append("second_before_first")
+    if not _is_numbered_in_order(headings):
+        violations.append("numbering")
+    bullets = sum(bool(_BULLET.match(line)) for line in _lines(text))
+    if genre in _CONTINUOUS and bullets >= 2:
+        violations.append("bullets")
+    return violations
+
+
+def _jumps(hashes: Sequence[int]) -> bool:
+    """Whether a Markdown heading is more than one level below the one before."""
+    return any(after > before + 1 for before, after in itertools.pairwise(hashes))
+
+
+def _is_numbered_in_order(headings: Sequence[Heading]) -> bool:
+    last: dict[Kind, int] = {"chinese": 0, "chinese_second": 0}
+    may_restart: set[Kind] = set()
+    for heading in headings:
+        if heading.kind == "markdown":
+            may_restart = {"chinese", "chinese_second"}
+            continue
+        restarts = heading.number == 1 and heading.kind in may_restart
+        if heading.number != last[heading.kind] + 1 and not restarts:
+            return False
+        last[heading.kind] = heading.number
+        may_restart.discard(heading.kind)
+        if heading.kind == "chinese":
+            may_restart.add("chinese_second")
+    return True
+
+
+def formatting_score(text: str, genre: str) -> int | None:
+    """Rate the formatting by the paper's Table 10.
+
+    Returns:
+        0 with a violation, 5 with at most one heading, else 10. None (not applicable) for poetry
+        and for texts below 500 characters, if they have neither headings nor violations.
+    """
+    if formatting_violations(text, genre):
+        return 0
+    headings = len(find_headings(text))
+    if headings == 0 and (genre == "poetry" or len(text) < _SHORT):
+        return None
+    return 10 if headings > 1 else 5
+
+
+def released_formatting_score(text: str) -> int:
+    """Rate the formatting as the released code does.
+
+    Returns:
+        0 if a Markdown heading is more than one level below the one before, else 10 with any title
+        (numbered list items are titles there) or below 500 characters, else 5.
+    """
+    lines = _lines(text)
+    hashes = [len(match[1]) for line in lines if (match := _RELEASED_MARKDOWN.match(line))]
+    if _jumps(hashes):
+        return 0
+    has_title = bool(hashes) or any(_RELEASED_TITLE.match(line) for line in lines)
+    return 10 if has_title or len(text) < _SHORT else 5
+
+
+def paragraph_statistics(text: str) -> ParagraphStatistics:
+    """Count the criteria of paragraphing that can be counted."""
+    lines = _lines(text)
+    headings = {heading.line for heading in find_headings(text)}
+    lengths = np.array([0 if k in headings else len(line) for k, line in enumerate(lines)])
+    paragraphs = lengths[lengths > 0]
+    sentences = [len(_SENTENCE_END.findall(lines[k])) for k in np.flatnonzero(lengths)]
+    node = heading_tree(text)
+    while len(node.children) == 1:
+        node = node.children[0]
+    starts = [heading.line for heading in node.children]
+    chapters = [part.sum() for part in np.split(lengths, starts)[1:]]
+    return ParagraphStatistics(
+        paragraphs=len(paragraphs),
+        long_share=_share(paragraphs > 500),
+        short_share=_share(paragraphs < 50),
+        one_sentence_share=_share(np.array(sentences) <= 1),
+        largest_chapter_share=float(max(chapters) / sum(chapters)) if sum(chapters) else np.nan,
+    )
+
+
+def _share(flags: np.ndarray) -> float:
+    return float(flags.mean()) if flags.size else float("nan")

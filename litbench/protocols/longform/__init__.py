@@ -1,0 +1,262 @@
+"""Longform: a story of several chapters, written over 13 steps with the whole history.
+
+The protocol of the EQ-Bench Longform Creative Writing Benchmark (S. J. Paech, 2025,
+github.com/EQ-bench/longform-writing-bench): five planning steps, eight chapters, a judgement of
+each chapter and one of the whole story. The packaged prompts and rubrics are our own; `texts` takes
+the published files. docs/writers.md says what differs.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveInt
+
+from litbench.artifact import file_digest
+from litbench.config import read_yaml
+from litbench.errors import ConfigError
+from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, without_reasoning
+from litbench.judges.store import Sampling
+from litbench.protocols.protocol import Item, Piece, Protocol, missing_flag, rate_all
+from litbench.templates.rubric import PLACEHOLDER, Criterion, Rubric, load_rubric
+
+_FOLDER = Path(__file__).parent
+PLANS = 5
+# Answers up to this length, in characters, are asked for again.
+_SHORT = 500
+_ATTEMPTS = 5
+_EXAMPLE = "A sentence of the usual length in a story of several chapters. " * 80
+_POWER = 1.7
+_POWER_CRITERION = "forced poetry or metaphor"
+# The published files, and SHA-256 of all of them as of commit d1c6255 (May 2025).
+_JUDGED = {"chapter": "chapter", "final": "final"}
+_PUBLISHED_FILES = (
+    "longform_creative_writing_prompts_minimalist.json",
+    *(f"prompt{number}.txt" for number in range(1, PLANS + 1)),
+    *(f"prompt_chapter_{place}.txt" for place in ("first", "intermediate", "last")),
+    *(f"longform_creative_writing_judging_prompt_{level}.txt" for level in _JUDGED),
+    *(f"longform_creative_writing_criteria_{level}.txt" for level in _JUDGED),
+    *(f"longform_negative_criteria_{level}.txt" for level in _JUDGED),
+    "criteria_weights.json",
+)
+
+
+@dataclass
+class LongformOptions:
+    """Options of the protocol `longform`.
+
+    Attributes:
+        texts: folder of the published prompts and criteria (`data/` of the benchmark's
+            repository); null for our own.
+        chapters: number of chapters.
+        as_published: read the judges' replies as the benchmark's program does: names verbatim,
+            numbers clamped to the scale.
+    """
+
+    texts: Path | None = None
+    chapters: PositiveInt = 8
+    as_published: bool = False
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Prompts and rubrics of one source, ours or the published ones.
+
+    Attributes:
+        items: the writing prompts.
+        plans: the prompts of the planning steps.
+        chapters: the prompts of the `first`, `intermediate` and `last` chapter.
+        rubrics: of a `chapter` and of the whole story (`final`).
+    """
+
+    items: list[Item]
+    plans: list[str]
+    chapters: dict[str, str]
+    rubrics: dict[str, Rubric]
+
+    def prompts(self, chapters: int) -> dict[str, str]:
+        """The user prompt of every step; with one chapter, it is the last."""
+        steps = {f"plan_{number}": text for number, text in enumerate(self.plans, 1)}
+        for number in range(1, chapters + 1):
+            place = "first" if number == 1 else "intermediate"
+            text = self.chapters["last" if number == chapters else place]
+            steps[f"chapter_{number}"] = text.replace("{chapter_number}", str(number))
+        return steps
+
+
+class Longform(Protocol):
+    """The protocol; see the module."""
+
+    options = LongformOptions
+    headline = "overall"
+    writer = Sampling(temperature=0.7, max_tokens=4000, extra_body={"min_p": 0.1})
+    judge = Sampling(temperature=0.0, max_tokens=16_000)
+
+    def __init__(self, options: LongformOptions) -> None:
+        self._options = options
+        self.texts = _own_texts() if options.texts is None else published_texts(options.texts)
+        self.prompts = self.texts.prompts(options.chapters)
+
+    def items(self) -> list[Item]:
+        """The writing prompts."""
+        return self.texts.items
+
+    def files(self) -> dict[str, Path]:
+        """The folder of the published texts."""
+        return {} if self._options.texts is None else {"options.texts": self._options.texts}
+
+    def record(self) -> dict[str, Any]:
+        """The digests of the texts, and what is not as published."""
+        reasons = []
+        digests = {}
+        if self._options.texts is None:
+            reasons.append("prompts and rubrics are LitBench's own")
+        else:
+            digests = {name: file_digest(self._options.texts / name) for name in _PUBLISHED_FILES}
+        if self._options.chapters != 8:
+            reasons.append(f"{self._options.chapters} chapters instead of 8")
+        if not self._options.as_published:
+            reasons.append("judges' replies are read by LitBench's rules, not as published")
+        reasons.append("published grades are by Claude 3.7 Sonnet; other judges grade otherwise")
+        return {"not_comparable": reasons, "texts": digests}
+
+    def message(self, step: str, item: Item) -> str:
+        """The user prompt of a step; placeholders inside the item's prompt stay."""
+        filled = {"writing_prompt": item.prompt, "n_chapters": str(self._options.chapters)}
+        return PLACEHOLDER.sub(lambda match: filled.get(match[1], match[0]), self.prompts[step])
+
+    async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
+        """Write plans and chapters, then have all judges rate the chapters and the story."""
+        history: list[tuple[str, str]] = []
+        texts: dict[str, str] = {}
+        flags = []
+        for step in self.prompts:
+            history.append(("user", self.message(step, item)))
+            texts[step], is_cut = await self._write(talk, history, step)
+            history.append(("assistant", texts[step]))
+            flags += [f"{step} cut"] * is_cut
+        chapters = {step: text for step, text in texts.items() if step.startswith("chapter_")}
+        plan, profiles = (texts.get(f"plan_{number}", "") for number in (PLANS - 1, PLANS))
+        questions: dict[str, tuple[Rubric, Mapping[str, str]]] = {
+            step: (self.texts.rubrics["chapter"], {
+                "prompt": item.prompt, "plan": plan, "profiles": profiles, "text": text,
+                "number": step.removeprefix("chapter_"),
+            })
+            for step, text in chapters.items()
+        }  # fmt: skip
+        whole = "\n\n---\n\n".join(
+            f"# Chapter {number}\n\n{text}" for number, text in enumerate(chapters.values(), 1)
+        )
+        questions["final"] = (self.texts.rubrics["final"], {"prompt": item.prompt, "text": whole})
+        ratings = await rate_all(talk, judges, questions, as_published=self._options.as_published)
+        piece = Piece(chapters, ratings)
+        for judge in judges:
+            # On a scale of 0 to 100; the final judgement weighs as much as a chapter.
+            parts = {step: ratings[judge, step] for step in questions}
+            for step, rated in parts.items():
+                percent = None if rated.grade is None else 5 * rated.grade
+                piece.grades.append((judge, step, percent, missing_flag([rated])))
+            known = [rated.grade for rated in parts.values() if rated.grade is not None]
+            overall = 5 * sum(known) / len(known) if known else None
+            missing = missing_flag(list(parts.values()))
+            piece.grades.append((judge, "overall", overall, [*missing, *flags]))
+        return piece
+
+    async def _write(
+        self, talk: Talk, history: Sequence[tuple[str, str]], step: str
+    ) -> tuple[str, bool]:
+        """Return the writer's text of a step, and whether it was truncated."""
+        for attempt in range(_ATTEMPTS):
+            turn = await talk.say(
+                WRITER, list(history), step=step, example=_EXAMPLE, attempt=attempt
+            )
+            if turn.outcome == "error":
+                raise UnfinishedError(f"{step}: {turn.answer.detail}")
+            text = without_reasoning(turn.text)
+            if len(text) > _SHORT or (len(text) == _SHORT and attempt == _ATTEMPTS - 1):
+                return text, turn.outcome == "cut"
+        raise UnfinishedError(f"{step}: {_ATTEMPTS} answers are shorter than {_SHORT} characters")
+
+
+def _own_texts() -> Texts:
+    content = read_yaml(_FOLDER / "texts.yaml")
+    items = [Item(name, text.strip()) for name, text in content["prompts"].items()]
+    chapters = {place: content["chapters"][place].strip() for place in content["chapters"]}
+    rubrics = {level: load_rubric(f"longform_{level}") for level in _JUDGED}
+    return Texts(items, [text.strip() for text in content["plans"]], chapters, rubrics)
+
+
+def published_texts(folder: Path) -> Texts:
+    """Read the published files.
+
+    Raises:
+        ConfigError: a file is missing or does not have the form of the published one.
+    """
+    files = {}
+    for name in _PUBLISHED_FILES:
+        try:
+            files[name] = (folder / name).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"texts: cannot read {name} in {folder} ({error}): give the folder data/ of "
+                "github.com/EQ-bench/longform-writing-bench"
+            ) from error
+    try:
+        prompts = json.loads(files[_PUBLISHED_FILES[0]])
+        items = [Item(name, entry["writing_prompt"]) for name, entry in prompts.items()]
+        weights = {name: float(n) for name, n in json.loads(files["criteria_weights.json"]).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"texts: the prompts or criteria_weights.json in {folder} do not have the published "
+            f"form ({error!r}): take the files unchanged"
+        ) from error
+    rubrics = {level: _published_rubric(level, files, weights, folder) for level in _JUDGED}
+    named = {name for rubric in rubrics.values() for name in _names(rubric)}
+    if unknown := set(weights) - named:
+        raise ConfigError(
+            f"texts: criteria_weights.json in {folder} has weights of unknown criteria: "
+            f"{', '.join(sorted(unknown))}: correct the names"
+        )
+    plans = [files[f"prompt{number}.txt"] for number in range(1, PLANS + 1)]
+    chapters = {
+        place: files[f"prompt_chapter_{place}.txt"] for place in ("first", "intermediate", "last")
+    }
+    return Texts(items, plans, chapters, rubrics)
+
+
+def _names(rubric: Rubric) -> list[str]:
+    return [criterion.name.lower() for criterion in rubric.criteria]
+
+
+def _published_rubric(
+    level: str, files: Mapping[str, str], weights: Mapping[str, float], folder: Path
+) -> Rubric:
+    def lines(name: str) -> list[str]:
+        return [line.strip() for line in files[name].splitlines() if line.strip()]
+
+    names = lines(f"longform_creative_writing_criteria_{level}.txt")
+    negative = lines(f"longform_negative_criteria_{level}.txt")
+    if unknown := set(negative) - set(names):
+        raise ConfigError(
+            f"texts: longform_negative_criteria_{level}.txt in {folder} names unknown criteria: "
+            f"{', '.join(sorted(unknown))}: correct the names"
+        )
+    criteria = tuple(
+        Criterion(
+            name,
+            reversed=name in negative,
+            weight=weights.get(name.lower(), 1.0),
+            power=_POWER if name.lower() == _POWER_CRITERION else 1.0,
+        )
+        for name in names
+    )
+    text = files[f"longform_creative_writing_judging_prompt_{level}.txt"]
+    ours = {
+        "writing_prompt": "prompt", "final_plan": "plan", "character_profiles": "profiles",
+        "chapter_text": "text", "chapter_number": "number", "full_story": "text",
+        "creative_writing_criteria": "criteria", "lower_is_better_criteria": "lower_is_better",
+    }  # fmt: skip
+    text = PLACEHOLDER.sub(lambda match: f"{{{ours.get(match[1], match[1])}}}", text)
+    return Rubric(f"longform_{level}", "lines", 0.0, 20.0, text, criteria, is_plain=True)

@@ -1,0 +1,362 @@
+"""Rubrics: a question about one text, the criteria to rate, and how a reply is read.
+
+    rubric = load_rubric("story")
+    question = rubric.render({"prompt": prompt, "text": story})
+    ratings = rubric.read(reply)
+    grade = rubric.grade(ratings)
+
+A rubric is a YAML file. Its `text` contains `{text}`, usually `{prompt}`, and `{criteria}`, which
+becomes one line per criterion; `{lower_is_better}` becomes the names of the reversed criteria. Any
+other placeholder must be given to `render`. The reply has one of four forms:
+
+- `lines`: lines such as `Pacing: 12`, after a line `[Scores]`;
+- `tags`: `<Pacing>4</Pacing>`;
+- `brackets`: one number such as `[[8]]`, for a rubric with one criterion;
+- `json`: an object that maps criteria to numbers.
+"""
+
+import itertools
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from litbench.config import build, nearest, read_yaml
+from litbench.errors import ConfigError
+from litbench.templates.delimiters import without_delimiters
+
+Form = Literal["lines", "tags", "brackets", "json"]
+RATING_OUTCOMES = ("rated", "unparsed", "off_scale", "refused", "cut", "error")
+
+_FOLDER = Path(__file__).parent / "rubrics"
+# A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# A number, optionally with what it is out of; a range such as 12-14 is no number.
+_NUMBER = re.compile(
+    r"([-+]?\d{1,9}(?:\.\d{1,9})?)(?:\s*/\s*(\d{1,9}))?(?!\s*[-–—~]\s*\d|[eE]?[\d.]*\d|\s*/)"
+)
+_MARKS = "*_`[]()<>\"' \t"
+_SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
+_BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
+# Typical length of the reasoning before the ratings, for estimates.
+_EXAMPLE_REASONS = "The text is rated criterion by criterion, with a reason for each. " * 24
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One criterion of a rubric.
+
+    Attributes:
+        name: the name, as the reply should write it.
+        about: what it means; shown in the list of criteria.
+        reversed: whether lower is better.
+        weight: weight in the grade.
+        power: exponent applied to the rating, as a share of the scale, after reversing it.
+        allowed: the allowed ratings; null for all numbers of the rubric's scale.
+    """
+
+    name: str
+    about: str = ""
+    reversed: bool = False
+    weight: float = 1.0
+    power: float = 1.0
+    allowed: list[float] | None = None
+
+
+class Rating(NamedTuple):
+    """The rating of a criterion, and one of `RATING_OUTCOMES`; null unless it was rated."""
+
+    rating: float | None
+    outcome: str = "rated"
+
+
+@dataclass
+class RubricFile:
+    """The keys of a rubric's file.
+
+    Attributes:
+        form: form of the reply.
+        lowest: lowest rating.
+        highest: highest rating.
+        text: the question.
+        criteria: the criteria; a name alone, or the keys of `Criterion`.
+        system: text of a system message before the question.
+    """
+
+    form: Form
+    lowest: float
+    highest: float
+    text: str
+    criteria: list[str | dict[str, Any]]
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """A rubric, ready to use; for the fields see `RubricFile`.
+
+    Attributes:
+        is_plain: whether texts are inserted unchanged. Otherwise lines that look like the
+            delimiters of our own rubrics are changed, see `without_delimiters`.
+    """
+
+    name: str
+    form: Form
+    lowest: float
+    highest: float
+    text: str
+    criteria: tuple[Criterion, ...]
+    system: str | None = None
+    path: Path | None = None
+    is_plain: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        where = f"rubric {self.path or self.name}"
+        names = [canonical(criterion.name) for criterion in self.criteria]
+        if "text" not in self.placeholders:
+            raise ConfigError(f"{where}: its text has no {{text}}: add it where the text belongs")
+        if not names or len(set(names)) < len(names) or "" in names:
+            raise ConfigError(f"{where}: criteria need names that differ, and at least one")
+        if not self.lowest < self.highest:
+            raise ConfigError(f"{where}: lowest is {self.lowest}, highest is {self.highest}")
+        if self.form == "brackets" and len(names) > 1:
+            raise ConfigError(f"{where}: the form brackets has one criterion, not {len(names)}")
+        if any(criterion.weight <= 0 or criterion.power <= 0 for criterion in self.criteria):
+            raise ConfigError(f"{where}: weights and powers must be above 0")
+
+    @cached_property
+    def placeholders(self) -> frozenset[str]:
+        """Names of the texts that `render` needs."""
+        own = {"criteria", "lower_is_better"}
+        return frozenset(PLACEHOLDER.findall(self.text)) - own
+
+    @cached_property
+    def _by_name(self) -> dict[str, Criterion]:
+        return {canonical(criterion.name): criterion for criterion in self.criteria}
+
+    def render(self, texts: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Return the question as (role, text) messages; placeholders inside texts stay."""
+        if missing := self.placeholders - set(texts):
+            raise ConfigError(f"rubric {self.name} needs {', '.join(sorted(missing))}")
+        filled = {
+            name: text if self.is_plain else without_delimiters(text)
+            for name, text in texts.items()
+        }
+        filled["criteria"] = "\n".join(
+            f"- {one.name}{f': {one.about}' if one.about else ''}" for one in self.criteria
+        )
+        lower = [criterion.name for criterion in self.criteria if criterion.reversed]
+        filled["lower_is_better"] = ", ".join(lower)
+        text = PLACEHOLDER.sub(lambda match: filled.get(match[1], match[0]), self.text)
+        system = [("system", self.system)] if self.system else []
+        return [*system, ("user", text)]
+
+    def read(self, reply: str, *, as_published: bool = False) -> dict[str, Rating]:
+        """Return the rating of every criterion that a reply states; the others are unparsed.
+
+        Names match without case, Markdown, numbers, spaces and hyphens, and the last number of a
+        criterion binds. `as_published` reads as the benchmarks' own programs do: `lines` keeps
+        names as they are written, unknown ones too, and clamps numbers to the scale; `tags` takes
+        the first integer of each tag and nothing if one is missing; `brackets` takes the first
+        number.
+        """
+        if as_published and self.form != "json":
+            found = getattr(self, f"_published_{self.form}")(reply)
+            stated = {name: Rating(number) for name, number in found.items()}
+        else:
+            numbers = getattr(self, f"_{self.form}")(unicodedata.normalize("NFKC", reply))
+            stated = {
+                self._by_name[key].name: self._rated(self._by_name[key], number)
+                for key, number in numbers
+                if key in self._by_name
+            }
+        missing = {one.name: Rating(None, "unparsed") for one in self.criteria}
+        return missing | stated
+
+    def unread(self, outcome: str) -> dict[str, Rating]:
+        """The ratings of a reply that cannot be read, such as a refusal."""
+        return {criterion.name: Rating(None, outcome) for criterion in self.criteria}
+
+    def grade(self, ratings: Mapping[str, Rating]) -> float | None:
+        """The weighted mean of the known ratings, on the rubric's scale; None without any.
+
+        Reversed ratings are turned round first. Unknown criteria have weight 1.
+        """
+        total = weights = 0.0
+        width = self.highest - self.lowest
+        for name, (rating, _) in ratings.items():
+            if rating is None:
+                continue
+            criterion = self._by_name.get(canonical(name))
+            if criterion is None or criterion.name.lower() != name.strip().lower():
+                criterion = Criterion(name)
+            value = self.highest - rating if criterion.reversed else rating - self.lowest
+            total += criterion.weight * width * max(value / width, 0.0) ** criterion.power
+            weights += criterion.weight
+        return self.lowest + total / weights if weights else None
+
+    def example(self) -> str:
+        """A reply of usual length that rates every criterion in the middle of the scale."""
+        middle = {one.name: (one.allowed or [(self.lowest + self.highest) // 2])[0]
+                  for one in self.criteria}  # fmt: skip
+        lines = {
+            "lines": "[Scores]\n" + "\n".join(f"{name}: {n:g}" for name, n in middle.items()),
+            "tags": "\n".join(f"<{name}>{n:g}</{name}>" for name, n in middle.items()),
+            "brackets": "".join(f"Score: [[{n:g}]]" for n in middle.values()),
+            "json": json.dumps(middle),
+        }
+        return f"{_EXAMPLE_REASONS}\n{lines[self.form]}"
+
+    def _rated(self, criterion: Criterion, number: float | None) -> Rating:
+        if number is None:
+            return Rating(None, "unparsed")
+        is_allowed = criterion.allowed is None or number in criterion.allowed
+        if not (self.lowest <= number <= self.highest and is_allowed):
+            return Rating(None, "off_scale")
+        return Rating(number)
+
+    # Readers: canonical name and number, or None where no number can be read.
+
+    def _lines(self, reply: str) -> Iterator[tuple[str, float | None]]:
+        lines = reply.splitlines()
+        marked = [number for number, line in enumerate(lines) if _SCORES.match(line)]
+        for line in lines[marked[-1] + 1 :] if marked else lines:
+            name, colon, rest = line.partition(":")
+            if colon and len(name) <= 200:
+                yield canonical(name), _number(rest, self.highest)
+
+    def _tags(self, reply: str) -> Iterator[tuple[str, float | None]]:
+        for name, value in re.findall(r"<([^<>/]{1,100})>([^<>]{0,100})</\1>", reply):
+            yield canonical(name), _number(value, self.highest)
+
+    def _brackets(self, reply: str) -> Iterator[tuple[str, float | None]]:
+        # The first number after the last word "score", else the last number.
+        start = max((m.end() for m in re.finditer(r"\bscores?\b", reply, re.I)), default=0)
+        numbers = _BRACKETS.findall(reply[start:])[:1] or _BRACKETS.findall(reply)[-1:]
+        for number in numbers:
+            yield canonical(self.criteria[0].name), float(number)
+
+    def _json(self, reply: str) -> Iterator[tuple[str, float | None]]:
+        for content in json_objects(reply):
+            for name, value in _leaves(content):
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                number = float(value) if is_number else _number(str(value), self.highest)
+                yield canonical(name), number
+
+    def _published_lines(self, reply: str) -> dict[str, float]:
+        # longform-writing-bench, core/scoring.py, described line by line in docs/writers.md.
+        ignored = ("overall assessment", "summary", "reasoning", "critique", "feedback", "notes")
+        markers = ("[Scores]", "--- Scores ---")
+        has_marker = any(marker in reply for marker in markers)
+        is_reading = not has_marker
+        found: dict[str, float] = {}
+        for line in map(str.strip, reply.splitlines()):
+            if any(marker in line for marker in markers):
+                is_reading = True
+                continue
+            if has_marker and ("---" in line or "[End Scores]" in line):
+                is_reading = False
+            parts = line.split(":") if is_reading else []
+            for name, rest in itertools.pairwise(parts):
+                number = re.match(r"\s*\[?(-?\d+(?:\.\d+)?)", rest)
+                if name and number:
+                    if name.strip().lower() not in ignored:
+                        value = float(number[1])
+                        found[name.strip()] = min(max(value, self.lowest), self.highest)
+                    break
+        return found
+
+    def _published_tags(self, reply: str) -> dict[str, float]:
+        found = {}
+        for criterion in self.criteria:
+            tag = re.escape(criterion.name)
+            match = re.search(f"<{tag}>(.{{0,1000}}?)</{tag}>", reply)
+            try:
+                found[criterion.name] = float(int(match[1])) if match else math.nan
+            except ValueError:
+                found[criterion.name] = math.nan
+        return {} if any(map(math.isnan, found.values())) else found
+
+    def _published_brackets(self, reply: str) -> dict[str, float]:
+        match = re.search(r"\[\[(\d+)\]\]", reply)
+        return {self.criteria[0].name: float(match[1])} if match else {}
+
+
+def canonical(name: str) -> str:
+    """A criterion's name without case, Markdown, leading numbers, spaces and punctuation."""
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return re.sub(r"^\d+|[\W_]+", "", re.sub(r"[\W_]+", "", folded))
+
+
+def json_objects(reply: str) -> Iterator[Any]:
+    """Yield the outermost JSON objects of a reply, in order."""
+    decoder = json.JSONDecoder(strict=False)
+    start = reply.find("{")
+    failures = 0
+    # A bound on failures keeps the time linear in texts that are full of braces.
+    while start >= 0 and failures < 100:
+        try:
+            content, end = decoder.raw_decode(reply, start)
+            yield content
+        except (ValueError, RecursionError):
+            end, failures = start + 1, failures + 1
+        start = reply.find("{", end)
+
+
+def packaged_rubrics() -> list[str]:
+    """Sorted names of the packaged rubrics."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def rubric_files(name: str) -> dict[str, str]:
+    """The file of a user's rubric, by the name of its option; empty for a packaged rubric."""
+    return {} if name in packaged_rubrics() else {"rubric": name}
+
+
+def load_rubric(name: str | Path) -> Rubric:
+    """Load a packaged rubric or a YAML file."""
+    known = packaged_rubrics()
+    is_packaged = str(name) in known
+    path = _FOLDER / f"{name}.yaml" if is_packaged else Path(name)
+    if not is_packaged and path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"unknown rubric '{name}' ({nearest(str(name), known)}): use a packaged rubric or the "
+            "path of a .yaml file"
+        )
+    where = f"rubric {path}"
+    content = build(RubricFile, read_yaml(path), where)
+    criteria = [{"name": one} if isinstance(one, str) else one for one in content.criteria]
+    built = tuple(build(Criterion, one, f"{where}: criteria") for one in criteria)
+    return Rubric(
+        path.stem, content.form, content.lowest, content.highest, content.text.strip(), built,
+        content.system, path,
+    )  # fmt: skip
+
+
+def missing_ratings(ratings: Mapping[str, Rating], criteria: Sequence[Criterion]) -> list[str]:
+    """Names of the criteria without a rating."""
+    return [one.name for one in criteria if ratings[one.name].rating is None]
+
+
+def _number(text: str, highest: float) -> float | None:
+    """The number at the start of a text; "4/5" is 4 if the scale ends at 5."""
+    match = _NUMBER.match(text.strip(_MARKS))
+    if match is None or (match[2] is not None and float(match[2]) != highest):
+        return None
+    return float(match[1])
+
+
+def _leaves(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of nested objects; an object with a "score" is its value."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            if isinstance(value, dict):
+                inner = next((value[key] for key in ("score", "rating") if key in value), None)
+                yield from _leaves(value) if inner is None else [(name, inner)]
+            else:
+                yield name, value

@@ -1,0 +1,162 @@
+"""Headings, formatting and paragraphs of Chinese texts.
+
+GOLDEN and HOWTOBENCH name the folders of the published values and texts.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from litbench.protocols.headings import (
+    find_headings,
+    formatting_score,
+    formatting_violations,
+    heading_tree,
+    paragraph_statistics,
+    released_formatting_score,
+)
+
+LONG = "\n" + "河水很冷。" * 120
+
+
+def outline(heading):
+    return [(child.title, outline(child)) for child in heading.children]
+
+
+def golden(name):
+    path = Path(os.environ["GOLDEN"]) / "tow" / name
+    return json.loads(path.read_text(encoding="utf-8"))["cases"]
+
+
+def test_headings_have_kind_title_number_and_line():
+    text = "##雨\n正文\n 十、风\n（二十一） 云\n#######雪\n一二. 雷\n3. 不是"
+    found = [(h.kind, h.title, h.number, h.line) for h in find_headings(text)]
+    assert found == [
+        ("markdown", "雨", 2, 0),
+        ("chinese", "风", 10, 2),
+        ("chinese_second", "云", 21, 3),
+        ("markdown", "#雪", 6, 4),
+        ("chinese", "雷", 0, 5),
+    ]
+
+
+def test_tree_follows_levels_relative_to_the_first_heading():
+    text = "## 雨\n#### 风\n### 云\n一、雪\n(一)雷\n## 电"
+    assert outline(heading_tree(text)) == [
+        ("雨", [("风", []), ("云", [])]),
+        ("雪", [("雷", [])]),
+        ("电", []),
+    ]
+
+
+def test_a_later_heading_with_fewer_hashes_becomes_a_child_of_the_root():
+    tree = heading_tree("### 雨\n# 风\n## 云\n### 雪\n#### 雷")
+    assert outline(tree) == [("雨", []), ("风", []), ("云", []), ("雪", [("雷", [])])]
+    assert [child.is_raised for child in tree.children] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# 雨\n## 风\n# 云\n## 雪", []),
+        ("# 雨\n一、风\n### 云", ["level_jump"]),
+        ("（一）雨\n一、风", ["second_before_first"]),
+        ("# 雨\n（一）风\n（二）云", []),
+        ("一、雨\n（一）风\n（二）云\n二、雪\n（一）雷", []),
+        ("一、雨\n三、风", ["numbering"]),
+        ("一、雨\n二、风\n一、云", ["numbering"]),
+        ("# 雨\n一、风\n二、云\n# 雪\n一、雷", []),
+        ("# 雨\n一、风\n# 云\n二、雪", []),
+        ("二、雨\n三、风", ["numbering"]),
+        ("一、雨\n（一）风\n（一）云", ["numbering"]),
+        ("- 雨\n* 风", ["bullets"]),
+        ("- 雨\n* * *\n-风\n**云**", []),
+    ],
+)
+def test_violations(text, expected):
+    assert formatting_violations(text, "letter") == expected
+    without_lists = [name for name in expected if name != "bullets"]
+    assert formatting_violations(text, "report") == without_lists
+
+
+@pytest.mark.parametrize(
+    ("text", "genre", "expected", "released"),
+    [
+        ("# 雨\n## 风" + LONG, "report", 10, 10),
+        ("# 雨" + LONG, "report", 5, 10),
+        (LONG, "report", 5, 5),
+        (LONG, "poetry", None, 5),
+        ("短。", "report", None, 10),
+        ("# 雨", "poetry", 5, 10),
+        ("# 雨\n### 风" + LONG, "report", 0, 0),
+        ("- 雨\n- 风" + LONG, "poetry", 0, 5),
+        ("1. 雨\n2. 风" + LONG, "report", 5, 10),
+        ("第一章 雨" + LONG, "fiction", 5, 10),
+        ("#雨" + LONG, "fiction", 5, 5),
+        ("", "fiction", None, 10),
+    ],
+)
+def test_formatting_scores_of_both_modes(text, genre, expected, released):
+    assert formatting_score(text, genre) == expected
+    assert released_formatting_score(text) == released
+
+
+def test_paragraphs_are_counted_without_headings():
+    text = (
+        "# 题\n## 雨\n" + "河水很冷。" * 110 + "\n\n她没有回头。\n## 风\n" + "他走了，" * 15 + "\n"
+    )
+    found = paragraph_statistics(text)
+    assert found.paragraphs == 3
+    assert found.long_share == pytest.approx(1 / 3)
+    assert found.short_share == pytest.approx(1 / 3)
+    assert found.one_sentence_share == pytest.approx(2 / 3)
+    assert found.largest_chapter_share == pytest.approx(556 / 616)
+
+
+def test_statistics_without_paragraphs_or_chapters_are_missing():
+    empty = paragraph_statistics("\n # \n")
+    assert empty.paragraphs == 0
+    assert str(empty.long_share) == str(empty.one_sentence_share) == "nan"
+    assert str(paragraph_statistics("# 雨\n河水很冷。").largest_chapter_share) == "nan"
+
+
+@pytest.mark.skipif("GOLDEN" not in os.environ, reason="GOLDEN not set")
+def test_released_scores_are_as_published():
+    cases = golden("formatting_score_code.json")
+    assert len(cases) == 141
+    for case in cases:
+        assert released_formatting_score(case["text"]) == case["expected"], case["id"]
+
+
+@pytest.mark.skipif("GOLDEN" not in os.environ, reason="GOLDEN not set")
+def test_trees_are_those_of_the_paper():
+    def plain(heading):
+        title = "Root" if heading.kind == "root" else heading.title
+        below = [plain(child) for child in heading.children]
+        return {"title": title, "subtopics": below, "type": heading.kind}
+
+    cases = golden("heading_tree_three_patterns.json")
+    assert len(cases) == 43
+    for case in cases:
+        tree = heading_tree(case["text"])
+        if case["error"] is None:
+            assert plain(tree) == case["tree"], case["id"]
+        else:
+            assert any(child.is_raised for child in tree.children)
+
+
+@pytest.mark.skipif("HOWTOBENCH" not in os.environ, reason="HOWTOBENCH not set")
+def test_released_scores_of_published_texts():
+    path = str(Path(os.environ["HOWTOBENCH"]) / "outputs.parquet")
+    query = "select model, task, text from read_parquet(?) where text <> ''"
+    scores = {}
+    for model, task, text in duckdb.execute(query, [path]).fetchall():
+        scores.setdefault((model.split("-")[0], task), []).append(released_formatting_score(text))
+    assert sum(map(len, scores.values())) == 9086
+    assert {score for found in scores.values() for score in found} == {5, 10}
+    means = {key: round(sum(found) / len(found), 2) for key, found in scores.items()}
+    assert (means["doubao", "guide"], means["doubao", "open"]) == (9.09, 9.45)
+    assert (means["Llama", "guide"], means["Llama", "open"]) == (6.23, 6.51)
