@@ -48,23 +48,25 @@ def may_end(countdown: int, history: Sequence[Message]) -> bool:
     return countdown > 0 and has_transition(history)
 
 
-def render_transcript(lines: Sequence[tuple[str, str, str]]) -> str:
+def render_transcript(lines: Sequence[tuple[str, str, str]], *, cut: bool = True) -> str:
     """Write a transcript for a judge, one line per message.
 
     Args:
         lines: role, speaker and text of each message; an empty speaker is shown as the role.
+        cut: show only 700 characters of each line, and of more than 43 lines the first 12 and the
+            last 30, with one line between them that says how many were left out.
 
     Returns:
-        All lines up to 43; of a longer transcript the first 12 and the last 30, with one line
-        between them that says how many were left out. Empty messages are not counted.
+        The lines without those of empty messages.
     """
     written = []
     for role, speaker, text in lines:
         flat = text.strip().replace("\n", " ")
         if flat:
-            cut = flat[:_LINE_LETTERS] + ("…" if len(flat) > _LINE_LETTERS else "")
-            written.append(f"[{role}|{speaker or role or '?'}] {cut}")
-    if len(written) <= _HEAD + _TAIL + 1:
+            if cut and len(flat) > _LINE_LETTERS:
+                flat = flat[:_LINE_LETTERS] + "…"
+            written.append(f"[{role}|{speaker or role or '?'}] {flat}")
+    if not cut or len(written) <= _HEAD + _TAIL + 1:
         return "\n".join(written)
     omitted = f"... {len(written) - _HEAD - _TAIL} messages omitted ..."
     return "\n".join([*written[:_HEAD], omitted, *written[-_TAIL:]])

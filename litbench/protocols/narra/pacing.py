@@ -40,7 +40,9 @@ class Profile:
         guard_fills: the guard patches the first missing kind for which the story has material, or
             every missing field.
         choices_from_prose: see `litbench.protocols.narra.reading.read_beat`.
-        missing_rating: what a rating counts that a judge leaves out; None asks again.
+        signals_force: whether a sign of stagnation forces a change in the next turn.
+        cuts_transcript: whether judges see long transcripts and lines cut.
+        missing_rating: what a rating counts that a judge leaves out; None: it stays missing.
     """
 
     unit: Literal["exchanges", "messages"]
@@ -53,6 +55,8 @@ class Profile:
     most_choices: int | None
     guard_fills: Literal["first", "all"]
     choices_from_prose: bool
+    signals_force: bool
+    cuts_transcript: bool
     missing_rating: int | None
 
     def count(self, history: Sequence[Message]) -> int:
@@ -70,12 +74,16 @@ class Profile:
 
 
 # The paper gives no countdown: three turns, as the code.
-_PAPER = Profile("exchanges", 5, 7, 8, 14, 7, 3, 3, "first", False, None)
+_PAPER = Profile("exchanges", 5, 7, 8, 14, 7, 3, 3, "first", False, True, False, None)
 _PROFILES = {
     ("paper", "benchmark"): _PAPER,
     ("paper", "full"): _PAPER,
-    ("released", "benchmark"): Profile("exchanges", 4, 6, 7, 16, 6, 3, 3, "all", True, 1),
-    ("released", "full"): Profile("messages", 10, 13, 15, 30, 12, 5, None, "all", True, 1),
+    ("released", "benchmark"): Profile(
+        "exchanges", 4, 6, 7, 16, 6, 3, 3, "all", True, False, True, 1
+    ),
+    ("released", "full"): Profile(
+        "messages", 10, 13, 15, 30, 12, 5, None, "all", True, False, True, 1
+    ),
 }
 
 
