@@ -10,6 +10,8 @@ mean rating by the annotators. Writes into `out`:
 - `all_pairs.parquet`: all pairs within a prompt, on which eval/benchmark.py compares annotators.
   Pairs of equal means are in the split `tied`; which side is chosen has no meaning there;
 - `ratings.parquet`: one number per story and rater;
+- `grades.parquet`, if `writer` names the column of the stories' authors or systems: each rater's
+  grades by criterion, for eval/writers.py;
 - `rejected.jsonl` (rows that could not be used, with reasons) and `manifest.json`.
 
 Texts that the source does not have are empty, with a length of 0. Raters that need the text cannot
@@ -25,9 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from litbench.artifact import Artifact
-from litbench.config import build, run_program
+from litbench.config import build, nearest, run_program
 from litbench.curation.funnel import Funnel
 from litbench.errors import DataError
+from litbench.records import GRADES
 from litbench.sources.ratings import (
     RATED_STORIES,
     RaterKind,
@@ -58,6 +61,7 @@ class Config:
         min_raters: least number of annotators who rated a story.
         min_gap: least difference of two means, in units of a rating.
         split: name of the split.
+        writer: column of the stories that says who wrote them, a system or a person.
     """
 
     stories: Path
@@ -71,6 +75,30 @@ class Config:
     min_raters: int = 2
     min_gap: float = 0.0
     split: str = "all"
+    writer: str | None = None
+
+
+def grades_of(ratings: pa.Table, stories: pa.Table, writer: str) -> pa.Table:
+    """Return every rating as a grade of the story's writer; the whole text is `overall`."""
+    if writer not in stories.column_names:
+        raise DataError(f"stories: no column '{writer}': {nearest(writer, stories.column_names)}")
+    samples: Counter[tuple[str, str]] = Counter()
+    places = {}
+    for row in stories.select(["story_id", "prompt_id", writer]).sort_by("story_id").to_pylist():
+        place = (str(row[writer]), row["prompt_id"])
+        names = ("writer", "prompt_id", "sample")
+        places[row["story_id"]] = dict(zip(names, (*place, samples[place]), strict=True))
+        samples[place] += 1
+    grades = [
+        {
+            **places[row["story_id"]],
+            "rater": row["rater"],
+            "quantity": row["criterion"] or "overall",
+            "grade": row["rating"],
+        }
+        for row in ratings.to_pylist()
+    ]
+    return pa.Table.from_pylist(grades, schema=GRADES.arrow())
 
 
 def main(config: Config) -> None:
@@ -113,6 +141,9 @@ def main(config: Config) -> None:
     artifact.write("pairs.parquet", lambda path: write_table(pairs, path))
     artifact.write("all_pairs.parquet", lambda path: write_table(every, path))
     artifact.write("ratings.parquet", lambda path: write_table(ratings, path))
+    if config.writer is not None:
+        grades = grades_of(ratings, stories, config.writer)
+        artifact.write("grades.parquet", lambda path: write_table(grades, path))
     artifact.write("rejected.jsonl", rejected_rows.write)
     recorded: dict[str, Counter[str]] = {}
     of_judges = overall_ratings(ratings).filter(pc.field("rater_kind") == "recorded")
@@ -120,6 +151,7 @@ def main(config: Config) -> None:
         count = recorded.setdefault(row["rater"], Counter(rated=0, unread=0))
         count["unread" if row["rating"] is None else "rated"] += 1
     artifact.counts = {
+        "headline": "overall",
         "pairs": pairs.num_rows,
         "prompts": pc.count_distinct(pairs["prompt_id"]).as_py(),
         "people": len(set(read[0]["rater"].to_pylist())),

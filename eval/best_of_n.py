@@ -26,29 +26,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from litbench.artifact import Artifact, read_json_part, write_json_part
+from litbench.artifact import Artifact
 from litbench.config import run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import VerdictParts
 from litbench.metrics.best_of_n import PromptStories, best_of_n, best_of_n_text, sizes
 from litbench.metrics.csv_table import write_csv
-from litbench.raters import (
-    RaterSpec,
-    ScoreRater,
-    check_options,
-    check_training_prompts,
-    files_of,
-    load_rater,
-    parse_raters,
-)
+from litbench.raters import RaterSpec, check_options, files_of, parse_raters
 from litbench.records import PAIRS, STORIES, empty_columns, pair_id, prompt_keys
 from litbench.report.pages import write_best_of_n
-from litbench.scoring import finite_rewards, rewards_depend_on
+from litbench.scoring import score_stories
 from litbench.tables import read_table, write_table
 from litbench.text import digest
-
-# Number of stories per stored part of rewards.
-_PART = 1_024
 
 
 @dataclass
@@ -93,24 +82,6 @@ def read_stories(paths: list[str], where: str | None) -> pa.Table:
             f"stories: {len(ids) - len(set(ids))} rows repeat a story_id: give each table once"
         )
     return stories.sort_by([("prompt_id", "ascending"), ("story_id", "ascending")])
-
-
-def score(rater: ScoreRater, spec: RaterSpec, stories: pa.Table, parts: VerdictParts) -> np.ndarray:
-    """Score every story and store the rewards in parts; each text is scored once; shape (n,)."""
-    rows = list(zip(*(stories[name].to_pylist() for name in ("prompt", "text")), strict=True))
-    distinct = list(dict.fromkeys(rows))
-    depends_on = rewards_depend_on(spec)
-    reward_of: dict[tuple[str, str], float] = {}
-    for start in range(0, len(distinct), _PART):
-        batch = distinct[start : start + _PART]
-        path = parts.path("rewards", [depends_on, batch], "json")
-        rewards = read_json_part(path)
-        if rewards is None:
-            prompts, texts = zip(*batch, strict=True)
-            rewards = finite_rewards(rater, prompts, texts).tolist()
-            write_json_part(rewards, path)
-        reward_of.update(zip(batch, rewards, strict=True))
-    return np.array([reward_of[row] for row in rows])
 
 
 def with_column(stories: pa.Table, name: str, values: np.ndarray) -> pa.Table:
@@ -170,14 +141,7 @@ def main(config: Config) -> None:
     rewards: dict[str, np.ndarray] = {}
     trained_on: dict[str, int] = {}
     for key, spec in specs.items():
-        rater = load_rater(spec)
-        if not isinstance(rater, ScoreRater):
-            raise ConfigError(
-                f"{key} {spec.name} compares stories and gives no rewards: name a rater that gives "
-                "rewards, and let this one judge pairs.parquet (eval/benchmark.py)"
-            )
-        rewards[key] = score(rater, spec, stories, parts)
-        trained_on[key] = check_training_prompts(rater, stories, "flag")
+        rewards[key], trained_on[key] = score_stories(spec, stories, parts)
 
     # Grouped by the prompt's normalised text, not by prompt_id.
     indices: dict[str, list[int]] = {}

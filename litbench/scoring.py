@@ -40,10 +40,12 @@ from litbench.artifact import (
 )  # fmt: skip
 from litbench.config import as_plain
 from litbench.errors import ConfigError, DataError
+from litbench.evaluation import VerdictParts
 from litbench.raters import (
     RaterSpec,
     ScoreRater,
     check_options,
+    check_training_prompts,
     files_of,
     load_rater,
     parse_raters,
@@ -54,6 +56,8 @@ from litbench.text import prompt_key
 
 # Raise it when code changes rewards: parts of another version are scored again.
 VERSION = 3
+# Stories per stored part of `score_stories`.
+_STORIES_PER_PART = 1_024
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv")
 ADDED = ("reward", "reward_percentile", "rank_within_prompt")
 _MODEL_FILES = ("features.json", "litbench.json", "config.json", "adapter_config.json")
@@ -180,6 +184,37 @@ def rewards_depend_on(spec: RaterSpec) -> dict[str, Any]:
         "models": {key: source_digest(path, is_model=True) for key, path in models.items()},
         "version": VERSION,
     }
+
+
+def score_stories(
+    spec: RaterSpec, stories: pa.Table, parts: VerdictParts
+) -> tuple[np.ndarray, int]:
+    """Score the stories of a table; each distinct text is scored once, and stored in parts.
+
+    Returns:
+        The rewards, float64, shape (n,), and the number of prompts that the rater was trained on.
+    """
+    rater = load_rater(spec)
+    if not isinstance(rater, ScoreRater):
+        raise ConfigError(
+            f"{spec.where} compares stories and gives no rewards: name a rater that gives rewards, "
+            "and let this one judge pairs (eval/benchmark.py)"
+        )
+    rows = list(zip(*(stories[name].to_pylist() for name in ("prompt", "text")), strict=True))
+    depends_on = rewards_depend_on(spec)
+    reward_of: dict[tuple[str, str], float] = {}
+    distinct = list(dict.fromkeys(rows))
+    for start in range(0, len(distinct), _STORIES_PER_PART):
+        batch = distinct[start : start + _STORIES_PER_PART]
+        path = parts.path("rewards", [depends_on, batch], "json")
+        rewards = read_json_part(path)
+        if rewards is None:
+            prompts, texts = zip(*batch, strict=True)
+            rewards = finite_rewards(rater, prompts, texts).tolist()
+            write_json_part(rewards, path)
+        reward_of.update(zip(batch, rewards, strict=True))
+    trained_on = check_training_prompts(rater, stories, "flag")
+    return np.array([reward_of[row] for row in rows]), trained_on
 
 
 class _Rows:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from litbench import scoring
 from litbench.artifact import read_manifest
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
@@ -164,11 +165,11 @@ def outputs(folder):
     }
 
 
-def test_killed_run_resumes_with_equal_files(choose, load_program, tmp_path, monkeypatch):
+def test_killed_run_resumes_with_equal_files(choose, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr(load_program("eval/best_of_n.py"), "_PART", 7)
+    monkeypatch.setattr(scoring, "_STORIES_PER_PART", 7)
     given = []
     room = [10**9]
     score = LengthRater.score
@@ -205,7 +206,7 @@ def test_killed_run_resumes_with_equal_files(choose, load_program, tmp_path, mon
         ({"rater": {}}, ConfigError, "names 0 raters"),
         ({"rater": {**LONGER, "b": {"kind": "talk"}}}, ConfigError, "give exactly one"),
         ({"rater": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
-        ({"rater": LONGER, "second": {"coin": {"kind": "random"}}}, ConfigError, "pairs.parquet"),
+        ({"rater": LONGER, "second": {"coin": {"kind": "random"}}}, ConfigError, "benchmark.py"),
         ({"rater": LONGER, "least_stories": 1}, ConfigError, "at least 2"),
         ({"rater": LONGER, "least_stories": 6}, DataError, "no prompt has 6"),
     ],

@@ -40,18 +40,21 @@ class Comparison:
         return self.p_holm < 0.05
 
 
-def difference_interval(estimate: ClusteredMean) -> tuple[Interval, float]:
-    """The t interval of a difference, within -1 and 1, and its p value; NaN if the error is NaN."""
+def difference_interval(estimate: ClusteredMean, limit: float = 1.0) -> tuple[Interval, float]:
+    """The t interval of a difference, within -limit and limit, and its p value.
+
+    NaN if the error is NaN, or 0 without a limit.
+    """
     from scipy import stats  # noqa: PLC0415
 
     mean, error = estimate.mean, estimate.error
-    if math.isnan(error):
+    if math.isnan(error) or (error == 0 and math.isinf(limit)):
         return estimate.interval(math.nan, math.nan), math.nan
     if error == 0:
         p = min(1.0, 2 * (1 + abs(mean)) ** -estimate.effective_clusters)
-        return interval_without_variance(estimate, (-1.0, 1.0)), p
+        return interval_without_variance(estimate, (-limit, limit)), p
     half = float(stats.t.ppf((1 + LEVEL) / 2, estimate.freedom)) * error
-    interval = estimate.interval(max(-1.0, mean - half), min(1.0, mean + half))
+    interval = estimate.interval(max(-limit, mean - half), min(limit, mean + half))
     return interval, float(2 * stats.t.sf(abs(mean) / error, estimate.freedom))
 
 

@@ -26,6 +26,7 @@ from litbench.metrics.power import detectable, measure
 from litbench.metrics.preferences import PreferenceStudy, UnitRow, surface_label
 from litbench.metrics.printing import significance_note, strata_note
 from litbench.metrics.probes import ProbeResult, by_rater, fooled_text
+from litbench.metrics.writers import WriterRow
 from litbench.probes import PROBES
 from litbench.records import OUTCOMES, connected_prompts
 from litbench.report import figures
@@ -362,6 +363,30 @@ def write_best_of_n(
             for key, name in (("rater", rater), ("second", second))
             if trained_on.get(key)
         ],
+    )  # fmt: skip
+
+
+def write_writers(
+    artifact: Artifact,
+    quantity: str,
+    rows: Sequence[WriterRow],
+    tables: Mapping[str, Sequence[Sequence[str]]],
+    notes: Sequence[str],
+    published: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Write writers.html: the leaderboard of writers as a plot, and all tables."""
+    name = next(iter(published), None)
+    hollow = {} if name is None else {short_name(w): n for w, n in published[name].items()}
+    drawn = figures.dots(
+        [(short_name(row.writer), [[row.grade]]) for row in rows], [quantity],
+        f"{quantity}, mean over prompts", levels=(), hollow=hollow,
+        mark=f"published: {name}",
+    )  # fmt: skip
+    panel = Figure("Writers", "Mean grade and 95 % interval, by prompt.", drawn, tall=True)
+    write_page(
+        artifact, "writers", {"writers": panel},
+        title="LitBench: writers", label_sources=[], quantity=quantity, rows=rows, tables=tables,
+        notes=notes,
     )  # fmt: skip
 
 

@@ -1,0 +1,278 @@
+"""Compare writers by grades: means, judges' offsets, comparisons, agreement and correlations.
+
+A grade is a number for one piece of writing (`litbench.records.GRADES`). Grades of one quantity can
+be compared, those of two quantities cannot.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from litbench.metrics.comparisons import difference_interval, holm
+from litbench.metrics.intervals import (
+    Interval,
+    clustered_mean,
+    jackknife_interval,
+    mean_interval,
+)
+
+_ROUNDING = 1e-9
+
+
+class Cell(NamedTuple):
+    """The mean grade of a writer for a prompt by a judge, over samples."""
+
+    writer: str
+    prompt: str
+    judge: str
+    grade: float
+
+
+@dataclass(frozen=True)
+class AdditiveFit:
+    """Least squares fit of grade = writer + judge + prompt.
+
+    Attributes:
+        judges: by judge, how far it grades above the mean of all judges.
+        writers: by writer, the grade expected from all judges over all prompts. In a complete table
+            this is the plain mean.
+        is_connected: whether the table allows the fit; if not, all offsets are 0. It does not if,
+            for example, no writer has grades by two judges.
+    """
+
+    judges: dict[str, float]
+    writers: dict[str, float]
+    is_connected: bool
+
+
+@dataclass(frozen=True)
+class WriterRow:
+    """A line of the leaderboard of writers.
+
+    Attributes:
+        grade: mean over prompts of the grades without the judges' offsets; interval by prompt.
+        plain: mean of the grades as they are.
+        grades: number of grades.
+        difference: grade minus that of the reference on the same prompts; None for the reference.
+        p_holm: p value of no difference, after Holm's correction.
+        beaten: by rater, the share of other writers' texts with a lower reward.
+    """
+
+    writer: str
+    grade: Interval
+    plain: float
+    grades: int
+    difference: Interval | None
+    p_holm: float | None
+    beaten: dict[str, Interval]
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Correlations of two columns over writers; NaN with fewer than three."""
+
+    first: str
+    second: str
+    writers: int
+    pearson: float
+    kendall: float
+    spearman: float
+
+
+@dataclass(frozen=True)
+class GradeAgreement:
+    """How far a rater agrees with the grades of another one, on single texts and on writers.
+
+    Attributes:
+        agreement: share of pairs of texts for the same prompt that it orders as the reference does,
+            of those that the reference grades differently; a tie counts one half; by prompt.
+        systems: correlations of the writers' means.
+    """
+
+    rater: str
+    reference: str
+    quantity: str
+    agreement: Interval
+    systems: Correlation
+
+
+def fit_offsets(cells: Sequence[Cell]) -> AdditiveFit:
+    """Fit writer, judge and prompt effects; effects of judges and of prompts have mean 0."""
+    columns = [[cell.writer for cell in cells], [cell.prompt for cell in cells],
+               [cell.judge for cell in cells]]  # fmt: skip
+    names, places, start = [], [], 0
+    for column in columns:
+        distinct, place = np.unique(np.array(column, dtype=str), return_inverse=True)
+        names.append([str(name) for name in distinct])
+        places.append(place + start)
+        start += len(distinct)
+    grades = np.array([cell.grade for cell in cells])
+    # The normal equations, with two constraints that make prompts and judges sum to 0.
+    normal, right = np.zeros((start, start)), np.zeros(start)
+    for one, other in itertools.product(places, repeat=2):
+        np.add.at(normal, (one, other), 1)
+    for place in places:
+        np.add.at(right, place, grades)
+    for block in places[1:]:
+        of_block = np.unique(block)
+        normal[np.ix_(of_block, of_block)] += 1
+    effects, _, rank, _ = np.linalg.lstsq(normal, right, rcond=None)
+    known = [effects[np.unique(place)].tolist() for place in places]
+    if rank < start:
+        means = [float(grades[places[0] == index].mean()) for index in range(len(names[0]))]
+        known = [means, [], [0.0] * len(names[2])]
+    return AdditiveFit(
+        dict(zip(names[2], known[2], strict=True)),
+        dict(zip(names[0], known[0], strict=True)),
+        is_connected=bool(rank == start),
+    )
+
+
+def writer_rows(
+    cells: Sequence[Cell],
+    reference: str | None = None,
+    beaten: Mapping[str, Mapping[str, Interval]] = {},
+) -> list[WriterRow]:
+    """Return the leaderboard, best first.
+
+    Args:
+        cells: the grades of one quantity.
+        reference: the writer that all others are compared with, chosen beforehand.
+        beaten: by rater and writer, see `shares_beaten`.
+    """
+    fit = fit_offsets(cells)
+    by_writer: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        by_writer[cell.writer][cell.prompt].append(cell.grade - fit.judges[cell.judge])
+    means = {
+        writer: {prompt: float(np.mean(grades)) for prompt, grades in of_prompt.items()}
+        for writer, of_prompt in by_writer.items()
+    }
+    differences: dict[str, tuple[Interval, float]] = {}
+    for writer, of_prompt in means.items() if reference is not None else ():
+        shared = [prompt for prompt in of_prompt if prompt in means[str(reference)]]
+        if writer != reference and shared:
+            gaps = np.array([of_prompt[p] - means[str(reference)][p] for p in shared])
+            estimate = clustered_mean(gaps, shared)
+            differences[writer] = difference_interval(estimate, limit=math.inf)
+    adjusted = dict(zip(differences, holm([p for _, p in differences.values()]), strict=True))
+    rows = []
+    for writer, of_prompt in means.items():
+        own = [cell.grade for cell in cells if cell.writer == writer]
+        rows.append(
+            WriterRow(
+                writer,
+                mean_interval(np.array(list(of_prompt.values())), list(of_prompt)),
+                float(np.mean(own)),
+                len(own),
+                differences[writer][0] if writer in differences else None,
+                adjusted.get(writer),
+                {rater: of[writer] for rater, of in beaten.items() if writer in of},
+            )
+        )
+    return sorted(rows, key=lambda row: -row.grade.mean)
+
+
+def shares_beaten(
+    rewards: Sequence[float],
+    writers: Sequence[str],
+    groups: Sequence[Any],
+    prompts: Sequence[str],
+) -> dict[str, Interval]:
+    """By writer, the share of other writers' texts of the same group that have a lower reward.
+
+    A tie counts one half. All arguments have shape (texts,).
+
+    Args:
+        rewards: the rewards of a rater.
+        writers: who wrote each text.
+        groups: texts of one group are compared, such as those for the same prompt and step.
+        prompts: clusters of the intervals.
+    """
+    members: dict[Any, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    found: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for indices in members.values():
+        for index in indices:
+            others = [other for other in indices if writers[other] != writers[index]]
+            if others:
+                gaps = rewards[index] - np.array([rewards[other] for other in others])
+                credit = float(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
+                found[writers[index]].append((credit, prompts[index]))
+    return {
+        writer: jackknife_interval(np.array([c for c, _ in credits]), [p for _, p in credits])
+        for writer, credits in found.items()
+    }
+
+
+def pair_agreement(
+    reference: Sequence[float],
+    values: Sequence[float],
+    groups: Sequence[Any],
+    prompts: Sequence[str],
+) -> Interval:
+    """Agreement of two gradings of the same texts, over all pairs within a group.
+
+    Pairs that the reference grades equally are left out; a tie of `values` counts one half. All
+    arguments have shape (texts,); the interval is clustered by prompt.
+    """
+    members: dict[Any, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    credits, clusters = [], []
+    for indices in members.values():
+        for one, other in itertools.combinations(indices, 2):
+            gap, own = reference[one] - reference[other], values[one] - values[other]
+            if abs(gap) > _ROUNDING:
+                credits.append(0.5 if abs(own) <= _ROUNDING else float((own > 0) == (gap > 0)))
+                clusters.append(prompts[one])
+    return jackknife_interval(np.array(credits), clusters)
+
+
+def correlate(first: str, second: str, columns: Mapping[str, Mapping[str, float]]) -> Correlation:
+    """Correlate two columns (by name, then writer) over the writers that have both."""
+    from scipy import stats  # noqa: PLC0415
+
+    shared = sorted(columns[first].keys() & columns[second].keys())
+    x, y = (np.array([columns[name][writer] for writer in shared]) for name in (first, second))
+    # A column whose values differ only by rounding has no order.
+    if len(shared) < 3 or min(np.ptp(x), np.ptp(y)) <= _ROUNDING:
+        return Correlation(first, second, len(shared), math.nan, math.nan, math.nan)
+    x, y = x.round(9), y.round(9)
+    return Correlation(
+        first, second, len(shared), float(stats.pearsonr(x, y).statistic),
+        float(stats.kendalltau(x, y).statistic), float(stats.spearmanr(x, y).statistic),
+    )  # fmt: skip
+
+
+def grade_agreement(
+    rater: str,
+    reference: str,
+    quantity: str,
+    graded: Sequence[tuple[str, str, Any, float, float]],
+) -> GradeAgreement:
+    """Compare a rater with a reference on the texts that both graded.
+
+    Args:
+        rater: name of the rater.
+        reference: name of the reference, such as people.
+        quantity: what was graded.
+        graded: (writer, prompt, group, grade of the reference, grade of the rater) per text.
+    """
+    writers, prompts, groups, expected, values = map(list, zip(*graded, strict=True))
+    columns: dict[str, dict[str, float]] = {}
+    for name, grades in ((rater, values), (reference, expected)):
+        by_writer = defaultdict(list)
+        for writer, grade in zip(writers, grades, strict=True):
+            by_writer[writer].append(grade)
+        columns[name] = {writer: float(np.mean(of)) for writer, of in by_writer.items()}
+    return GradeAgreement(
+        rater, reference, quantity, pair_agreement(expected, values, groups, prompts),
+        correlate(rater, reference, columns),
+    )  # fmt: skip
