@@ -36,9 +36,9 @@ def writer(question):
     """A writer whose beats differ, so that no sign of stagnation fires."""
     name = asked_for(question)
     example = _PROMPTS[name]["example"]
-    if name in ("turn", "summary", "plan"):
-        example = example.replace("the bell", f"the bell {digest(question)[:6]}")
-    return example
+    if name == "turn":
+        return example.replace("the bell", f"the bell {digest(question)[:6]}")
+    return f"{example} {digest(question)[:6]}" if name in ("summary", "journey") else example
 
 
 def repeating_writer(question):

@@ -17,12 +17,12 @@ from litbench.judges.dialogues import RECORDED, Cast, Talk
 from litbench.judges.rubric import Rated
 from litbench.judges.store import Sampling
 from litbench.protocols.narra.episode import READER, Episode, EpisodeOptions
+from litbench.protocols.narra.history import render_transcript
 from litbench.protocols.narra.pacing import load_profile
 from litbench.protocols.narra.personas import CARDS, load_personas
 from litbench.protocols.narra.quantities import (
     CRITERIA,
     GRADES,
-    across_judges,
     grades,
     released_rating,
     repetition,
@@ -36,6 +36,7 @@ from litbench.protocols.protocol import (
     missing_flag,
     rate_all,
 )
+from litbench.templates import without_delimiters
 from litbench.templates.rubric import Rating, load_rubric
 
 _STEP = "story"
@@ -141,16 +142,18 @@ class Narra(Protocol):
         piece = Piece(grades=_quantities(episode), events=episode.events)
         if episode.end == "failed":
             return piece
-        piece.texts[_STEP] = episode.transcript(cut=False)
+        lines = episode.lines()
+        piece.texts[_STEP] = render_transcript(lines, cut=False)
+        # Cleaned before they are joined in lines: a marker in a message stays one at its beginning.
+        cleaned = [(role, speaker, without_delimiters(text)) for role, speaker, text in lines]
         notes = "\n".join(f"{n}. {note}" for n, note in enumerate(episode.notes, 1))
         profile = load_profile(self._options.profile, self._options.part)
         texts = {
             "persona": item.content.card,
             "notes": notes if self._options.show_notes and notes else "(not shown)",
-            "text": episode.transcript(cut=profile.cuts_transcript),
+            "text": render_transcript(cleaned, cut=profile.cuts_transcript),
         }
         rated = await rate_all(talk, judges, {_STEP: (self._rubric, texts)})
-        by_judge = {}
         for judge in judges:
             one = rated[judge, _STEP]
             if profile.missing_rating is not None:
@@ -158,21 +161,17 @@ class Narra(Protocol):
             piece.ratings[judge, _STEP] = one
             values = {name: one.ratings[name].rating for name in CRITERIA}
             is_truncated = episode.end == "truncated"
-            by_judge[judge] = dict.fromkeys(GRADES) if is_truncated else grades(values)
+            graded = dict.fromkeys(GRADES) if is_truncated else grades(values)
             flags = [*missing_flag([one]), *["truncated"] * is_truncated]
             known = self._families.get((talk.dialogue.writer, judge))
             flags += [known] if known else []
-            piece.grades += [(judge, name, grade, flags) for name, grade in by_judge[judge].items()]
+            piece.grades += [(judge, name, grade, flags) for name, grade in graded.items()]
             reply = read_json(one.reply.text, dict) or {}
             labels = reply.get("failure_modes")
             named = [label for label in _FAILURES if isinstance(labels, list) and label in labels]
             piece.grades.append((judge, "failure_modes", float(len(named)), named))
             piece.events.append({"event": "judged", "judge": judge, "failure_modes": named,
                                  "breaking_character": _count(reply)})  # fmt: skip
-        absent = [judge for judge, one in by_judge.items() if one["all11"] is None]
-        overall = across_judges([] if absent else list(by_judge.values()))
-        flags = [f"without {judge}: compare by offsets" for judge in absent]
-        piece.grades += [(None, name, grade, flags) for name, grade in overall.items() if judges]
         return piece
 
 

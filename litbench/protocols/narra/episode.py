@@ -21,7 +21,6 @@ from litbench.protocols.narra.history import (
     exchanges,
     has_transition,
     may_end,
-    render_transcript,
     spoken,
 )
 from litbench.protocols.narra.pacing import (
@@ -175,14 +174,13 @@ class Episode:
             repaired=self.repaired, failed_memory_calls=failed_calls,
         )  # fmt: skip
 
-    def transcript(self, *, cut: bool) -> str:
-        """The messages in lines; long ones cut for a judge as published."""
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Role, speaker and text of all messages."""
         roles = {"text": "assistant", "message": "user", "choice": "user"}
-        lines = [
+        return [
             (roles.get(m.kind, "system"), self._names.get(m.speaker, ""), m.text)
             for m in self.history
         ]
-        return render_transcript(lines, cut=cut)
 
     # Asking --------------------------------------------------------------------------------
 
@@ -243,7 +241,7 @@ class Episode:
 
     def _recent(self, letters: int | None = None) -> str:
         return "\n".join(
-            f"{self._names.get(m.speaker, m.speaker)}: {' '.join(m.text.split())[:letters]}"
+            f"{self._names.get(m.speaker, m.speaker)}: {_flat(m.text)[:letters]}"
             for m in self.history[-_RECENT:]
         )
 
@@ -372,8 +370,7 @@ class Episode:
             if empty == 2:
                 self.end = "truncated"
                 return
-            if self._advance_countdown():
-                self.end = "completed"
+            if self.end == "completed":
                 return
 
     async def _reader_turn(self, turn: int) -> Message | None:
@@ -450,7 +447,11 @@ class Episode:
             )  # fmt: skip
         beat = self._guarded(beat, turn, count, progress)
         shifted = await self._take(beat)
-        self._choices = await self._offer(beat, turn, count, shifted)
+        self._advance_countdown()
+        if self.end == "completed":
+            self._choices = []
+        else:
+            self._choices = await self._offer(beat, turn, count, shifted)
         self._note_event(
             "turn", turn=turn, speaker=beat.speaker, safe=is_safe, shifted=shifted,
             choices=self._choices,
@@ -524,16 +525,16 @@ class Episode:
             choices, _ = resolve_choices(again, fallback, most, allow_end=ending)
         return limit_choices([*choices, END_CHOICE], most) if ending else choices
 
-    def _advance_countdown(self) -> bool:
-        """Begin or lower the countdown to the end; whether it has run out."""
+    def _advance_countdown(self) -> None:
+        """Begin or lower the countdown; the story is completed when it has run out."""
         if self._countdown:
             self._countdown -= 1
-            return self._countdown == 0
+            self.end = "turns" if self._countdown else "completed"
+            return
         is_late = self._profile.level(self._profile.count(self.history)) == 4
         if is_late and (self._is_full or has_transition(self.history)):
             self._countdown = self._profile.countdown
             self._note_event("countdown", turns=self._countdown)
-        return False
 
     def _responder(self) -> str:
         """Who answers: the last speaker beside the protagonist, or the first other character."""
@@ -664,6 +665,11 @@ def _filled(template: str, texts: Mapping[str, str]) -> str:
         lambda match: without_delimiters(texts[match[1]]) if match[1] in texts else match[0],
         template.strip(),
     )
+
+
+def _flat(text: str) -> str:
+    """A text on one line, in which nothing looks like a marker."""
+    return " ".join(without_delimiters(text).split())
 
 
 def _compact(value: Any) -> str:

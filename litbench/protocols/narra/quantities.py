@@ -22,9 +22,6 @@ CRITERIA = STORY_CRITERIA + UX_CRITERIA
 # The published user-experience figures are means of all eleven criteria, not of the four.
 GRADES = {"storyq": STORY_CRITERIA, "ux": UX_CRITERIA, "all11": CRITERIA}
 
-# A persona whose grade falls below this is a collapse of the writer.
-COLLAPSE = 2.0
-
 _TOKEN = re.compile(r"[A-Za-z0-9']+|[\u4e00-\u9fff]")
 _TERM = re.compile(r"[A-Za-z][A-Za-z0-9']{2,}")
 _SENTENCE_END = re.compile(r"(?:\r?\n)+|(?<=[.!?。！？；;])\s*")
@@ -116,20 +113,6 @@ def grades(ratings: Mapping[str, float | None]) -> dict[str, float | None]:
     }
 
 
-def across_judges(by_judge: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The plain mean of each grade over the judges that have it.
-
-    A missing judge shifts this mean by his leniency: compare writers by offsets where judges are
-    missing.
-    """
-    return {
-        grade: fmean(values)
-        if (values := [g for judge in by_judge if (g := judge.get(grade)) is not None])
-        else None
-        for grade in GRADES
-    }
-
-
 def released_rating(criterion: str, value: object) -> int:
     """A rating as the published code stores it.
 
@@ -144,47 +127,3 @@ def released_rating(criterion: str, value: object) -> int:
     if criterion == "ux_use_again_intent":
         return min((1, 3, 5), key=lambda allowed: abs(allowed - rating))
     return rating
-
-
-@dataclass(frozen=True)
-class Robustness:
-    """A writer's grades over personas.
-
-    Attributes:
-        least: persona with the lowest grade, and the grade.
-        greatest: persona with the highest grade, and the grade.
-        mean: mean over personas.
-        collapses: personas below the limit, in the order of the table.
-    """
-
-    least: tuple[str, float]
-    greatest: tuple[str, float]
-    mean: float
-    collapses: tuple[str, ...]
-
-
-def robustness(by_persona: Mapping[str, float], collapse: float = COLLAPSE) -> Robustness:
-    """Range of a writer's grades over personas, and where they collapse.
-
-    Args:
-        by_persona: persona to grade, at least one.
-        collapse: grades below it count as collapses.
-    """
-    ordered = sorted(by_persona.items(), key=lambda item: item[1])
-    low = tuple(persona for persona, grade in by_persona.items() if grade < collapse)
-    return Robustness(ordered[0], ordered[-1], fmean(by_persona.values()), low)
-
-
-def failure_counts(labels: Sequence[Sequence[Sequence[str]]]) -> dict[str, int]:
-    """In how many episodes at least one judge named each failure.
-
-    Args:
-        labels: by episode and judge, the failure labels.
-
-    Returns:
-        Label to number of episodes, the most frequent first.
-    """
-    named = Counter(
-        label for judges in labels for label in {label for judge in judges for label in judge}
-    )
-    return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
