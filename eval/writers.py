@@ -134,7 +134,7 @@ def read_runs(folders: Sequence[Path]) -> Graded:
 
 
 def cells_of(graded: Graded, quantity: str) -> list[Cell]:
-    """Mean grades of a quantity by writer, prompt and rater; people count as one rater, `PEOPLE`."""
+    """Mean grades by writer, prompt and rater; all people are the rater `PEOPLE`."""
     grades = defaultdict(list)
     for row in graded.rows:
         if row["quantity"] == quantity:

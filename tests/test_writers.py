@@ -1,0 +1,226 @@
+"""Writers are compared by grades, with judges' offsets, raters and people beside them."""
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from litbench.artifact import Artifact, write_json
+from litbench.config import build
+from litbench.errors import ConfigError, DataError
+from litbench.metrics.writers import (
+    Cell,
+    correlate,
+    fit_offsets,
+    grade_agreement,
+    pair_agreement,
+    shares_beaten,
+    writer_rows,
+)
+from litbench.records import GRADES, RATINGS, STORIES
+from litbench.tables import write_table
+
+WRITERS = {"ash": 50.0, "birch": 40.0, "cedar": 60.0, "<b>oak</b>": 30.0}
+JUDGES = {"strict": -10.0, "mild": 4.0, "fair": 6.0}
+PROMPTS = {f"p{number}": 3.0 * (number - 3) for number in range(7)}
+
+
+def planted(skip=()):
+    return [
+        Cell(writer, prompt, judge, level + ease + offset)
+        for writer, level in WRITERS.items()
+        for prompt, ease in PROMPTS.items()
+        for judge, offset in JUDGES.items()
+        if (writer, prompt, judge) not in skip
+    ]
+
+
+def test_a_missing_judge_does_not_move_a_writer():
+    skip = {("ash", prompt, "strict") for prompt in ("p0", "p1", "p2")}
+    for cells in (planted(), planted(skip)):
+        fit = fit_offsets(cells)
+        assert fit.judges == pytest.approx(JUDGES, abs=1e-9)
+        assert fit.writers == pytest.approx(WRITERS, abs=1e-9)
+    rows = {row.writer: row for row in writer_rows(planted(skip), "birch")}
+    assert rows["ash"].grade.mean == pytest.approx(50, abs=1e-9)
+    assert rows["ash"].plain > 51, "the plain mean rises without the strict judge"
+    assert rows["ash"].difference.mean == pytest.approx(10, abs=1e-9)
+    assert rows["birch"].difference is None
+
+
+def test_offsets_are_unknown_where_judges_share_no_writer():
+    cells = [Cell("ash", "p", "strict", 1.0), Cell("birch", "p", "mild", 5.0)]
+    fit = fit_offsets(cells)
+    assert not fit.is_connected
+    assert fit.judges == {"strict": 0, "mild": 0}
+    assert fit.writers == {"ash": 1, "birch": 5}
+
+
+def test_rows_are_sorted_and_compared_on_shared_prompts():
+    noise = np.random.default_rng(0).normal(0, 1, 40)
+    cells = [Cell("ash", f"p{k}", "fair", 10 + noise[k]) for k in range(20)]
+    cells += [Cell("birch", f"p{k}", "fair", 12 + noise[20 + k]) for k in range(20)]
+    cells += [Cell("cedar", f"q{k}", "fair", 90.0) for k in range(3)]
+    rows = writer_rows(cells, "ash")
+    assert [row.writer for row in rows] == ["cedar", "birch", "ash"]
+    assert rows[0].difference is None, "no prompt in common"
+    gaps = noise[20:] - noise[:20] + 2
+    assert rows[1].difference.mean == pytest.approx(gaps.mean())
+    assert rows[1].difference.low < 2 < rows[1].difference.high
+    assert rows[1].p_holm < 0.001
+
+
+def test_shares_beaten_count_other_writers_only():
+    rewards = [3.0, 1.0, 2.0, 2.0, 9.0]
+    writers = ["ash", "birch", "birch", "cedar", "ash"]
+    groups = ["p", "p", "p", "p", "q"]
+    shares = shares_beaten(rewards, writers, groups, groups)
+    assert shares["ash"].mean == 1, "a group with one writer compares nothing"
+    assert shares["ash"].n == 1
+    # birch: 1.0 beats neither; 2.0 loses to 3.0 and ties with 2.0.
+    assert shares["birch"].mean == pytest.approx((0 + 0.25) / 2)
+    assert shares["cedar"].mean == pytest.approx((0 + 1 + 0.5) / 3)
+
+
+def test_pair_agreement_leaves_out_ties_of_the_reference():
+    interval = pair_agreement([1, 2, 2, 5], [1, 3, 0, 3], ["p"] * 3 + ["q"], ["p"] * 3 + ["q"])
+    # 1 < 2 agrees, 1 < 2 does not, 2 = 2 is left out, and the last text is alone.
+    assert (interval.mean, interval.n) == (0.5, 2)
+    tied = pair_agreement([1, 2], [7, 7], ["p", "p"], ["p", "p"])
+    assert tied.mean == 0.5
+
+
+def test_correlations():
+    columns = {
+        "a": {"ash": 1.0, "birch": 2.0, "cedar": 3.0, "elm": 9.0},
+        "b": {"ash": 1.0, "birch": 4.0, "cedar": 9.0},
+        "same": {"ash": 0.1 + 0.2, "birch": 0.3, "cedar": 0.3},
+    }
+    found = correlate("a", "b", columns)
+    assert (found.writers, found.kendall, found.spearman) == (3, 1, 1)
+    assert found.pearson == pytest.approx(np.corrcoef([1, 2, 3], [1, 4, 9])[0, 1])
+    assert math.isnan(correlate("a", "same", columns).pearson), "equal but for rounding"
+
+
+def test_grade_agreement_averages_texts_of_a_writer():
+    graded = [
+        ("ash", "p", "p", 1.0, 1.0), ("birch", "p", "p", 2.0, 5.0), ("cedar", "p", "p", 3.0, 6.0),
+        ("ash", "q", "q", 3.0, 3.0), ("birch", "q", "q", 4.0, 1.0), ("cedar", "q", "q", 6.0, 9.0),
+    ]  # fmt: skip
+    found = grade_agreement("judge", "people", "plot", graded)
+    assert found.agreement.mean == pytest.approx(5 / 6)
+    assert found.systems.pearson == pytest.approx(np.corrcoef([2, 3, 7.5], [2, 3, 4.5])[0, 1])
+
+
+# The program ------------------------------------------------------------------------------------
+
+
+def write_run(folder, cells, people=(), protocol="longform", stories=True):
+    """A folder as of litbench run: a judge's grade of a text is also its rating."""
+    grades, ratings, texts = [], [], {}
+    for cell in cells:
+        place = {"writer": cell.writer, "prompt_id": cell.prompt, "sample": 0}
+        grades.append({**place, "rater": cell.judge, "quantity": "overall", "grade": cell.grade})
+        name = f"{cell.writer}/{cell.prompt}"
+        kind = "person" if cell.judge in people else "model"
+        rated = {"story_id": name, "rater": cell.judge, "rater_kind": kind, "rating": cell.grade}
+        ratings += [rated, {**rated, "criterion": "plot"}]
+        words = max(round(cell.grade), 1)
+        texts[name] = {
+            "story_id": name, "prompt_id": cell.prompt, "prompt": f"About {cell.prompt}",
+            "text": "word " * words, "n_words": words, "source": cell.writer, "sample": 0,
+            "step": "story",
+        }  # fmt: skip
+    grades.append({**grades[-1], "quantity": "style", "grade": None})
+    artifact = Artifact(folder, program="litbench run", config={}, inputs={})
+    tables = {"grades": (grades, GRADES), "ratings": (ratings, RATINGS)}
+    for name, (rows, schema) in tables.items():
+        table = pa.Table.from_pylist(rows, schema.arrow())
+        artifact.write(f"{name}.parquet", lambda path, table=table: write_table(table, path))
+    if stories:
+        extra = [("sample", pa.int64()), ("step", pa.string())]
+        schema = pa.schema([*STORIES.arrow(), *extra])
+        table = pa.Table.from_pylist(list(texts.values()), schema)
+        artifact.write("stories.parquet", lambda path: write_table(table, path))
+    notes = {"not_comparable": ["prompts are our own"]}
+    artifact.counts = {"protocol": protocol, "headline": "overall", **notes}
+    artifact.finish()
+    return folder
+
+
+@pytest.fixture
+def compare(load_program, tmp_path, capsys):
+    program = load_program("eval/writers.py")
+
+    def run(runs, **keys):
+        program.main(build(program.Config, {"runs": runs, "out": tmp_path / "out", **keys}))
+        found = json.loads((tmp_path / "out" / "writers.json").read_text())
+        return found, capsys.readouterr().out
+
+    return run
+
+
+def test_program_compares_runs(compare, tmp_path):
+    judged = [cell for cell in planted() if cell.judge == "fair"]
+    other = [cell._replace(writer="elm", grade=cell.grade + 20) for cell in judged[:7]]
+    runs = [write_run(tmp_path / "a", judged), write_run(tmp_path / "b", other)]
+    raters = {"longer": {"kind": "longer"}, "shorter": {"kind": "shorter"}}
+    found, text = compare(runs, reference="ash", raters=raters, published={"paper": WRITERS})
+    assert [row["writer"] for row in found["rows"]] == [
+        "elm",
+        "cedar",
+        "ash",
+        "birch",
+        "<b>oak</b>",
+    ]
+    assert found["rows"][0]["difference"]["mean"] == pytest.approx(20)
+    assert found["columns"]["beaten by longer"]["elm"] == 1
+    assert found["columns"]["beaten by shorter"]["<b>oak</b>"] == 1
+    agreements = {one["rater"]: one["agreement"]["mean"] for one in found["text_agreement"]}
+    assert agreements == {"longer": 1, "shorter": 0}, "the texts' lengths are the grades"
+    published = [one for one in found["correlations"] if one["second"] == "published paper"]
+    assert published[0]["pearson"] == pytest.approx(1)
+    assert found["missing_grades"] == 2
+    assert "prompts are our own" in text
+    page = (tmp_path / "out" / "writers.html").read_text()
+    assert "<b>oak</b>" not in page
+    assert "&lt;b&gt;oak" in page
+    _, again = compare(runs, reference="ash", raters=raters, published={"paper": WRITERS})
+    assert again.startswith("unchanged")
+
+
+def test_people_are_a_reference_and_not_a_judge(compare, tmp_path):
+    people = [cell._replace(judge=name, grade=cell.grade + shift) for cell in planted()
+              if cell.judge == "fair" for name, shift in (("ann", 1), ("bob", -1))]  # fmt: skip
+    judges = [
+        cell._replace(grade=-cell.grade) if cell.judge == "strict" else cell for cell in planted()
+    ]
+    run = write_run(tmp_path / "a", people + judges, people=("ann", "bob"), stories=False)
+    found, _ = compare(run)
+    agreement = {one["rater"]: one["agreement"]["mean"] for one in found["people_agreement"]}
+    assert agreement == {"strict": 0, "mild": 1, "fair": 1}
+    systems = {one["rater"]: one["systems"]["spearman"] for one in found["people_agreement"]}
+    assert systems == pytest.approx({"strict": -1, "mild": 1, "fair": 1})
+    assert set(found["judges"]) == set(JUDGES)
+
+
+def test_invalid_input(compare, tmp_path):
+    first = write_run(tmp_path / "a", planted())
+    second = write_run(tmp_path / "b", planted()[:9], protocol="tow", stories=False)
+    broken = write_run(tmp_path / "c", planted())
+    write_json({}, broken / "grades.parquet")
+    cases = [
+        ({"runs": [first, first]}, DataError, "two of them have the grade"),
+        ({"runs": [first, second]}, ConfigError, "several protocols"),
+        ({"runs": broken}, DataError, "does not match manifest.json"),
+        ({"runs": first, "quantity": "overal"}, ConfigError, "did you mean 'overall'"),
+        ({"runs": first, "reference": "asch"}, ConfigError, "did you mean 'ash'"),
+        ({"runs": first, "raters": {"coin": {"kind": "random"}}}, ConfigError, "gives no rewards"),
+        ({"runs": second, "raters": {"longer": {"kind": "longer"}}}, DataError, "stories.parquet"),
+        ({"runs": second, "slop": tmp_path}, DataError, "stories.parquet"),
+    ]  # fmt: skip
+    for keys, error, says in cases:
+        with pytest.raises(error, match=says):
+            compare(keys.pop("runs"), **keys)
