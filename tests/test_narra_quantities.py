@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from narra_golden import golden
 
+from litbench.metrics.writers import Cell, fit_offsets, writer_rows
 from litbench.protocols.narra.quantities import (
     CRITERIA,
     GRADES,
@@ -124,3 +125,22 @@ def test_a_missing_strict_judge_lifts_a_plain_mean():
     all_three, without = fmean(PRINTED_JUDGE_MEANS), fmean(PRINTED_JUDGE_MEANS[1:])
     assert without - all_three == pytest.approx(0.48, abs=0.005)
     assert np.isclose(fmean(PRINTED_JUDGE_MEANS[::2]) - all_three, -0.33, atol=0.005)
+
+
+def test_offsets_undo_a_missing_strict_judge():
+    middle = fmean(PRINTED_JUDGE_MEANS)
+    complete = [
+        Cell(writer, persona, f"judge {place}", level + ease + mean - middle)
+        for writer, level in (("ash", 3.9), ("birch", 3.2), ("cedar", 2.4))
+        for persona, ease in (("mei", -0.6), ("sara", 0.5), ("eli", 0.1))
+        for place, mean in enumerate(PRINTED_JUDGE_MEANS)
+    ]
+    holes = {("ash", "mei"), ("cedar", "eli")}
+    cells = [c for c in complete if (c.writer, c.prompt) not in holes or c.judge != "judge 0"]
+    (cell,) = {c.grade for c in complete if c[:3] == ("ash", "mei", "judge 0")}
+    kept = [c.grade for c in cells if c[:2] == ("ash", "mei")]
+    assert fmean(kept) - fmean([cell, *kept]) == pytest.approx(0.48, abs=0.005)
+    assert fit_offsets(cells).writers == pytest.approx(fit_offsets(complete).writers, abs=1e-9)
+    means = {row.writer: row.grade.mean for row in writer_rows(cells)}
+    expected = {row.writer: row.grade.mean for row in writer_rows(complete)}
+    assert means == pytest.approx(expected, abs=1e-9)
