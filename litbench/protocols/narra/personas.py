@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,7 +61,7 @@ class Persona:
     resistance_patterns: list[str] = field(default_factory=list)
     clarifying_question_style: str = ""
 
-    @property
+    @cached_property
     def card(self) -> str:
         """The whole card as YAML, as reader and judges get it."""
         return yaml.safe_dump(as_plain(self), allow_unicode=True, sort_keys=False, width=100)

@@ -5,7 +5,7 @@ Replies are untrusted text of any length: every function takes time linear in it
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -105,11 +105,7 @@ def read_json(text: str, kind: type[T]) -> T | None:
     if start < 0:
         return None
     decoder = json.JSONDecoder(strict=False)
-    from_start = unwrapped[start:]
-    cut = extract_json(text) or ""
-    cleaned = _TRAILING_COMMA.sub("", cut.translate(_CLEANED))
-    closed = _TRAILING_COMMA.sub("", _balanced(from_start.translate(_CLEANED)))
-    for candidate in (from_start, cut, cleaned, closed):
+    for candidate in _candidates(text, unwrapped[start:]):
         try:
             value, _ = decoder.raw_decode(candidate)
         except (ValueError, RecursionError):
@@ -117,6 +113,14 @@ def read_json(text: str, kind: type[T]) -> T | None:
         if isinstance(value, kind):
             return value
     return None
+
+
+def _candidates(text: str, from_start: str) -> Iterator[str]:
+    yield from_start
+    cut = extract_json(text) or ""
+    yield cut
+    yield _TRAILING_COMMA.sub("", cut.translate(_CLEANED))
+    yield _TRAILING_COMMA.sub("", _balanced(from_start.translate(_CLEANED)))
 
 
 @dataclass(frozen=True)
