@@ -133,9 +133,16 @@ async def rate_all(
         *(
             rate(talk, judge, *questions[step], step=step, as_published=as_published)
             for judge, step in places
-        )
+        ),
+        # An exception of one must not end the dialogue while others still wait for answers.
+        return_exceptions=True,
     )
-    return dict(zip(places, rated, strict=True))
+    found = {}
+    for place, one in zip(places, rated, strict=True):
+        if isinstance(one, BaseException):
+            raise one
+        found[place] = one
+    return found
 
 
 def missing_flag(rated: Sequence[Rated]) -> list[str]:
