@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import Talk, Turn, UnfinishedError, at_once, without_reasoning
+from litbench.judges.dialogues import Cast, Talk, Turn, UnfinishedError, at_once, without_reasoning
 from litbench.judges.rubric import ATTEMPTS, Rated, rate
 from litbench.judges.store import Sampling
 from litbench.raters import load_object
@@ -20,6 +20,7 @@ from litbench.templates.rubric import Rubric
 # The class of each protocol, imported on first use.
 PROTOCOLS = {
     "longform": "litbench.protocols.longform:Longform",
+    "narra": "litbench.protocols.narra:Narra",
     "tow": "litbench.protocols.tow:Tow",
     "webnovel": "litbench.protocols.webnovel:Webnovel",
 }
@@ -84,6 +85,9 @@ class Protocol:
     def items(self) -> list[Item]:
         """Return all items, in a fixed order."""
         raise NotImplementedError
+
+    def check(self, cast: Cast) -> None:
+        """Refuse models that make results invalid; raises a ConfigError."""
 
     async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
         """Hold the dialogue about one item; raises UnfinishedError if it cannot go on."""

@@ -254,6 +254,7 @@ def run(config: Run) -> None:
     protocol = load_protocol(config.protocol, config.options)
     items = _chosen(protocol.items(), config.items)
     cast = _cast(config, protocol)
+    protocol.check(cast)
     judges = list(config.judges)
 
     def dialogue(writer: str, item: Item, sample: int) -> Dialogue:
