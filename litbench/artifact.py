@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from litbench import hub
-from litbench.config import as_plain
+from litbench.config import as_plain, check_utf8
 from litbench.errors import DataError
 
 T = TypeVar("T")
@@ -70,6 +70,7 @@ def source_digest(source: str | Path, *, is_model: bool = False) -> str:
     """
     if not str(source):
         raise DataError("the name of an input is empty: give a file, a folder or a data set's name")
+    check_utf8(str(source), "input")
     if Path(source).exists():
         return file_digest(Path(source))
     return f"name:{source if is_model or not hub.is_name(source) else hub.pin(source)}"

@@ -19,7 +19,7 @@ import yaml
 
 from litbench import __version__
 from litbench.benchmark import Benchmark, run_benchmark
-from litbench.config import clear_exit
+from litbench.config import check_utf8, clear_exit
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.judges.store import Sampling
 from litbench.raters import RaterSpec
@@ -236,6 +236,8 @@ def main() -> None:
         fit(sys.argv[2:])
         return
     with clear_exit():
+        for argument in sys.argv[1:]:
+            check_utf8(argument, "command line")
         arguments = make_parser().parse_args()
         arguments.run(arguments)
 

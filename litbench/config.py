@@ -163,6 +163,12 @@ def as_plain(config: Any) -> Any:
     )
 
 
+def check_utf8(name: str, where: str) -> None:
+    """Raise ConfigError if a name is not UTF-8, in which tables and manifests hold paths."""
+    if name != name.encode(errors="replace").decode():
+        raise ConfigError(f"{where}: {name!r} is not UTF-8: rename the file or folder")
+
+
 def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None) -> C:
     """Build a program's config from its command line; `--help` prints `about` and all keys."""
     if not {"-h", "--help"}.isdisjoint(arguments):
@@ -174,9 +180,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
     overrides: list[tuple[list[str], str]] = []
     rest = list(arguments)
     for argument in rest:
-        # Tables and manifests hold paths as UTF-8.
-        if argument != argument.encode(errors="replace").decode():
-            raise ConfigError(f"command line: {argument!r} is not UTF-8: rename the file or folder")
+        check_utf8(argument, "command line")
     while rest:
         key, equals, text = rest.pop(0).partition("=")
         if not key.startswith("--") or key == "--":
