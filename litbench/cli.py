@@ -56,7 +56,7 @@ _SCORE: dict[str, tuple[Any, str]] = {
 _LIMITS: dict[str, tuple[Any, str]] = {
     "body_bytes": (int, "maximum size of a request body; default: 4 MiB"),
     "waiting_stories": (int, "maximum stories in a request and in the queue; default: 4096"),
-    "read_s": (float, "maximum time to receive a request, in seconds; default: 10"),
+    "read_s": (float, "maximum seconds to receive a request, plus 1 per 16 KiB; default: 10"),
     "timeout_s": (float, "maximum time to answer a request, in seconds; default: 60"),
 }
 
