@@ -118,7 +118,8 @@ def write_atomically(
             temporary.replace(path)
     except OSError as error:
         advice = "free space or choose another folder"
-        if path.parent.exists() and not temporary.exists():
+        is_lost = isinstance(error, FileNotFoundError) and not temporary.exists()
+        if is_lost and path.parent.exists():
             advice = "another run removed its temporary file: let only one run at a time write here"
         raise DataError(f"cannot write {path}: {error}; {advice}") from error
     finally:
