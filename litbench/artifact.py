@@ -23,14 +23,14 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from litbench import hub
-from litbench.config import as_plain, check_utf8
+from litbench.config import as_plain, check_utf8, is_full_disk
 from litbench.errors import DataError
 
 T = TypeVar("T")
@@ -92,6 +92,19 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@contextlib.contextmanager
+def clear_full_disk(path: Path) -> Iterator[None]:
+    """Turn what any library raises on a full disk into a DataError that names `path`."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DataError) or not is_full_disk(error):
+            raise
+        raise DataError(
+            f"cannot write {path}: {error}; free space or choose another folder"
+        ) from error
+
+
 def write_atomically(
     path: Path, write: Callable[[Path], object], *, is_folder: bool = False
 ) -> None:
@@ -102,7 +115,8 @@ def write_atomically(
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir() if is_folder else temporary.touch()
         mode = temporary.stat().st_mode & 0o666
-        write(temporary)
+        with clear_full_disk(path):
+            write(temporary)
         for written in [*temporary.rglob("*"), temporary]:
             if written.is_file():
                 # Some writers, such as safetensors, ignore the umask and allow only the owner.

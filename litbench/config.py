@@ -262,6 +262,13 @@ def _describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
                 yield from _describe(part, inner, default if _fields(default) else None)
 
 
+def is_full_disk(error: Exception) -> bool:
+    """Whether an error tells of a full disk, which libraries report with many exception types."""
+    signs = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT)]
+    # torch.save only notices that its stream failed, or that its file is shorter than expected.
+    return any(sign in str(error) for sign in (*signs, "iostream error", "unexpected pos"))
+
+
 @contextlib.contextmanager
 def clear_exit() -> Iterator[None]:
     """Turn errors that the user can act on into one line and an exit code.
@@ -283,9 +290,7 @@ def clear_exit() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except Exception as error:
-        # Libraries report a full disk with many exception types and messages of several lines.
-        is_clear = isinstance(error, LitBenchError | UnicodeError)
-        if not is_clear and os.strerror(errno.ENOSPC) not in str(error):
+        if not isinstance(error, LitBenchError | UnicodeError) and not is_full_disk(error):
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
