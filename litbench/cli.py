@@ -20,7 +20,7 @@ import yaml
 
 from litbench import __version__
 from litbench.benchmark import Benchmark, run_benchmark
-from litbench.config import clear_exit
+from litbench.config import check_utf8, clear_exit
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.judges.store import Sampling
 from litbench.raters import RaterSpec
@@ -57,7 +57,7 @@ _SCORE: dict[str, tuple[Any, str]] = {
 _LIMITS: dict[str, tuple[Any, str]] = {
     "body_bytes": (int, "maximum size of a request body; default: 4 MiB"),
     "waiting_stories": (int, "maximum stories in a request and in the queue; default: 4096"),
-    "read_s": (float, "maximum time to receive a request, in seconds; default: 10"),
+    "read_s": (float, "maximum seconds to receive a request, plus 1 per 16 KiB; default: 10"),
     "timeout_s": (float, "maximum time to answer a request, in seconds; default: 60"),
 }
 
@@ -243,6 +243,8 @@ def main() -> None:
         run(sys.argv[2:])
         return
     with clear_exit():
+        for argument in sys.argv[1:]:
+            check_utf8(argument, "command line")
         arguments = make_parser().parse_args()
         arguments.run(arguments)
 
