@@ -4,6 +4,7 @@ litbench fit posts.jsonl --out runs/mine
 litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
 litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
 litbench serve --model runs/verifier/model
+litbench study serve runs/study
 """
 
 import argparse
@@ -225,6 +226,7 @@ def make_parser() -> argparse.ArgumentParser:
                      )  # fmt: skip
     # `litbench.fit` reads its own arguments, which have the keys of all its steps.
     commands.add_parser("fit", help="train and evaluate on your own stories", add_help=False)
+    commands.add_parser("study", help="run a study with human readers", add_help=False)
     return parser
 
 
@@ -234,6 +236,11 @@ def main() -> None:
         from litbench.fit import command as fit  # noqa: PLC0415
 
         fit(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["study"]:
+        from litbench.study.command import command as study  # noqa: PLC0415
+
+        study(sys.argv[2:])
         return
     with clear_exit():
         arguments = make_parser().parse_args()

@@ -1,0 +1,279 @@
+"""Simulated readers of known taste, to try a study before people are asked.
+
+They answer the real server over HTTP (`answer_study`) or, without a server, the store
+(`simulate_choices`), which is fast enough for a thousand studies.
+"""
+
+import http.client
+import itertools
+import math
+import random
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from http.cookiejar import CookieJar
+from typing import ClassVar
+
+import pyarrow as pa
+
+from litbench.errors import ConfigError, DataError
+from litbench.study.plan import Study
+from litbench.study.store import Store
+from litbench.text import digest
+
+_TIMEOUT, _PATIENCE = 30, 60
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What simulated readers are like.
+
+    A careful reader chooses the chosen story of a pair with the probability `agreement`, plus an
+    effect of the pair and one of the reader, and repeats the choice when the pair comes again. A
+    careless reader chooses at random, at once.
+    """
+
+    ABOUT: ClassVar[dict[str, str]] = {
+        "agreement": "share of choices of careful readers that agree with the labels",
+        "pair_sd": "standard deviation of the agreement between pairs",
+        "reader_sd": "standard deviation of the agreement between readers",
+        "careless": "share of readers who choose at random",
+        "dropout": "share of readers who leave before the end",
+        "seed": "seed of all readers",
+    }
+
+    agreement: float = 0.564
+    pair_sd: float = 0.2
+    reader_sd: float = 0.05
+    careless: float = 0.0
+    dropout: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.ABOUT.keys() - {"seed"}:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give a number from 0 to 1")
+
+
+class Reader:
+    """One simulated reader."""
+
+    def __init__(self, crowd: Crowd, number: int, pages: int) -> None:
+        self._crowd, self.number = crowd, number
+        draw = random.Random(digest("reader", crowd.seed, number))
+        self.is_careless = draw.random() < crowd.careless
+        self.effect = draw.gauss(0, crowd.reader_sd)
+        self.leaves_after = draw.randrange(pages) if draw.random() < crowd.dropout else math.inf
+
+    @property
+    def name(self) -> str:
+        """The id that the reader brings."""
+        return f"simulated-{self._crowd.seed}-{self.number}"
+
+    def chooses_chosen(self, kind: str, pair_id: str) -> bool:
+        """Whether the reader chooses the chosen story; in the attention check, the intact one."""
+        crowd = self._crowd
+        if self.is_careless:
+            return random.Random(digest("guess", self.name, kind, pair_id)).random() < 0.5
+        if kind == "attention":
+            return True
+        effect = random.Random(digest("pair", crowd.seed, pair_id)).gauss(0, crowd.pair_sd)
+        chance = random.Random(digest("choice", self.name, pair_id)).random()
+        return chance < crowd.agreement + effect + self.effect
+
+
+# Without a server -----------------------------------------------------------------------------
+
+
+def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
+    """The choices of a study that has all its readers; table with the schema CHOICES."""
+    # Every look at the clock is a minute later, so that nobody reads too fast.
+    store = Store(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
+    for number in itertools.count(1):
+        reader = Reader(crowd, number, study.plan.pairs_per_reader)
+        store.start(reader.name)
+        store.try_statements(reader.name, are_right=True)
+        answered = 0
+        while page := store.next_page(reader.name):
+            if answered == reader.leaves_after:
+                store.leave(reader.name)
+                break
+            is_first = reader.chooses_chosen(page.kind, page.pair_id) == (page.order == "chosen")
+            answer = "first" if is_first else "second"
+            if page.kind == "question":
+                answer = study.plan.questions[page.pair_id].right
+            store.answer(reader.name, page.place, answer)
+            answered += 1
+        if page is None and not answered:
+            break
+    choices = store.choices()
+    store.close()
+    return choices
+
+
+# Over HTTP ------------------------------------------------------------------------------------
+
+
+class Form(HTMLParser):
+    """What a reader sees of a page: where its form goes, its fields, legends and stories."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.action = ""
+        self.fields: dict[str, list[str]] = defaultdict(list)
+        self.legends: list[str] = []
+        self.stories: dict[str, str] = {}
+        self.has_code = False
+        self._into: list[str] | None = None
+        self._story = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note forms, fields and where texts start."""
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form" and given["action"] != "/leave":
+            self.action = given["action"]
+        if tag == "input":
+            self.fields[given["name"]].append(given["value"])
+        if tag == "strong" and given.get("class") == "code":
+            self.has_code = True
+        if tag == "legend" or given.get("class") == "story":
+            self._into, self._story = [], given.get("id", "").removesuffix("-text")
+
+    def handle_data(self, data: str) -> None:
+        """Collect the text of a legend or a story."""
+        if self._into is not None:
+            self._into.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note where texts end."""
+        if self._into is None or tag not in ("legend", "div"):
+            return
+        text, self._into = "".join(self._into), None
+        if tag == "legend":
+            self.legends.append(text)
+        else:
+            self.stories[self._story] = text
+
+
+class Browser:
+    """The session of one simulated reader; lost connections are tried again.
+
+    `acknowledged` holds the answers that the server accepted, by page.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        self._opener = urllib.request.build_opener(
+            urllib.request.HTTPCookieProcessor(CookieJar()), urllib.request.ProxyHandler({})
+        )
+        self.acknowledged: dict[int, str] = {}
+
+    def send(self, path: str, fields: dict[str, str] | None = None) -> tuple[int, Form]:
+        """The status and the page after redirects; DataError if the server stays away."""
+        data = None if fields is None else urllib.parse.urlencode(fields).encode()
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                with self._opener.open(self._url + path, data, timeout=_TIMEOUT) as answer:
+                    return answer.status, Form(answer.read().decode())
+            except urllib.error.HTTPError as error:
+                with error:
+                    if error.code >= 500:
+                        raise DataError(f"{path}: status {error.code}: see its log") from error
+                    return error.code, Form(error.read().decode())
+            except (OSError, http.client.HTTPException) as error:
+                if time.monotonic() > end:
+                    raise DataError(f"{self._url} does not answer ({error}): serve it") from error
+                time.sleep(0.2)
+
+    def answer(self, fields: dict[str, str]) -> tuple[int, Form]:
+        """Send the answer of a page."""
+        status, form = self.send("/answer", fields)
+        if status == 200:
+            self.acknowledged[int(fields["place"])] = fields["choice"]
+        return status, form
+
+
+class Visitor:
+    """Takes one simulated reader through the study."""
+
+    def __init__(self, study: Study, url: str, reader: Reader) -> None:
+        self._study, self._reader, self.browser = study, reader, Browser(url)
+
+    def visit(self) -> str:
+        """Go from consent to the end; returns how it ended."""
+        plan = self._study.plan
+        status, form = self.browser.send(f"/?{plan.id_parameter}={self._reader.name}")
+        answered = 0
+        while form.action:
+            if form.action == "/start":
+                fields = {"reader": form.fields["reader"][0], "agree": "yes"}
+                status, form = self.browser.send("/start", fields)
+            elif form.action == "/statements" and status == 200:
+                fields = {
+                    f"statement{at}": str(one.is_true).lower()
+                    for at, one in enumerate(plan.statements)
+                }
+                status, form = self.browser.send("/statements", fields)
+            elif form.action == "/answer" and answered < self._reader.leaves_after:
+                status, form = self._answer(form)
+                answered += 1
+            else:
+                return "left"
+        return "finished" if form.has_code else "turned away"
+
+    def _answer(self, form: Form) -> tuple[int, Form]:
+        fields = {"place": form.fields["place"][0]}
+        if not form.stories:
+            (right,) = {
+                asked.right
+                for asked in self._study.plan.questions.values()
+                if asked.question == form.legends[0] and asked.answers == form.fields["choice"]
+            }
+            return self.browser.answer(fields | {"choice": right})
+        kind, pair_id, order = self._recognise(form)
+        is_first = self._reader.chooses_chosen(kind, pair_id) == (order == "chosen")
+        fields["choice"] = "first" if is_first else "second"
+        least = self._study.least_seconds(pair_id)
+        if not self._reader.is_careless:
+            time.sleep(least)
+        status, after = self.browser.answer(fields)
+        if status == 422:
+            # Told to take longer.
+            time.sleep(least + 1)
+            status, after = self.browser.answer(fields)
+        return status, after
+
+    def _recognise(self, form: Form) -> tuple[str, str, str]:
+        """The kind and the pair of a page by its texts, and the side that stands first."""
+        shown = form.stories["first"], form.stories["second"]
+        for pair_id, pair in self._study.by_id.items():
+            sides = pair["chosen"], pair["rejected"]
+            if shown in (sides, sides[::-1]):
+                return "pair", pair_id, "chosen" if shown == sides else "rejected"
+            if pair["chosen"] in shown:
+                order = "chosen" if shown[0] == pair["chosen"] else "rejected"
+                if shown == self._study.sides(pair_id, "attention", order):
+                    return "attention", pair_id, order
+        raise DataError("the page shows a pair that is not in the folder: name the served folder")
+
+
+def answer_study(
+    study: Study, crowd: Crowd, url: str, readers: int, at_once: int
+) -> tuple[Counter[str], list[Browser]]:
+    """Let simulated readers answer a running server.
+
+    Returns:
+        How many ended in which way, and their browsers.
+    """
+    pages = study.plan.pairs_per_reader
+    visitors = [Visitor(study, url, Reader(crowd, at, pages)) for at in range(1, readers + 1)]
+    with ThreadPoolExecutor(at_once) as threads:
+        ends = list(threads.map(Visitor.visit, visitors))
+    return Counter(ends), [visitor.browser for visitor in visitors]
