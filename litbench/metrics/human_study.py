@@ -19,7 +19,8 @@ from litbench.errors import DataError
 from litbench.metrics.agreement import length_differences
 from litbench.metrics.annotators import AnnotatorAgreement, annotator_agreement
 from litbench.metrics.intervals import Interval, jackknife_interval, two_way_interval
-from litbench.records import Column, Schema, connected_prompts
+from litbench.records import VERDICTS, Column, Schema, connected_prompts, empty_columns
+from litbench.text import aligned
 
 CHOICES = Schema(
     "choices",
@@ -109,7 +110,7 @@ class StudyFigures:
     attention: Interval | None
     questions: Interval | None
     hurried: float | None
-    seconds: tuple[float, float, float] | None
+    seconds: list[float] | None
     annotators: AnnotatorAgreement | None
 
 
@@ -162,35 +163,30 @@ def exclusion_counts(readers: Sequence[ReaderResult]) -> dict[str, int]:
     return dict(Counter(rule for one in readers for rule in one.excluded))
 
 
+def leave_out(choices: pa.Table, readers: Collection[str]) -> pa.Table:
+    """The choices of all other readers."""
+    names = pa.array(list(readers), pa.large_string())
+    return choices.filter(pc.invert(pc.is_in(choices["reader"], names)))
+
+
 def study_figures(
-    choices: pa.Table,
-    pairs: pa.Table,
-    credits: Mapping[str, np.ndarray],
-    *,
-    without: Collection[str] = (),
+    choices: pa.Table, pairs: pa.Table, annotators: AnnotatorAgreement | None
 ) -> StudyFigures:
     """Compute the figures of a study.
 
     Args:
         choices: table with the schema CHOICES.
         pairs: table with the schema PAIRS, with all pairs of the choices.
-        credits: by rater, the credit of each pair, 0 to 1; shape (pairs,) each.
-        without: readers to leave out.
+        annotators: see StudyFigures.
     """
-    if without:
-        kept = pc.invert(pc.is_in(choices["reader"], pa.array(list(without), pa.large_string())))
-        choices = choices.filter(kept)
-    of_kind = {
-        kind: choices.filter(pc.equal(choices["kind"], kind))
+    own, repeated, attention, questions = (
+        choices.filter(pc.equal(choices["kind"], kind))
         for kind in ("pair", "repeat", "attention", "question")
-    }
-    own = of_kind["pair"]
+    )
     if not own.num_rows:
         raise DataError("choices: no choice is left: collect some, or loosen the exclusion rules")
-    at = pc.index_in(own["pair_id"], pairs["pair_id"].combine_chunks())
-    if at.null_count:
-        raise DataError(f"choices: {at.null_count} are about unknown pairs: use the study's pairs")
-    row_of, readers = at.to_numpy(), np.array(own["reader"].to_pylist())
+    row_of = _rows_of(own, pairs)
+    readers = np.array(own["reader"].to_pylist())
     credit = np.array([_CREDIT[outcome] for outcome in own["outcome"].to_pylist()])
     prompts = np.array(connected_prompts(pairs))
     clusters = prompts[row_of]
@@ -200,70 +196,120 @@ def study_figures(
             return None
         return two_way_interval(values[known], clusters[known], readers[known])
 
-    order = own["order"].to_pylist()
-    is_first = np.array([side == "chosen" for side in order])
+    order = np.array(own["order"].to_pylist(), dtype=object)
     longer = np.sign(length_differences(pairs))[row_of]
-    seen = np.unique(row_of)
-    shares = np.bincount(row_of, credit, len(prompts))[seen] / np.bincount(row_of)[seen]
-    majority = (1 + np.sign(np.round(shares - 0.5, 9))) / 2
-    first_choice = {
-        (row["reader"], row["pair_id"]): row["outcome"]
-        for row in own.select(["reader", "pair_id", "outcome"]).to_pylist()
-    }
-    repeated = of_kind["repeat"]
-    keys = zip(repeated["reader"].to_pylist(), repeated["pair_id"].to_pylist(), strict=True)
-    again = zip(keys, repeated["outcome"].to_pylist(), strict=True)
-    same = [float(first_choice.get(key) == outcome) for key, outcome in again]
+    shares = pair_shares(choices, pairs)
+    judged = np.isfinite(shares)
+    majority = (1 + np.sign(np.round(shares[judged] - 0.5, 9))) / 2
+    outcome_of = dict(zip(_keys(own), own["outcome"].to_pylist(), strict=True))
+    again = zip(_keys(repeated), repeated["outcome"].to_pylist(), strict=True)
     seconds = own["seconds"].drop_null().to_numpy()
-    quartiles = [float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75])] if len(
-        seconds) else []  # fmt: skip
+    quartiles = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist() if len(seconds) else None
     hurried = choices["hurried"].drop_null().to_numpy()
     share = two_way_interval(credit, clusters, readers)
     return StudyFigures(
         readers=len(set(readers.tolist())),
-        pairs=len(seen),
+        pairs=int(judged.sum()),
         prompts=share.clusters,
         choices=len(credit),
         share=share,
-        majority=jackknife_interval(majority, prompts[seen]),
-        first=two_way(np.where(is_first, credit, 1 - credit), np.array([o is not None
-                                                                        for o in order])),
+        majority=jackknife_interval(majority, prompts[judged]),
+        first=two_way(np.where(order == "chosen", credit, 1 - credit), order != None),  # noqa: E711
         longer=two_way(np.where(longer > 0, credit, 1 - credit), np.abs(longer) == 1),
-        repeats=_by_reader(repeated, same),
-        attention=_by_reader(of_kind["attention"]),
-        questions=_by_reader(of_kind["question"]),
+        repeats=_by_reader(repeated, [outcome_of.get(key) == outcome for key, outcome in again]),
+        attention=_by_reader(attention, attention["is_right"].to_pylist()),
+        questions=_by_reader(questions, questions["is_right"].to_pylist()),
         hurried=float((hurried > 0).mean()) if len(hurried) else None,
-        seconds=(quartiles[0], quartiles[1], quartiles[2]) if quartiles else None,
-        annotators=one_reader(own, pairs, prompts, credits),
-    )  # fmt: skip
+        seconds=quartiles,
+        annotators=annotators,
+    )
 
 
-def _by_reader(rows: pa.Table, values: Sequence[float] | None = None) -> Interval | None:
-    """Interval of a share by reader; of right answers by default."""
+def _rows_of(choices: pa.Table, pairs: pa.Table) -> np.ndarray:
+    """The row of each choice's pair; DataError for a pair that is not there."""
+    rows = pc.index_in(choices["pair_id"], pairs["pair_id"].combine_chunks())
+    if rows.null_count:
+        raise DataError(
+            f"choices: {rows.null_count} are about pairs that are not in the pairs file: give the "
+            "pairs of the same study"
+        )
+    indices: np.ndarray = rows.to_numpy()
+    return indices
+
+
+def _keys(choices: pa.Table) -> list[tuple[str, str]]:
+    return list(zip(choices["reader"].to_pylist(), choices["pair_id"].to_pylist(), strict=True))
+
+
+def _by_reader(rows: pa.Table, values: Sequence[float]) -> Interval | None:
+    """Interval of a share by reader; None without rows."""
     if not rows.num_rows:
         return None
-    known = rows["is_right"].to_pylist() if values is None else values
-    return jackknife_interval(np.array(known, dtype=float), rows["reader"].to_pylist())
+    return jackknife_interval(np.array(values, dtype=float), rows["reader"].to_pylist())
+
+
+def pair_shares(choices: pa.Table, pairs: pa.Table) -> np.ndarray:
+    """Share of the choices of each pair that agree with its label; shape (pairs,), NaN for none."""
+    own = choices.filter(pc.equal(choices["kind"], "pair"))
+    row_of = _rows_of(own, pairs)
+    credit = [_CREDIT[outcome] for outcome in own["outcome"].to_pylist()]
+    count = np.bincount(row_of, minlength=pairs.num_rows)
+    total = np.bincount(row_of, credit, pairs.num_rows)
+    shares: np.ndarray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return shares
+
+
+def figure_rows(figures: StudyFigures) -> list[tuple[str, str, Interval]]:
+    """Name, unit that is counted, and interval of every figure that the study has."""
+    one = figures.annotators
+    named = [
+        ("choices that agree with the labels", "choices", figures.share),
+        ("pairs whose majority agrees with the label", "pairs", figures.majority),
+        ("one reader agrees with the others", "comparisons", one and one.one_annotator),
+        ("two readers choose the same story", "pairs", one and one.two_annotators),
+        ("choices of the story shown first", "choices", figures.first),
+        ("choices of the longer story", "choices", figures.longer),
+        ("repeated pairs with the same choice", "readers", figures.repeats),
+        ("attention checks passed", "readers", figures.attention),
+        ("content questions answered right", "answers", figures.questions),
+    ]
+    return [(name, unit, interval) for name, unit, interval in named if interval is not None]
+
+
+def figures_text(figures: StudyFigures) -> str:
+    """The figures for a terminal."""
+    lines = [
+        f"{figures.choices:,} choices by {figures.readers:,} readers on {figures.pairs:,} pairs of "
+        f"{figures.prompts:,} prompts",
+        "",
+        aligned([[name, str(at), f"{at.n:,} {unit}"] for name, unit, at in figure_rows(figures)]),
+    ]
+    if figures.annotators is not None:
+        lines.append(f"Krippendorff's alpha: {figures.annotators.alpha:.3f}")
+    if figures.seconds is not None:
+        lines.append("seconds for a pair, quartiles: "
+                     + ", ".join(f"{at:.0f}" for at in figures.seconds))  # fmt: skip
+    if figures.hurried is not None:
+        lines.append(f"answers first sent too early: {figures.hurried:.1%}")
+    return "\n".join(lines) + "\n"
 
 
 def one_reader(
-    choices: pa.Table, pairs: pa.Table, prompts: np.ndarray, credits: Mapping[str, np.ndarray]
+    choices: pa.Table, pairs: pa.Table, credits: Mapping[str, np.ndarray]
 ) -> AnnotatorAgreement | None:
     """Compare each reader, and every rater, with the majority of the other readers of a pair.
 
-    A choice rates the chosen story of its pair 1 and the other 0. The same story in another pair
+    `credits` has by rater the credit of each pair, 0 to 1; shape (pairs,) each. A choice rates the chosen story of its pair 1 and the other 0. The same story in another pair
     counts as another story, because a choice holds for its pair only.
     """
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in choices.select(["reader", "pair_id", "outcome"]).to_pylist():
-        credit = _CREDIT[row["outcome"]]
-        ratings[row["reader"]] |= {
-            f"{row['pair_id']} chosen": credit,
-            f"{row['pair_id']} rejected": 1 - credit,
-        }
+    own = choices.filter(pc.equal(choices["kind"], "pair"))
+    for (reader, pair_id), outcome in zip(_keys(own), own["outcome"].to_pylist(), strict=True):
+        credit = _CREDIT[outcome]
+        ratings[reader] |= {f"{pair_id} chosen": credit, f"{pair_id} rejected": 1 - credit}
     ids = pairs["pair_id"].to_pylist()
     first, second = ([f"{name} {side}" for name in ids] for side in ("chosen", "rejected"))
-    return annotator_agreement(ratings, first, second, prompts, credits)
+    return annotator_agreement(ratings, first, second, connected_prompts(pairs), credits)
 
 
 def choices_of_ratings(
@@ -291,3 +337,18 @@ def choices_of_ratings(
             row = {"reader": reader, "place": place, "kind": "pair"}
             rows.append(row | {"pair_id": pair_id, "outcome": outcome})
     return pa.Table.from_pylist(rows, schema=CHOICES.arrow())
+
+
+def verdicts_of(choices: pa.Table) -> pa.Table:
+    """The choices of pairs as verdicts, with the schema VERDICTS; every reader is a rater."""
+    own = choices.filter(pc.equal(choices["kind"], "pair"))
+    columns = empty_columns(VERDICTS, own.num_rows) | {
+        "pair_id": own["pair_id"],
+        "rater": own["reader"],
+        "kind": pa.repeat(pa.scalar("reader", pa.large_string()), own.num_rows),
+        "order": own["order"],
+        "outcome": own["outcome"],
+        "explanation": own["reason"],
+        "seconds": own["seconds"],
+    }
+    return pa.table(columns)

@@ -40,6 +40,7 @@ PAGES = {
     "ablation.html": "Ablation",
     "best_of_n.html": "Best of n",
     "study.html": "Simulation study",
+    "human_study.html": "Human study",
 }
 
 

@@ -75,11 +75,11 @@ class Reader:
         """The id that the reader brings."""
         return f"simulated-{self._crowd.seed}-{self.number}"
 
-    def chooses_chosen(self, kind: str, pair_id: str) -> bool:
+    def chooses_chosen(self, kind: str, pair_id: str, place: int) -> bool:
         """Whether the reader chooses the chosen story; in the attention check, the intact one."""
         crowd = self._crowd
         if self.is_careless:
-            return random.Random(digest("guess", self.name, kind, pair_id)).random() < 0.5
+            return random.Random(digest("guess", self.name, place)).random() < 0.5
         if kind == "attention":
             return True
         effect = random.Random(digest("pair", crowd.seed, pair_id)).gauss(0, crowd.pair_sd)
@@ -103,8 +103,8 @@ def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
             if answered == reader.leaves_after:
                 store.leave(reader.name)
                 break
-            is_first = reader.chooses_chosen(page.kind, page.pair_id) == (page.order == "chosen")
-            answer = "first" if is_first else "second"
+            is_chosen = reader.chooses_chosen(page.kind, page.pair_id, page.place)
+            answer = "first" if is_chosen == (page.order == "chosen") else "second"
             if page.kind == "question":
                 answer = study.plan.questions[page.pair_id].right
             store.answer(reader.name, page.place, answer)
@@ -238,8 +238,8 @@ class Visitor:
             }
             return self.browser.answer(fields | {"choice": right})
         kind, pair_id, order = self._recognise(form)
-        is_first = self._reader.chooses_chosen(kind, pair_id) == (order == "chosen")
-        fields["choice"] = "first" if is_first else "second"
+        is_chosen = self._reader.chooses_chosen(kind, pair_id, int(fields["place"]))
+        fields["choice"] = "first" if is_chosen == (order == "chosen") else "second"
         least = self._study.least_seconds(pair_id)
         if not self._reader.is_careless:
             time.sleep(least)
