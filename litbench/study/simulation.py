@@ -204,12 +204,12 @@ class Visitor:
     """Takes one simulated reader through the study."""
 
     def __init__(self, study: Study, url: str, reader: Reader) -> None:
-        self._study, self._reader, self.browser = study, reader, Browser(url)
+        self._study, self.reader, self.browser = study, reader, Browser(url)
 
     def visit(self) -> str:
         """Go from consent to the end; returns how it ended."""
         plan = self._study.plan
-        status, form = self.browser.send(f"/?{plan.id_parameter}={self._reader.name}")
+        status, form = self.browser.send(f"/?{plan.id_parameter}={self.reader.name}")
         answered = 0
         while form.action:
             if form.action == "/start":
@@ -221,7 +221,7 @@ class Visitor:
                     for at, one in enumerate(plan.statements)
                 }
                 status, form = self.browser.send("/statements", fields)
-            elif form.action == "/answer" and answered < self._reader.leaves_after:
+            elif form.action == "/answer" and answered < self.reader.leaves_after:
                 status, form = self._answer(form)
                 answered += 1
             else:
@@ -238,10 +238,10 @@ class Visitor:
             }
             return self.browser.answer(fields | {"choice": right})
         kind, pair_id, order = self._recognise(form)
-        is_chosen = self._reader.chooses_chosen(kind, pair_id, int(fields["place"]))
+        is_chosen = self.reader.chooses_chosen(kind, pair_id, int(fields["place"]))
         fields["choice"] = "first" if is_chosen == (order == "chosen") else "second"
         least = self._study.least_seconds(pair_id)
-        if not self._reader.is_careless:
+        if not self.reader.is_careless:
             time.sleep(least)
         status, after = self.browser.answer(fields)
         if status == 422:
