@@ -44,9 +44,7 @@ class Config(Plan):
 
 def main(config: Config) -> None:
     """Check the plan, write the study and print the estimate."""
-    artifact = Artifact(
-        config.out, program=__file__, config=config, inputs={"pairs": config.pairs}
-    )
+    artifact = Artifact(config.out, program=__file__, config=config, inputs={"pairs": config.pairs})
     if artifact.is_current():
         print((config.out / "estimate.txt").read_text(encoding="utf-8"), end="")
         return

@@ -1,4 +1,4 @@
-"""Studies at full size: coverage of the intervals, recovery of a known agreement, kills, browsers."""
+"""Studies at full size: coverage of intervals, recovery of a known agreement, kills, a browser."""
 
 import dataclasses
 import itertools
@@ -158,7 +158,7 @@ def check_acknowledged(study, visitors):
             )
         }
         loads = database.execute(
-            'select pair_id, sum("order" = \'chosen\'), sum("order" = \'rejected\') from choices '
+            "select pair_id, sum(\"order\" = 'chosen'), sum(\"order\" = 'rejected') from choices "
             "where kind = 'pair' group by 1"
         ).fetchall()
         rows = database.execute("select count(*) from choices where answered is not null")

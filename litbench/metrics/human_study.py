@@ -262,11 +262,11 @@ def pair_shares(choices: pa.Table, pairs: pa.Table) -> np.ndarray:
 def figure_rows(figures: StudyFigures) -> list[tuple[str, str, Interval]]:
     """Name, unit that is counted, and interval of every figure that the study has."""
     one = figures.annotators
-    named = [
+    named: list[tuple[str, str, Interval | None]] = [
         ("choices that agree with the labels", "choices", figures.share),
         ("pairs whose majority agrees with the label", "pairs", figures.majority),
-        ("one reader agrees with the others", "comparisons", one and one.one_annotator),
-        ("two readers choose the same story", "pairs", one and one.two_annotators),
+        ("one reader agrees with the others", "comparisons", one.one_annotator if one else None),
+        ("two readers choose the same story", "pairs", one.two_annotators if one else None),
         ("choices of the story shown first", "choices", figures.first),
         ("choices of the longer story", "choices", figures.longer),
         ("repeated pairs with the same choice", "readers", figures.repeats),
@@ -299,8 +299,9 @@ def one_reader(
 ) -> AnnotatorAgreement | None:
     """Compare each reader, and every rater, with the majority of the other readers of a pair.
 
-    `credits` has by rater the credit of each pair, 0 to 1; shape (pairs,) each. A choice rates the chosen story of its pair 1 and the other 0. The same story in another pair
-    counts as another story, because a choice holds for its pair only.
+    A choice rates the chosen story of its pair 1 and the other 0. The same story in another pair
+    counts as another story, because a choice holds for its pair only. `credits` has by rater the
+    credit of each pair, 0 to 1; shape (pairs,) each.
     """
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     own = choices.filter(pc.equal(choices["kind"], "pair"))

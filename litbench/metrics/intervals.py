@@ -147,9 +147,10 @@ def two_way_interval(
     """Interval of a share of choices, clustered by prompt and by reader.
 
     The variance is that by prompt plus that by reader minus that by both together (Cameron, Gelbach
-    and Miller, 2011, Robust inference with multiway clustering), each by the cluster jackknife; it
-    is at least the last, that of independent choices. The rest is as in `jackknife_interval`, with
-    the smaller of the two effective numbers of clusters.
+    and Miller, 2011, Robust inference with multiway clustering), each by the cluster jackknife. The
+    result can be near 0 or negative by chance, so it is at least half of the last, the variance of
+    independent choices. The rest is as in `jackknife_interval`, with the smaller of the two
+    effective numbers of clusters. docs/statistics.md has the coverage.
 
     Args:
         values: one number from 0 to 1 per choice; shape (n,).
@@ -168,7 +169,7 @@ def two_way_interval(
         clustered_mean(values, of) for of in (prompt, reader, prompt * len(names) + reader)
     )
     variance = by_prompt.error**2 + by_reader.error**2 - by_both.error**2
-    error = math.sqrt(max(variance, by_both.error**2))
+    error = math.sqrt(max(variance, by_both.error**2 / 2))
     effective = min(by_prompt.effective_clusters, by_reader.effective_clusters)
     return _share_interval(replace(by_prompt, error=error, effective_clusters=effective))
 

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 import signal
 import sys
 import time
@@ -13,7 +12,7 @@ import numpy as np
 
 from litbench.artifact import Artifact
 from litbench.config import clear_exit
-from litbench.errors import ConfigError, DataError, MissingExtraError
+from litbench.errors import DataError, MissingExtraError
 from litbench.metrics.human_study import exclusion_counts, reader_results
 from litbench.study.export import rated_stories, ratings_of
 from litbench.study.plan import Study

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
@@ -31,16 +32,16 @@ from litbench.text import count_words_of, digest
 PAGES = Path(__file__).with_name("pages")
 
 _INSTRUCTIONS = """\
-You will read pairs of short stories. Both stories of a pair answer the same writing prompt. For \
+You will read pairs of short stories. Both stories of a pair answer the same writing prompt. For
 each pair, choose the story that you think is better written.
 
-Weigh whatever makes a story good to read: whether its idea is fresh, whether its people and places \
-come alive, whether its language is precise and has a voice of its own, whether what happens makes \
-sense and matters, and whether the ending is earned. Length alone is not a merit, and neither is a \
+Weigh whatever makes a story good to read: whether its idea is fresh, whether its people and places
+come alive, whether its language is precise and has a voice of its own, whether what happens makes
+sense and matters, and whether the ending is earned. Length alone is not a merit, and neither is a
 subject that you happen to like.
 
-Read both stories to the end before you choose. Some pairs are close; choose the one you would \
-rather have written. There are no right answers, only careful ones, but one page checks that you \
+Read both stories to the end before you choose. Some pairs are close; choose the one you would
+rather have written. There are no right answers, only careful ones, but one page checks that you
 read: one of its stories has its words in a random order."""
 
 
@@ -160,7 +161,7 @@ def check_plan(plan: Plan, pairs: pa.Table) -> None:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     """An opened study; `pairs` has the schema PAIRS."""
 
@@ -253,7 +254,7 @@ def _power(plan: Plan, sizes: Sequence[int]) -> dict[str, Any]:
         return dict.fromkeys(("power", "half_width", "detectable"))
     case = Case(
         agreement=plan.expected_agreement, pairs=sum(sizes), prompts=len(sizes),
-        evenness=effective_clusters(sizes) / len(sizes), annotators=plan.readers_per_pair,
+        evenness=effective_clusters(np.array(sizes)) / len(sizes), annotators=plan.readers_per_pair,
         annotator_agreement=plan.reader_agreement,
     )  # fmt: skip
     planned = plan_power(case)

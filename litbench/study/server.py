@@ -277,5 +277,3 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> ASGIAp
         return message("Thank you", f"{text} To have your answers removed, write to {plan.contact}")
 
     return TrustedHostMiddleware(Guard(app), list(allowed_hosts), www_redirect=False)
-
-

@@ -8,14 +8,16 @@ import http.client
 import itertools
 import math
 import random
+import re
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections import Counter, defaultdict
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from html.parser import HTMLParser
+from functools import cache
+from html import unescape
 from http.cookiejar import CookieJar
 from typing import ClassVar
 
@@ -119,46 +121,24 @@ def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
 # Over HTTP ------------------------------------------------------------------------------------
 
 
-class Form(HTMLParser):
-    """What a reader sees of a page: where its form goes, its fields, legends and stories."""
+class Form:
+    """What a simulated reader takes from a page: where its form goes, its values and its stories.
+
+    `action` is empty on a page that asks nothing.
+    """
 
     def __init__(self, html: str) -> None:
-        super().__init__()
-        self.action = ""
-        self.fields: dict[str, list[str]] = defaultdict(list)
-        self.legends: list[str] = []
-        self.stories: dict[str, str] = {}
-        self.has_code = False
-        self._into: list[str] | None = None
-        self._story = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note forms, fields and where texts start."""
-        given = {name: value or "" for name, value in attrs}
-        if tag == "form" and given["action"] != "/leave":
-            self.action = given["action"]
-        if tag == "input":
-            self.fields[given["name"]].append(given["value"])
-        if tag == "strong" and given.get("class") == "code":
-            self.has_code = True
-        if tag == "legend" or given.get("class") == "story":
-            self._into, self._story = [], given.get("id", "").removesuffix("-text")
-
-    def handle_data(self, data: str) -> None:
-        """Collect the text of a legend or a story."""
-        if self._into is not None:
-            self._into.append(data)
-
-    def handle_endtag(self, tag: str) -> None:
-        """Note where texts end."""
-        if self._into is None or tag not in ("legend", "div"):
-            return
-        text, self._into = "".join(self._into), None
-        if tag == "legend":
-            self.legends.append(text)
-        else:
-            self.stories[self._story] = text
+        self.action, self.reader, self.place = (
+            next(iter(re.findall(pattern, html)), "")
+            for pattern in (
+                r'action="(/start|/statements|/answer)"', r'name="reader" value="([^"]*)"',
+                r'name="place" value="(\d+)"',
+            )
+        )  # fmt: skip
+        self.answers = [unescape(one) for one in re.findall(r'name="choice" value="([^"]*)"', html)]
+        stories = re.findall(r'id="(?:first|second)-text">(.*?)</div>', html, re.DOTALL)
+        self.stories = (unescape(stories[0]), unescape(stories[1])) if stories else None
+        self.has_code = 'class="code"' in html
 
 
 class Browser:
@@ -213,8 +193,8 @@ class Visitor:
         answered = 0
         while form.action:
             if form.action == "/start":
-                fields = {"reader": form.fields["reader"][0], "agree": "yes"}
-                status, form = self.browser.send("/start", fields)
+                agreed = {"reader": form.reader, "agree": "yes"}
+                status, form = self.browser.send("/start", agreed)
             elif form.action == "/statements" and status == 200:
                 fields = {
                     f"statement{at}": str(one.is_true).lower()
@@ -229,18 +209,14 @@ class Visitor:
         return "finished" if form.has_code else "turned away"
 
     def _answer(self, form: Form) -> tuple[int, Form]:
-        fields = {"place": form.fields["place"][0]}
-        if not form.stories:
-            (right,) = {
-                asked.right
-                for asked in self._study.plan.questions.values()
-                if asked.question == form.legends[0] and asked.answers == form.fields["choice"]
-            }
-            return self.browser.answer(fields | {"choice": right})
-        kind, pair_id, order = self._recognise(form)
-        is_chosen = self.reader.chooses_chosen(kind, pair_id, int(fields["place"]))
-        fields["choice"] = "first" if is_chosen == (order == "chosen") else "second"
-        least = self._study.least_seconds(pair_id)
+        if form.stories is None:
+            questions = self._study.plan.questions.values()
+            right = next(one.right for one in questions if one.answers == form.answers)
+            return self.browser.answer({"place": form.place, "choice": right})
+        kind, pair_id, order = page_of(self._study)[form.stories]
+        is_chosen = self.reader.chooses_chosen(kind, pair_id, int(form.place))
+        choice = "first" if is_chosen == (order == "chosen") else "second"
+        fields, least = {"place": form.place, "choice": choice}, self._study.least_seconds(pair_id)
         if not self.reader.is_careless:
             time.sleep(least)
         status, after = self.browser.answer(fields)
@@ -250,18 +226,16 @@ class Visitor:
             status, after = self.browser.answer(fields)
         return status, after
 
-    def _recognise(self, form: Form) -> tuple[str, str, str]:
-        """The kind and the pair of a page by its texts, and the side that stands first."""
-        shown = form.stories["first"], form.stories["second"]
-        for pair_id, pair in self._study.by_id.items():
-            sides = pair["chosen"], pair["rejected"]
-            if shown in (sides, sides[::-1]):
-                return "pair", pair_id, "chosen" if shown == sides else "rejected"
-            if pair["chosen"] in shown:
-                order = "chosen" if shown[0] == pair["chosen"] else "rejected"
-                if shown == self._study.sides(pair_id, "attention", order):
-                    return "attention", pair_id, order
-        raise DataError("the page shows a pair that is not in the folder: name the served folder")
+
+@cache
+def page_of(study: Study) -> dict[tuple[str, str], tuple[str, str, str]]:
+    """The kind, the pair and the side that stands first, by the two texts of a page."""
+    return {
+        study.sides(pair_id, kind, order): (kind, pair_id, order)
+        for pair_id, kind, order in itertools.product(
+            study.by_id, ("attention", "pair"), ("chosen", "rejected")
+        )
+    }
 
 
 def answer_study(

@@ -227,7 +227,7 @@ class Store:
             {
                 (row[0], row[1]): row[2]
                 for row in self._all(
-                    'select pair_id, "order", count(*) from choices where kind = \'pair\' '
+                    "select pair_id, \"order\", count(*) from choices where kind = 'pair' "
                     "group by 1, 2"
                 )
             }
@@ -254,23 +254,21 @@ class Store:
         rows: list[tuple[str, str, str | None]] = []
         for name in picked:
             draw.shuffle(sides)
-            rows.append(("pair", name, min(sides, key=lambda side: load[name, side])))  # noqa: B023
-        first = rows[0]
+            rows.append(("pair", name, min(sides, key=lambda side: load[name, side])))
+        _, first, side = rows[0]
         if self._plan.checks_attention and "attention" not in kinds:
             unread = sorted(set(self._study.by_id) - set(picked) - read) or picked
             check = ("attention", draw.choice(unread), draw.choice(sides))
             rows.insert(draw.randint(1, len(rows)), check)
         if self._plan.repeats_a_pair and "repeat" not in kinds and len(picked) > 1:
-            rows.append(("repeat", first[1], "rejected" if first[2] == "chosen" else "chosen"))
-        with_questions: list[tuple[str, str, str | None]] = []
-        for row in rows:
-            with_questions.append(row)
-            if row[0] == "pair" and row[1] in self._plan.questions:
-                with_questions.append(("question", row[1], None))
-        start = max((row["place"] for row in own), default=0) + 1
+            rows.append(("repeat", first, "rejected" if side == "chosen" else "chosen"))
+        for at in reversed(range(len(rows))):
+            if rows[at][0] == "pair" and rows[at][1] in self._plan.questions:
+                rows.insert(at + 1, ("question", rows[at][1], None))
+        start = 1 + max((row["place"] for row in own), default=0)
         self._database.executemany(
             'insert into choices (number, place, kind, pair_id, "order") values (?, ?, ?, ?, ?)',
-            [(number, start + at, *row) for at, row in enumerate(with_questions)],
+            [(number, place, *row) for place, row in enumerate(rows, start)],
         )
 
     def answer(self, reader: str, place: int, answer: str, reason: str | None = None) -> float:
@@ -301,7 +299,7 @@ class Store:
             if page["answered"] is not None:
                 return 0.0
             outcome, is_right = self._read_answer(page, answer)
-            seconds = now - page["shown"]
+            seconds: float = now - page["shown"]
             key = (page["number"], place)
             least = 0.0 if page["kind"] == "question" else self._study.least_seconds(
                 page["pair_id"])  # fmt: skip
@@ -349,7 +347,8 @@ class Store:
 
     def states(self) -> dict[str, int]:
         """Number of readers in each state."""
-        return dict(self._all("select state, count(*) from readers group by 1 order by 1"))
+        rows = self._all("select state, count(*) from readers group by 1 order by 1")
+        return {row[0]: row[1] for row in rows}
 
     def progress(self) -> dict[str, tuple[int, int]]:
         """By pair, its choices and the pages that readers still have before them."""
