@@ -69,27 +69,19 @@ def serving(study: Study, now=time.time):
     from litbench.study.server import make_app  # noqa: PLC0415
     from litbench.study.store import Store  # noqa: PLC0415
 
-    port, made, ready = free_port(), {}, threading.Event()
-
-    def run():
-        # SQLite's connection belongs to the thread that made it.
-        made["store"] = Store(study, now=now)
-        app = make_app(study, made["store"], ["127.0.0.1"])
-        made["server"] = make_server(app, ServerLimits(), "127.0.0.1", port)
-        ready.set()
-        made["server"].run()
-        made["store"].close()
-
-    thread = threading.Thread(target=run)
+    port, store = free_port(), Store(study, now=now)
+    app = make_app(study, store, ["127.0.0.1"])
+    server = make_server(app, ServerLimits(), "127.0.0.1", port)
+    thread = threading.Thread(target=server.run)
     thread.start()
-    assert ready.wait(60)
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for(url)
-        yield url
+        yield url, store
     finally:
-        made["server"].should_exit = True
+        server.should_exit = True
         thread.join()
+        store.close()
 
 
 def serve_process(folder: Path, port: int) -> subprocess.Popen:

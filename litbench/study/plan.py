@@ -217,7 +217,7 @@ class Study:
 def garble(text: str, seed: str) -> str:
     """The words of a text in a random order; its characters if it has no spaces."""
     pieces, between = text.split(), " "
-    if len(pieces) < len(text) / 20:
+    if len(pieces) < count_words_of(text) / 2:
         pieces, between = list("".join(pieces)), ""
     random.Random(digest("garble", seed)).shuffle(pieces)
     return between.join(pieces)

@@ -73,7 +73,10 @@ class Store:
         if path != _MEMORY:
             # Readable by its owner only: it holds the readers' ids.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
+        # One thread at a time uses it, not always the same one.
+        self._database = sqlite3.connect(
+            path, isolation_level=None, timeout=30, check_same_thread=False
+        )
         self._database.row_factory = sqlite3.Row
         # WAL lets others read meanwhile; FULL survives a crash of the machine too.
         self._database.executescript("pragma journal_mode = wal; pragma synchronous = full;")
