@@ -127,7 +127,9 @@ def test_invalid_plan(pair_table, plan, message):
         check_plan(Plan(**given), pairs)
 
 
-@pytest.mark.parametrize("text", ["one two three four five six seven", "他走进花园看见一只猫在睡觉"])
+@pytest.mark.parametrize(
+    "text", ["one two three four five six seven", "他走进花园看见一只猫在睡觉"]
+)
 def test_garbled_text_has_the_same_pieces(text):
     changed = garble(text, "seed")
     assert changed != text
@@ -370,7 +372,7 @@ def test_page_does_not_tell_the_side(client):
     shown = text
     for side, name in (("chosen", "STORY"), ("rejected", "STORY")):
         shown = shown.replace(pair[side], name)
-    first, second = re.findall(r'<article.*?</article>', shown, re.DOTALL)
+    first, second = re.findall(r"<article.*?</article>", shown, re.DOTALL)
     assert first.replace("first", "second").replace("Story A", "Story B") == second
 
 
