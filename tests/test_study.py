@@ -1,6 +1,5 @@
 """A study with human readers: plan, assignment, store, server, simulated readers and analysis."""
 
-import dataclasses
 import html
 import json
 import logging
@@ -294,9 +293,9 @@ def client(make):
 
     opened = []
 
-    def build(count, now=Clock(), study=None, **plan):
+    def build(count, study=None, **plan):
         study = study or make(count, pairs_per_reader=min(count, 3), **plan)
-        store = Store(study, now=now)
+        store = Store(study)
         app = make_app(study, store, ["testserver"])
 
         def again():

@@ -94,6 +94,7 @@ class Keyboard(Mouse):
 
     def press(self, name):
         self._go_to("form:not(.leave) button")
+        assert self.page.evaluate("document.activeElement.innerText") == name
         with self.page.expect_navigation():
             self.page.keyboard.press("Enter")
 
