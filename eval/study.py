@@ -107,7 +107,8 @@ class Opened:
 
     def figures(self, choices: pa.Table) -> StudyFigures:
         """The figures of some choices."""
-        return study_figures(choices, self.pairs, self.annotators(choices))
+        readers = reader_results(choices, self.rules)
+        return study_figures(choices, self.pairs, readers, self.annotators(choices))
 
 
 def check(config: Config) -> None:

@@ -542,6 +542,10 @@ def test_crowd_is_checked():
 # Analysis ------------------------------------------------------------------------------------
 
 
+def figures_of(choices, pairs, annotators=None):
+    return study_figures(choices, pairs, reader_results(choices, Exclusions()), annotators)
+
+
 def hand_made(pairs, counts, readers=11):
     """Choices in which the first `counts[k]` readers of pair k agree with its label."""
     rows = [
@@ -556,7 +560,7 @@ def hand_made(pairs, counts, readers=11):
 
 def test_share_of_choices_is_not_the_majority(pair_table):
     pairs = study_pairs(pair_table, 4)
-    figures = study_figures(hand_made(pairs, [9, 8, 3, 3]), pairs, None)
+    figures = figures_of(hand_made(pairs, [9, 8, 3, 3]), pairs)
     # 23 of 44 choices, but 2 of 4 majorities.
     assert figures.share.mean == pytest.approx(23 / 44)
     assert f"{figures.share.mean:.3f}" == "0.523"
@@ -605,9 +609,9 @@ def test_swapped_labels_mirror_the_figures(make, rename_sides):
         column = pa.array([other[side] for side in choices[name].to_pylist()], pa.large_string())
         flipped = flipped.set_column(flipped.column_names.index(name), name, column)
     ones = {"labels": np.ones(6)}
-    one = study_figures(choices, pairs, one_reader(choices, pairs, ones))
+    one = figures_of(choices, pairs, one_reader(choices, pairs, ones))
     renamed = rename_sides(pairs)
-    two = study_figures(flipped, renamed, one_reader(flipped, renamed, ones))
+    two = figures_of(flipped, renamed, one_reader(flipped, renamed, ones))
     assert two.share.mean == pytest.approx(1 - one.share.mean)
     assert two.majority.mean == pytest.approx(1 - one.majority.mean)
     assert two.first.mean == pytest.approx(one.first.mean)
@@ -646,12 +650,12 @@ def test_exclusion_rules(pair_table):
     }  # fmt: skip
     usual = [one.reader for one in reader_results(choices, Exclusions()) if one.excluded]
     assert usual == ["careless"]
-    figures = study_figures(leave_out(choices, usual), pairs, None)
+    figures = figures_of(leave_out(choices, usual), pairs)
     assert (figures.readers, figures.attention.mean, figures.repeats.mean) == (4, 1.0, 0.5)
     with pytest.raises(DataError, match="no choice is left"):
-        study_figures(leave_out(choices, excluded), pairs, None)
+        figures_of(leave_out(choices, excluded), pairs)
     with pytest.raises(DataError, match="not in the pairs file"):
-        study_figures(choices, pairs.slice(1), None)
+        figures_of(choices, pairs.slice(1))
 
 
 def test_ratings_as_choices(pair_table):
@@ -665,7 +669,7 @@ def test_ratings_as_choices(pair_table):
     choices = choices_of_ratings(ratings, pairs, 1e-9)
     found = list(zip(choices["reader"].to_pylist(), choices["outcome"].to_pylist(), strict=True))
     assert found == [("a", "chosen"), ("a", "tie"), ("b", "rejected")]
-    assert study_figures(choices, pairs, None).share.mean == 0.5
+    assert figures_of(choices, pairs).share.mean == 0.5
 
 
 def test_readers_are_raters(make, tmp_path):

@@ -58,7 +58,7 @@ def test_two_way_coverage(each):
 
 
 def test_recovers_known_agreement(forty):
-    found = [study_figures(simulated(forty, seed), forty.pairs, None) for seed in range(1_000)]
+    found = [study_figures(simulated(forty, seed), forty.pairs, [], None) for seed in range(1_000)]
     shares = [one.share for one in found]
     covered = np.mean([one.low <= TRUE <= one.high for one in shares])
     half = np.mean([(one.high - one.low) / 2 for one in shares])
@@ -79,11 +79,11 @@ def test_a_careless_third(forty):
         numbered = [Reader(Crowd(seed=seed, **crowd), at, 1) for at in range(1, len(order) + 1)]
         careless = {name for name, one in zip(order, numbered, strict=True) if one.is_careless}
         failed = {name for name, one in readers.items() if one.excluded}
-        changed = {name for name, one in readers.items() if one.repeat_same is False}
+        changed = {name for name, one in readers.items() if one.repeats == 0}
         assert (failed | changed) <= careless
         counts.update(careless=len(careless), failed=len(failed), either=len(failed | changed))
         shares = [
-            study_figures(leave_out(choices, without), forty.pairs, None).share
+            study_figures(leave_out(choices, without), forty.pairs, [], None).share
             for without in ((), failed, failed | changed, careless)
         ]
         means.append([one.mean for one in shares])

@@ -56,28 +56,37 @@ class Exclusions:
         failed_attention: who chose the garbled story.
         changed_repeat: who chose differently when a pair came again.
         unfinished: who left before the end.
-        hurried_share: who sent more than this share of the answers too early.
         wrong_share: who answered more than this share of the content questions wrong.
     """
 
     failed_attention: bool = True
     changed_repeat: bool = False
     unfinished: bool = False
-    hurried_share: Annotated[float, Field(ge=0, le=1)] = 1.0
     wrong_share: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 @dataclass(frozen=True)
 class ReaderResult:
-    """One reader; `agreement` is with the labels, `excluded` the rules that leave it out."""
+    """One reader; shares are None where the reader met no such page.
+
+    Attributes:
+        reader: salted hash of the id.
+        choices: number of pairs.
+        agreement: share of choices that agree with the labels.
+        median_seconds: median time of a pair.
+        attention: share of attention checks passed.
+        repeats: share of repeated pairs with the same choice.
+        questions: share of content questions answered right.
+        excluded: the rules that leave the reader out.
+    """
 
     reader: str
     choices: int
     agreement: float | None
-    first_share: float | None
     median_seconds: float | None
-    attention: bool | None
-    repeat_same: bool | None
+    attention: float | None
+    repeats: float | None
+    questions: float | None
     excluded: tuple[str, ...]
 
 
@@ -129,33 +138,31 @@ def _reader_result(name: str, rows: Sequence[Mapping[str, Any]], rules: Exclusio
     pairs = by_kind["pair"]
     first_choice = {row["pair_id"]: row["outcome"] for row in pairs}
     repeats = [row["outcome"] == first_choice.get(row["pair_id"]) for row in by_kind["repeat"]]
-    attention = [row["is_right"] == 1 for row in by_kind["attention"]]
-    wrong = [row["is_right"] == 0 for row in by_kind["question"]]
-    hurried = [row["hurried"] > 0 for row in rows if row["hurried"] is not None]
-    ordered = [_CREDIT[row["outcome"]] if row["order"] == "chosen" else 1 - _CREDIT[row["outcome"]]
-               for row in pairs if row["order"] is not None]  # fmt: skip
+    attention, questions = (
+        [row["is_right"] == 1 for row in by_kind[kind]] for kind in ("attention", "question")
+    )
     seconds = [row["seconds"] for row in pairs if row["seconds"] is not None]
+    wrong = 1 - np.mean(questions) if questions else 0.0
     broken = {
         "failed the attention check": rules.failed_attention and not all(attention),
         "changed a repeated choice": rules.changed_repeat and not all(repeats),
         "unfinished": rules.unfinished and any(row["finished"] == 0 for row in rows),
-        "hurried": _mean(hurried, 0.0) > rules.hurried_share,
-        "wrong content answers": _mean(wrong, 0.0) > rules.wrong_share,
+        "wrong content answers": wrong > rules.wrong_share,
     }
     return ReaderResult(
         reader=name,
         choices=len(pairs),
-        agreement=_mean([_CREDIT[row["outcome"]] for row in pairs], None),
-        first_share=_mean(ordered, None),
+        agreement=_mean([_CREDIT[row["outcome"]] for row in pairs]),
         median_seconds=float(np.median(seconds)) if seconds else None,
-        attention=all(attention) if attention else None,
-        repeat_same=all(repeats) if repeats else None,
+        attention=_mean(attention),
+        repeats=_mean(repeats),
+        questions=_mean(questions),
         excluded=tuple(rule for rule, is_broken in broken.items() if is_broken),
     )
 
 
-def _mean(values: Sequence[float], otherwise: Any) -> Any:
-    return float(np.mean(values)) if values else otherwise
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def exclusion_counts(readers: Sequence[ReaderResult]) -> dict[str, int]:
@@ -170,23 +177,24 @@ def leave_out(choices: pa.Table, readers: Collection[str]) -> pa.Table:
 
 
 def study_figures(
-    choices: pa.Table, pairs: pa.Table, annotators: AnnotatorAgreement | None
+    choices: pa.Table,
+    pairs: pa.Table,
+    readers: Sequence[ReaderResult],
+    annotators: AnnotatorAgreement | None,
 ) -> StudyFigures:
     """Compute the figures of a study.
 
     Args:
         choices: table with the schema CHOICES.
         pairs: table with the schema PAIRS, with all pairs of the choices.
+        readers: the results of the readers of these choices.
         annotators: see StudyFigures.
     """
-    own, repeated, attention, questions = (
-        choices.filter(pc.equal(choices["kind"], kind))
-        for kind in ("pair", "repeat", "attention", "question")
-    )
+    own = choices.filter(pc.equal(choices["kind"], "pair"))
     if not own.num_rows:
         raise DataError("choices: no choice is left: collect some, or loosen the exclusion rules")
     row_of = _rows_of(own, pairs)
-    readers = np.array(own["reader"].to_pylist())
+    names = np.array(own["reader"].to_pylist())
     credit = np.array([_CREDIT[outcome] for outcome in own["outcome"].to_pylist()])
     prompts = np.array(connected_prompts(pairs))
     clusters = prompts[row_of]
@@ -194,21 +202,23 @@ def study_figures(
     def two_way(values: np.ndarray, known: np.ndarray) -> Interval | None:
         if not known.any():
             return None
-        return two_way_interval(values[known], clusters[known], readers[known])
+        return two_way_interval(values[known], clusters[known], names[known])
+
+    def by_reader(check: str) -> Interval | None:
+        values = [value for one in readers if (value := getattr(one, check)) is not None]
+        return jackknife_interval(np.array(values), range(len(values))) if values else None
 
     order = np.array(own["order"].to_pylist(), dtype=object)
     longer = np.sign(length_differences(pairs))[row_of]
     shares = pair_shares(choices, pairs)
     judged = np.isfinite(shares)
     majority = (1 + np.sign(np.round(shares[judged] - 0.5, 9))) / 2
-    outcome_of = dict(zip(_keys(own), own["outcome"].to_pylist(), strict=True))
-    again = zip(_keys(repeated), repeated["outcome"].to_pylist(), strict=True)
     seconds = own["seconds"].drop_null().to_numpy()
     quartiles = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist() if len(seconds) else None
     hurried = choices["hurried"].drop_null().to_numpy()
-    share = two_way_interval(credit, clusters, readers)
+    share = two_way_interval(credit, clusters, names)
     return StudyFigures(
-        readers=len(set(readers.tolist())),
+        readers=len(set(names.tolist())),
         pairs=int(judged.sum()),
         prompts=share.clusters,
         choices=len(credit),
@@ -216,9 +226,9 @@ def study_figures(
         majority=jackknife_interval(majority, prompts[judged]),
         first=two_way(np.where(order == "chosen", credit, 1 - credit), order != None),  # noqa: E711
         longer=two_way(np.where(longer > 0, credit, 1 - credit), np.abs(longer) == 1),
-        repeats=_by_reader(repeated, [outcome_of.get(key) == outcome for key, outcome in again]),
-        attention=_by_reader(attention, attention["is_right"].to_pylist()),
-        questions=_by_reader(questions, questions["is_right"].to_pylist()),
+        repeats=by_reader("repeats"),
+        attention=by_reader("attention"),
+        questions=by_reader("questions"),
         hurried=float((hurried > 0).mean()) if len(hurried) else None,
         seconds=quartiles,
         annotators=annotators,
@@ -235,17 +245,6 @@ def _rows_of(choices: pa.Table, pairs: pa.Table) -> np.ndarray:
         )
     indices: np.ndarray = rows.to_numpy()
     return indices
-
-
-def _keys(choices: pa.Table) -> list[tuple[str, str]]:
-    return list(zip(choices["reader"].to_pylist(), choices["pair_id"].to_pylist(), strict=True))
-
-
-def _by_reader(rows: pa.Table, values: Sequence[float]) -> Interval | None:
-    """Interval of a share by reader; None without rows."""
-    if not rows.num_rows:
-        return None
-    return jackknife_interval(np.array(values, dtype=float), rows["reader"].to_pylist())
 
 
 def pair_shares(choices: pa.Table, pairs: pa.Table) -> np.ndarray:
@@ -271,7 +270,7 @@ def figure_rows(figures: StudyFigures) -> list[tuple[str, str, Interval]]:
         ("choices of the longer story", "choices", figures.longer),
         ("repeated pairs with the same choice", "readers", figures.repeats),
         ("attention checks passed", "readers", figures.attention),
-        ("content questions answered right", "answers", figures.questions),
+        ("content questions answered right", "readers", figures.questions),
     ]
     return [(name, unit, interval) for name, unit, interval in named if interval is not None]
 
@@ -305,7 +304,8 @@ def one_reader(
     """
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     own = choices.filter(pc.equal(choices["kind"], "pair"))
-    for (reader, pair_id), outcome in zip(_keys(own), own["outcome"].to_pylist(), strict=True):
+    columns = (own[name].to_pylist() for name in ("reader", "pair_id", "outcome"))
+    for reader, pair_id, outcome in zip(*columns, strict=True):
         credit = _CREDIT[outcome]
         ratings[reader] |= {f"{pair_id} chosen": credit, f"{pair_id} rejected": 1 - credit}
     ids = pairs["pair_id"].to_pylist()
