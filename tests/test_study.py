@@ -166,7 +166,21 @@ def test_pages_of_a_reader(make):
     again = next(row for row in rows if row["pair_id"] == rows[-1]["pair_id"])
     assert (again["kind"], {again["order"], rows[-1]["order"]}) == ("pair", {"chosen", "rejected"})
     own = {row["pair_id"] for row in rows if row["kind"] == "pair"}
-    assert next(row["pair_id"] for row in rows if row["kind"] == "attention") not in own
+    check = next(row for row in rows if row["kind"] == "attention")
+    assert check["pair_id"] not in own
+    first, second = study.sides(check["pair_id"], "attention", check["order"])
+    intact, garbled = (first, second) if check["order"] == "chosen" else (second, first)
+    assert intact == study.by_id[check["pair_id"]]["chosen"]
+    assert sorted(garbled.split()) == sorted(study.by_id[check["pair_id"]]["rejected"].split())
+    assert garbled != study.by_id[check["pair_id"]]["rejected"]
+    read_on(store, "r", check["place"] - 1)
+    store.next_page("r")
+    store.answer("r", check["place"], "second" if check["order"] == "chosen" else "first")
+    assert [row["is_right"] for row in store.choices().to_pylist()][-1] == 0
+    begin(store, "other")
+    read_on(store, "other")
+    rights = [row["is_right"] for row in store.choices().to_pylist() if row["kind"] == "attention"]
+    assert rights == [0, 1]
 
 
 def test_content_question_follows_its_pair(make, pair_table):

@@ -150,7 +150,7 @@ def two_way_interval(
     and Miller, 2011, Robust inference with multiway clustering), each by the cluster jackknife. The
     result can be near 0 or negative by chance, so it is at least half of the last, the variance of
     independent choices. The rest is as in `jackknife_interval`, with the smaller of the two
-    effective numbers of clusters. docs/statistics.md has the coverage.
+    effective numbers of clusters. docs/human_study.md has the coverage.
 
     Args:
         values: one number from 0 to 1 per choice; shape (n,).
