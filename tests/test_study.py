@@ -3,6 +3,7 @@
 import html
 import json
 import logging
+import os
 import re
 import sqlite3
 import stat
@@ -25,11 +26,11 @@ from litbench.metrics.human_study import (
     study_figures,
     verdicts_of,
 )
-from litbench.metrics.intervals import clustered_mean, jackknife_interval, two_way_interval
+from litbench.metrics.intervals import clustered_mean, two_way_interval
 from litbench.records import VERDICTS
 from litbench.study.export import ratings_of
 from litbench.study.plan import ContentQuestion, Plan, Statement, check_plan, estimate, garble
-from litbench.study.simulation import Browser, Crowd, answer_study, simulate_choices
+from litbench.study.simulation import Crowd, Reader, Visitor, simulate_choices, visit_study
 from litbench.study.store import Store
 from litbench.tables import check_parquet, write_table
 
@@ -221,7 +222,7 @@ def test_who_comes_back_goes_on(make, clock):
     begin(store, "r")
     read_on(store, "r", 2)
     store.leave("r")
-    assert store.state("r") == "left"
+    assert store.states() == {"left": 1}
     page = store.next_page("r")
     assert page.done == 2
     read_on(store, "r")
@@ -475,6 +476,8 @@ def test_forged_and_foreign_requests(client):
     assert browser.store.choices().num_rows == 0
     assert browser.post("/answer", data=answer).status_code == 200
     assert browser.store.choices().num_rows == 1
+    assert TEXTS["contact"] in browser.post("/leave").text
+    assert browser.store.states() == {"left": 1}
 
 
 def test_closed_study(client):
@@ -503,15 +506,6 @@ def test_ids_are_made_or_required(client, tmp_path, pair_table):
     assert client(3, study=study).get("/").status_code == 400
 
 
-def test_leaving_and_coming_back(client):
-    browser = client(4)
-    page = join(browser)
-    browser.post("/answer", data={"place": place_of(page), "choice": "first"})
-    assert TEXTS["contact"] in browser.post("/leave").text
-    assert browser.store.states() == {"left": 1}
-    assert "Page 2 of 5" in browser.get("/read").text
-
-
 def test_errors_reveal_nothing(client, monkeypatch, caplog):
     browser = client(4)
     page = join(browser, "secret-reader")
@@ -530,22 +524,25 @@ def test_errors_reveal_nothing(client, monkeypatch, caplog):
         assert secret not in answer.text
 
 
-def test_simulated_readers_over_http(make):
-    study = make(6, readers_per_pair=4, pairs_per_reader=3, asks_reason=True)
+def test_simulated_readers_over_http(make, pair_table):
+    ids = study_pairs(pair_table, 6)["pair_id"].to_pylist()
+    asked = {name: ContentQuestion("Who?", [f"{name} <b>", "&amp;"], "&amp;") for name in ids}
+    study = make(6, readers_per_pair=4, pairs_per_reader=3, questions=asked)
     with serving(study) as (url, _):
-        ends, browsers = answer_study(study, Crowd(careless=0.3, dropout=0.2), url, 12, 6)
+        ends, visitors = visit_study(study, Crowd(careless=0.3, dropout=0.2), url, 12, 6)
     assert set(ends) <= {"finished", "left", "turned away"}
     assert ends["finished"] >= 3
     with sqlite3.connect(study.database) as database:
         (stored,) = database.execute("select count(answered) from choices").fetchone()
     database.close()
-    assert stored == sum(len(browser.acknowledged) for browser in browsers)
+    assert stored == sum(len(one.acknowledged) for one in visitors)
 
 
-def test_simulated_reader_without_a_server(monkeypatch):
+def test_simulated_reader_without_a_server(make, monkeypatch):
     monkeypatch.setattr("litbench.study.simulation._PATIENCE", 0)
+    study = make(3, pairs_per_reader=3)
     with pytest.raises(DataError, match="does not answer"):
-        Browser(f"http://127.0.0.1:{free_port()}").send("/")
+        Visitor(study, f"http://127.0.0.1:{free_port()}", Reader(Crowd(), 1, 3)).visit()
 
 
 def test_crowd_is_checked():
@@ -601,16 +598,6 @@ def test_two_way_interval_by_hand():
     again = two_way_interval(values[::-1], prompts[::-1], [f"x{r}" for r in readers[::-1]])
     assert again.low == pytest.approx(both.low)
     assert np.isnan(two_way_interval(values, prompts, np.zeros(12)).low)
-
-
-def test_two_way_interval_without_reader_effects_is_close_to_one_way():
-    random = np.random.default_rng(0)
-    prompts, readers = np.repeat(np.arange(40), 10), np.tile(np.arange(400), 1)
-    values = (random.random(400) < random.beta(2, 2, 40)[prompts]).astype(float)
-    # Every choice has a reader of its own, so that only prompts are clusters.
-    both, one = two_way_interval(values, prompts, readers), jackknife_interval(values, prompts)
-    assert both.low == pytest.approx(one.low)
-    assert both.high == pytest.approx(one.high)
 
 
 def test_swapped_labels_mirror_the_figures(make, rename_sides):
@@ -804,3 +791,29 @@ def test_command_errors(make, capsys):
             command([*arguments, str(study.folder)])
         assert message in capsys.readouterr().err
         Store(study).close()
+
+
+# As in docs/results.md: one annotator against the others, two annotators, Krippendorff's alpha.
+@pytest.mark.parametrize(
+    ("name", "one", "two", "alpha"),
+    [
+        ("psychdepth", (0.679, 0.629, 0.724), (0.623, 0.576, 0.667), 0.191),
+        ("ttcw", (0.803, 0.698, 0.878), None, None),
+    ],
+)
+def test_published_ratings_as_finished_studies(program, tmp_path, name, one, two, alpha):
+    if name.upper() not in os.environ:
+        pytest.skip(f"{name.upper()} does not name the folder of that data set")
+    pairs, out = tmp_path / "pairs", tmp_path / "out"
+    program("data_prep/import_ratings.py", "--config", f"configs/data/{name}_ratings.yaml",
+            "--out", pairs)  # fmt: skip
+    program("eval/study.py", "--pairs", pairs / "pairs.parquet", "--ratings",
+            pairs / "ratings.parquet", "--out", out)  # fmt: skip
+    found = json.loads((out / "human_study.json").read_text())["all"]["annotators"]
+
+    def rounded(key):
+        return tuple(round(found[key][end], 3) for end in ("mean", "low", "high"))
+
+    assert rounded("one_annotator") == one
+    if two is not None:
+        assert (rounded("two_annotators"), round(found["alpha"], 3)) == (two, alpha)

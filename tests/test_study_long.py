@@ -124,7 +124,7 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
         while kills < 10:
             time.sleep(5.5)
             running = sum(thread.is_alive() for thread in threads)
-            acknowledged = sum(len(one.browser.acknowledged) for one in visitors)
+            acknowledged = sum(len(one.acknowledged) for one in visitors)
             print(f"kill {kills + 1}: {acknowledged} answers acknowledged, {running} still read")
             server.kill()
             logs.append(server.communicate()[1].decode())
@@ -166,7 +166,7 @@ def check_acknowledged(study, visitors):
     database.close()
     for visitor in visitors:
         # A copy: the reader goes on meanwhile.
-        for place, choice in list(visitor.browser.acknowledged.items()):
+        for place, choice in list(visitor.acknowledged.items()):
             assert stored[visitor.reader.name, place] == choice
     totals = [chosen + rejected for _, chosen, rejected in loads]
     assert max(totals) - min(totals) <= 1

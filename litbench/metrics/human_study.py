@@ -8,8 +8,9 @@ choices that agree with the labels, and the share of pairs on which the majority
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +47,19 @@ CHOICES = Schema(
 )  # fmt: skip
 
 _CREDIT = {"chosen": 1.0, "tie": 0.5, "rejected": 0.0}
+_READERS = """
+select one.reader, count(*) filter (one.kind = 'pair') as choices,
+    avg(case one.outcome when 'chosen' then 1.0 when 'tie' then 0.5 else 0.0 end)
+        filter (one.kind = 'pair')::double as agreement,
+    median(one.seconds) filter (one.kind = 'pair') as median_seconds,
+    avg(one.is_right) filter (one.kind = 'attention') as attention,
+    avg((one.outcome = before.outcome)::int) filter (one.kind = 'repeat') as repeats,
+    avg(one.is_right) filter (one.kind = 'question') as questions,
+    bool_or(one.finished = 0) as is_unfinished
+from choices as one left join choices as before
+    on one.reader = before.reader and one.pair_id = before.pair_id and before.kind = 'pair'
+group by one.reader order by one.reader
+"""
 
 
 @dataclass(frozen=True)
@@ -125,44 +139,21 @@ class StudyFigures:
 
 def reader_results(choices: pa.Table, rules: Exclusions) -> list[ReaderResult]:
     """The results of every reader, by the exclusion rules; `choices` has the schema CHOICES."""
-    of_reader: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in choices.drop_columns(["reason"]).to_pylist():
-        of_reader[row["reader"]].append(row)
-    return [_reader_result(name, of_reader[name], rules) for name in sorted(of_reader)]
-
-
-def _reader_result(name: str, rows: Sequence[Mapping[str, Any]], rules: Exclusions) -> ReaderResult:
-    by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    with duckdb.connect() as database:
+        database.register("choices", choices.drop_columns(["reason"]))
+        rows = database.sql(_READERS).to_arrow_table().to_pylist()
+    results = []
     for row in rows:
-        by_kind[row["kind"]].append(row)
-    pairs = by_kind["pair"]
-    first_choice = {row["pair_id"]: row["outcome"] for row in pairs}
-    repeats = [row["outcome"] == first_choice.get(row["pair_id"]) for row in by_kind["repeat"]]
-    attention, questions = (
-        [row["is_right"] == 1 for row in by_kind[kind]] for kind in ("attention", "question")
-    )
-    seconds = [row["seconds"] for row in pairs if row["seconds"] is not None]
-    wrong = 1 - np.mean(questions) if questions else 0.0
-    broken = {
-        "failed the attention check": rules.failed_attention and not all(attention),
-        "changed a repeated choice": rules.changed_repeat and not all(repeats),
-        "unfinished": rules.unfinished and any(row["finished"] == 0 for row in rows),
-        "wrong content answers": wrong > rules.wrong_share,
-    }
-    return ReaderResult(
-        reader=name,
-        choices=len(pairs),
-        agreement=_mean([_CREDIT[row["outcome"]] for row in pairs]),
-        median_seconds=float(np.median(seconds)) if seconds else None,
-        attention=_mean(attention),
-        repeats=_mean(repeats),
-        questions=_mean(questions),
-        excluded=tuple(rule for rule, is_broken in broken.items() if is_broken),
-    )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+        wrong = 0.0 if row["questions"] is None else 1 - row["questions"]
+        broken = {
+            "failed the attention check": rules.failed_attention and row["attention"] == 0,
+            "changed a repeated choice": rules.changed_repeat and row["repeats"] == 0,
+            "unfinished": row.pop("is_unfinished") and rules.unfinished,
+            "wrong content answers": wrong > rules.wrong_share,
+        }
+        excluded = tuple(rule for rule, is_broken in broken.items() if is_broken)
+        results.append(ReaderResult(**row, excluded=excluded))
+    return results
 
 
 def exclusion_counts(readers: Sequence[ReaderResult]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from litbench.errors import DataError, MissingExtraError
 from litbench.metrics.human_study import exclusion_counts, reader_results
 from litbench.study.export import rated_stories, ratings_of
 from litbench.study.plan import Study
-from litbench.study.simulation import Crowd, answer_study
+from litbench.study.simulation import Crowd, visit_study
 from litbench.study.store import Store
 from litbench.tables import write_table
 
@@ -102,7 +102,7 @@ def simulate(arguments: argparse.Namespace) -> None:
         agreement=arguments.agreement, pair_sd=arguments.pair_sd, reader_sd=arguments.reader_sd,
         careless=arguments.careless, dropout=arguments.dropout, seed=arguments.seed,
     )  # fmt: skip
-    ends, _ = answer_study(study, crowd, arguments.url, arguments.readers, arguments.at_once)
+    ends, _ = visit_study(study, crowd, arguments.url, arguments.readers, arguments.at_once)
     print(", ".join(f"{count} {how}" for how, count in ends.items()))
 
 

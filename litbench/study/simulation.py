@@ -1,6 +1,6 @@
 """Simulated readers of known taste, to try a study before people are asked.
 
-They answer the real server over HTTP (`answer_study`) or, without a server, the store
+They answer the real server over HTTP (`visit_study`) or, without a server, the store
 (`simulate_choices`), which is fast enough for a thousand studies.
 """
 
@@ -77,7 +77,14 @@ class Reader:
         """The id that the reader brings."""
         return f"simulated-{self._crowd.seed}-{self.number}"
 
-    def chooses_chosen(self, kind: str, pair_id: str, place: int) -> bool:
+    def answer(self, study: Study, kind: str, pair_id: str, order: str | None, place: int) -> str:
+        """The answer to a page, as forms send it."""
+        if kind == "question":
+            return study.plan.questions[pair_id].right
+        is_chosen = self._chooses_chosen(kind, pair_id, place)
+        return "first" if is_chosen == (order == "chosen") else "second"
+
+    def _chooses_chosen(self, kind: str, pair_id: str, place: int) -> bool:
         """Whether the reader chooses the chosen story; in the attention check, the intact one."""
         crowd = self._crowd
         if self.is_careless:
@@ -105,10 +112,7 @@ def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
             if answered == reader.leaves_after:
                 store.leave(reader.name)
                 break
-            is_chosen = reader.chooses_chosen(page.kind, page.pair_id, page.place)
-            answer = "first" if is_chosen == (page.order == "chosen") else "second"
-            if page.kind == "question":
-                answer = study.plan.questions[page.pair_id].right
+            answer = reader.answer(study, page.kind, page.pair_id, page.order, page.place)
             store.answer(reader.name, page.place, answer)
             answered += 1
         if page is None and not answered:
@@ -122,9 +126,14 @@ def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
 
 
 class Form:
-    """What a simulated reader takes from a page: where its form goes, its values and its stories.
+    """What a simulated reader takes from a page.
 
-    `action` is empty on a page that asks nothing.
+    Attributes:
+        action: where the form goes; empty if the page asks nothing.
+        reader: the id that the consent form carries.
+        place: number of the page.
+        shown: the two stories, or the answers to choose from.
+        has_code: whether it is the end.
     """
 
     def __init__(self, html: str) -> None:
@@ -135,27 +144,40 @@ class Form:
                 r'name="place" value="(\d+)"',
             )
         )  # fmt: skip
-        self.answers = [unescape(one) for one in re.findall(r'name="choice" value="([^"]*)"', html)]
-        stories = re.findall(r'id="(?:first|second)-text">(.*?)</div>', html, re.DOTALL)
-        self.stories = (unescape(stories[0]), unescape(stories[1])) if stories else None
+        texts = re.findall(r'id="(?:first|second)-text">(.*?)</div>', html, re.DOTALL)
+        answers = re.findall(r'name="choice" value="([^"]*)"', html)
+        self.shown = tuple(map(unescape, texts or answers))
         self.has_code = 'class="code"' in html
 
 
-class Browser:
-    """The session of one simulated reader; lost connections are tried again.
+@cache
+def page_of(study: Study) -> dict[tuple[str, ...], tuple[str, str, str | None]]:
+    """The kind, the pair and the side that stands first, by what a page shows."""
+    pages: dict[tuple[str, ...], tuple[str, str, str | None]] = {
+        tuple(asked.answers): ("question", pair_id, None)
+        for pair_id, asked in study.plan.questions.items()
+    }
+    kinds, sides = ("attention", "pair"), ("chosen", "rejected")
+    for pair_id, kind, order in itertools.product(study.by_id, kinds, sides):
+        pages[study.sides(pair_id, kind, order)] = kind, pair_id, order
+    return pages
+
+
+class Visitor:
+    """Takes one simulated reader through the study; lost connections are tried again.
 
     `acknowledged` holds the answers that the server accepted, by page.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
+    def __init__(self, study: Study, url: str, reader: Reader) -> None:
+        self._study, self._url, self.reader = study, url.rstrip("/"), reader
         self._opener = urllib.request.build_opener(
             urllib.request.HTTPCookieProcessor(CookieJar()), urllib.request.ProxyHandler({})
         )
         self.acknowledged: dict[int, str] = {}
 
     def send(self, path: str, fields: dict[str, str] | None = None) -> tuple[int, Form]:
-        """The status and the page after redirects; DataError if the server stays away."""
+        """The status and the page after redirects; DataError if the server fails or stays away."""
         data = None if fields is None else urllib.parse.urlencode(fields).encode()
         end = time.monotonic() + _PATIENCE
         while True:
@@ -172,35 +194,19 @@ class Browser:
                     raise DataError(f"{self._url} does not answer ({error}): serve it") from error
                 time.sleep(0.2)
 
-    def answer(self, fields: dict[str, str]) -> tuple[int, Form]:
-        """Send the answer of a page."""
-        status, form = self.send("/answer", fields)
-        if status == 200:
-            self.acknowledged[int(fields["place"])] = fields["choice"]
-        return status, form
-
-
-class Visitor:
-    """Takes one simulated reader through the study."""
-
-    def __init__(self, study: Study, url: str, reader: Reader) -> None:
-        self._study, self.reader, self.browser = study, reader, Browser(url)
-
     def visit(self) -> str:
         """Go from consent to the end; returns how it ended."""
-        plan = self._study.plan
-        status, form = self.browser.send(f"/?{plan.id_parameter}={self.reader.name}")
-        answered = 0
+        plan, answered = self._study.plan, 0
+        right = {
+            f"statement{at}": "true" if one.is_true else "false"
+            for at, one in enumerate(plan.statements)
+        }
+        status, form = self.send(f"/?{plan.id_parameter}={self.reader.name}")
         while form.action:
             if form.action == "/start":
-                agreed = {"reader": form.reader, "agree": "yes"}
-                status, form = self.browser.send("/start", agreed)
+                status, form = self.send("/start", {"reader": form.reader, "agree": "yes"})
             elif form.action == "/statements" and status == 200:
-                fields = {
-                    f"statement{at}": str(one.is_true).lower()
-                    for at, one in enumerate(plan.statements)
-                }
-                status, form = self.browser.send("/statements", fields)
+                status, form = self.send("/statements", right)
             elif form.action == "/answer" and answered < self.reader.leaves_after:
                 status, form = self._answer(form)
                 answered += 1
@@ -209,45 +215,26 @@ class Visitor:
         return "finished" if form.has_code else "turned away"
 
     def _answer(self, form: Form) -> tuple[int, Form]:
-        if form.stories is None:
-            questions = self._study.plan.questions.values()
-            right = next(one.right for one in questions if one.answers == form.answers)
-            return self.browser.answer({"place": form.place, "choice": right})
-        kind, pair_id, order = page_of(self._study)[form.stories]
-        is_chosen = self.reader.chooses_chosen(kind, pair_id, int(form.place))
-        choice = "first" if is_chosen == (order == "chosen") else "second"
-        fields, least = {"place": form.place, "choice": choice}, self._study.least_seconds(pair_id)
+        kind, pair_id, order = page_of(self._study)[form.shown]
+        answer = self.reader.answer(self._study, kind, pair_id, order, int(form.place))
+        least = 0.0 if kind == "question" else self._study.least_seconds(pair_id)
         if not self.reader.is_careless:
             time.sleep(least)
-        status, after = self.browser.answer(fields)
+        status, after = self.send("/answer", {"place": form.place, "choice": answer})
         if status == 422:
             # Told to take longer.
             time.sleep(least + 1)
-            status, after = self.browser.answer(fields)
+            status, after = self.send("/answer", {"place": form.place, "choice": answer})
+        if status == 200:
+            self.acknowledged[int(form.place)] = answer
         return status, after
 
 
-@cache
-def page_of(study: Study) -> dict[tuple[str, str], tuple[str, str, str]]:
-    """The kind, the pair and the side that stands first, by the two texts of a page."""
-    return {
-        study.sides(pair_id, kind, order): (kind, pair_id, order)
-        for pair_id, kind, order in itertools.product(
-            study.by_id, ("attention", "pair"), ("chosen", "rejected")
-        )
-    }
-
-
-def answer_study(
+def visit_study(
     study: Study, crowd: Crowd, url: str, readers: int, at_once: int
-) -> tuple[Counter[str], list[Browser]]:
-    """Let simulated readers answer a running server.
-
-    Returns:
-        How many ended in which way, and their browsers.
-    """
+) -> tuple[Counter[str], list[Visitor]]:
+    """Let simulated readers answer a running server; returns how many ended how, and them."""
     pages = study.plan.pairs_per_reader
     visitors = [Visitor(study, url, Reader(crowd, at, pages)) for at in range(1, readers + 1)]
     with ThreadPoolExecutor(at_once) as threads:
-        ends = list(threads.map(Visitor.visit, visitors))
-    return Counter(ends), [visitor.browser for visitor in visitors]
+        return Counter(threads.map(Visitor.visit, visitors)), visitors
