@@ -8,6 +8,7 @@ writer, or a judge's name) at which `step`, and the text. Writes `turns.parquet`
 model `recorded/OUT/turns.parquet` then answers as published, as a writer or as a judge.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -76,12 +77,12 @@ def main(config: Config) -> None:
         )
         read.append(table.select(names))
     turns = pa.concat_tables(read)
-    keys = list(zip(*(turns[name].to_pylist() for name in TURNS.key), strict=True))
-    if len(set(keys)) < len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
+    keys = Counter(zip(*(turns[name].to_pylist() for name in TURNS.key), strict=True))
+    if len(keys) < turns.num_rows:
         raise DataError(
-            f"{config.table}: {len(keys) - len(set(keys))} turns have the writer, prompt, sample, "
-            f"role and step of another, such as {twice}: correct columns or where in selects"
+            f"{config.table}: {turns.num_rows - len(keys)} turns have the writer, prompt, sample, "
+            f"role and step of another, such as {keys.most_common(1)[0][0]}: correct columns or "
+            "where in selects"
         )
     artifact.write("turns.parquet", partial(write_table, turns))
     artifact.write("rejected.jsonl", rejected_rows.write)

@@ -5,14 +5,15 @@
 
 `cases` give assumed numbers, see litbench.metrics.power.Case: the agreement of two raters and how
 often they disagree, or one rater against chance, and the numbers of pairs and prompts. A list of
-values is swept. `evaluation` is an output folder of eval/benchmark.py or eval/crossvalidate.py; the
-numbers are then measured for every rater against the reference.
+values is swept. `grades` give writers whose grades are compared on the same prompts, see
+litbench.metrics.power.GradeCase. `evaluation` is an output folder of eval/benchmark.py or
+eval/crossvalidate.py; the numbers are then measured for every rater against the reference.
 
 Writes `power.txt`, `power.csv` and `manifest.json` into `out`. Formulas: docs/power.md.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +27,7 @@ from litbench.config import build, nearest, run_program
 from litbench.errors import ConfigError
 from litbench.finished_evaluation import Judged
 from litbench.metrics.agreement import pair_scores
-from litbench.metrics.power import Case, measure, plan
+from litbench.metrics.power import Case, GradeCase, grade_plan, measure, plan
 from litbench.records import connected_prompts
 from litbench.text import aligned, clean_name
 
@@ -38,6 +39,7 @@ class Config:
     Attributes:
         out: output folder.
         cases: name -> keys of litbench.metrics.power.Case; a list of values is swept.
+        grades: name -> keys of litbench.metrics.power.GradeCase; a list of values is swept.
         evaluation: folder of an evaluation.
         reference: the rater that the others are compared with; null for the evaluation's reference.
         power: target power, the probability of detecting the effect.
@@ -48,6 +50,7 @@ class Config:
 
     out: Path
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    grades: dict[str, dict[str, Any]] = field(default_factory=dict)
     evaluation: Path | None = None
     reference: str | None = None
     power: float = 0.8
@@ -66,13 +69,43 @@ def plan_row(name: str, case: Case, config: Config, comparisons: int) -> dict[st
 
 def plan_cases(config: Config) -> list[dict[str, Any]]:
     """Return a row for every combination of swept values of every case."""
-    rows = []
-    for name, keys in config.cases.items():
+    return [
+        plan_row(name, build(Case, values, f"cases: {name}"), config, 1)
+        for name, values in swept(config.cases)
+    ]
+
+
+def swept(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the values of every combination of swept values."""
+    for name, keys in cases.items():
         values = [value if isinstance(value, list) else [value] for value in keys.values()]
         for combination in itertools.product(*values):
-            case = build(Case, dict(zip(keys, combination, strict=True)), f"cases: {name}")
-            rows.append(plan_row(name, case, config, 1))
+            yield name, dict(zip(keys, combination, strict=True))
+
+
+def plan_grades(config: Config) -> list[dict[str, Any]]:
+    """Return a row for every combination of swept values of the writers' grades."""
+    alpha = config.alpha / (config.comparisons or 1)
+    rows = []
+    for name, values in swept(config.grades):
+        case = build(GradeCase, values, f"grades: {name}")
+        rows.append({"name": name, **asdict(case), **grade_plan(case, config.power, alpha)})
     return rows
+
+
+def grades_text(rows: Sequence[Mapping[str, Any]], wanted: float) -> str:
+    """Format the rows of the writers' grades for a terminal."""
+    heading = ["writers", "difference", "deviation", "prompts", "power", "detectable", "needs"]
+    lines = [
+        [clean_name(row["name"]), f"{row['difference']:g}", f"{row['deviation']:.3f}",
+         f"{row['prompts']:,}", f"{row['power']:.3f}", f"{row['detectable']:.2f}",
+         "-" if row["prompts_needed"] is None else f"{row['prompts_needed']:,}"]
+        for row in rows
+    ]  # fmt: skip
+    return aligned([heading, *lines]) + (
+        f"\nAt a power of {wanted:g}. Deviation: of the difference on one prompt, over prompts. "
+        "Needs: prompts.\n"
+    )
 
 
 def plan_measured(config: Config, judged: Judged) -> list[dict[str, Any]]:
@@ -113,8 +146,8 @@ def plans_text(rows: Sequence[Mapping[str, Any]], wanted: float) -> str:
 
 def main(config: Config) -> None:
     """Compute power for the cases and the evaluation, and write the table."""
-    if not config.cases and config.evaluation is None:
-        raise ConfigError("cases and evaluation are empty: give one of them")
+    if not config.cases and not config.grades and config.evaluation is None:
+        raise ConfigError("cases, grades and evaluation are empty: give one of them")
     judged = None if config.evaluation is None else Judged.find(config.evaluation)
     inputs = {} if judged is None else judged.inputs()
     artifact = Artifact(config.out, program=__file__, config=config, inputs=inputs)
@@ -122,11 +155,18 @@ def main(config: Config) -> None:
         print((config.out / "power.txt").read_text(encoding="utf-8"), end="")
         return
     rows = plan_cases(config) + ([] if judged is None else plan_measured(config, judged))
-    text = plans_text(rows, config.power)
-    table = pa.Table.from_pylist(rows)
+    graded = plan_grades(config)
+    text = "\n".join(
+        [plans_text(rows, config.power)] * bool(rows)
+        + [grades_text(graded, config.power)] * bool(graded)
+    )
+    table = pa.concat_tables(
+        [pa.Table.from_pylist(found) for found in (rows, graded) if found],
+        promote_options="default",
+    )
     artifact.write("power.csv", lambda path: pa_csv.write_csv(table, path))
     artifact.write("power.txt", lambda path: path.write_text(text, encoding="utf-8"))
-    artifact.counts = {"plans": len(rows)}
+    artifact.counts = {"plans": len(rows) + len(graded)}
     artifact.finish()
     print(text, end="")
 

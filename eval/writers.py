@@ -6,10 +6,10 @@ Reads the folders of runs, and of data_prep/import_ratings.py with `writer`. Wri
 
 - `writers.json`, `.csv` and `.txt`: the leaderboard of writers by mean grade, with intervals by
   prompt, paired comparisons with a writer named beforehand, the judges' offsets, the share of other
-  writers' texts that each writer's texts beat by every rater, correlations of all columns over
-  writers, and the agreement of raters with judges and of judges with people;
-- of runs of the protocol tow: correlations with the lengths of texts, and, with several samples,
-  how far the planner's weights differ between them;
+  writers' texts that each writer's texts beat by every rater, Plackett-Luce utilities, the range
+  over prompts, correlations of all columns over writers, and the agreement of raters with judges
+  and of judges with people; of runs of the protocol tow also correlations with the lengths of
+  texts, and, with several samples, how far the planner's weights differ between them;
 - `writers.html` and `manifest.json`.
 
 A killed run resumes.
@@ -18,7 +18,7 @@ A killed run resumes.
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import NonNegativeFloat
 
 from litbench.artifact import Artifact, read_manifest_of, write_json
 from litbench.config import nearest, run_program
@@ -35,6 +36,7 @@ from litbench.evaluation import VerdictParts
 from litbench.metrics.csv_table import write_csv
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
+from litbench.metrics.plackett_luce import Ranking, Utilities, plackett_luce, ranking_of
 from litbench.metrics.printing import text_table
 from litbench.metrics.writers import (
     Cell,
@@ -81,6 +83,9 @@ class Config:
         raters: raters with rewards, which score the runs' stories; see litbench.raters.
         slop: folder of the slop lists; adds the text statistics of `litbench.metrics.prose`.
         published: published results by name: a number for each writer, for comparison.
+        utility_prior: strength of a Gaussian prior of the Plackett-Luce utilities, for writers that
+            wins do not connect both ways; 0 for none.
+        collapse: count a writer's prompts with a mean grade below this.
     """
 
     runs: Path | list[Path]
@@ -90,6 +95,8 @@ class Config:
     raters: dict[str, Any] = field(default_factory=dict)
     slop: Path | None = None
     published: dict[str, dict[str, float]] = field(default_factory=dict)
+    utility_prior: NonNegativeFloat = 0.0
+    collapse: float | None = None
 
 
 @dataclass
@@ -159,6 +166,35 @@ def cells_of(graded: Graded, quantity: str) -> list[Cell]:
     return [Cell(*place, float(np.mean(of))) for place, of in grades.items()]
 
 
+def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
+    """Every rater's rankings of the writers by prompt, of people and of judges."""
+    groups: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in graded.rows:
+        if row["quantity"] == quantity and row["rater"] is not None:
+            groups[row["rater"], row["prompt_id"]][row["writer"]].append(row["grade"])
+    rankings = defaultdict(list)
+    for (rater, _), by_writer in groups.items():
+        means = {writer: round(float(np.mean(of)), 9) for writer, of in by_writer.items()}
+        kind = PEOPLE if rater in graded.people else "judges"
+        rankings[kind].append(ranking_of(means, rater))
+    return dict(rankings)
+
+
+def pairwise_rankings(
+    rewards: Sequence[float], writers: Sequence[str], groups: Sequence[Any], prompts: Sequence[str]
+) -> list[Ranking]:
+    """A rater's verdicts on pairs of texts by two writers; intervals are by prompt."""
+    members = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    return [
+        ranking_of({writers[one]: rewards[one], writers[other]: rewards[other]}, prompts[one])
+        for indices in members.values()
+        for one, other in itertools.combinations(indices, 2)
+        if writers[one] != writers[other]
+    ]
+
+
 def without_people(cells: list[Cell]) -> list[Cell]:
     """The judges' grades; those of people if there are no judges. The two are not pooled."""
     return [cell for cell in cells if cell.judge != PEOPLE] or cells
@@ -222,17 +258,19 @@ def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
 
 def score_texts(
     config: Config, graded: Graded, parts: VerdictParts
-) -> tuple[dict[str, dict[str, Interval]], list[dict[str, Any]], dict[str, int]]:
+) -> tuple[
+    dict[str, dict[str, Interval]], list[dict[str, Any]], dict[str, int], dict[str, list[Ranking]]
+]:
     """Score the stories with all raters.
 
     Returns:
         By rater and writer the share of texts beaten; agreements with the judges' grades of texts;
-        by rater the number of prompts it was trained on.
+        by rater the number of prompts it was trained on; by rater its verdicts on pairs of texts.
     """
     specs = parse_raters(config.raters) if config.raters else []
     if specs and graded.stories is None:
         raise DataError("raters: none of the runs has stories.parquet: leave out raters")
-    beaten, agreements, trained_on = {}, [], {}
+    beaten, agreements, trained_on, verdicts = {}, [], {}, {}
     for spec in specs:
         stories = graded.stories
         rewards, trained_on[spec.name] = score_stories(spec, stories, parts)
@@ -240,6 +278,7 @@ def score_texts(
         writers, prompts, steps = columns
         groups = list(zip(prompts, steps, strict=True))
         beaten[spec.name] = shares_beaten(rewards.tolist(), writers, groups, prompts)
+        verdicts[spec.name] = pairwise_rankings(rewards.tolist(), writers, groups, prompts)
         ids = stories["story_id"].to_pylist()
         for judge in dict.fromkeys(judge for judge, _ in graded.text_grades):
             at = [index for index, name in enumerate(ids) if (judge, name) in graded.text_grades]
@@ -249,7 +288,7 @@ def score_texts(
                 [groups[index] for index in at], [prompts[index] for index in at],
             )  # fmt: skip
             agreements.append({"rater": spec.name, "judge": judge, "agreement": interval})
-    return beaten, agreements, trained_on
+    return beaten, agreements, trained_on, verdicts
 
 
 def prose_columns(graded: Graded, folder: Path) -> dict[str, dict[str, float]]:
@@ -290,6 +329,38 @@ def leaderboard_table(rows: Sequence[WriterRow], reference: str | None) -> list[
             cells += [f"{gap.mean:+.2f} {bounds}", _p_value(row.p_holm)]
         shares = (row.beaten.get(rater) for rater in raters)
         table.append([*cells, *("–" if share is None else str(share) for share in shares)])
+    return table
+
+
+def utilities_table(utilities: Mapping[str, Utilities], writers: Sequence[str]) -> list[list[str]]:
+    """Plackett-Luce utilities with their intervals as rows of text."""
+
+    def cell(found: Utilities, writer: str) -> str:
+        values = (found.values, found.low, found.high)
+        mean, low, high = (_number(of.get(writer), 2) for of in values)
+        return mean if "–" in (mean, low) else f"{mean} [{low}, {high}]"
+
+    return [
+        ["writer", *utilities],
+        *([writer, *(cell(found, writer) for found in utilities.values())] for writer in writers),
+    ]
+
+
+def range_table(cells: Sequence[Cell], collapse: float | None) -> list[list[str]]:
+    """Each writer's lowest and highest prompt, by grades without the judges' offsets."""
+    offsets = fit_offsets(cells).judges
+    grades: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        grades[cell.writer][cell.prompt].append(cell.grade - offsets[cell.judge])
+    heading = ["writer", "lowest", "on", "highest", "on"]
+    table = [heading if collapse is None else [*heading, f"below {collapse:g}"]]
+    for writer, by_prompt in grades.items():
+        means = {prompt: float(np.mean(of)) for prompt, of in by_prompt.items()}
+        low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        row = [writer, _number(means[low], 2), low, _number(means[high], 2), high]
+        if collapse is not None:
+            row.append(str(sum(mean < collapse for mean in means.values())))
+        table.append(row)
     return table
 
 
@@ -334,12 +405,17 @@ def main(config: Config) -> None:
         raise ConfigError(
             f"reference: no writer '{config.reference}': {nearest(config.reference, writers)}"
         )
-    beaten, agreements, trained_on = score_texts(config, graded, parts)
+    beaten, agreements, trained_on, verdicts = score_texts(config, graded, parts)
     by_judge = {judge: [cell for cell in cells if cell.judge == judge]
                 for judge in dict.fromkeys(cell.judge for cell in cells)}  # fmt: skip
     judged = without_people(cells)
     rows: list[WriterRow] = writer_rows(judged, config.reference, beaten)
     fit = fit_offsets(judged)
+    utilities = {
+        name: plackett_luce(rankings, prior=config.utility_prior)
+        for name, rankings in {**rankings_of(graded, quantity), **verdicts}.items()
+        if any(len(list(itertools.chain(*one.blocks))) > 1 for one in rankings)
+    }
     columns = {
         f"{quantity} by {judge}" if judge else quantity: {
             row.writer: row.plain for row in writer_rows(of_judge)
@@ -363,6 +439,7 @@ def main(config: Config) -> None:
         "rows": rows,
         "judges": fit.judges,
         "is_connected": fit.is_connected,
+        "utilities": utilities,
         "columns": columns,
         "quantities": {
             name: {row.writer: row.grade.mean for row in of} for name, of in by_quantity.items()
@@ -382,6 +459,9 @@ def main(config: Config) -> None:
             ["judge", "grades above the mean of all judges by"],
             *([judge, f"{offset:+.2f}"] for judge, offset in fit.judges.items()),
         ]
+    if utilities:
+        tables["Utilities (Plackett-Luce)"] = utilities_table(utilities, [r.writer for r in rows])
+    tables["Range over prompts"] = range_table(judged, config.collapse)
     tables["Columns"] = [
         ["writer", *columns],
         *(
@@ -438,6 +518,14 @@ def main(config: Config) -> None:
             for row in rows
             if row.plain > CEILING
         ]
+    notes += [
+        f"by {name}, wins do not connect {', '.join(found.infinite)} with the others both ways: no "
+        "finite utility; utility_prior shrinks it"
+        for name, found in utilities.items()
+        if found.infinite
+    ]
+    if config.utility_prior and utilities:
+        notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
     if not fit.is_connected:
         notes.append("judges graded different writers or prompts, so their offsets are not known")
     notes += [f"not comparable with published results: {note}" for note in graded.notes]

@@ -81,6 +81,7 @@ class FakeOpenAI(Loopback):
         retry_after="0.05",
         complaint="not well today",
         code=None,
+        question_of=lambda messages: messages[-1]["content"],
     ):
         """A server that is not started yet.
 
@@ -88,6 +89,7 @@ class FakeOpenAI(Loopback):
         or "400", by its number (from 1) and "chat"; `manners` that of a question, one of `MANNERS`
         or "limit": whole, and as long as it may be. `on_request` is called with a request's number
         before and after its answer. `complaint` and `code` are said at "400", "500" and "503".
+        `question_of` gives the text that answers a request's messages and counts it.
         """
         self.answers = {"judge": answer, **(others or {})}
         self.draw = faults
@@ -98,6 +100,7 @@ class FakeOpenAI(Loopback):
         self.retry_after = retry_after
         self.complaint = complaint
         self.code = code
+        self.question_of = question_of
         self.requests = 0
         self.asked = Counter()
         self.answered = Counter()
@@ -158,7 +161,7 @@ class _Handler(Handler):
         if self.path != "/v1/chat/completions" or body["model"] not in fake.answers:
             self._send(404, {"error": {"message": f"no model {body['model']} at {self.path}"}})
             return
-        question = body["messages"][-1]["content"]
+        question = fake.question_of(body["messages"])
         with fake.lock:
             fake.requests += 1
             number = fake.requests

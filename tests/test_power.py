@@ -16,7 +16,9 @@ from litbench.metrics.comparisons import paired_difference
 from litbench.metrics.intervals import clustered_mean, effective_clusters, jackknife_interval
 from litbench.metrics.power import (
     Case,
+    GradeCase,
     detectable,
+    grade_plan,
     intra_prompt_correlation,
     measure,
     needed,
@@ -257,7 +259,7 @@ def test_the_program_plans_cases(program, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("unchanged")
     with pytest.raises(ConfigError, match=r"cases: two.*prompts"):
         program.main(replace(config, cases={"two": {**swept, "prompt": 3}}))
-    with pytest.raises(ConfigError, match="cases and evaluation are empty"):
+    with pytest.raises(ConfigError, match="cases, grades and evaluation are empty"):
         program.main(program.Config(out=tmp_path))
 
 
@@ -290,3 +292,25 @@ def test_the_program_measures_an_evaluation(program, load_program, pair_table, t
         program.main(
             program.Config(out=tmp_path / "no", evaluation=tmp_path / "judged", reference="longr")
         )
+
+
+def test_grades_of_two_writers_on_the_same_prompts():
+    case = GradeCase(difference=0.5, deviation=0.468, prompts=8)
+    found = grade_plan(case)
+    rng = np.random.default_rng(3)
+    gaps = rng.normal(case.difference, case.deviation, (20_000, case.prompts))
+    significant = stats.ttest_1samp(gaps, 0, axis=1).pvalue < 0.05
+    assert found["power"] == pytest.approx(significant.mean(), abs=0.01)
+    assert grade_plan(replace(case, difference=found["detectable"]))["power"] == pytest.approx(0.8)
+    assert found["prompts_needed"] == 9
+    for prompts, is_enough in ((8, False), (9, True)):
+        assert (grade_plan(replace(case, prompts=prompts))["power"] >= 0.8) == is_enough
+
+
+def test_the_program_plans_grades(load_program, tmp_path, capsys):
+    program = load_program("eval/power.py")
+    grades = {"storyq": {"difference": [0.1, 0.3, 0.5], "deviation": 0.468, "prompts": 8}}
+    program.main(build(program.Config, {"out": tmp_path, "grades": grades}))
+    needs = [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:4]]
+    assert needs == ["174", "22", "9"]
+    assert pa_csv.read_csv(tmp_path / "power.csv")["prompts_needed"].to_pylist() == [174, 22, 9]

@@ -224,3 +224,33 @@ def test_invalid_input(compare, tmp_path):
     for keys, error, says in cases:
         with pytest.raises(error, match=says):
             compare(keys.pop("runs"), **keys)
+
+
+def test_utilities_of_people_judges_and_verdicts(compare, tmp_path):
+    # "ash" loses once to "birch" by one judge, and "cedar" to "ash"; nobody ever loses to the oak.
+    swapped = {("birch", "p0", "mild"): 46.0, ("cedar", "p1", "mild"): 40.0}
+    judged = [cell._replace(grade=swapped.get(cell[:3], cell.grade)) for cell in planted()]
+    people = [cell._replace(judge="ann") for cell in planted() if cell.judge == "fair"]
+    run = write_run(tmp_path / "a", judged + people, people=("ann",))
+    found, text = compare(run, raters={"longer": {"kind": "longer"}}, collapse=31.0)
+    by_judges = found["utilities"]["judges"]
+    assert by_judges["rankings"] == 21
+    assert by_judges["infinite"] == ["<b>oak</b>"]
+    values = by_judges["values"]
+    assert values["cedar"] > values["ash"] > values["birch"]
+    assert set(found["utilities"]) == {"people", "judges", "longer"}
+    assert found["utilities"]["people"]["infinite"] == sorted(WRITERS)
+    assert found["utilities"]["longer"]["rankings"] == 42, "six pairs of texts for each prompt"
+    assert "by judges, wins do not connect <b>oak</b> with the others both ways" in text
+    shrunk, text = compare(run, utility_prior=0.5)
+    assert not shrunk["utilities"]["people"]["infinite"]
+    assert "shrunk by a prior of strength 0.5" in text
+
+
+def test_range_over_prompts(compare, tmp_path):
+    found, text = compare(write_run(tmp_path / "a", planted()), collapse=31.0)
+    assert found["rows"]
+    row = next(line.split() for line in text.splitlines() if line.startswith("<b>oak</b>  ")
+               and "p0" in line)  # fmt: skip
+    # The grade is 30 + 3 (number - 3): below 31 on four prompts of seven.
+    assert row == ["<b>oak</b>", "21.00", "p0", "39.00", "p6", "4"]

@@ -79,12 +79,16 @@ class Budget:
         price: price of the model; required if `max_cost_usd` is set.
         calls: calls made so far.
         dollars: cost so far, including the answers of earlier runs (`note_stored`).
+        under_way: attempts whose cost is reserved.
+        counted: keys whose stored answers are part of `dollars`.
     """
 
     traffic: Traffic
     price: Price | None = None
     calls: int = 0
     dollars: float = 0.0
+    under_way: int = 0
+    counted: set[str] = field(default_factory=set)
     _reserved: float = 0.0
 
     def __post_init__(self) -> None:
@@ -109,6 +113,7 @@ class Budget:
         if limit is not None and self.dollars + self._reserved + most > limit:
             return None
         self.calls += not is_retry
+        self.under_way += 1
         self._reserved += most
         return most
 
@@ -118,16 +123,18 @@ class Budget:
         An attempt without token counts may still be billed: it costs the reserved amount, unless
         the provider rejected the request.
         """
+        self.under_way -= 1
         self._reserved -= reserved
         cost = None if self.price is None else self.price.of_answer(answer)
         self.dollars += (reserved if is_billed else 0.0) if cost is None else cost
 
     def note_stored(self, store: AnswerStore, keys: Iterable[str]) -> None:
-        """Add the cost of the answers of earlier runs, including billed errors."""
+        """Add the cost of the answers of earlier runs, including billed errors, once."""
         if self.price is not None:
-            for key in set(keys):
+            for key in set(keys) - self.counted:
                 billed = store.billed(key)
                 self.dollars += sum(self.price.of_answer(answer) or 0.0 for answer in billed)
+                self.counted.add(key)
 
     def spent(self) -> str:
         """The limit that stopped the run, for error messages."""
@@ -206,7 +213,11 @@ class Client:
     """Sends the questions of one run to one model; see `ask`.
 
     As an async context manager it answers single questions (`answer`), at most
-    `traffic.connections` at a time.
+    `traffic.connections` at a time; the model is opened for the first one that is not stored.
+
+    Attributes:
+        pending: answers under way by key, so that equal questions asked at the same time are sent
+            once; shared by the clients of a run.
     """
 
     name: str
@@ -215,34 +226,41 @@ class Client:
     traffic: Traffic
     budget: Budget
     batch: int | None = None
+    pending: dict[str, asyncio.Task[Answer | None]] = field(default_factory=dict)
     _model: Any = None
     _consecutive_errors: int = 0
-    # Answers under way, so that equal questions asked at the same time are sent once.
-    _pending: dict[str, asyncio.Task[Answer | None]] = field(default_factory=dict)
 
     async def __aenter__(self) -> Self:
         self._slots = asyncio.Semaphore(self.traffic.connections)
-        self._model = await self.open().__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        await self._model.__aexit__(*error)
+        if self._model is not None:
+            await self._model.__aexit__(*error)
 
     async def answer(self, question: Question, key: str) -> Answer | None:
         """The stored answer of a key, or a new one; None if the budget does not allow the call."""
         stored = self.store.get(key)
         if stored is not None:
             return stored
-        if key not in self._pending:
-            self._pending[key] = asyncio.create_task(self._answer_in_turn(question, key))
-        return await self._pending[key]
+        if key not in self.pending:
+            self.pending[key] = asyncio.create_task(self._answer_in_turn(question, key))
+        return await self.pending[key]
 
     async def _answer_in_turn(self, question: Question, key: str) -> Answer | None:
         async with self._slots:
             try:
-                return await self._answer(question, key)
+                if self._model is None:
+                    self._model = self.open()
+                answer = await self._answer(question, key)
+                while answer is None and self.budget.under_way:
+                    # Calls under way have reserved their highest cost, and most cost less.
+                    others = set(self.pending.values()) - {asyncio.current_task()}
+                    await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+                    answer = await self._answer(question, key)
+                return answer
             finally:
-                del self._pending[key]
+                del self.pending[key]
 
     def open(self) -> Any:
         """Return inspect-ai's model for the current event loop."""
@@ -318,6 +336,7 @@ class Client:
             counted = answer.input_tokens is not None
             if counted or not is_error(answer):
                 self.store.put(key, answer)
+                self.budget.counted.add(key)
             # Empty answers are billed, so only one is retried.
             empty += counted
             if not is_error(answer) or not is_retriable or empty > 1:

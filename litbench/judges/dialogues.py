@@ -36,7 +36,15 @@ from litbench.judges.client import (
     usual_seconds,
 )
 from litbench.judges.prices import Price, price_of
-from litbench.judges.store import Answer, AnswerStore, Question, Sampling, keys_of, text_of
+from litbench.judges.store import (
+    Answer,
+    AnswerStore,
+    Question,
+    Sampling,
+    keys_of,
+    shown_text,
+    text_of,
+)
 from litbench.raters import Estimate
 from litbench.records import TURNS
 from litbench.tables import read_table
@@ -127,6 +135,17 @@ class Held:
     result: Any = None
     reason: str | None = None
 
+    def messages(self) -> list[tuple[str, str]]:
+        """All questions and answers, as a log shows them."""
+        return [
+            message
+            for turn in self.turns
+            for message in (
+                ("user", f"[to {turn.role}: {turn.step}]\n\n{turn.question}"),
+                ("assistant", shown_text(turn.answer)),
+            )
+        ]
+
 
 class Endpoint(Protocol):
     """Answers the questions of one role."""
@@ -137,8 +156,12 @@ class Endpoint(Protocol):
 
     async def answer(
         self, talk: "Talk", role: str, step: str, question: Question, sample: int, example: str
-    ) -> Answer:
-        """Answer a question; raises UnfinishedError if a limit is reached."""
+    ) -> Answer | None:
+        """Answer a question; None if a recorded model has no answer.
+
+        Raises:
+            UnfinishedError: a limit is reached.
+        """
 
 
 class Talk:
@@ -167,17 +190,33 @@ class Talk:
             attempt: a later attempt gets another answer to the same question.
 
         Returns:
-            The turn; its outcome is `error` if the request failed.
+            The turn; its outcome is `error` if the request failed, or if a recorded model has no
+            such turn.
         """
         endpoint = self._roles[role]
         name = f"{step}/{attempt + 1}" if attempt else step
         sample = self.dialogue.sample * _ATTEMPTS + attempt
         answer = await endpoint.answer(self, role, name, conversation, sample, example)
-        cost = None if endpoint.price is None else endpoint.price.of_answer(answer)
         asked = conversation if isinstance(conversation, str) else conversation[-1][1]
+        if answer is None:
+            missing = Answer("error", detail=f"the recorded turns have no {role} {name}")
+            return Turn(role, name, asked, missing, None)
+        cost = None if endpoint.price is None else endpoint.price.of_answer(answer)
         turn = Turn(role, name, asked, answer, cost)
         self.turns.append(turn)
         return turn
+
+
+async def at_once(*scripts: Awaitable[Any]) -> list[Any]:
+    """Await parts of a dialogue at the same time; raises the first exception once all have ended.
+
+    Unlike `asyncio.gather`, it leaves no part behind that asks on after the dialogue has ended.
+    """
+    results = await asyncio.gather(*scripts, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
 
 
 def without_reasoning(text: str) -> str:
@@ -274,12 +313,11 @@ class _Recorded:
 
     async def answer(
         self, talk: Talk, role: str, step: str, question: Question, sample: int, example: str
-    ) -> Answer:
+    ) -> Answer | None:
         del question, sample, example
         dialogue = talk.dialogue
         place = (dialogue.writer, dialogue.prompt_id, dialogue.sample, role, step)
-        missing = Answer("error", detail=f"{self.model} has no turn {role} {step}")
-        return _recorded_turns(self.model).get(place, missing)
+        return _recorded_turns(self.model).get(place)
 
 
 @cache
@@ -311,23 +349,28 @@ class Cast:
         writers: by name; each plays the role `writer` in its dialogues.
         roles: the other roles by name.
         prices: prices by model, see `litbench.judges.prices`.
+        budgets: what each model has spent, by ("writer", name) or ("role", name).
     """
 
     writers: Mapping[str, Role]
     roles: Mapping[str, Role]
     prices: Mapping[str, Price]
+    budgets: dict[tuple[str, str], Budget] = field(default_factory=dict)
 
     def endpoints(self, store: AnswerStore) -> dict[tuple[str, str], Endpoint]:
-        """An endpoint per ("writer", name) and ("role", name); each has its own budget."""
+        """An endpoint per ("writer", name) and ("role", name)."""
         found: dict[tuple[str, str], Endpoint] = {}
+        pending: dict[str, asyncio.Task[Answer | None]] = {}
         for kind, named in (("writer", self.writers), ("role", self.roles)):
             for name, role in named.items():
                 if role.model.startswith(RECORDED):
                     found[kind, name] = _Recorded(role.model)
                     continue
                 price = price_of(role.model, self.prices)
-                budget = Budget(role.traffic, price)
-                client = Client(role.model, store, role.sampling, role.traffic, budget)
+                budget = self.budgets.setdefault((kind, name), Budget(role.traffic, price))
+                client = Client(
+                    role.model, store, role.sampling, role.traffic, budget, pending=pending
+                )
                 found[kind, name] = _Asked(client, price)
         return found
 

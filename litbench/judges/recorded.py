@@ -23,7 +23,7 @@ class RecordedOptions:
     """Options of the kind `recorded`.
 
     Attributes:
-        path: `ratings.parquet` of data_prep/import_ratings.py.
+        path: `ratings.parquet` of data_prep/import_ratings.py or of `litbench run`.
         judge: name of the judge in that file; the name of the rater when null.
     """
 
@@ -102,4 +102,4 @@ def recorded_specs(ratings: Path) -> list[RaterSpec]:
 
 def _recorded(ratings: Path) -> list[dict[str, Any]]:
     rows = overall_ratings(read_table(ratings, RATINGS)).to_pylist()
-    return [row for row in rows if row["rater_kind"] == KIND]
+    return [row for row in rows if row["rater_kind"] != "person"]

@@ -8,14 +8,17 @@
 
 As a rater it prefers the story with the higher grade. With several rubrics it asks about each and
 takes the mean of the grades as shares of their scales; with several `samples` it takes the mean of
-as many answers (self-consistency). In a dialogue, `rate` asks the model of a
-role. A reply without all ratings is asked for again, up to twice; of several replies the one with
-the most ratings counts.
+as many answers (self-consistency). Every call of `judge` writes one log for `inspect view --log-dir
+FOLDER`.
+
+In a dialogue, `rate` asks the model of a role. A reply without all ratings is asked for again, up
+to twice; of several replies the one with the most ratings counts.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ from litbench.judges.store import AnswerStore, Sampling, file_name, local_folder
 from litbench.raters import BlindPair, Estimate, Judgement, Preference, Rater
 from litbench.sources.ratings import ROUNDING
 from litbench.templates.rubric import Rating, Rubric, load_rubric, rubric_files
+from litbench.text import digest
 
 _JUDGE = "judge"
 # The first reply, and how often a reply without all ratings is asked for again.
@@ -166,6 +170,11 @@ class RubricRater(Rater):
     def __init__(self, name: str, options: RubricOptions, where: str) -> None:
         self.name = name
         self.options = options
+        self._cast = Cast(
+            {},
+            {_JUDGE: Role(options.model, options.sampling, options.traffic)},
+            load_prices(options.prices),
+        )
         self._rubrics = [load_rubric(rubric) for rubric in options.rubrics()]
         if not self._rubrics:
             raise ConfigError(f"{where}: rubric is empty: name at least one")
@@ -179,7 +188,7 @@ class RubricRater(Rater):
         self._counts: Counter[str] = Counter()
 
     def work_in(self, folder: Path) -> None:
-        """Store answers in `folder/answers`, unless the options name a folder."""
+        """Store answers in `folder/answers`, unless the options name a folder; logs in `logs`."""
         self._folder = folder
 
     def notes(self) -> dict[str, Any]:
@@ -196,7 +205,9 @@ class RubricRater(Rater):
         """Estimate the cost of the first replies without sending requests."""
         dialogues = list(self._dialogues(pairs).values())
         with AnswerStore(self._answers_folder(), read_only=True) as store:
-            return estimate(dialogues, self._cast(), store)
+            return [
+                replace(found, rater=self.name) for found in estimate(dialogues, self._cast, store)
+            ]
 
     def judge(self, pairs: Sequence[BlindPair]) -> Sequence[Sequence[Judgement]]:
         """Rate every story once and compare the grades.
@@ -208,7 +219,7 @@ class RubricRater(Rater):
         held: list[Held] = []
         dialogues = self._dialogues(pairs)
         with AnswerStore(self._answers_folder(), file_name(self.name)) as store:
-            hold(list(dialogues.values()), self._cast(), store, held.append, f"rater {self.name}")
+            hold(list(dialogues.values()), self._cast, store, held.append, f"rater {self.name}")
         if unfinished := [one.reason for one in held if one.reason is not None]:
             raise ConfigError(
                 f"rater {self.name}: {unfinished[0]}: {len(unfinished)} of {len(held)} stories are "
@@ -219,6 +230,7 @@ class RubricRater(Rater):
             by_story.setdefault((story[0], story[1]), []).append(one)
             for rated in one.result:
                 self._counts.update(rating.outcome for rating in rated.ratings.values())
+        self._write_log(held)
         return [
             [self._judgement(*(by_story[pair.prompt, text] for text in (pair.first, pair.second)))]
             for pair in pairs
@@ -257,10 +269,29 @@ class RubricRater(Rater):
         ]  # fmt: skip
         return sum(known) / len(known) if known else None
 
-    def _cast(self) -> Cast:
-        options = self.options
-        judge = Role(options.model, options.sampling, options.traffic)
-        return Cast({}, {_JUDGE: judge}, load_prices(options.prices))
+    def _write_log(self, held: Sequence[Held]) -> None:
+        """Write an inspect-ai log with one sample per story."""
+        # If all answers are stored, the rater also works without inspect-ai, but writes no log.
+        with contextlib.suppress(ImportError):
+            from litbench.judges.log import LogSample, write_log  # noqa: PLC0415
+
+            samples = []
+            for number, one in enumerate(held, 1):
+                names = [name for rated in one.result for name in rated.missing]
+                missing = f"missing: {', '.join(names) or 'nothing'}"
+                grade = self._grade([one])
+                scores = {} if grade is None else {"grade": (grade, missing)}
+                samples.append(LogSample(number, one.messages(), scores))
+            name = file_name(self.name)
+            of_stories = digest(*(one.turns[0].question for one in held))[:12]
+            write_log(
+                self._work_folder() / "logs" / name / f"{name}_{of_stories}.eval",
+                samples,
+                task=self.name,
+                model=self.options.model,
+                metadata={"rubric": [rubric.name for rubric in self._rubrics]},
+                metric="mean",
+            )
 
     def _judgement(self, first: Sequence[Held], second: Sequence[Held]) -> Judgement:
         grades = [self._grade(held) for held in (first, second)]
@@ -287,11 +318,12 @@ class RubricRater(Rater):
         )
 
     def _answers_folder(self) -> Path:
-        if self.options.answers is not None:
-            return self.options.answers
+        return self.options.answers or self._work_folder() / "answers"
+
+    def _work_folder(self) -> Path:
         if self._folder is None:
             raise ConfigError(f"rater {self.name}: no folder is set: set answers, or call work_in")
-        return self._folder / "answers"
+        return self._folder
 
 
 def rater_from_options(name: str, options: Mapping[str, Any], where: str) -> RubricRater:

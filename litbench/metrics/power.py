@@ -141,9 +141,12 @@ def _critical(case: Case, alpha: float) -> tuple[float, float]:
 
 
 def _power_at(signal: float, case: Case, alpha: float) -> float:
+    return _t_power(signal, *_critical(case, alpha))
+
+
+def _t_power(signal: float, critical: float, freedom: float) -> float:
     from scipy import stats  # noqa: PLC0415
 
-    critical, freedom = _critical(case, alpha)
     # scipy's noncentral t distribution fails far beyond the critical value.
     if signal > 10 * critical + 100:
         return 1.0
@@ -232,6 +235,51 @@ def plan(case: Case, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, floa
         "prompts_needed": needed("prompts", case, wanted, alpha),
         "pairs_needed": needed("pairs", case, wanted, alpha),
         "annotators_needed": needed("annotators", case, wanted, alpha),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradeCase:
+    """Two writers whose grades are compared on the same prompts.
+
+    Attributes:
+        difference: difference of their grades.
+        deviation: standard deviation over prompts of the difference on one prompt.
+        prompts: number of prompts.
+    """
+
+    difference: Annotated[float, Field(gt=0)]
+    deviation: Annotated[float, Field(gt=0)]
+    prompts: Annotated[int, Field(ge=2)]
+
+
+def grade_plan(case: GradeCase, wanted: float = 0.8, alpha: float = 0.05) -> dict[str, Any]:
+    """The power of the paired t test over prompts, and what it would need.
+
+    Returns:
+        `power`; `detectable`, the difference with the wanted power; `prompts_needed`, None above a
+        billion.
+    """
+    from scipy import stats  # noqa: PLC0415
+
+    def power_of(difference: float, prompts: int) -> float:
+        critical = float(stats.t.isf(alpha / 2, prompts - 1))
+        signal = difference / case.deviation * math.sqrt(prompts)
+        return _t_power(signal, critical, prompts - 1)
+
+    low, high = 0.0, case.deviation
+    while power_of(high, case.prompts) < wanted:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power_of(middle, case.prompts) >= wanted else (middle, high)
+    needed_prompts = 2 + bisect.bisect_left(
+        range(2, _MOST), True, key=lambda prompts: power_of(case.difference, prompts) >= wanted
+    )
+    return {
+        "power": power_of(case.difference, case.prompts),
+        "detectable": high,
+        "prompts_needed": None if needed_prompts >= _MOST else needed_prompts,
     }
 
 

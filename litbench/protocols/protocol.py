@@ -4,7 +4,6 @@ A protocol is a subclass of `Protocol` in `PROTOCOLS`; `litbench.protocols.run` 
 and writes the tables.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import Talk, Turn, UnfinishedError, without_reasoning
+from litbench.judges.dialogues import Cast, Talk, Turn, UnfinishedError, at_once, without_reasoning
 from litbench.judges.rubric import ATTEMPTS, Rated, rate
 from litbench.judges.store import Sampling
 from litbench.raters import load_object
@@ -21,6 +20,7 @@ from litbench.templates.rubric import Rubric
 # The class of each protocol, imported on first use.
 PROTOCOLS = {
     "longform": "litbench.protocols.longform:Longform",
+    "narra": "litbench.protocols.narra:Narra",
     "tow": "litbench.protocols.tow:Tow",
     "webnovel": "litbench.protocols.webnovel:Webnovel",
 }
@@ -86,6 +86,9 @@ class Protocol:
         """Return all items, in a fixed order."""
         raise NotImplementedError
 
+    def check(self, cast: Cast) -> None:
+        """Refuse models that make results invalid; raises a ConfigError."""
+
     async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
         """Hold the dialogue about one item; raises UnfinishedError if it cannot go on."""
         raise NotImplementedError
@@ -129,19 +132,15 @@ async def rate_all(
         What was said, by judge and step.
     """
     places = [(judge, step) for judge in judges for step in questions]
-    rated = await asyncio.gather(
+    rated = await at_once(
         *(
             rate(
-                talk,
-                judge,
-                *questions[step],
-                step=step,
-                as_published=as_published,
+                talk, judge, *questions[step], step=step, as_published=as_published,
                 attempts=attempts,
             )
             for judge, step in places
         )
-    )
+    )  # fmt: skip
     return dict(zip(places, rated, strict=True))
 
 

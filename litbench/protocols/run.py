@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,10 +36,11 @@ from litbench.judges.dialogues import (
     recorded_names,
 )
 from litbench.judges.prices import load_prices
-from litbench.judges.store import AnswerStore, Sampling, file_name, local_folder, shown_text
+from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
 from litbench.protocols.protocol import Item, Piece, Protocol, load_protocol
 from litbench.raters import estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, Schema, empty_columns
+from litbench.sources.ratings import story_digest
 from litbench.tables import RejectedRows
 from litbench.text import count_words
 
@@ -60,7 +61,7 @@ class Run:
         judges: judges by name, in the same form.
         roles: models of the protocol's further roles.
         options: options of the protocol; see its module.
-        items: only these items, by prompt_id; null for all.
+        items: only these items, by prompt_id, such as [1, 2]; null for all.
         samples: how often each writer writes each item.
         prices: file of prices that override the packaged ones.
         answers: folder of stored answers; `out`/answers when null.
@@ -73,7 +74,7 @@ class Run:
     judges: dict[str, Any] = field(default_factory=dict)
     roles: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    items: list[str] | None = None
+    items: list[str | int] | None = None
     samples: PositiveInt = 1
     prices: Path | None = None
     answers: Path | None = None
@@ -180,16 +181,22 @@ class _Results:
             for step, text in piece.texts.items()
         ])  # fmt: skip
         for (judge, step), rated in piece.ratings.items():
-            common = {"story_id": story + step, "rater": judge, "rater_kind": "model",
-                      "sample": place["sample"]}  # fmt: skip
+            is_recorded = self.cast.roles[judge].model.startswith(RECORDED)
+            text = piece.texts.get(step)
+            common = {
+                "story_id": story + step, "rater": judge,
+                "rater_kind": "recorded" if is_recorded else "model", "sample": place["sample"],
+                "story_digest": None if text is None else story_digest(item.prompt, text),
+            }  # fmt: skip
             answers = [turn.answer for turn in rated.turns]
             whole = {
                 "rating": rated.grade,
                 "outcome": rated.outcome,
-                "input_tokens": sum(answer.input_tokens or 0 for answer in answers),
-                "output_tokens": sum(answer.output_tokens or 0 for answer in answers),
-                "cost_usd": sum(turn.cost_usd or 0 for turn in rated.turns),
-                "seconds": sum(answer.seconds or 0 for answer in answers),
+                "explanation": rated.reply.text or None,
+                "input_tokens": _sum(answer.input_tokens for answer in answers),
+                "output_tokens": _sum(answer.output_tokens for answer in answers),
+                "cost_usd": _sum(turn.cost_usd for turn in rated.turns),
+                "seconds": _sum(answer.seconds for answer in answers),
             }
             of_criteria = [
                 {**common, "criterion": name, "rating": rating, "outcome": outcome}
@@ -209,11 +216,14 @@ class _Results:
 
     def _own_judge(self, writer: str, judge: str | None) -> list[str]:
         """The flag of a judge that is the writer itself."""
-        if judge is None or self.cast.writers[writer].model.startswith(RECORDED):
-            return ["judged by its writer"] * (writer == judge)
-        models = (self.cast.writers[writer].model, self.cast.roles[judge].model)
+        if judge is None:
+            return []
+        names = {
+            name if role.model.startswith(RECORDED) else identity(role.model)
+            for name, role in ((writer, self.cast.writers[writer]), (judge, self.cast.roles[judge]))
+        }
         # The same model may be reached through several providers.
-        is_own = len({model.rpartition("/")[2] for model in models}) == 1
+        is_own = len({name.rpartition("/")[2].lower() for name in names}) == 1
         return ["judged by its writer"] * is_own
 
     def write_log(self) -> None:
@@ -224,21 +234,13 @@ class _Results:
 
             samples = []
             for held, place in self._logged:
-                messages = [
-                    message
-                    for turn in held.turns
-                    for message in (
-                        ("user", f"[to {turn.role}: {turn.step}]\n\n{turn.question}"),
-                        ("assistant", shown_text(turn.answer)),
-                    )
-                ]
                 scores = {
                     f"{quantity} by {judge}": (grade, "; ".join(flags))
                     for judge, quantity, grade, flags in (held.result or Piece()).grades
                     if quantity == self.protocol.headline and grade is not None
                 }
                 name = f"{place['writer']}, {place['prompt_id']}, sample {place['sample']}"
-                samples.append(LogSample(name, messages or [("user", name)], scores))
+                samples.append(LogSample(name, held.messages() or [("user", name)], scores))
             first = self._number - len(self._logged) + 1
             path = self.out / "logs" / f"{file_name(self.name)}_{first:06}.eval"
             if samples:
@@ -252,6 +254,7 @@ def run(config: Run) -> None:
     protocol = load_protocol(config.protocol, config.options)
     items = _chosen(protocol.items(), config.items)
     cast = _cast(config, protocol)
+    protocol.check(cast)
     judges = list(config.judges)
 
     def dialogue(writer: str, item: Item, sample: int) -> Dialogue:
@@ -275,6 +278,8 @@ def run(config: Run) -> None:
         return
     models = [role.model for role in (*cast.writers.values(), *cast.roles.values())]
     inputs: dict[str, str | Path] = {**protocol.files()}
+    if config.prices is not None:
+        inputs["prices"] = config.prices
     inputs |= {f"recorded.{name}": Path(name) for model in models
                if (name := model.removeprefix(RECORDED)) != model}  # fmt: skip
     folders = {model: folder for model in models if (folder := local_folder(model)) is not None}
@@ -284,9 +289,11 @@ def run(config: Run) -> None:
         config=config,
         inputs=inputs,
         models=folders,
-        runtime_keys=("prices", "answers", "dry_run"),
+        runtime_keys=("answers", "dry_run"),
     )
-    if _is_finished(config.out) and artifact.is_current():
+    # Recorded models fail again in the same way.
+    is_recorded = all(model.startswith(RECORDED) for model in models)
+    if (is_recorded or _is_finished(config.out)) and artifact.is_current():
         return
     scratch = config.out / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -339,13 +346,14 @@ def _is_finished(folder: Path) -> bool:
     return False
 
 
-def _chosen(items: Sequence[Item], names: Sequence[str] | None) -> list[Item]:
+def _chosen(items: Sequence[Item], names: Sequence[str | int] | None) -> list[Item]:
     """The items of a run; raises a ConfigError for an unknown name."""
     known = [item.prompt_id for item in items]
-    for name in names or []:
+    chosen = known if names is None else [str(name) for name in names]
+    for name in chosen:
         if name not in known:
             raise ConfigError(f"items: no item '{name}': {nearest(name, known)}")
-    return [item for item in items if names is None or item.prompt_id in names]
+    return [item for item in items if item.prompt_id in chosen]
 
 
 def _cast(config: Run, protocol: Protocol) -> Cast:
@@ -381,6 +389,12 @@ def _role(entry: Any, default: Sampling, where: str) -> Role:
     given: dict[str, Any] = {"model": entry} if isinstance(entry, str) else dict(entry)
     given["sampling"] = {**as_plain(default), **given.get("sampling", {})}
     return build(Role, given, where)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum of numbers; None if one is unknown."""
+    known = list(values)
+    return None if None in known else sum(value or 0 for value in known)
 
 
 def _natural(step: str) -> list[tuple[int, int | str]]:

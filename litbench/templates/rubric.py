@@ -20,7 +20,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,6 @@ from litbench.errors import ConfigError
 from litbench.templates.delimiters import without_delimiters
 
 Form = Literal["lines", "tags", "brackets", "json"]
-RATING_OUTCOMES = ("rated", "unparsed", "off_scale", "refused", "cut", "error")
 
 _FOLDER = Path(__file__).parent / "rubrics"
 # A name in braces. The braces of JSON contain quotation marks, spaces or nothing and do not match.
@@ -69,7 +68,7 @@ class Criterion:
 
 
 class Rating(NamedTuple):
-    """The rating of a criterion, and one of `RATING_OUTCOMES`; null unless it was rated."""
+    """The rating of a criterion, null unless it was rated, and its outcome, as in RATINGS."""
 
     rating: float | None
     outcome: str = "rated"
@@ -159,7 +158,7 @@ class Rubric:
     def read(self, reply: str, *, as_published: bool = False) -> dict[str, Rating]:
         """Return the rating of every criterion that a reply states; the others are unparsed.
 
-        Names match without case, Markdown, numbers, spaces and hyphens, and the last number of a
+        Names match without case, Markdown, numbers, spaces and hyphens, and the last line of a
         criterion binds, of tags the last block. `as_published` reads as the benchmarks' own
         programs do: `lines` keeps names as they are written, unknown ones too, and clamps numbers
         to the scale; `tags` takes the first integer of each tag and nothing if one is missing;
@@ -243,8 +242,9 @@ class Rubric:
 
     def _brackets(self, reply: str) -> Iterator[tuple[str, float | None]]:
         # The first number after the last word "score", else the last number.
-        start = max((m.end() for m in re.finditer(r"\bscores?\b", reply, re.I)), default=0)
-        numbers = _BRACKETS.findall(reply[start:])[:1] or _BRACKETS.findall(reply)[-1:]
+        after = re.split(r"\bscores?\b", reply, flags=re.I)[1:]
+        numbers = _BRACKETS.findall(after[-1])[:1] if after else []
+        numbers = numbers or _BRACKETS.findall(reply)[-1:]
         for number in numbers:
             yield canonical(self.criteria[0].name), float(number)
 
@@ -343,11 +343,6 @@ def load_rubric(name: str | Path) -> Rubric:
         path.stem, content.form, content.lowest, content.highest, content.text.strip(), built,
         content.system, path,
     )  # fmt: skip
-
-
-def missing_ratings(ratings: Mapping[str, Rating], criteria: Sequence[Criterion]) -> list[str]:
-    """Names of the criteria without a rating."""
-    return [one.name for one in criteria if ratings[one.name].rating is None]
 
 
 def _number(text: str, highest: float) -> float | None:

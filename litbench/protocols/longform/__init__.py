@@ -30,17 +30,27 @@ _ATTEMPTS = 5
 _EXAMPLE = "A sentence of the usual length in a story of several chapters. " * 80
 _POWER = 1.7
 _POWER_CRITERION = "forced poetry or metaphor"
-# The published files, and SHA-256 of all of them as of commit d1c6255 (May 2025).
-_JUDGED = {"chapter": "chapter", "final": "final"}
-_PUBLISHED_FILES = (
-    "longform_creative_writing_prompts_minimalist.json",
-    *(f"prompt{number}.txt" for number in range(1, PLANS + 1)),
-    *(f"prompt_chapter_{place}.txt" for place in ("first", "intermediate", "last")),
-    *(f"longform_creative_writing_judging_prompt_{level}.txt" for level in _JUDGED),
-    *(f"longform_creative_writing_criteria_{level}.txt" for level in _JUDGED),
-    *(f"longform_negative_criteria_{level}.txt" for level in _JUDGED),
-    "criteria_weights.json",
-)
+_JUDGED = ("chapter", "final")
+_PROMPTS = "longform_creative_writing_prompts_minimalist.json"
+# The published files, with the first 16 digits of their SHA-256 as of commit d1c6255 (May 2025).
+_PUBLISHED_FILES = {
+    _PROMPTS: "0c2cca82997be62a",
+    "prompt1.txt": "d7452758e1406b20",
+    "prompt2.txt": "93a702af8119be14",
+    "prompt3.txt": "cb4c33ff298a10cf",
+    "prompt4.txt": "46daffe7d27489f9",
+    "prompt5.txt": "736161e33aec50a5",
+    "prompt_chapter_first.txt": "b359a7295dcecc05",
+    "prompt_chapter_intermediate.txt": "5224b88d317b562a",
+    "prompt_chapter_last.txt": "eaaa112ac3483aa2",
+    "longform_creative_writing_judging_prompt_chapter.txt": "f3487b10bf260d42",
+    "longform_creative_writing_judging_prompt_final.txt": "478107b8ae60532b",
+    "longform_creative_writing_criteria_chapter.txt": "95d84aead7fa1f74",
+    "longform_creative_writing_criteria_final.txt": "33cd568dbae01eee",
+    "longform_negative_criteria_chapter.txt": "2bc9f68a91bdda2e",
+    "longform_negative_criteria_final.txt": "a622cceef7188463",
+    "criteria_weights.json": "f8f3740cd778feec",
+}
 
 
 @dataclass
@@ -115,6 +125,11 @@ class Longform(Protocol):
             reasons.append("prompts and rubrics are LitBench's own")
         else:
             digests = {name: file_digest(self._options.texts / name) for name in _PUBLISHED_FILES}
+            altered = [
+                name for name, known in _PUBLISHED_FILES.items() if digests[name][:16] != known
+            ]
+            if altered:
+                reasons.append(f"not the published texts: {', '.join(altered)}")
         if self._options.chapters != 8:
             reasons.append(f"{self._options.chapters} chapters instead of 8")
         if not self._options.as_published:
@@ -204,8 +219,10 @@ def published_texts(folder: Path) -> Texts:
                 "github.com/EQ-bench/longform-writing-bench"
             ) from error
     try:
-        prompts = json.loads(files[_PUBLISHED_FILES[0]])
+        prompts = json.loads(files[_PROMPTS])
         items = [Item(name, entry["writing_prompt"]) for name, entry in prompts.items()]
+        if not items:
+            raise ValueError("no writing prompt")
         weights = {name: float(n) for name, n in json.loads(files["criteria_weights.json"]).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -254,9 +271,11 @@ def _published_rubric(
     )
     text = files[f"longform_creative_writing_judging_prompt_{level}.txt"]
     ours = {
-        "writing_prompt": "prompt", "final_plan": "plan", "character_profiles": "profiles",
-        "chapter_text": "text", "chapter_number": "number", "full_story": "text",
-        "creative_writing_criteria": "criteria", "lower_is_better_criteria": "lower_is_better",
+        "writing_prompt": "{prompt}", "final_plan": "{plan}", "character_profiles": "{profiles}",
+        "chapter_text": "{text}", "chapter_number": "{number}", "full_story": "{text}",
+        "creative_writing_criteria": "{criteria}",
+        # In the order of the file, which is not that of the criteria.
+        "lower_is_better_criteria": ", ".join(negative),
     }  # fmt: skip
-    text = PLACEHOLDER.sub(lambda match: f"{{{ours.get(match[1], match[1])}}}", text)
+    text = PLACEHOLDER.sub(lambda match: ours.get(match[1], match[0]), text)
     return Rubric(f"longform_{level}", "lines", 0.0, 20.0, text, criteria, is_plain=True)

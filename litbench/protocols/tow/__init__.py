@@ -8,7 +8,6 @@ Human-level Writing using Tree of Writing", ACL 2026). The mode `paper` follows 
 prompts are our own in both. docs/writers.md says what is whose.
 """
 
-import asyncio
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,14 @@ from typing import Any, ClassVar, Literal
 
 from litbench.config import nearest, read_yaml
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import WRITER, Talk, Turn, UnfinishedError, without_reasoning
+from litbench.judges.dialogues import (
+    WRITER,
+    Talk,
+    Turn,
+    UnfinishedError,
+    at_once,
+    without_reasoning,
+)
 from litbench.judges.rubric import ATTEMPTS, Rated
 from litbench.judges.store import Sampling
 from litbench.protocols.headings import (
@@ -201,9 +207,7 @@ class Tow(Protocol):
             reason = "no reference" if text else "no text"
             piece.grades += [(judge, "overall", None, [reason, *self._flags]) for judge in judges]
             return piece
-        plan, ratings = await asyncio.gather(
-            self._plan(talk, task), self._rate(talk, task, text, judges)
-        )
+        plan, ratings = await at_once(self._plan(talk, task), self._rate(talk, task, text, judges))
         for quantity, weights in (("weight", plan.weights), ("raw weight", plan.raw)):
             piece.grades += [
                 (PLANNER, f"{quantity} {leaf}", weight, [*plan.flags, *self._flags])

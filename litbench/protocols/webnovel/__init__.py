@@ -7,7 +7,6 @@ published novels ("WebNovelBench", arXiv 2505.14818). The packaged prompts and r
 it writes are a writer, too. docs/writers.md says what differs.
 """
 
-import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from litbench.judges.dialogues import WRITER, Talk, UnfinishedError
+from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, at_once
 from litbench.judges.rubric import Rated
 from litbench.judges.store import Sampling
 from litbench.metrics.placement import ReferenceDistribution
@@ -118,7 +117,7 @@ class Webnovel(Protocol):
     async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
         """Write the chapters, have them rated, and place the book."""
         book: Book = item.content
-        written = await asyncio.gather(
+        written = await at_once(
             *(self._write(talk, f"chapter_{number}", synopsis)
               for number, synopsis in enumerate(book.synopses, 1))
         )  # fmt: skip

@@ -1,0 +1,312 @@
+"""Plackett-Luce utilities from rankings of any sizes, with ties and intervals over raters.
+
+The probability of a ranking is a product over its stages: the item that comes next is chosen among
+those that remain, in proportion to exp(utility) (Plackett, 1975; Luce, 1959). Rankings of two items
+make it the model of Bradley and Terry.
+
+The order of tied items is not known: the likelihood of a tied block is the mean over its orders, up
+to five items, and Efron's approximation (1977, for the same form in Cox regression) beyond.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from litbench.errors import DataError
+from litbench.metrics.intervals import LEVEL, effective_clusters
+
+Ties = Literal["average", "efron"]
+# Tied blocks of one ranking, the best first; a block of one is an item without a tie.
+Blocks = Sequence[Sequence[str]]
+
+_MOST_ORDERED = 5
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """One rater's ranking of some items.
+
+    Attributes:
+        blocks: tied items together, the best first.
+        rater: whose ranking it is.
+    """
+
+    blocks: Blocks
+    rater: Hashable = None
+
+
+@dataclass(frozen=True)
+class Utilities:
+    """Utilities of items, centred to mean zero over the items that have a finite one.
+
+    Attributes:
+        values: item to utility; NaN for an item without a finite one.
+        low: lower bound of the 95 % interval; NaN without an interval.
+        high: upper bound.
+        log_likelihood: at the maximum, without the prior.
+        rankings: number of rankings with at least two items.
+        tied_blocks: blocks of two or more items in them.
+        raters: number of raters.
+        infinite: items without a finite utility, because wins do not connect them with the others
+            both ways.
+        prior: strength of the Gaussian prior; 0 for maximum likelihood.
+    """
+
+    values: Mapping[str, float]
+    low: Mapping[str, float]
+    high: Mapping[str, float]
+    log_likelihood: float
+    rankings: int
+    tied_blocks: int
+    raters: int
+    infinite: tuple[str, ...] = ()
+    prior: float = 0.0
+
+
+def ranking_of(ratings: Mapping[str, float], rater: Hashable = None) -> Ranking:
+    """The ranking that ratings make: higher is better, equal ratings are a tie."""
+    blocks = defaultdict(list)
+    for item, rating in ratings.items():
+        blocks[rating].append(item)
+    return Ranking([blocks[rating] for rating in sorted(blocks, reverse=True)], rater)
+
+
+def plackett_luce(
+    rankings: Sequence[Ranking], *, ties: Ties = "average", prior: float = 0.0
+) -> Utilities:
+    """Fit utilities by maximum likelihood, with intervals over raters.
+
+    The interval is the jackknife by rater with a t quantile, as elsewhere in LitBench: the fit is
+    repeated without each rater. Its degrees of freedom are the effective number of raters minus 1.
+
+    Args:
+        rankings: those with fewer than two items are left out.
+        ties: mean over the orders of a tied block, or Efron's approximation for every block.
+        prior: strength of a Gaussian prior of mean zero: prior / 2 times the sum of squared
+            utilities is subtracted from the log-likelihood. It gives every item a finite value.
+
+    Returns:
+        The utilities. Items whose wins do not connect them with the others both ways get NaN, and
+        so do intervals if leaving out a rater disconnects an item.
+
+    Raises:
+        DataError: no ranking of two items, an item twice in one ranking, or a negative prior.
+    """
+    if prior < 0:
+        raise DataError(f"prior is {prior}: give a strength of 0 or more")
+    used = [ranking for ranking in rankings if sum(map(len, ranking.blocks)) > 1]
+    if not used:
+        raise DataError("no ranking has two items: utilities need at least one comparison")
+    for ranking in used:
+        items = list(itertools.chain(*ranking.blocks))
+        if len(items) != len(set(items)):
+            raise DataError(f"a ranking has an item twice: {items}: merge its ratings")
+    every = sorted({item for ranking in used for block in ranking.blocks for item in block})
+    connected = every if prior else _connected(used, every, ties)
+    values, low, high = (dict.fromkeys(every, math.nan) for _ in range(3))
+    likelihood = math.nan
+    if len(connected) > 1:
+        fit = _Fit(used, connected, ties, prior)
+        everyone = np.ones(len(fit.raters))
+        best, likelihood = fit.maximise(everyone, np.zeros(len(connected)))
+        half = _half_widths(fit, best, everyone)
+        for index, item in enumerate(connected):
+            values[item] = float(best[index])
+            low[item] = float(best[index] - half[index])
+            high[item] = float(best[index] + half[index])
+    return Utilities(
+        values, low, high, likelihood, len(used),
+        sum(len(block) > 1 for ranking in used for block in ranking.blocks),
+        len({ranking.rater for ranking in used}),
+        tuple(item for item in every if math.isnan(values[item])), prior,
+    )  # fmt: skip
+
+
+def _half_widths(fit: "_Fit", best: np.ndarray, everyone: np.ndarray) -> np.ndarray:
+    """Half of each interval: jackknife by rater; shape (items,)."""
+    from scipy import stats  # noqa: PLC0415
+
+    count = len(fit.raters)
+    if count < 2:
+        return np.full(len(best), math.nan)
+    without = []
+    for index in range(count):
+        weights = everyone.copy()
+        weights[index] = 0
+        if not fit.is_connected(weights):
+            return np.full(len(best), math.nan)
+        without.append(fit.maximise(weights, best)[0])
+    error = np.sqrt((count - 1) / count * np.sum((np.array(without) - best) ** 2, axis=0))
+    freedom = max(effective_clusters(np.array(list(fit.sizes.values()))) - 1, 1.0)
+    return np.asarray(stats.t.ppf((1 + LEVEL) / 2, freedom) * error)
+
+
+def _edges(blocks: Blocks, ties: Ties) -> Iterable[tuple[str, str]]:
+    """Pairs of items of which the first wins; with Efron's form a tie wins both ways."""
+    for index, block in enumerate(blocks):
+        for other in blocks[index + 1 :]:
+            yield from itertools.product(block, other)
+        if ties == "efron" or len(block) > _MOST_ORDERED:
+            yield from itertools.permutations(block, 2)
+
+
+def _connected(rankings: Sequence[Ranking], items: Sequence[str], ties: Ties) -> list[str]:
+    """The largest set of items that wins connect both ways, the first one of equal size."""
+    from scipy.sparse import coo_array  # noqa: PLC0415
+    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
+    place = {item: index for index, item in enumerate(items)}
+    wins = {
+        (place[a], place[b])
+        for ranking in rankings
+        for a, b in _edges(ranking.blocks, ties)
+        if a in place and b in place
+    }
+    rows, columns = zip(*wins, strict=True) if wins else ((), ())
+    graph = coo_array((np.ones(len(wins)), (rows, columns)), shape=(len(items), len(items)))
+    _, labels = connected_components(graph, directed=True, connection="strong")
+    largest = np.bincount(labels).argmax()
+    return [item for item, label in zip(items, labels, strict=True) if label == largest]
+
+
+@dataclass
+class _Fit:
+    """The likelihood of all rankings as sums over stages.
+
+    A term is a block and the items after it; equal terms of all raters are kept once. The
+    probability of a term is, up to exp(sum of the block's utilities), the mean over its orders of
+    the product over their stages of 1 / (membership @ exp(utilities)).
+
+    Attributes:
+        rankings: with at least two items each.
+        items: those that get a utility; others are left out of the rankings.
+        ties: form of tied blocks.
+        prior: strength of the prior.
+    """
+
+    rankings: Sequence[Ranking]
+    items: Sequence[str]
+    ties: Ties
+    prior: float
+    raters: list[Hashable] = field(init=False)
+    sizes: dict[Hashable, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Lay out terms, orders and stages as arrays."""
+        place = {item: index for index, item in enumerate(self.items)}
+        self.sizes = {}
+        counts: dict[tuple[frozenset[int], frozenset[int]], dict[Hashable, int]] = {}
+        for ranking in self.rankings:
+            blocks = [frozenset(place[i] for i in block if i in place) for block in ranking.blocks]
+            self.sizes[ranking.rater] = self.sizes.get(ranking.rater, 0) + 1
+            for index, block in enumerate(blocks):
+                rest = frozenset().union(*blocks[index + 1 :])
+                if block and len(block) + len(rest) > 1:
+                    by_rater = counts.setdefault((block, rest), {})
+                    by_rater[ranking.rater] = by_rater.get(ranking.rater, 0) + 1
+        self.raters = list(self.sizes)
+        self._counts = np.array(
+            [[by.get(rater, 0) for rater in self.raters] for by in counts.values()], float
+        )
+        stages: list[np.ndarray] = []
+        # The first stage of each order, and the first order of each term.
+        self._orders: list[int] = []
+        self._terms: list[int] = []
+        self._block = np.zeros((len(counts), len(self.items)))
+        for index, (block, rest) in enumerate(counts):
+            self._block[index, list(block)] = 1
+            self._terms.append(len(self._orders))
+            for order in self._stages(sorted(block), sorted(rest)):
+                self._orders.append(len(stages))
+                stages.extend(order)
+        self._member = np.array(stages)
+        self._term_of_order = np.repeat(
+            np.arange(len(counts)), np.diff([*self._terms, len(self._orders)])
+        )
+        self._order_of_stage = np.repeat(
+            np.arange(len(self._orders)), np.diff([*self._orders, len(stages)])
+        )
+
+    def _stages(self, block: list[int], rest: list[int]) -> Iterable[list[np.ndarray]]:
+        """The memberships of each stage, for each order of a block."""
+        base = np.zeros(len(self.items))
+        base[rest] = 1
+        if self.ties == "efron" or len(block) > _MOST_ORDERED:
+            tied = np.zeros(len(self.items))
+            tied[block] = 1
+            yield [base + tied * (1 - stage / len(block)) for stage in range(len(block))]
+            return
+        for order in itertools.permutations(block):
+            memberships = []
+            for stage in range(len(order)):
+                member = base.copy()
+                member[list(order[stage:])] = 1
+                memberships.append(member)
+            yield memberships
+
+    def is_connected(self, weights: np.ndarray) -> bool:
+        """Whether the rankings of the raters with a weight still connect all items."""
+        kept = {rater for rater, weight in zip(self.raters, weights, strict=True) if weight}
+        rankings = [ranking for ranking in self.rankings if ranking.rater in kept]
+        return bool(self.prior) or len(_connected(rankings, self.items, self.ties)) == len(
+            self.items
+        )
+
+    def maximise(self, weights: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, float]:
+        """Utilities at the maximum, centred, and the log-likelihood without the prior.
+
+        Args:
+            weights: weight of each rater; shape (raters,).
+            start: utilities to begin with; shape (items,).
+        """
+        from scipy import optimize  # noqa: PLC0415
+
+        counts = self._counts @ weights
+        # Only differences matter: without a prior, the sum is held at zero.
+        level = 0.0 if self.prior else 1.0
+
+        def negative(u: np.ndarray) -> tuple[float, np.ndarray]:
+            value, slope, _ = self._likelihood(u, counts)
+            value -= self.prior / 2 * float(u @ u) + level / 2 * float(u.sum()) ** 2
+            return -value, -(slope - self.prior * u - level * u.sum())
+
+        def curvature(u: np.ndarray) -> np.ndarray:
+            return -self._likelihood(u, counts)[2] + self.prior * np.eye(len(u)) + level
+
+        found: Any = optimize.minimize(
+            negative, start, jac=True, hess=curvature, method="trust-exact",
+            options={"gtol": 1e-9, "maxiter": 500},
+        )  # fmt: skip
+        best = found.x - found.x.mean()
+        return best, self._likelihood(best, counts)[0]
+
+    def _likelihood(
+        self, u: np.ndarray, counts: np.ndarray
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """Log-likelihood, its gradient and its Hessian; shapes (), (items,), (items, items)."""
+        weights = np.exp(u)
+        totals = self._member @ weights
+        chosen = self._member * weights / totals[:, None]
+        by_order = np.add.reduceat(np.log(totals), self._orders)
+        # Mean over the orders of a term, and the share of each order in it.
+        least = np.minimum.reduceat(by_order, self._terms)[self._term_of_order]
+        relative = np.exp(least - by_order)
+        sums = np.add.reduceat(relative, self._terms)
+        sizes = np.bincount(self._term_of_order)
+        logs = np.log(sums / sizes) - least[self._terms]
+        share = relative / sums[self._term_of_order] * counts[self._term_of_order]
+        slopes = np.add.reduceat(chosen, self._orders)
+        mean = np.add.reduceat(share[:, None] * slopes, self._terms)
+        value = float(counts @ (self._block @ u + logs))
+        gradient = counts @ self._block - mean.sum(axis=0)
+        stage = share[self._order_of_stage]
+        hessian = (chosen * stage[:, None]).T @ chosen - np.diag(stage @ chosen)
+        hessian += (slopes * share[:, None]).T @ slopes
+        # `mean` is weighted by the counts; terms of a rater left out have none.
+        hessian -= mean.T @ (mean / np.maximum(counts, 1.0)[:, None])
+        return value, gradient, hessian

@@ -1,0 +1,223 @@
+"""NARRA-Gym: interactive stories for a simulated reader, turn by turn.
+
+The protocol of NARRA-Gym (github.com/narra-gym/NARRA-Gym): a writer builds a story world for a
+reader with a burden and leads the reader through it; a model plays the reader, judges rate the
+whole. The packaged prompts, rubric and personas are our own; `personas` takes the published cards.
+docs/writers.md says what differs.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from litbench.errors import ConfigError
+from litbench.judges.dialogues import RECORDED, Cast, Talk
+from litbench.judges.rubric import Rated
+from litbench.judges.store import Sampling
+from litbench.protocols.narra.episode import READER, Episode, EpisodeOptions
+from litbench.protocols.narra.history import render_transcript
+from litbench.protocols.narra.pacing import load_profile
+from litbench.protocols.narra.personas import CARDS, load_personas
+from litbench.protocols.narra.quantities import (
+    CRITERIA,
+    GRADES,
+    grades,
+    released_rating,
+    repetition,
+)
+from litbench.protocols.narra.reading import read_json
+from litbench.protocols.protocol import (
+    Item,
+    Piece,
+    Protocol,
+    RoleDefault,
+    missing_flag,
+    rate_all,
+)
+from litbench.templates import without_delimiters
+from litbench.templates.rubric import Rating, load_rubric
+
+_STEP = "story"
+_FAILURES = (
+    "sycophancy", "repetition", "missed-resistance", "advice-too-soon", "platitude",
+    "ignored-context", "scene-stagnation", "broken-fact", "tone-mismatch",
+)  # fmt: skip
+# Names of models that do not begin with the name of their family.
+_FAMILIES = {"chatgpt": "gpt", "o": "gpt", "gpt": "gpt"}
+
+
+@dataclass(kw_only=True)
+class NarraOptions(EpisodeOptions):
+    """Options of the protocol `narra`, besides those of an episode.
+
+    Attributes:
+        personas: folder of cards, such as `simulation/personas/` of the published repository; null
+            for our own.
+        show_notes: whether judges see the reader's hidden notes, as published.
+        force: allow a reader or a writer of a judge's family; the grades are flagged.
+    """
+
+    personas: Path | None = None
+    show_notes: bool = False
+    force: bool = False
+
+
+class Narra(Protocol):
+    """The protocol; see the module."""
+
+    options = NarraOptions
+    headline = "storyq"
+    writer = Sampling(temperature=None, max_tokens=None)
+    judge = Sampling(temperature=0.2, max_tokens=6_000)
+    roles: ClassVar = {READER: RoleDefault(Sampling(temperature=0.95, max_tokens=900))}
+
+    def __init__(self, options: NarraOptions) -> None:
+        self._options = options
+        self._personas = load_personas(options.personas or CARDS)
+        self._rubric = load_rubric("narra")
+        self._families: dict[tuple[str, str], str] = {}
+
+    def items(self) -> list[Item]:
+        """The personas."""
+        return [Item(name, one.emotional_need.strip(), one) for name, one in self._personas.items()]
+
+    def files(self) -> dict[str, Path]:
+        """The folder of personas."""
+        return (
+            {} if self._options.personas is None else {"options.personas": self._options.personas}
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Profile, part and personas by digest, and what is not as published."""
+        options = self._options
+        reasons = ["prompts and rubric are LitBench's own"]
+        if options.personas is None:
+            reasons.append("personas are LitBench's own")
+        if options.profile != "released":
+            reasons.append("profile is paper: published grades are those of the released code")
+        if options.part != "benchmark":
+            reasons.append("part is full: the published sweep ran without planner and artifacts")
+        if not options.show_notes:
+            reasons.append("judges do not see the reader's notes")
+        reasons += [
+            "memory calls have the writer's temperature, not their own",
+            "the printed user-experience figures are means of all eleven criteria (all11), not ux",
+            "published grades are by GPT-5.4-mini, Gemini 3.1 Pro and Claude Sonnet 4.6",
+        ]
+        return {
+            "not_comparable": reasons,
+            "profile": options.profile,
+            "part": options.part,
+            "personas": {name: one.digest for name, one in self._personas.items()},
+            "same_family": sorted(set(self._families.values())),
+        }
+
+    def check(self, cast: Cast) -> None:
+        """Refuse a reader or a writer of a judge's family, unless forced."""
+        reader = family(READER, cast.roles[READER].model)
+        for judge, role in cast.roles.items():
+            if judge == READER:
+                continue
+            of_judge = family(judge, role.model)
+            if of_judge == reader:
+                for writer in cast.writers:
+                    self._families[writer, judge] = "judged by the reader's family"
+            for writer, one in cast.writers.items():
+                if family(writer, one.model) == of_judge:
+                    self._families[writer, judge] = "judged by the writer's family"
+        if self._families and not self._options.force:
+            (writer, judge), flag = next(iter(self._families.items()))
+            raise ConfigError(
+                f"judge {judge} and {READER if 'reader' in flag else f'writer {writer}'} are of "
+                "one family, so that a model would judge its like: name another judge, or set "
+                "options.force to flag the grades"
+            )
+
+    async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
+        """Hold the episode and have all judges rate it."""
+        episode = Episode(talk, item.content, self._options)
+        await episode.hold()
+        piece = Piece(grades=_quantities(episode), events=episode.events)
+        if episode.end == "failed":
+            return piece
+        lines = episode.lines()
+        piece.texts[_STEP] = render_transcript(lines, cut=False)
+        # Cleaned before they are joined in lines: a marker in a message stays one at its beginning.
+        cleaned = [(role, speaker, without_delimiters(text)) for role, speaker, text in lines]
+        notes = "\n".join(f"{n}. {note}" for n, note in enumerate(episode.notes, 1))
+        profile = load_profile(self._options.profile, self._options.part)
+        texts = {
+            "persona": item.content.card,
+            "notes": notes if self._options.show_notes and notes else "(not shown)",
+            "text": render_transcript(cleaned, cut=profile.cuts_transcript),
+        }
+        rated = await rate_all(talk, judges, {_STEP: (self._rubric, texts)})
+        for judge in judges:
+            one = rated[judge, _STEP]
+            if profile.missing_rating is not None:
+                one = _as_released(one)
+            piece.ratings[judge, _STEP] = one
+            values = {name: one.ratings[name].rating for name in CRITERIA}
+            is_truncated = episode.end == "truncated"
+            graded = dict.fromkeys(GRADES) if is_truncated else grades(values)
+            flags = [*missing_flag([one]), *["truncated"] * is_truncated]
+            known = self._families.get((talk.dialogue.writer, judge))
+            flags += [known] if known else []
+            piece.grades += [(judge, name, grade, flags) for name, grade in graded.items()]
+            reply = read_json(one.reply.text, dict) or {}
+            labels = reply.get("failure_modes")
+            named = [label for label in _FAILURES if isinstance(labels, list) and label in labels]
+            piece.grades.append((judge, "failure_modes", float(len(named)), named))
+            piece.events.append({"event": "judged", "judge": judge, "failure_modes": named,
+                                 "breaking_character": _count(reply)})  # fmt: skip
+        return piece
+
+
+def family(name: str, model: str) -> str:
+    """The family of a model: the letters that its name begins with.
+
+    A recorded model is known by the name of its role only.
+    """
+    named = name if model.startswith(RECORDED) else model
+    found = re.match(r"[a-z]+", named.rpartition("/")[2].lower())
+    word = found[0] if found else named
+    return _FAMILIES.get(word, word)
+
+
+def _as_released(rated: Rated) -> Rated:
+    """The ratings as the published code stores them; a reply that failed has none."""
+    reply = read_json(rated.reply.text, dict)
+    if reply is None:
+        return rated
+    scores = reply.get("scores")
+    given: Mapping[str, Any] = scores if isinstance(scores, dict) else {}
+    ratings = {name: Rating(float(released_rating(name, given.get(name)))) for name in CRITERIA}
+    return replace(
+        rated, ratings=ratings, grade=grades({n: r.rating for n, r in ratings.items()})["all11"]
+    )
+
+
+def _count(reply: Mapping[str, Any]) -> int:
+    """How often the story broke character, by a judge; 0 where it is not said."""
+    value = reply.get("breaking_character_count")
+    return max(0, round(value)) if isinstance(value, int | float) and abs(value) < 1e6 else 0
+
+
+def _quantities(episode: Episode) -> list[tuple[str | None, str, float | None, list[str]]]:
+    """The quantities of an episode, without a judge."""
+    own = [m.text for m in episode.history if m.kind in ("text", "notice")]
+    turns = episode.turns or None
+    flags = [f"{episode.cut} answers cut"] * bool(episode.cut)
+    flags += [f"{episode.repaired} actions of the reader repaired"] * bool(episode.repaired)
+    found = {
+        "failed": float(episode.end == "failed"),
+        "truncated": float(episode.end == "truncated"),
+        "repetition_index": repetition(own).index if own else None,
+        "safe_turns": episode.safe_turns / turns if turns else None,
+        "patches_per_turn": episode.patches / turns if turns else None,
+        "signals_per_turn": episode.signals / turns if turns else None,
+    }
+    detail = [f"{episode.detail} cannot be read"] if episode.detail else []
+    return [(None, name, value, [*detail, *flags]) for name, value in found.items()]

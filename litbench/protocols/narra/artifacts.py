@@ -1,0 +1,244 @@
+"""Interactive elements of a story: what they are like, and whether one repeats another.
+
+An element's HTML is text to compare, never to run.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+# Similarity from which an element is made once more, accepted elements it is compared with, and
+# records that are kept.
+TAU, WINDOW = 0.58, 6
+_KEPT = 8
+_BONUS, _SIGNAL_BONUS = 0.2, 0.15
+
+_STYLES = (
+    ("paper-prop", ("letter", "postcard", "paper", "diary", "journal")),
+    ("map-like exploration", ("map", "compass", "route", "path")),
+    ("analog-device", ("radio", "signal", "frequency", "dial")),
+    ("fragmented reflective", ("mirror", "shard", "glass")),
+    ("photo-memory", ("photo", "polaroid", "gallery")),
+    ("mystery-puzzle", ("lock", "safe", "cipher", "code", "puzzle")),
+)
+_INTERACTIONS = (
+    ("drag-and-arrange", ("drag", "pointermove", "mousemove")),
+    ("text-entry or code-entry", ("input", "textarea", "contenteditable")),
+    ("tuning or slider-based", ("slider", "range", "dial", "knob")),
+    ("hover-reveal", ("hover", "mouseenter", "mouseover")),
+    ("flip-or-reveal", ("flip", "card", "rotatey", "perspective")),
+    ("timed", ("timer", "countdown", "setinterval")),
+    ("click-to-reveal", ("button", "onclick")),
+)
+_CONTENT_TAGS = {
+    "document": ("letter", "postcard", "paper", "diary", "journal", "note"),
+    "map": ("map", "route", "path", "compass", "cartography"),
+    "device": ("radio", "dial", "signal", "frequency", "knob"),
+    "memory": ("photo", "polaroid", "memory", "gallery"),
+    "puzzle": ("cipher", "code", "lock", "safe", "puzzle"),
+}
+_INTERACTION_TAGS = {
+    "hover": ("hover", "mouseenter", "mouseover"),
+    "drag": ("drag", "pointermove", "mousemove"),
+    "typing": ("input", "textarea", "contenteditable"),
+    "timer": ("timer", "countdown", "setinterval"),
+    "flip": ("flip", "rotatey", "perspective", "card"),
+    "click": ("onclick", "button", "tap", "reveal"),
+}
+_SIGNAL_WORDS = {
+    "letter", "postcard", "paper", "diary", "journal", "map", "compass", "route", "radio", "signal",
+    "dial", "mirror", "photo", "polaroid", "cipher", "lock", "puzzle", "hover", "drag", "typing",
+    "timer", "countdown", "click",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Element:
+    """An interactive element as its writer describes it.
+
+    Attributes:
+        type: such as "locked_box".
+        description: what it is.
+        purpose: what the player does and finds; None if the plan names none.
+        html: the page, untrusted.
+    """
+
+    type: str
+    description: str
+    purpose: str | None
+    html: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """An accepted element.
+
+    Attributes:
+        summary: its one-sentence summary.
+        tags: its tags.
+        score: similarity to the closest element before it, rounded to three digits.
+        violation: the kept version is as similar as `tau` or more.
+        closest: summary of that element; None for the first one.
+        retried: whether a second version was made.
+    """
+
+    summary: str
+    tags: tuple[str, ...]
+    score: float
+    violation: bool
+    closest: str | None
+    retried: bool
+
+
+def _has(text: str, words: Collection[str], strict: bool) -> bool:
+    """Whether a text has one of the words, as a substring or (strict) as a word of its own."""
+    if strict:
+        return re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", text) is not None
+    return any(word in text for word in words)
+
+
+def visual_style(element: Element, *, strict_tags: bool = False) -> str:
+    """The look of an element: the first of six that its words show, or its type."""
+    text = f"{element.type} {element.description} {element.html}".lower()
+    for style, words in _STYLES:
+        if _has(text, words, strict_tags):
+            return f"{style} aesthetic"
+    return f"{(element.type or 'interactive').replace('_', ' ')} aesthetic"
+
+
+def interaction_pattern(element: Element, *, strict_tags: bool = False) -> str:
+    """How the player handles an element: the first of seven that its HTML shows."""
+    html = element.html.lower()
+    for pattern, words in _INTERACTIONS:
+        if _has(html, words, strict_tags):
+            return f"{pattern} interaction"
+    return "tap/click interaction"
+
+
+def element_tags(element: Element, *, strict_tags: bool = False) -> set[str]:
+    """Type, look, pattern, content and handling of an element.
+
+    By default words count as substrings, as published: `path` of an SVG makes a map. With
+    `strict_tags` they count as words of their own.
+    """
+    text = f"{element.type} {element.description} {element.html}".lower()
+    named = {**_CONTENT_TAGS, **_INTERACTION_TAGS}
+    tags = {tag for tag, words in named.items() if _has(text, words, strict_tags)}
+    labels = (
+        element.type.lower().replace("_", "-"),
+        visual_style(element, strict_tags=strict_tags).lower(),
+        interaction_pattern(element, strict_tags=strict_tags).lower(),
+    )
+    return tags | {label.replace(" ", "-") for label in labels if label}
+
+
+def element_summary(element: Element, *, strict_tags: bool = False) -> str:
+    """One sentence: look, type, handling and purpose."""
+    purpose = (element.purpose or element.description or "advance the story").strip().rstrip(".")
+    return (
+        f"A {visual_style(element, strict_tags=strict_tags)} built as a "
+        f"{element.type.replace('_', ' ')}; the player engages through "
+        f"{interaction_pattern(element, strict_tags=strict_tags)} to {purpose.lower()}."
+    )
+
+
+def _jaccard(first: Collection[str], second: Collection[str]) -> float:
+    return len(set(first) & set(second)) / len(set(first) | set(second))
+
+
+def tag_similarity(first: Collection[str], second: Collection[str]) -> float:
+    """Jaccard index of two sets of tags, plus 0.2 for common content and for common handling."""
+    if not first or not second:
+        return 0.0
+    shared = set(first) & set(second)
+    bonus = sum(bool(shared & set(named)) for named in (_CONTENT_TAGS, _INTERACTION_TAGS))
+    return min(1.0, _jaccard(first, second) + _BONUS * bonus)
+
+
+def summary_similarity(first: str, second: str) -> float:
+    """Jaccard index of the words of two summaries, plus 0.15 for a common telling word.
+
+    Words of up to three characters do not count, so that "map" never does.
+    """
+    words = [
+        {word for word in re.findall(r"[a-z0-9]+", text.lower()) if len(word) > 3}
+        for text in (first, second)
+    ]
+    if not words[0] or not words[1]:
+        return 0.0
+    bonus = _SIGNAL_BONUS * bool(words[0] & words[1] & _SIGNAL_WORDS)
+    return min(1.0, _jaccard(*words) + bonus)
+
+
+def closest(
+    summary: str, tags: Collection[str], records: Sequence[Record], window: int = WINDOW
+) -> tuple[float, Record | None]:
+    """The greatest similarity to the last `window` records, and the first record that has it."""
+    best: tuple[float, Record | None] = (0.0, None)
+    for record in records[-window:]:
+        score = max(tag_similarity(tags, record.tags), summary_similarity(summary, record.summary))
+        if score > best[0]:
+            best = (score, record)
+    return best
+
+
+def needs_retry(
+    element: Element,
+    records: Sequence[Record],
+    *,
+    tau: float = TAU,
+    window: int = WINDOW,
+    strict_tags: bool = False,
+) -> tuple[bool, float, Record | None]:
+    """Whether an element is to be made once more, with its score and the closest record."""
+    score, nearest = closest(
+        element_summary(element, strict_tags=strict_tags),
+        element_tags(element, strict_tags=strict_tags), records, window,
+    )  # fmt: skip
+    return score >= tau, score, nearest
+
+
+def accept(
+    element: Element,
+    retry: Element | None,
+    records: Sequence[Record],
+    *,
+    tau: float = TAU,
+    window: int = WINDOW,
+    strict_tags: bool = False,
+) -> tuple[Element, tuple[Record, ...]]:
+    """Keep an element, or its retry if that is strictly less similar.
+
+    Args:
+        element: the first version.
+        retry: the second one, if it was made and could be read.
+        records: accepted elements, the newest last.
+        tau: similarity from which a kept version violates the rule of novelty.
+        window: number of records to compare with.
+        strict_tags: see `element_tags`.
+
+    Returns:
+        The kept version, and the records with its own, at most eight.
+    """
+    kept = element
+    _, score, nearest = needs_retry(
+        element, records, tau=tau, window=window, strict_tags=strict_tags
+    )
+    if retry is not None:
+        _, again, other = needs_retry(
+            retry, records, tau=tau, window=window, strict_tags=strict_tags
+        )
+        if again < score:
+            kept, score, nearest = retry, again, other
+    record = Record(
+        element_summary(kept, strict_tags=strict_tags),
+        tuple(sorted(element_tags(kept, strict_tags=strict_tags))),
+        round(score, 3), score >= tau, nearest.summary if nearest else None, retry is not None,
+    )  # fmt: skip
+    return kept, (*records, record)[-_KEPT:]
+
+
+def extract_html(text: str) -> str:
+    """The HTML of a reply: the content of its first closed fence, or the whole reply."""
+    fenced = re.search(r"```(?:html)?[ \t]*\n(.*?)```", text, re.S)
+    return (fenced[1] if fenced else text).strip()

@@ -1,0 +1,38 @@
+"""Golden cases of NARRA-Gym from the folder named by GOLDEN; absent without it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from litbench.protocols.narra.history import Message
+
+# The published type of a message, and ours.
+KINDS = {"text": "text", "message": "message", "choice": "choice", "interactive": "text"}
+
+
+def golden(name):
+    """A golden file of NARRA-Gym; skips the test where the folder is not given."""
+    if "GOLDEN" not in os.environ:
+        pytest.skip("GOLDEN is not set to the folder of golden cases")
+    path = Path(os.environ["GOLDEN"]) / "narra" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def history(messages):
+    """Published messages as ours; a bracketed system line is a change of scene, save two notices.
+
+    We give both kinds their own name, so that no text has to be compared.
+    """
+    found = []
+    for message in messages:
+        kind = KINDS.get(message["type"], "notice")
+        line = message["content"]
+        is_notice = "CONCLUSION" in line or "resolution" in line
+        if message.get("id", "").startswith("transition-") or (
+            kind == "notice" and line.startswith("[") and line.endswith("]") and not is_notice
+        ):
+            kind = "transition"
+        found.append(Message(message.get("character_id", ""), line, kind))
+    return found

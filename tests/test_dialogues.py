@@ -1,0 +1,296 @@
+"""Dialogues: what is asked, stored and asked again, limits, estimates and recorded models."""
+
+import asyncio
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from fake_openai import FakeOpenAI
+
+from litbench.errors import ConfigError, ModelError
+from litbench.judges.client import Traffic
+from litbench.judges.dialogues import (
+    Cast,
+    Dialogue,
+    Role,
+    UnfinishedError,
+    estimate,
+    hold,
+    recorded_names,
+    without_reasoning,
+)
+from litbench.judges.prices import Price
+from litbench.judges.store import AnswerStore, Sampling
+from litbench.records import TURNS, empty_columns
+from litbench.tables import write_table
+from litbench.text import digest
+
+pytest.importorskip("inspect_ai")
+pytest.importorskip("openai")
+
+QUICK = Traffic(first_wait_seconds=0.01, timeout_seconds=60, connections=4)
+JUDGE = FakeOpenAI.model
+WRITER = FakeOpenAI.model_called("writer")
+
+
+def messages_of(messages):
+    """The text of all messages, under which the server counts questions."""
+    return "\n".join(message["content"] for message in messages)
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Factory of servers with a writer and a judge."""
+
+    def make(**behaviour):
+        server = FakeOpenAI(
+            lambda question: f"rated {digest(question)}",
+            others={"writer": lambda question: f"wrote {digest(question)}"},
+            question_of=messages_of,
+            **behaviour,
+        )
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        return server
+
+    return make
+
+
+async def script(talk):
+    """Two turns of the writer, then one of the judge."""
+    history = [("system", "Be brief."), ("user", f"Write about {talk.dialogue.prompt_id}.")]
+    first = await talk.say("writer", history, step="first", example="words " * 10)
+    history += [("assistant", first.text), ("user", "Go on.")]
+    second = await talk.say("writer", history, step="second", example="words " * 10)
+    rated = await talk.say("judge", second.text, step="rating", example="rated 0")
+    if "error" in (first.outcome, second.outcome, rated.outcome):
+        raise UnfinishedError("an answer is missing")
+    return rated.text
+
+
+def dialogues(number, writers=("w",), samples=1, held=script):
+    return [
+        Dialogue(writer, f"item {item}", sample, held)
+        for writer in writers
+        for item in range(number)
+        for sample in range(samples)
+    ]
+
+
+def cast_of(writers=("w",), writer=QUICK, judge=QUICK, prices=None):
+    return Cast(
+        {name: Role(WRITER, Sampling(temperature=0.7, max_tokens=50), writer) for name in writers},
+        {"judge": Role(JUDGE, Sampling(max_tokens=50), judge)},
+        prices or {},
+    )
+
+
+def held_by(folder, asked, cast=None):
+    found = []
+    with AnswerStore(folder) as store:
+        hold(asked, cast or cast_of(), store, found.append, "test")
+    return found
+
+
+def test_turns_and_resume(serve, tmp_path, monkeypatch):
+    asked = dialogues(9, samples=2)
+    with serve() as server:
+        found = held_by(tmp_path, asked)
+        assert [one.dialogue for one in found] == asked, "in order"
+        assert server.requests == 18 * 3
+        first = found[0]
+        assert [(turn.role, turn.step) for turn in first.turns] == [
+            ("writer", "first"), ("writer", "second"), ("judge", "rating"),
+        ]  # fmt: skip
+        history = "Be brief.\nWrite about item 0."
+        history += f"\nwrote {digest(history)}\nGo on."
+        assert first.result == f"rated {digest(f'wrote {digest(history)}')}"
+        body = server.bodies[history]
+        roles = [message["role"] for message in body["messages"]]
+        assert roles == ["system", "user", "assistant", "user"]
+        assert (body["temperature"], body["max_tokens"]) == (0.7, 50)
+    shown = first.messages()
+    assert shown[2] == ("user", "[to writer: second]\n\nGo on.")
+    assert shown[5] == ("assistant", first.result)
+    # Without server, key and inspect-ai.
+    monkeypatch.delenv("FAKE_API_KEY")
+    monkeypatch.setitem(sys.modules, "inspect_ai.model", None)
+    assert held_by(tmp_path, asked) == found
+
+
+def test_later_attempts_get_another_answer(serve, tmp_path):
+    async def again(talk):
+        for attempt in range(3):
+            await talk.say("judge", "Which?", step="rating", example="", attempt=attempt)
+        return True
+
+    with serve() as server:
+        (found,) = held_by(tmp_path, dialogues(1, held=again))
+        assert server.asked["Which?"] == 3
+    assert [turn.step for turn in found.turns] == ["rating", "rating/2", "rating/3"]
+
+
+def test_equal_questions_at_a_time_are_sent_once_per_sample(serve, tmp_path):
+    """Two writers with one model, and a writer whose items have the same text."""
+
+    async def same(talk):
+        return (await talk.say("writer", "Write.", step="one", example="")).text
+
+    asked = dialogues(3, ("w", "v"), samples=2, held=same)
+    with serve(seconds=0.2) as server:
+        found = held_by(tmp_path, asked, cast_of(("w", "v")))
+        assert server.asked["Write."] == 2
+    assert {one.result for one in found} == {f"wrote {digest('Write.')}"}
+
+
+def test_unfinished_dialogues_are_reported_and_others_go_on(serve, tmp_path):
+    once = replace(QUICK, max_retries=0)
+    with serve(faults=lambda number, _: "400" if number in (1, 7) else None) as server:
+        found = held_by(tmp_path, dialogues(6), cast_of(writer=once, judge=once))
+        reasons = Counter(one.reason for one in found)
+        assert reasons[None] >= 4
+        assert reasons["an answer is missing"] >= 1
+        before = server.requests
+        again = held_by(tmp_path, dialogues(6))
+        assert [one.reason for one in again] == [None] * 6
+        assert server.requests - before <= 3 * reasons["an answer is missing"]
+
+
+def test_errors_end_the_run(serve, tmp_path):
+    async def broken(talk):
+        await talk.say("judge", "Which?", step="rating", example="")
+        raise ValueError("a fault of the script")
+
+    with serve(), pytest.raises(ValueError, match="a fault of the script"):
+        held_by(tmp_path, dialogues(3, held=broken))
+    few = replace(QUICK, max_retries=0, give_up_after=2)
+    with serve(faults=lambda *_: "500"), pytest.raises(ModelError, match="2 consecutive errors"):
+        held_by(tmp_path / "other", dialogues(8), cast_of(writer=few))
+
+
+# Limits and estimates -------------------------------------------------------------------------
+
+PRICES = {WRITER: Price(1_000.0, 1_000.0, 1_000.0), JUDGE: Price(0.0, 0.0)}
+
+
+def test_call_limit_of_one_role(serve, tmp_path):
+    with serve() as server:
+        limited = cast_of(judge=replace(QUICK, max_calls=2))
+        found = held_by(tmp_path, dialogues(6), limited)
+        reasons = Counter(one.reason for one in found)
+        assert reasons == {None: 2, "max_calls of 2 is reached": 4}
+        assert server.requests == 12 + 2, "the writer goes on"
+        assert all(len(one.turns) >= 2 for one in found)
+        assert [one.reason for one in held_by(tmp_path, dialogues(6))] == [None] * 6
+        assert server.requests == 18
+
+
+def test_cost_limit_counts_stored_answers_and_billed_failures(serve, tmp_path):
+    """Half of the answers are empty but billed; calls under way reserve three times their cost."""
+
+    async def twice(talk):
+        for number in range(2):
+            text = f"Write {number} about {talk.dialogue.prompt_id}."
+            if not (await talk.say("writer", text, step=f"{number}", example="")).text:
+                raise UnfinishedError("an answer is missing")
+        return True
+
+    asked = dialogues(40, held=twice)
+    with serve(faults=lambda number, _: "empty" if number % 2 else None) as server:
+        for limit in (0.9, 0.9, 1.2, 100.0):
+            cast = cast_of(writer=replace(QUICK, max_cost_usd=limit), prices=PRICES)
+            found = held_by(tmp_path, asked, cast)
+            dollars = server.dollars(PRICES[WRITER])
+            assert cast.budgets["writer", "w"].dollars == pytest.approx(dollars)
+            assert dollars <= limit
+            stopped = [one.reason for one in found if "max_cost_usd" in str(one.reason)]
+            if limit < 100:
+                assert stopped
+                assert dollars > limit - 0.1, "calls under way do not end the others too early"
+        assert not stopped
+        assert sum(one.result is True for one in found) > 20
+
+
+def test_limit_without_a_price(tmp_path):
+    with pytest.raises(ConfigError, match="the model has no price"):
+        held_by(tmp_path, dialogues(1), cast_of(writer=Traffic(max_cost_usd=1.0)))
+
+
+def test_dry_run_tells_what_is_left(serve, tmp_path):
+    def told():
+        with AnswerStore(tmp_path, read_only=True) as store:
+            return estimate(dialogues(6), cast_of(prices=PRICES), store)
+
+    with serve() as server:
+        writer, judge = told()
+        assert (writer.rater, writer.calls, writer.known) == ("w", 12, 0)
+        assert (judge.rater, judge.calls) == ("judge", 1), "examples are equal"
+        assert writer.output_tokens == 12 * 15
+        assert writer.cost_usd == pytest.approx((writer.input_tokens + 180) / 1e3)
+        assert writer.most_cost_usd == pytest.approx((writer.input_tokens + 12 * 50) / 1e3)
+        assert writer.seconds == pytest.approx(12 * (1 + 15 / 60) / 4)
+        assert server.requests == 0
+        assert not list(tmp_path.iterdir())
+        held_by(tmp_path, dialogues(2), cast_of())
+        writer, judge = told()
+        assert (writer.calls, writer.known, judge.known) == (8, 4, 2)
+
+
+# Recorded models ------------------------------------------------------------------------------
+
+
+def turns_file(path, rows):
+    base = {"writer": "w", "prompt_id": "item 0", "sample": 0, "outcome": "answered"}
+    types = {name: column.type for name, column in empty_columns(TURNS, 0).items()}
+    full = [{**base, **row} for row in rows]
+    write_table(pa.Table.from_pylist(full, pa.schema(types)), path)
+    return f"recorded/{path}"
+
+
+def test_recorded_model_answers_from_a_table(tmp_path):
+    model = turns_file(
+        tmp_path / "turns.parquet",
+        [
+            {"role": "writer", "step": "first", "text": "one", "input_tokens": 7},
+            {"role": "writer", "step": "second", "text": "two"},
+            {"role": "judge", "step": "rating", "text": "three"},
+            {"role": "writer", "step": "first", "text": "other", "prompt_id": "item 1"},
+        ],
+    )
+    assert recorded_names(model) == (["w"], ["judge"])
+    cast = Cast({"w": Role(model)}, {"judge": Role(model)}, {})
+    first, second = held_by(tmp_path / "answers", dialogues(2), cast)
+    assert first.result == "three"
+    assert first.turns[0].answer.input_tokens == 7
+    assert first.turns[0].cost_usd is None
+    assert (second.result, len(second.turns)) == (None, 1), "what was not recorded is no turn"
+    with AnswerStore(tmp_path / "answers") as store:
+        assert len(store) == 0
+        assert estimate(dialogues(2), cast, store) == []
+
+
+def test_without_reasoning():
+    cases = {
+        "<think>a</think>\nStory": "Story",
+        "<THINKING>a\nb</THINKING>A<reasoning>c</reasoning>B": "AB",
+        "no opening tag</think> Story": "Story",
+        "Story<think>cut": "Story",
+        "a <thin> b": "a <thin> b",
+    }
+    for text, expected in cases.items():
+        assert without_reasoning(text) == expected
+
+
+def test_questions_of_one_dialogue_at_the_same_time(serve, tmp_path):
+    async def several(talk):
+        turns = await asyncio.gather(
+            *(talk.say("judge", f"Q{k}", step=f"q{k}", example="") for k in range(5))
+        )
+        return [turn.text for turn in turns]
+
+    with serve() as server:
+        (found,) = held_by(tmp_path, dialogues(1, held=several))
+        assert found.result == [f"rated {digest(f'Q{k}')}" for k in range(5)]
+        assert server.most_at_once <= QUICK.connections

@@ -1,0 +1,150 @@
+"""Interactive elements: tags, similarities and the decision of novelty."""
+
+import pytest
+from narra_golden import golden
+
+from litbench.protocols.narra.artifacts import (
+    TAU,
+    Element,
+    Record,
+    accept,
+    element_summary,
+    element_tags,
+    extract_html,
+    interaction_pattern,
+    needs_retry,
+    summary_similarity,
+    tag_similarity,
+    visual_style,
+)
+
+LETTER = Element("torn_letter", "A letter", "Read the note.", "<button onclick=r()>")
+CLOCK = Element("clock", "A clock", "Stop it.", "<i>setInterval(f, 9)</i>")
+SAME = Element("letter", "A letter too", "Read the note.", "<button onclick=r()>")
+
+
+def elements():
+    return {
+        case["id"]: (
+            Element(case["element_type"], case["description"], case["purpose"], case["html"]),
+            case,
+        )
+        for case in golden("artifact_tags")["cases"]
+    }
+
+
+def test_golden_tags():
+    for element, case in elements().values():
+        assert visual_style(element) == case["visual_style"], case["id"]
+        assert interaction_pattern(element) == case["interaction"], case["id"]
+        assert sorted(element_tags(element)) == case["tags"], case["id"]
+        assert element_summary(element) == case["summary"], case["id"]
+
+
+def test_golden_similarities():
+    known = {number: element for number, (element, _) in elements().items()}
+    for case in golden("artifact_similarity_pairs")["cases"]:
+        first, second = known[case["a"]], known[case["b"]]
+        tags = tag_similarity(element_tags(first), element_tags(second))
+        summary = summary_similarity(element_summary(first), element_summary(second))
+        assert tags == pytest.approx(case["tag_similarity"], abs=1e-9)
+        assert summary == pytest.approx(case["summary_similarity"], abs=1e-9)
+    for case in golden("artifact_tag_similarity_random")["cases"]:
+        similarity = tag_similarity(case["tags_a"], case["tags_b"])
+        assert similarity == pytest.approx(case["tag_similarity"], abs=1e-9)
+    for case in golden("artifact_summary_similarity")["cases"]:
+        similarity = summary_similarity(case["a"], case["b"])
+        assert similarity == pytest.approx(case["summary_similarity"], abs=1e-9)
+
+
+def test_golden_sequences():
+    known = {number: element for number, (element, _) in elements().items()}
+    for case in golden("artifact_novelty_sequences")["cases"]:
+        records = ()
+        for step in case["steps"]:
+            assert len(records) == step["history"]
+            again, score, nearest = needs_retry(known[step["element"]], records)
+            assert (again, nearest.summary if nearest else None) == (
+                step["retry"],
+                step["closest_summary"],
+            )
+            assert score == pytest.approx(step["similarity"], abs=1e-9)
+            _, records = accept(known[step["element"]], None, records)
+            assert records[-1].violation == step["retry"]
+
+
+def test_golden_history_out_of_step_cannot_be_ours():
+    # Published: summaries and tags in two lists, so that an element is compared with another's
+    # tags. A record of ours has both: unknown tags are no tags, and the score is the summary's.
+    known = {number: element for number, (element, _) in elements().items()}
+    for case in golden("artifact_history_misaligned")["cases"]:
+        records = [Record(summary, (), 0.0, False, None, False) for summary in case["summaries"]]
+        _, score, nearest = needs_retry(known[case["candidate"]], records)
+        assert nearest.summary == case["closest_summary"]
+        summary = element_summary(known[case["candidate"]])
+        assert score == summary_similarity(summary, case["closest_summary"])
+
+
+def test_golden_html():
+    for case in golden("artifact_html_extract")["cases"]:
+        assert extract_html(case["content"]) == case["expected"]
+
+
+def test_tags_of_a_letter():
+    assert element_tags(LETTER) == {
+        "torn-letter", "paper-prop-aesthetic", "click-to-reveal-interaction", "document", "click",
+    }  # fmt: skip
+    assert element_summary(LETTER) == (
+        "A paper-prop aesthetic built as a torn letter; the player engages through click-to-reveal "
+        "interaction to read the note."
+    )
+
+
+def test_strict_tags_ignore_words_within_words():
+    drawing = Element("tape", "An old tape", "Listen.", "<path d=M0/> e.keyCode orange keynote")
+    assert {"click", "puzzle", "document"} <= element_tags(drawing)
+    strict = element_tags(drawing, strict_tags=True)
+    assert not {"click", "puzzle", "document"} & strict
+    assert "tuning" in interaction_pattern(drawing)
+    assert interaction_pattern(drawing, strict_tags=True) == "tap/click interaction"
+
+
+def test_similarities():
+    assert tag_similarity([], ["map"]) == 0
+    assert tag_similarity(["map", "click", "a"], ["map", "click", "b"]) == pytest.approx(0.9)
+    assert tag_similarity(["map"], ["map"]) == 1
+    assert summary_similarity("radio tower", "radio mast") == pytest.approx(1 / 3 + 0.15)
+    assert summary_similarity("map", "map") == 0
+
+
+def test_retry_is_kept_only_if_strictly_less_similar():
+    _, records = accept(LETTER, None, ())
+    assert (records[0].score, records[0].closest, records[0].violation) == (0, None, False)
+    again, score, nearest = needs_retry(SAME, records)
+    assert again
+    assert nearest == records[0]
+    kept, with_retry = accept(SAME, CLOCK, records)
+    assert kept == CLOCK
+    assert with_retry[-1].retried
+    assert not with_retry[-1].violation
+    kept, without = accept(SAME, SAME, records)
+    assert kept is SAME
+    assert without[-1].violation
+    assert without[-1].score == round(score, 3) >= TAU
+    assert not accept(SAME, None, records, tau=1.1)[1][-1].violation
+
+
+def test_window_and_memory_are_bounded():
+    records = accept(LETTER, None, ())[1]
+    for _ in range(6):
+        records = accept(CLOCK, None, records)[1]
+    assert not needs_retry(SAME, records)[0]
+    assert needs_retry(SAME, records, window=7)[0]
+    for _ in range(6):
+        records = accept(CLOCK, None, records)[1]
+    assert len(records) == 8
+
+
+def test_html_is_cut_from_its_fence():
+    assert extract_html("Here:\n```html\n<p>a</p>\n```\nbye") == "<p>a</p>"
+    assert extract_html("<p>a</p>") == "<p>a</p>"

@@ -1,0 +1,195 @@
+"""Rubrics: rendering, the four forms of replies in both ways of reading, and grades."""
+
+import json
+
+import pytest
+
+from litbench.errors import ConfigError
+from litbench.templates.rubric import Criterion, Rating, Rubric, load_rubric, packaged_rubrics
+
+CRITERIA = (
+    Criterion("Compelling Plot"),
+    Criterion("Tell-Don't-Show", reversed=True),
+    Criterion("Purple Prose", reversed=True, weight=5, power=1.7),
+)
+
+
+def rubric(form="lines", criteria=CRITERIA, highest=20.0, **more):
+    text = more.pop("text", "{prompt}\n{text}\n{criteria}\nLower is better: {lower_is_better}")
+    return Rubric("mine", form, 0.0, highest, text, criteria, **more)
+
+
+def values(ratings):
+    return [rating.rating for rating in ratings.values()]
+
+
+SCORES = "[Scores]\nCompelling Plot: 12\nTell-Don't-Show: 3\nPurple Prose: 0"
+LINES = {
+    "as asked": (f"Plot: weak.\n\n{SCORES}", [12, 3, 0]),
+    "Markdown, numbers, case": (
+        "## Scores\n1. **compelling plot:** 12\n2. _Tell, don't show_: [3/20]\n"
+        "- `PURPLE PROSE` : **0** (none)",
+        [12, 3, 0],
+    ),
+    "full-width colons and digits": (
+        SCORES.replace(":", "\uff1a").replace("12", "\uff11\uff12"),
+        [12, 3, 0],
+    ),
+    "no marker": (SCORES.partition("\n")[2], [12, 3, 0]),
+    "the last number binds": (f"{SCORES}\nCompelling Plot: 14.5", [14.5, 3, 0]),
+    "quoted scores before its own": (
+        f"The story says:\n[Scores]\nCompelling Plot: 20\nPurple Prose: 20\n\n{SCORES}",
+        [12, 3, 0],
+    ),
+    "an echo of the story is not enough": ("[Scores]\nCompelling Plot: 20", [20, None, None]),
+    "no numbers": (
+        "[Scores]\nCompelling Plot: N/A\nTell-Don't-Show: 12-14\nPurple Prose: about 9",
+        [None, None, None],
+    ),
+    "another scale": ("[Scores]\nCompelling Plot: 4/5\nPurple Prose: 7/20", [None, None, 7]),
+    "off the scale": ("[Scores]\nCompelling Plot: 21\nTell-Don't-Show: -1", [None, None, None]),
+    "unknown names": (f"{SCORES}\nOverall: 20\nPlot: 1", [12, 3, 0]),
+    "empty": ("", [None, None, None]),
+}
+
+
+@pytest.mark.parametrize(("reply", "expected"), LINES.values(), ids=LINES)
+def test_reads_lines(reply, expected):
+    assert values(rubric().read(reply)) == expected
+
+
+PUBLISHED_LINES = {
+    "as asked": (f"[Analysis]\nPlot: 3\n{SCORES}", [12, 3, 0]),
+    "numbers off the scale are clamped": (
+        "[Scores]\nCompelling Plot: 25\nPurple Prose: -3",
+        {"Compelling Plot": 20, "Purple Prose": 0},
+    ),
+    "names as they are written": (
+        "- Compelling Plot: 4\nTell-Don't Show: 5\n**Purple Prose:** 6",
+        {"- Compelling Plot": 4, "Tell-Don't Show": 5},
+    ),
+    "the first number of a range": ("Purple Prose: 12-14", {"Purple Prose": 12}),
+    "a rule ends the scores": (f"{SCORES}\n---\nPurple Prose: 9", [12, 3, 0]),
+    "brackets and a later colon": (
+        "So: Compelling Plot: [12]\nSummary: 4",
+        {"Compelling Plot": 12},
+    ),
+    "nothing": ("Compelling Plot: N/A\nPurple Prose: about 9", {}),
+}
+
+
+@pytest.mark.parametrize(("reply", "expected"), PUBLISHED_LINES.values(), ids=PUBLISHED_LINES)
+def test_reads_lines_as_published(reply, expected):
+    if isinstance(expected, list):
+        expected = {one.name: number for one, number in zip(CRITERIA, expected, strict=True)}
+    ratings = rubric().read(reply, as_published=True)
+    found = {name: one.rating for name, one in ratings.items() if one.rating is not None}
+    assert found == expected
+    assert set(ratings) >= {one.name for one in CRITERIA}, "what is missing is named"
+
+
+TWO = (Criterion("coherence"), Criterion("empathy", allowed=[1, 2, 3]))
+OTHER_FORMS = {
+    "tags": ("tags", "<coherence>4</coherence> <Empathy> 3 </Empathy>", [4, 3]),
+    "tags, a fence": ("tags", "```xml\n<coherence>4/5</coherence>\n```", [4, None]),
+    "brackets": ("brackets", "I say [[9]] at first. Score: [[4]], not [[2]]", [4]),
+    "brackets, no word": ("brackets", "[[3]] or rather [[4.5]]", [4.5]),
+    "brackets, none": ("brackets", "Score: 4", [None]),
+    "json": ("json", 'So {this}: ```json\n{"Coherence": 4, "empathy": "2/5"}\n```', [4, 2]),
+    "json, nested": ("json", '{"ratings": {"coherence": {"score": 5, "why": "{}"}}}', [5, None]),
+    "json, the last binds": ("json", '{"coherence": 1} {"coherence": 2, "empathy": true}',
+                             [2, None]),
+    "json, not allowed": ("json", '{"coherence": 4, "empathy": 2.5}', [4, None]),
+    "json, broken": ("json", '{"coherence": 4, "empathy": ', [None, None]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "reply", "expected"), OTHER_FORMS.values(), ids=OTHER_FORMS)
+def test_reads_other_forms(form, reply, expected):
+    criteria = TWO[: len(expected)]
+    assert values(rubric(form, criteria, highest=5.0).read(reply)) == expected
+
+
+def test_reads_other_forms_as_published():
+    tags, brackets = rubric("tags", TWO, 5.0), rubric("brackets", TWO[:1], 10.0)
+    whole = "<coherence>4</coherence><empathy>9</empathy><coherence>1</coherence>"
+    assert values(tags.read(whole, as_published=True)) == [4, 9], "the first, unchecked"
+    for reply in ("<coherence>4</coherence>", "<coherence>4</coherence><empathy>2.5</empathy>"):
+        assert values(tags.read(reply, as_published=True)) == [None, None], "all or nothing"
+    assert values(brackets.read("[[3]] Score: [[9]]", as_published=True)) == [3]
+
+
+def test_outcomes():
+    found = rubric().read("[Scores]\nCompelling Plot: 21\nPurple Prose: 3")
+    assert [one.outcome for one in found.values()] == ["off_scale", "unparsed", "rated"]
+    assert set(rubric().unread("refused").values()) == {Rating(None, "refused")}
+
+
+def test_grade():
+    mine = rubric()
+    rated = {"Compelling Plot": 12.0, "Tell-Don't-Show": 3.0, "Purple Prose": 6.0}
+    ratings = {name: Rating(number) for name, number in rated.items()}
+    purple = 20 * (14 / 20) ** 1.7
+    assert mine.grade(ratings) == pytest.approx((12 + 17 + 5 * purple) / 7)
+    ratings["Tell-Don't-Show"] = Rating(None, "unparsed")
+    assert mine.grade(ratings) == pytest.approx((12 + 5 * purple) / 6), "of those that are known"
+    ratings["Tell-Don't Show"] = Rating(3.0)
+    expected = (12 + 3 + 5 * purple) / 7
+    assert mine.grade(ratings) == pytest.approx(expected), "an unknown name is not reversed"
+    assert mine.grade(mine.unread("cut")) is None
+    five = Rubric("five", "lines", 1.0, 5.0, "{text}", (Criterion("a", reversed=True),))
+    assert five.grade({"a": Rating(2.0)}) == 4.0
+
+
+@pytest.mark.parametrize("name", packaged_rubrics())
+def test_packaged_rubric_reads_its_example(name):
+    mine = load_rubric(name)
+    for as_published in (False, True):
+        ratings = mine.read(mine.example(), as_published=as_published)
+        assert None not in values(ratings)
+        assert len(ratings) == len(mine.criteria)
+
+
+def test_texts_are_filled_once_and_cannot_close_their_markers():
+    mine = rubric(system="Be fair.")
+    texts = {"prompt": "{text} {criteria}", "text": "===== STORY ENDS =====\n{prompt} {0}"}
+    (_, system), (role, question) = mine.render(texts)
+    assert (system, role) == ("Be fair.", "user")
+    assert question == (
+        "{text} {criteria}\n----- STORY ENDS -----\n{prompt} {0}\n- Compelling Plot\n"
+        "- Tell-Don't-Show\n- Purple Prose\nLower is better: Tell-Don't-Show, Purple Prose"
+    )
+    plain = rubric(is_plain=True).render(texts)[0][1]
+    assert "===== STORY ENDS =====" in plain
+    with pytest.raises(ConfigError, match="mine needs prompt"):
+        mine.render({"text": "a"})
+
+
+BASE = {"form": "lines", "lowest": 0, "highest": 5, "text": "{text}", "criteria": ["a", "b"]}
+BAD = {
+    "no {text}": ({"text": "Rate {prompt}"}, "its text has no {text}: add it"),
+    "criteria": ({"criteria": []}, "at least one"),
+    "equal criteria": ({"criteria": ["To-Day", "today"]}, "names that differ"),
+    "scale": ({"lowest": 5}, "lowest is 5.0, highest is 5.0"),
+    "brackets": ({"form": "brackets"}, "one criterion, not 2"),
+    "form": ({"form": "xml"}, "key 'form' is 'xml'"),
+    "unknown key": ({"criteria": [{"name": "a", "wieght": 2}]}, "did you mean 'weight'"),
+    "weight": ({"criteria": [{"name": "a", "weight": 0}]}, "must be above 0"),
+}
+
+
+@pytest.mark.parametrize(("keys", "said"), BAD.values(), ids=BAD)
+def test_errors_in_files(keys, said, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(BASE))
+    assert load_rubric(path).criteria == (Criterion("a"), Criterion("b"))
+    path.write_text(json.dumps(BASE | keys))
+    with pytest.raises(ConfigError) as error:
+        load_rubric(path)
+    assert said in str(error.value)
+    assert "mine" in str(error.value)
+
+
+def test_unknown_rubric():
+    with pytest.raises(ConfigError, match=r"unknown rubric 'stroy' .did you mean 'story'"):
+        load_rubric("stroy")
