@@ -269,7 +269,10 @@ class _Rehearsed:
     async def answer(
         self, talk: Talk, role: str, step: str, question: Question, sample: int, example: str
     ) -> Answer:
-        del talk, role, step
+        if role == WRITER:
+            # Texts differ between writers and items, and so do the questions to judges about them.
+            about = talk.dialogue
+            example += f"\n{about.writer} {about.prompt_id} {about.sample} {step}"
         key = self.asked.key(question, sample)
         is_new = key not in self.keys
         stored = self.asked.client.store.get(key)
