@@ -142,7 +142,14 @@ def test_killed_runs_end_like_an_undisturbed_one(protocol, kills, tmp_path, monk
         )  # fmt: skip
         assert b"unchanged" in last.stdout
         assert server.requests == before
-    assert results(tmp_path / "out") == results(tmp_path / "calm")
+    found, expected = results(tmp_path / "out"), results(tmp_path / "calm")
+    for name in TABLES:
+        differ = [
+            pair
+            for pair in zip(found[name], expected[name], strict=True)
+            if len(set(map(str, pair))) > 1
+        ]
+        assert not differ, f"{name}: {differ[:2]}"
     counts = json.loads((tmp_path / "calm/manifest.json").read_text())["counts"]
     print(f"\n{protocol}: {kills} kills, {server.requests} requests for {needed.total()} calls, "
           f"faults {dict(server.faults)}, ratings {counts['ratings']}")  # fmt: skip
