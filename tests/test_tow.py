@@ -21,9 +21,10 @@ from fake_openai import FakeOpenAI
 from litbench.errors import ConfigError
 from litbench.evaluation_pairs import read_pairs
 from litbench.judges.rubric import rater_from_options
+from litbench.metrics.writers import correlate, shares_beaten
 from litbench.metrics.writing import length_correlation, negotiation_inconsistency
 from litbench.protocols.run import Run, run
-from litbench.protocols.tow import Tow, TowOptions
+from litbench.protocols.tow import TASKS, Tow, TowOptions
 from litbench.protocols.tow.plans import (
     broken_rule,
     final_plan,
@@ -497,3 +498,21 @@ def test_lengths_of_published_texts(task, pearson, slope):
     inputs = [asked[row["instruction_id"]] for row in rows]
     found = length_correlation(inputs, [len(row["text"]) for row in rows])
     assert (round(found.pearson, 4), round(found.slope, 3)) == (pearson, slope)
+
+
+@golden_only
+@pytest.mark.skipif("HOWTOBENCH" not in os.environ, reason="HOWTOBENCH not set")
+def test_longer_texts_have_higher_published_grades():
+    rows = pq.read_table(Path(os.environ["HOWTOBENCH"]) / "outputs.parquet").to_pylist()
+    found = {}
+    for task in TASKS:
+        own = [row for row in rows if row["task"] == task]
+        ids = [row["instruction_id"] for row in own]
+        lengths, writers = [len(row["text"]) for row in own], [row["model"] for row in own]
+        shares = shares_beaten(lengths, writers, ids, ids)
+        columns = {
+            "longer": {writer: share.mean for writer, share in shares.items()},
+            "published": {case["model"]: case[task] for case in golden("published_table4_overall")},
+        }
+        found[task] = round(correlate("longer", "published", columns).pearson, 2)
+    assert found == {"completion": 0.70, "guide": 0.38, "open": 0.45}
