@@ -129,7 +129,7 @@ class Novel:
     beginning: str
 
 
-def read_texts_of(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any]]:
+def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any]]:
     """Yield rows of `NOVELS` one by one."""
     if config.input.is_dir():
         files = (path for path in config.input.rglob("*") if path.suffix.lower() in SUFFIXES)
@@ -153,7 +153,7 @@ def read_texts_of(config: Config, rejected: RejectedRows) -> Iterator[dict[str, 
 def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
     """Read the novels and choose their chapters; those with too few are rejected."""
     novels: dict[str, Novel] = {}
-    for number, row in enumerate(read_texts_of(config, rejected), 1):
+    for number, row in enumerate(novel_rows(config, rejected), 1):
         chapters = split_chapters(row["text"])
         name = row["novel_id"]
         if name in novels:
