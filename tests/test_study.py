@@ -474,10 +474,14 @@ def test_forged_and_foreign_requests(client):
     for request, status in cases:
         assert browser.post("/answer", **request).status_code == status, request
     assert browser.store.choices().num_rows == 0
-    assert browser.post("/answer", data=answer).status_code == 200
-    assert browser.store.choices().num_rows == 1
+    lines = "a\r\n" * 999
+    assert browser.post("/answer", data=answer | {"reason": lines}).status_code == 200
+    assert browser.store.choices()["reason"].to_pylist() == [lines.replace("\r", "").strip()]
     assert TEXTS["contact"] in browser.post("/leave").text
     assert browser.store.states() == {"left": 1}
+    # An answer of who was away for long goes to no page, and they go on.
+    assert "Page 2 of" in browser.post("/answer", data=answer | {"place": "2"}).text
+    assert browser.store.choices().num_rows == 1
 
 
 def test_closed_study(client):
