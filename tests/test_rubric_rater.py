@@ -83,7 +83,9 @@ def invented_pairs(pair_table, number=24):
     for place in range(number):
         sides = [(place * k) % 38 + 3 for k in (7, 11)]
         ids = [f"s{words}" for words in sides]
-        texts = [f"Story {name}: " + "rain " * words for name, words in zip(ids, sides)]
+        texts = [
+            f"Story {name}: " + "rain " * words for name, words in zip(ids, sides, strict=True)
+        ]
         rows.append({
             "prompt_id": "p", "chosen": texts[0], "rejected": texts[1],
             "chosen_story_id": ids[0], "rejected_story_id": ids[1], "pair_id": f"pair {place}",
@@ -189,7 +191,7 @@ def test_estimate_and_limits(server, pair_table, tmp_path):
     (told,) = rater().estimate(blinded)
     assert (told.rater, told.calls, told.known) == ("r", len(stories), 0)
     assert told.cost_usd == pytest.approx((told.input_tokens + told.output_tokens) / 1e6)
-    with pytest.raises(ConfigError, match="max_calls of 5 is reached: .* are not rated"):
+    with pytest.raises(ConfigError, match=r"max_calls of 5 is reached: .* are not rated"):
         judge_pairs(rater(max_calls=5), pairs)
     (told,) = rater().estimate(blinded)
     assert (told.calls, told.known) == (len(stories) - 5, 5)

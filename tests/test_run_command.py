@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
+from pathlib import Path
 from statistics import fmean
 
 import pyarrow.parquet as pq
@@ -345,7 +346,7 @@ def test_published_scores_from_published_replies(run, program, tmp_path, monkeyp
     said = run("--texts", os.environ["LONGFORM_BENCH"], "--options.as_published", "true",
                writer=model, judge=model)  # fmt: skip
     assert "165 of 168 dialogues finished" in said
-    path = os.path.join(os.environ["LONGFORM"], "longform_results_sample.parquet")
+    path = Path(os.environ["LONGFORM"]) / "longform_results_sample.parquet"
     columns = ["model", "published_overall_0_100"]
     printed = {row["model"]: row[columns[1]] for row in pq.read_table(path, columns=columns)
                .to_pylist() if row[columns[1]] is not None}  # fmt: skip
@@ -364,7 +365,10 @@ def test_published_scores_from_published_replies(run, program, tmp_path, monkeyp
     euryale = "sao10k/l3.3-euryale-70b"
     assert few == [
         ("qwen/qwen3-8b", "5", "chapter_1", "5 of 14 ratings missing"),
-        *((euryale, item, "chapter_6", "14 of 14 ratings missing") for item in "4 6 7 11".split()),
+        *(
+            (euryale, item, "chapter_6", "14 of 14 ratings missing")
+            for item in ("4", "6", "7", "11")
+        ),
     ]
     assert "unchanged" in run("--texts", os.environ["LONGFORM_BENCH"], "--options.as_published",
                               "true", writer=model, judge=model)  # fmt: skip

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fake_openai import FakeOpenAI
 from fake_reddit import Killer, drawn_faults
 from test_run_command import JUDGE, WRITER, fake, manifest, rows_of, tables
 
