@@ -17,7 +17,6 @@ Answers of the extractor are stored in `out/answers`; a killed run resumes. `--d
 estimates calls, tokens and cost.
 """
 
-import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -42,6 +41,7 @@ from litbench.judges.dialogues import (
     Role,
     Talk,
     UnfinishedError,
+    at_once,
     estimate,
     hold,
     without_reasoning,
@@ -255,7 +255,7 @@ def synopses_of(novel: Novel, prompt: str, *, is_own: bool) -> Dialogue:
 
     async def script(talk: Talk) -> list[str]:
         chapters = enumerate(novel.chapters, 1)
-        return await asyncio.gather(*(synopsis(talk, *chapter) for chapter in chapters))
+        return await at_once(*(synopsis(talk, *chapter) for chapter in chapters))
 
     return Dialogue("", novel.novel_id, 0, script)
 

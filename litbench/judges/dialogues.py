@@ -269,7 +269,6 @@ class _Rehearsed:
     async def answer(
         self, talk: Talk, role: str, step: str, question: Question, sample: int, example: str
     ) -> Answer:
-        del talk, role, step
         key = self.asked.key(question, sample)
         is_new = key not in self.keys
         stored = self.asked.client.store.get(key)
@@ -281,6 +280,10 @@ class _Rehearsed:
         read, written = estimate_tokens(text_of(question)), estimate_tokens(example)
         if is_new:
             self.tokens.append((read, written))
+        if role == WRITER:
+            # Texts differ between writers and items, and so do the questions to judges about them.
+            about = talk.dialogue
+            example += f"\n{about.writer} {about.prompt_id} {about.sample} {step}"
         return Answer("answered", example, input_tokens=read, output_tokens=written)
 
     def estimate(self, role: str, dialogues: int) -> Estimate:
