@@ -560,6 +560,7 @@ class Episode:
             "recent": self._recent(), "memory": self._memory_text(),
             "summary": self._memory.summaries[-1] if self._memory.summaries else "(none)",
             "journey": _compact(journey), "count": str(len(self.history)),
+            "need": self._need,
         }  # fmt: skip
         prompts = {"dialogue_summary": "summary", "structured_memory": "memory",
                    "journey_summary": "journey", "state_patch": "memory"}  # fmt: skip
