@@ -8,7 +8,8 @@ Reads the folders of runs, and of data_prep/import_ratings.py with `writer`. Wri
   prompt, paired comparisons with a writer named beforehand, the judges' offsets, the share of other
   writers' texts that each writer's texts beat by every rater, Plackett-Luce utilities, the range
   over prompts, correlations of all columns over writers, and the agreement of raters with judges
-  and of judges with people;
+  and of judges with people; of runs of the protocol tow also correlations with the lengths of
+  texts, and, with several samples, how far the planner's weights differ between them;
 - `writers.html` and `manifest.json`.
 
 A killed run resumes.
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
 
 from litbench.artifact import Artifact, read_manifest_of, write_json
@@ -48,6 +50,12 @@ from litbench.metrics.writers import (
     shares_beaten,
     writer_rows,
 )
+from litbench.metrics.writing import (
+    Inconsistency,
+    LengthCorrelation,
+    length_correlation,
+    negotiation_inconsistency,
+)
 from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import GRADES, RATINGS, STORIES
 from litbench.report.pages import write_writers
@@ -56,6 +64,11 @@ from litbench.sources.ratings import overall_ratings
 from litbench.tables import read_table
 
 PEOPLE = "people"
+# Quantities of the protocol tow: lengths of the input and of the text, and weights of plans.
+LENGTHS = ("input characters", "output characters")
+WEIGHT = "weight "
+# Percentiles above it do not tell writers apart (protocol webnovel).
+CEILING = 99
 
 
 @dataclass
@@ -117,8 +130,10 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         protocols.add((counts.get("protocol"), counts["headline"]))
         notes += counts.get("not_comparable", [])
         tables.append(read_table(folder / "grades.parquet", GRADES).select(GRADES.arrow().names))
-        ratings = read_table(folder / "ratings.parquet", RATINGS)
-        for row in overall_ratings(ratings).to_pylist():
+        path = folder / "ratings.parquet"
+        # A run without judges has no ratings.
+        rated = pq.read_metadata(path).num_rows > 0
+        for row in overall_ratings(read_table(path, RATINGS)).to_pylist() if rated else ():
             if row["rater_kind"] == "person":
                 people.add(row["rater"])
             elif row["rating"] is not None:
@@ -206,6 +221,39 @@ def agreements_with_people(graded: Graded) -> list[GradeAgreement]:
             if shared:
                 found.append(grade_agreement(rater, PEOPLE, quantity, shared))
     return found
+
+
+def length_correlations(graded: Graded, quantity: str) -> list[tuple[str, str, LengthCorrelation]]:
+    """Correlate lengths with each other, and the judges' grades with them, over texts."""
+    values: dict[str, dict[tuple[str, str, int], float]] = defaultdict(dict)
+    for row in graded.rows:
+        is_length = row["quantity"] in LENGTHS
+        if is_length or (row["quantity"] == quantity and row["rater"] is not None):
+            name = row["quantity"] if is_length else f"{quantity} by {row['rater']}"
+            values[name][row["writer"], row["prompt_id"], row["sample"]] = row["grade"]
+    found = []
+    for x, y in itertools.combinations(values, 2) if values.keys() >= set(LENGTHS) else ():
+        shared = [place for place in values[x] if place in values[y]]
+        if x in LENGTHS and shared:
+            of_both = ([values[name][place] for place in shared] for name in (x, y))
+            found.append((x, y, length_correlation(*of_both)))
+    return found
+
+
+def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
+    """How far the weights of each planner differ between samples, by prompt with several."""
+    plans: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(dict)
+    for row in graded.rows:
+        if row["quantity"].startswith(WEIGHT):
+            # The plan does not depend on the writer.
+            plan = plans[row["rater"], row["prompt_id"]].setdefault(row["sample"], {})
+            plan[row["quantity"]] = row["grade"]
+    found = defaultdict(list)
+    for (planner, _), trials in plans.items():
+        if len(trials) > 1:
+            ordered = [trials[sample] for sample in sorted(trials)]
+            found[planner].append(negotiation_inconsistency(ordered))
+    return dict(found)
 
 
 def score_texts(
@@ -384,6 +432,7 @@ def main(config: Config) -> None:
     by_quantity = {name: writer_rows(without_people(cells_of(graded, name))) for name in quantities}
     correlations = [correlate(*pair, columns) for pair in itertools.combinations(columns, 2)]
     people = agreements_with_people(graded)
+    lengths, plans = length_correlations(graded, quantity), plan_inconsistencies(graded)
     content = {
         "quantity": quantity,
         "reference": config.reference,
@@ -398,6 +447,8 @@ def main(config: Config) -> None:
         "correlations": correlations,
         "text_agreement": agreements,
         "people_agreement": people,
+        "length_correlation": lengths,
+        "plan_inconsistency": plans,
         "missing_grades": graded.missing,
         "not_comparable": graded.notes,
         "trained_on": trained_on,
@@ -435,6 +486,19 @@ def main(config: Config) -> None:
             *([one.rater, one.quantity, str(one.agreement), f"{one.agreement.n:,}",
                *_correlation(one.systems)] for one in people),
         ]  # fmt: skip
+    if lengths:
+        tables["Lengths of texts"] = [
+            ["of", "on", "texts", "Pearson", "slope"],
+            *([y, x, f"{one.n:,}", _number(one.pearson, 4), _number(one.slope, 3)]
+              for x, y, one in lengths),
+        ]  # fmt: skip
+    if plans:
+        tables["Negotiation inconsistency"] = [
+            ["planner", "prompts", "delta", "sigma"],
+            *([planner, str(len(of)), _number(float(np.mean([one.delta for one in of])), 3),
+               _number(float(np.mean([one.sigma for one in of])), 3)]
+              for planner, of in plans.items()),
+        ]  # fmt: skip
     if len(by_quantity) > 1:
         tables["Mean grades"] = [
             ["writer", *by_quantity],
@@ -447,6 +511,13 @@ def main(config: Config) -> None:
     notes = [f"{graded.missing:,} grades are missing: no rating could be read"] * bool(
         graded.missing
     )
+    if quantity == "percentile":
+        notes += [
+            f"{row.writer} lies above the {CEILING}th percentile, where the scale saturates: "
+            "compare the quantity value"
+            for row in rows
+            if row.plain > CEILING
+        ]
     notes += [
         f"by {name}, wins do not connect {', '.join(found.infinite)} with the others both ways: no "
         "finite utility; utility_prior shrinks it"

@@ -23,14 +23,14 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from litbench import hub
-from litbench.config import as_plain
+from litbench.config import as_plain, check_utf8, is_full_disk
 from litbench.errors import DataError
 
 T = TypeVar("T")
@@ -70,6 +70,7 @@ def source_digest(source: str | Path, *, is_model: bool = False) -> str:
     """
     if not str(source):
         raise DataError("the name of an input is empty: give a file, a folder or a data set's name")
+    check_utf8(str(source), "input")
     if Path(source).exists():
         return file_digest(Path(source))
     return f"name:{source if is_model or not hub.is_name(source) else hub.pin(source)}"
@@ -91,6 +92,19 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@contextlib.contextmanager
+def clear_full_disk(path: Path) -> Iterator[None]:
+    """Turn what any library raises on a full disk into a DataError that names `path`."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DataError) or not is_full_disk(error):
+            raise
+        raise DataError(
+            f"cannot write {path}: {error}; free space or choose another folder"
+        ) from error
+
+
 def write_atomically(
     path: Path, write: Callable[[Path], object], *, is_folder: bool = False
 ) -> None:
@@ -101,7 +115,8 @@ def write_atomically(
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir() if is_folder else temporary.touch()
         mode = temporary.stat().st_mode & 0o666
-        write(temporary)
+        with clear_full_disk(path):
+            write(temporary)
         for written in [*temporary.rglob("*"), temporary]:
             if written.is_file():
                 # Some writers, such as safetensors, ignore the umask and allow only the owner.
@@ -117,7 +132,8 @@ def write_atomically(
             temporary.replace(path)
     except OSError as error:
         advice = "free space or choose another folder"
-        if path.parent.exists() and not temporary.exists():
+        is_lost = isinstance(error, FileNotFoundError) and not temporary.exists()
+        if is_lost and path.parent.exists():
             advice = "another run removed its temporary file: let only one run at a time write here"
         raise DataError(f"cannot write {path}: {error}; {advice}") from error
     finally:

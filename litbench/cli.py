@@ -5,6 +5,7 @@ litbench judge pairs.parquet --model openai/gpt-4.1-mini --dry_run
 litbench run longform --writer openai/gpt-4.1 --judge anthropic/claude-sonnet-4-0 --out runs/gpt
 litbench score --model runs/verifier/model --input stories.jsonl --out scored.jsonl
 litbench serve --model runs/verifier/model
+litbench study serve runs/study
 """
 
 import argparse
@@ -20,10 +21,10 @@ import yaml
 
 from litbench import __version__
 from litbench.benchmark import Benchmark, run_benchmark
-from litbench.config import clear_exit
+from litbench.config import check_utf8, clear_exit
 from litbench.errors import ConfigError, MissingExtraError
 from litbench.judges.store import Sampling
-from litbench.raters import RaterSpec
+from litbench.raters import RaterSpec, load_object
 from litbench.scoring import (
     ADDED,
     SUFFIXES,
@@ -36,6 +37,12 @@ from litbench.scoring import (
 )
 
 _TOKEN = "LITBENCH_SERVE_TOKEN"  # noqa: S105
+# Commands that read their own arguments, which are the keys of a config: function and help.
+_WITH_CONFIG = {
+    "fit": ("litbench.fit:command", "train and evaluate on your own stories"),
+    "run": ("litbench.protocols.run:command", "run a published writing benchmark"),
+    "study": ("litbench.study.command:command", "run a study with human readers"),
+}
 # Options of the commands: type and help.
 _JUDGE: dict[str, tuple[Any, str]] = {
     "template": (str, "question: a family such as writerly, or a file; default: alternative"),
@@ -57,7 +64,7 @@ _SCORE: dict[str, tuple[Any, str]] = {
 _LIMITS: dict[str, tuple[Any, str]] = {
     "body_bytes": (int, "maximum size of a request body; default: 4 MiB"),
     "waiting_stories": (int, "maximum stories in a request and in the queue; default: 4096"),
-    "read_s": (float, "maximum time to receive a request, in seconds; default: 10"),
+    "read_s": (float, "maximum seconds to receive a request, plus 1 per 16 KiB; default: 10"),
     "timeout_s": (float, "maximum time to answer a request, in seconds; default: 60"),
 }
 
@@ -224,25 +231,20 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--allowed_host", action="append", default=[], help="accept this Host "
                      "header; repeatable; default: local names on 127.0.0.1, otherwise any name"
                      )  # fmt: skip
-    # These read their own arguments, which are the keys of a config.
-    commands.add_parser("fit", help="train and evaluate on your own stories", add_help=False)
-    commands.add_parser("run", help="run a published writing benchmark", add_help=False)
+    for name, (_, about) in _WITH_CONFIG.items():
+        commands.add_parser(name, help=about, add_help=False)
     return parser
 
 
 def main() -> None:
     """Parse the command line and run the command, inside `clear_exit`."""
-    if sys.argv[1:2] == ["fit"]:
-        from litbench.fit import command as fit  # noqa: PLC0415
-
-        fit(sys.argv[2:])
-        return
-    if sys.argv[1:2] == ["run"]:
-        from litbench.protocols.run import command as run  # noqa: PLC0415
-
-        run(sys.argv[2:])
+    name = "".join(sys.argv[1:2])
+    if name in _WITH_CONFIG:
+        load_object(_WITH_CONFIG[name][0])(sys.argv[2:])
         return
     with clear_exit():
+        for argument in sys.argv[1:]:
+            check_utf8(argument, "command line")
         arguments = make_parser().parse_args()
         arguments.run(arguments)
 

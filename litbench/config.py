@@ -163,6 +163,12 @@ def as_plain(config: Any) -> Any:
     )
 
 
+def check_utf8(name: str, where: str) -> None:
+    """Raise ConfigError if a name is not UTF-8, in which tables and manifests hold paths."""
+    if name != name.encode(errors="replace").decode():
+        raise ConfigError(f"{where}: {name!r} is not UTF-8: rename the file or folder")
+
+
 def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None) -> C:
     """Build a program's config from its command line; `--help` prints `about` and all keys."""
     if not {"-h", "--help"}.isdisjoint(arguments):
@@ -174,9 +180,7 @@ def load_config(cls: type[C], arguments: Sequence[str], about: str | None = None
     overrides: list[tuple[list[str], str]] = []
     rest = list(arguments)
     for argument in rest:
-        # Tables and manifests hold paths as UTF-8.
-        if argument != argument.encode(errors="replace").decode():
-            raise ConfigError(f"command line: {argument!r} is not UTF-8: rename the file or folder")
+        check_utf8(argument, "command line")
     while rest:
         key, equals, text = rest.pop(0).partition("=")
         if not key.startswith("--") or key == "--":
@@ -258,6 +262,13 @@ def _describe(cls: Any, prefix: str = "", given: Any = None) -> Iterator[str]:
                 yield from _describe(part, inner, default if _fields(default) else None)
 
 
+def is_full_disk(error: Exception) -> bool:
+    """Whether an error tells of a full disk, which libraries report with many exception types."""
+    signs = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT)]
+    # torch.save only notices that its stream failed, or that its file is shorter than expected.
+    return any(sign in str(error) for sign in (*signs, "iostream error", "unexpected pos"))
+
+
 @contextlib.contextmanager
 def clear_exit() -> Iterator[None]:
     """Turn errors that the user can act on into one line and an exit code.
@@ -279,9 +290,7 @@ def clear_exit() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except Exception as error:
-        # Libraries report a full disk with many exception types and messages of several lines.
-        is_clear = isinstance(error, LitBenchError | UnicodeError)
-        if not is_clear and os.strerror(errno.ENOSPC) not in str(error):
+        if not isinstance(error, LitBenchError | UnicodeError) and not is_full_disk(error):
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -46,6 +46,8 @@ _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Mt|vs|No)|(?:^|\
 # The largest share of sentences that `cut_ending` removes.
 _MOST_CUT = 3 / 4
 _NOTES = 4
+# The most paragraphs that `drop_paragraphs` removes.
+_MOST_DROPPED = 3
 # Number of stories of other prompts drawn, of which the one closest in length is used.
 _CANDIDATES = 8
 
@@ -110,6 +112,15 @@ def _filler_words(language: Language) -> dict[str, int]:
 def _paragraphs(text: str) -> list[tuple[int, int]]:
     """Return start and end of every non-blank line, without leading and trailing blanks."""
     return [match.span() for match in re.finditer(r"\S(?:[^\n]*\S)?", text)]
+
+
+def _sentence_spans(subject: "Subject") -> list[tuple[int, int]]:
+    """Return start and end of every sentence, without the blanks after it."""
+    ends = itertools.accumulate(len(one.text) + len(one.gap) for one in subject.sentences)
+    return [
+        (end - len(one.text) - len(one.gap), end - len(one.gap))
+        for end, one in zip(ends, subject.sentences, strict=True)
+    ]
 
 
 class Subject:
@@ -205,11 +216,7 @@ def _padding(subject: Subject, strength: float) -> str | None:
 def _repetition(subject: Subject, strength: float) -> str:
     text, spans, between = subject.text, _paragraphs(subject.text), "\n\n"
     if len(spans) < 2:
-        ends = itertools.accumulate(len(one.text) + len(one.gap) for one in subject.sentences)
-        spans = [
-            (end - len(one.text) - len(one.gap), end - len(one.gap))
-            for end, one in zip(ends, subject.sentences, strict=True)
-        ]
+        spans = _sentence_spans(subject)
         between = subject.space
     counts = _count([text[start:end] for start, end in spans])
     wanted, changes = strength * subject.words, []
@@ -227,6 +234,19 @@ def _cut_ending(subject: Subject, strength: float) -> str | None:
         return None
     cut = min(len(sentences) - 1, _part(len(sentences), strength * _MOST_CUT))
     return join_sentences(sentences[:-cut]).rstrip()
+
+
+def _drop_paragraphs(subject: Subject, strength: float) -> str | None:
+    text, spans = subject.text, _paragraphs(subject.text)
+    if len(spans) <= _MOST_DROPPED:
+        spans = _sentence_spans(subject)
+    if len(spans) < 2:
+        return None
+    count = _part(min(_MOST_DROPPED, len(spans) - 1), strength)
+    # Each goes with the blanks up to the next one.
+    starts = [start for start, _ in spans] + [len(text)]
+    dropped = subject.ranking("drop paragraphs", len(spans))[:count]
+    return _replace(text, [(starts[k], starts[k + 1], "") for k in dropped]).rstrip()
 
 
 def _shuffle(subject: Subject, strength: float) -> str | None:
@@ -285,6 +305,8 @@ PROBES = {
               "filler sentences throughout the story; at 1 as many words as the story has"),
         Probe("repetition", "breaking", _repetition,
               "paragraphs (of a single-paragraph story, sentences) are repeated; at 1 all of them"),
+        Probe("drop_paragraphs", "breaking", _drop_paragraphs,
+              "random paragraphs (of fewer than four, sentences) are missing; at 1 three of them"),
         Probe("cut_ending", "breaking", _cut_ending,
               "the last sentences are missing; at 1 three quarters of them"),
         Probe("shuffle", "breaking", _shuffle, "sentences are reordered; at 1 all of them"),

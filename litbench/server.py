@@ -46,6 +46,9 @@ _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499
 # Below the usual limit of 1,024 open files per process.
 _MOST_CONNECTIONS = 512
+# A body may take a second longer for each of so many bytes that have arrived: a large one takes its
+# time on a slow line or a busy server, and a client that sends almost nothing is still cut off.
+_BYTES_PER_SECOND = 16_384
 # The rest of a refused body is not read, so the connection must be closed.
 _CLOSE = {"connection": "close"}
 _BATCH_TOKENS = 4_096
@@ -60,7 +63,7 @@ class ServerLimits:
     Attributes:
         body_bytes: maximum size of a request body, in bytes.
         waiting_stories: maximum number of stories in a request, and in the queue.
-        read_s: maximum time to receive a request, in seconds.
+        read_s: maximum time to receive a request, in seconds, plus one second per 16 KiB received.
         timeout_s: maximum time to answer a request once it is received, in seconds.
     """
 
@@ -232,8 +235,9 @@ class Middleware:
 
     async def _read(self, receive: Receive) -> bytes:
         body = bytearray()
+        first_deadline = asyncio.get_running_loop().time() + self.limits.read_s
         try:
-            async with asyncio.timeout(self.limits.read_s):
+            async with asyncio.timeout_at(first_deadline) as timeout:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -244,8 +248,9 @@ class Middleware:
                         raise HTTPException(413, f"the body is over {limit}: send less", _CLOSE)
                     if not message.get("more_body", False):
                         return bytes(body)
+                    timeout.reschedule(first_deadline + len(body) / _BYTES_PER_SECOND)
         except TimeoutError:
-            reason = f"the body did not arrive within {self.limits.read_s:g} s: send it faster"
+            reason = f"only {len(body):,} bytes of the body arrived in time: send it faster"
             raise HTTPException(408, reason, _CLOSE) from None
 
     async def _respond(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:

@@ -791,7 +791,8 @@ class StreamingTable:
                     try:
                         feather.write_feather(chunk, str(path), compression="lz4")
                     except OSError as error:
-                        raise DataError(f"cannot store rows in {folder} ({error})") from error
+                        advice = "free space or choose another folder"
+                        raise DataError(f"cannot write {path}: {error}; {advice}") from error
         if not keys:
             raise _no_rows(sources[0], options)
         names = dict.fromkeys(name for schema in schemas for name in schema.names)

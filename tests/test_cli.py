@@ -108,6 +108,7 @@ def test_story_from_the_command_line(model_folder, run, monkeypatch):
         (["--rater", "{kind: longer}", "--prompt", " ", "--story", "x"], "is empty: give both"),
         (["--rater", "{kind: longer}", "--prompt", "p", "--story", ""], "is empty: give both"),
         (["--rater", "{kind: longer}", "--prompt", "p", "--story", "-"], "in position 1"),
+        (["--rater", "{kind: longer}", "--out", "caf\udce9"], "'caf\\udce9' is not UTF-8: rename"),
         (["--model", "MODEL", "--input", "missing.jsonl", "--out", "x.jsonl"], "there is no file"),
         (
             ["--model", "MODEL", "--input", "TITLES", "--out", "x.jsonl"],

@@ -1,6 +1,7 @@
 """Configs from YAML and the command line; locations of models."""
 
 import errno
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -338,6 +339,7 @@ def test_help_lists_keys_defaults_and_descriptions(capsys):
         (DataError("first\n  second line"), 2, "error: first second line\n"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: [Errno 28] No space left"),
         (RuntimeError("write failed: No space left on device"), 2, "error: write failed"),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), 2, "error: [Errno"),
         (KeyboardInterrupt(), 130, "stopped; run the same command again"),
     ],
 )

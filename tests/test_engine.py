@@ -68,7 +68,7 @@ def test_out_of_memory_error_names_the_key(how, tmp_path):
         with open_engine("duckdb", tmp_path, memory_limit="1MB") as engine:
             sort(engine.put(letters(200_000)), engine)
 
-    with pytest.raises(DataError, match=r"DuckDB failed in .*: raise memory_limit"):
+    with pytest.raises(DataError, match=r"the engine failed in .*: raise memory_limit"):
         use()
     assert list(tmp_path.iterdir()) == []
 

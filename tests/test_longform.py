@@ -17,7 +17,7 @@ from litbench.errors import ConfigError
 from litbench.judges.dialogues import Dialogue, Talk, UnfinishedError
 from litbench.judges.store import Answer
 from litbench.protocols.longform import Longform, LongformOptions, published_texts
-from litbench.protocols.protocol import Item, load_protocol
+from litbench.protocols.protocol import load_protocol
 from litbench.templates.rubric import Rating
 
 needs_golden = pytest.mark.skipif(
@@ -75,6 +75,7 @@ class Scripted:
         self.asked = {}
 
     async def answer(self, talk, role, step, question, sample, example):
+        del talk, role, sample, example
         self.asked[step] = question
         answer = self.answers(step)
         return answer if isinstance(answer, Answer) else Answer("answered", answer)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from litbench.artifact import source_digest
 from litbench.config import build, load_config
+from litbench.curation.engine import Engine
 from litbench.curation.pair_making import digest_of
 from litbench.curation.splits import split_of
 from litbench.errors import ConfigError, DataError
@@ -403,6 +404,24 @@ def test_pairs_are_counted_before_they_are_made(pairs_from, story_table):
         r"max_candidate_pairs is 2,339: .*max_pairs_per_prompt",
     ):
         pairs_from(stories, max_candidate_pairs=2_339, drop_bots=False, **LOOSE)
+
+
+def test_pairs_beyond_the_cap_are_never_stored(pairs_from, story_table, monkeypatch):
+    stored = []
+
+    def keep(engine, table):
+        kept = real_keep(engine, table)
+        stored.append(engine.count(kept))
+        return kept
+
+    real_keep = Engine.keep
+    monkeypatch.setattr(Engine, "keep", keep)
+    stories = village(story_table, prompts=1, stories=200)
+    written = pairs_from(stories, max_pairs_per_prompt=20, **LOOSE)
+    (step,) = (step for step in written.funnel if step["step"] == "max_pairs_per_prompt")
+    assert step["kept"] == len(written.rows) == 20
+    assert step["removed"] > 15_000
+    assert max(stored) <= stories.num_rows
 
 
 def test_prompts_that_share_an_id_or_a_text_share_a_split(pairs_from, story_table):

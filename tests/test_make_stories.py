@@ -17,7 +17,7 @@ from fake_hub import FakeHub, parquet_bytes
 
 from litbench import tables as tables_module
 from litbench.config import build
-from litbench.errors import DataError
+from litbench.errors import ConfigError, DataError
 from litbench.records import STORIES
 from litbench.tables import RejectedRows, StreamingTable, read_table, stream_table
 from litbench.text import count_words_of
@@ -272,6 +272,9 @@ def test_several_files_become_one_table(tmp_path, made):
     (tmp_path / "a").rename(tmp_path / "z")
     again = made(input=pattern, columns=MAP)
     assert {row["story_id"]: row["text"] for row in again.rows} == kept
+    (tmp_path / "z" / "caf\udce9.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match=r"caf\\udce9.jsonl' is not UTF-8: rename the file"):
+        made(input=str(tmp_path / "*" / "*.jsonl"), columns=MAP)
     with pytest.raises(DataError, match="no file matches"):
         made(input=str(tmp_path / "*" / "none.jsonl"), columns=MAP)
 

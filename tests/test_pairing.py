@@ -113,10 +113,8 @@ def test_gap_of_exactly_the_share_passes(story_table, share, chosen, lead):
     assert ("s0002", "s0001") not in sides(pairs_of(stories, min_gap=share))
 
 
-def kept_by_cap(stories, most, seed):
-    candidates = pairing.within_prompt(ibis.memtable(with_split(stories)))
-    marked = candidates.mutate(over=pairing.over_cap(candidates, most, seed))
-    return [row for row in marked.to_pyarrow().to_pylist() if not row["over"]]
+def draw(seed, name):
+    return hashlib.md5(f"{seed}|{name}".encode(), usedforsecurity=False).hexdigest()
 
 
 def crowd(story_table, sizes):
@@ -130,16 +128,27 @@ def crowd(story_table, sizes):
     )
 
 
-def test_the_cap_and_symmetry_draw_apart(story_table):
-    """With the same hash for both, symmetry would prefer the capped pairs of large prompts."""
-    kept = kept_by_cap(crowd(story_table, [30]), 40, 0)
-    draws = [
-        int(hashlib.md5(f"0|{row['pair_id']}".encode(), usedforsecurity=False).hexdigest()[:8], 16)
-        / 2**32
-        for row in kept
-    ]
-    # Uniform draws have mean 1/2 and standard error sqrt(1/12/40) = 0.046.
-    assert 0.5 - 4 * 0.046 < sum(draws) / len(draws) < 0.5 + 4 * 0.046
+def test_the_cap_keeps_the_first_draws_of_each_prompt(story_table):
+    stories = crowd(story_table, [60, 9, 2, 1])
+    candidates = pairing.within_prompt(ibis.memtable(with_split(stories)))
+    rows = candidates.to_pyarrow().to_pylist()
+    for most in (1, 30, 36, 5_000):
+        expected, first = [], {}
+        for row in sorted(rows, key=lambda row: draw("cap|7", row["pair_id"])):
+            first.setdefault(row["prompt_id"], []).append(row)
+        for pairs in first.values():
+            expected += pairs[:most]
+        limits = pairing.draw_limits(candidates, most, 7)
+        near = pairing.within_limits(candidates, limits, 7)
+        kept = near.filter(~pairing.over_cap(near, most, 7)).to_pyarrow().to_pylist()
+        assert sides(kept) == sides(expected)
+        # 1,770 pairs of the largest prompt, 7 for each of 256 starts.
+        assert near.count().to_pyarrow().as_py() <= len(kept) + 20
+        # With the same hash for both, symmetry would prefer the capped pairs of large prompts.
+        if most == 30:
+            mean = sum(int(draw(7, row["pair_id"])[:8], 16) for row in kept) / len(kept) / 2**32
+            # Uniform draws have mean 1/2 and standard error sqrt(1/12/n).
+            assert abs(mean - 0.5) < 4 / (12 * len(kept)) ** 0.5
 
 
 def test_scores_at_the_limits_do_not_overflow(story_table):

@@ -291,6 +291,25 @@ def test_incomplete_body_closes_the_connection(sent, status):
         assert status in heard
 
 
+def test_steady_body_is_read_and_a_trickle_is_not():
+    sent = request_bytes({"prompt": "p", "stories": ["x" * 2**20]})
+    with serving(longer(), ServerLimits(read_s=1)) as running:
+        with socket.create_connection(("127.0.0.1", running.port), PATIENCE) as raw:
+            for start in range(0, len(sent), 2**18):
+                raw.sendall(sent[start : start + 2**18])
+                time.sleep(0.3)
+            assert b" 200 " in raw.recv(100)
+        with socket.create_connection(("127.0.0.1", running.port), PATIENCE) as raw:
+            raw.sendall(request_bytes(b"", length=10_000))
+            raw.settimeout(0.05)
+            heard = b""
+            while not heard:
+                raw.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    heard = raw.recv(100)
+            assert b" 408 " in heard
+
+
 def test_full_queue_gives_retry_after():
     rater = Gated()
     with serving(rater, ServerLimits(waiting_stories=4)) as running, ThreadPoolExecutor(1) as pool:

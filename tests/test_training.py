@@ -389,6 +389,16 @@ def test_resumed_training_ends_with_the_same_weights(
     assert losses(parts) == losses(whole)
 
 
+def test_full_disk_names_the_folder(tiny_model, marked_rows, pair_table, tmp_path, monkeypatch):
+    def save(*_):
+        torch.save(torch.zeros(9), "/dev/full")
+
+    monkeypatch.setattr(PackedRewardTrainer, "_save_optimizer_and_scheduler", save)
+    options = quick(tiny_model("llama"), save_strategy="steps", save_steps=1)
+    with pytest.raises(DataError, match=f"cannot write {tmp_path}: .*; free space"):
+        train_reward_model(pair_table(marked_rows(64)), options, tmp_path)
+
+
 # Keys ----------------------------------------------------------------------------------------
 
 

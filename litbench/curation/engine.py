@@ -62,9 +62,9 @@ class Engine:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._close()
         shutil.rmtree(self.work, ignore_errors=True)
-        if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException):
+        if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException | OSError):
             raise DataError(
-                f"DuckDB failed in {self.work.parent} ({' '.join(str(error).split())[:200]}):"
+                f"the engine failed in {self.work.parent} ({' '.join(str(error).split())[:200]}):"
                 " raise memory_limit, or free disk space there"
             ) from error
 

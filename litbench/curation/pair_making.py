@@ -300,25 +300,29 @@ class CuratedPairs:
             )
 
     def _pair(self, stories: Any) -> Any:
-        """Pair within prompts; returns the keys of the pairs that pass all rules."""
+        """Pair within prompts; returns the pairs that pass all rules, not yet evaluated."""
         self._check_candidates(stories)
         candidates = pairing.within_prompt(stories)
         rules = pairing.pair_rules(
             candidates, min_gap=self._rules.min_gap, chosen_later=self._rules.chosen_later
         )
-        # Evaluated twice, to count and to keep, so that removed pairs are never stored.
+        # Evaluated again for each use, so that removed pairs are never stored.
         marked = candidates.mutate(removed_by=filters.removed_by(rules))
         self._count(marked, rules)
-        return self._engine.keep(marked.filter(marked.removed_by.isnull()).drop("removed_by"))
+        return marked.filter(marked.removed_by.isnull()).drop("removed_by")
 
     def _cap_prompts(self, pairs: Any) -> Any:
         """Keep a subsample of at most `max_pairs_per_prompt` pairs per prompt."""
-        most = self._rules.max_pairs_per_prompt
+        most, seed = self._rules.max_pairs_per_prompt, self._rules.seed
         if most is None:
-            return pairs
-        over = pairing.over_cap(pairs, most, self._rules.seed)
-        rule = Rule("max_pairs_per_prompt", f"at most {most} pairs per prompt", over)
-        return self._remove(pairs, [rule])
+            return self._engine.keep(pairs)
+        limits = self._engine.keep(pairing.draw_limits(pairs, most, seed))
+        near = self._engine.keep(pairing.within_limits(pairs, limits, seed))
+        kept = self._engine.keep(near.filter(~pairing.over_cap(near, most, seed)))
+        total, count = self.funnel.steps[-1].kept, self._engine.count(kept)
+        about = f"at most {most} pairs per prompt"
+        self.funnel.add("max_pairs_per_prompt", about, "pairs", count, total - count)
+        return kept
 
     def _balance_lengths(self, pairs: Any) -> Any:
         """Prune pairs until lengths are symmetric."""

@@ -7,11 +7,14 @@ are drawn by md5 of seed and pair_id, so they do not depend on row order or engi
 from typing import Any
 
 import ibis
+from ibis import _
 
 from litbench.curation.filters import Rule
 
 # Scores are integers, so this only absorbs rounding errors of min_gap * score.
 _ROUNDING = 1e-9
+# Hexadecimal digits of a draw that are compared before the pairs of a prompt are sorted.
+_START = 2
 
 
 def within_prompt(stories: Any) -> Any:
@@ -64,13 +67,36 @@ def _draw(pairs: Any, seed: int | str) -> Any:
     return ibis.literal(f"{seed}|").concat(pairs.pair_id).hexdigest("md5")
 
 
-def over_cap(pairs: Any, most: int, seed: int) -> Any:
-    """Return whether a pair is beyond the first `most` of its prompt, in seeded order."""
+def _cap_draw(pairs: Any, seed: int) -> Any:
     # The cap and symmetry use different hashes. With the same hash, symmetry would favour large
     # prompts, whose capped pairs have small hash values.
-    draw = _draw(pairs, f"cap|{seed}")
-    window = ibis.window(group_by=pairs.prompt_id, order_by=[draw, pairs.pair_id])
+    return _draw(pairs, f"cap|{seed}")
+
+
+def over_cap(pairs: Any, most: int, seed: int) -> Any:
+    """Return whether a pair is beyond the first `most` of its prompt, in seeded order."""
+    order = [_cap_draw(pairs, seed), pairs.pair_id]
+    window = ibis.window(group_by=pairs.prompt_id, order_by=order)
     return ibis.row_number().over(window) >= most
+
+
+def draw_limits(pairs: Any, most: int, seed: int) -> Any:
+    """Return `prompt_id` and `last`, the start of the draw of the prompt's last pair to keep.
+
+    Only counts are held in memory, at most 256 per prompt.
+    """
+    starts = pairs.select("prompt_id", start=_cap_draw(pairs, seed).substr(0, _START))
+    counts = starts.group_by("prompt_id", "start").agg(pairs=starts.count())
+    window = ibis.cumulative_window(group_by=counts.prompt_id, order_by=counts.start)
+    counts = counts.mutate(before=counts.pairs.sum().over(window) - counts.pairs)
+    return counts.filter(counts.before < most).group_by("prompt_id").agg(last=_.start.max())
+
+
+def within_limits(pairs: Any, limits: Any, seed: int) -> Any:
+    """Return the pairs up to the limits of `draw_limits`: all to keep, and few others."""
+    joined = pairs.join(limits, "prompt_id")
+    start = _cap_draw(joined, seed).substr(0, _START)
+    return joined.filter(start <= joined["last"]).drop("last")
 
 
 def breaks_symmetry(pairs: Any, buckets: int, seed: int) -> Any:

@@ -172,6 +172,10 @@ class Talk:
         self.turns: list[Turn] = []
         self._roles = roles
 
+    def is_recorded(self, role: str) -> bool:
+        """Whether a role answers from a table of turns, whatever it is asked."""
+        return isinstance(self._roles[role], _Recorded)
+
     async def say(
         self, role: str, conversation: Question, *, step: str, example: str, attempt: int = 0
     ) -> Turn:
@@ -201,6 +205,18 @@ class Talk:
         turn = Turn(role, name, asked, answer, cost)
         self.turns.append(turn)
         return turn
+
+
+async def at_once(*scripts: Awaitable[Any]) -> list[Any]:
+    """Await parts of a dialogue at the same time; raises the first exception once all have ended.
+
+    Unlike `asyncio.gather`, it leaves no part behind that asks on after the dialogue has ended.
+    """
+    results = await asyncio.gather(*scripts, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
 
 
 def without_reasoning(text: str) -> str:

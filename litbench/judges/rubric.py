@@ -6,9 +6,13 @@
         model: openai/gpt-4.1
         rubric: story
 
-As a rater it prefers the story with the higher grade. In a dialogue, `rate` asks the model of a
-role. A reply without all ratings is asked for again, up to twice; of several replies the one with
-the most ratings counts. Every call of `judge` writes one log for `inspect view --log-dir FOLDER`.
+As a rater it prefers the story with the higher grade. With several rubrics it asks about each and
+takes the mean of the grades as shares of their scales; with several `samples` it takes the mean of
+as many answers (self-consistency). Every call of `judge` writes one log for `inspect view --log-dir
+FOLDER`.
+
+In a dialogue, `rate` asks the model of a role. A reply without all ratings is asked for again, up
+to twice; of several replies the one with the most ratings counts.
 """
 
 import contextlib
@@ -17,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import PositiveInt
 
 from litbench.config import build
 from litbench.errors import ConfigError
@@ -92,12 +98,13 @@ async def rate(
     *,
     step: str,
     as_published: bool = False,
+    attempts: int = ATTEMPTS,
 ) -> Rated:
     """Ask the model of a role to rate a text in a dialogue; `texts` fill the rubric."""
     question, example = rubric.render(texts), rubric.example()
     turns: list[Turn] = []
     read: list[Rated] = []
-    for attempt in range(ATTEMPTS):
+    for attempt in range(attempts):
         turns.append(await talk.say(role, question, step=step, example=example, attempt=attempt))
         ratings = read_reply(rubric, turns[-1], as_published=as_published)
         read.append(Rated(ratings, rubric.grade(ratings), turns[-1], turns))
@@ -113,7 +120,8 @@ class RubricOptions:
 
     Attributes:
         model: a name that inspect-ai knows, such as openai/gpt-4.1.
-        rubric: a packaged rubric or a file; see litbench.templates.rubric.
+        rubric: a packaged rubric or a file, or several; see litbench.templates.rubric.
+        samples: how often each story is rated.
         as_published: read replies as the benchmark's own program does.
         sampling: generation options.
         traffic: connections, retries and limits.
@@ -122,7 +130,8 @@ class RubricOptions:
     """
 
     model: str
-    rubric: str = "story"
+    rubric: str | list[str] = "story"
+    samples: PositiveInt = 1
     as_published: bool = False
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=4096))
     traffic: Traffic = field(default_factory=Traffic)
@@ -133,9 +142,15 @@ class RubricOptions:
         # Raises if `max_cost_usd` is set and the model has no price.
         Budget(self.traffic, self.price())
 
+    def rubrics(self) -> list[str]:
+        """The rubrics, one or several."""
+        return [self.rubric] if isinstance(self.rubric, str) else self.rubric
+
     def files(self) -> dict[str, str]:
         """User files that verdicts and costs depend on: rubric, prices, a local model."""
-        files = rubric_files(self.rubric)
+        files: dict[str, str] = {}
+        for number, rubric in enumerate(self.rubrics()):
+            files |= {name + str(number or ""): path for name, path in rubric_files(rubric).items()}
         if self.prices is not None:
             files["prices"] = str(self.prices)
         if (folder := local_folder(self.model)) is not None:
@@ -155,17 +170,20 @@ class RubricRater(Rater):
     def __init__(self, name: str, options: RubricOptions, where: str) -> None:
         self.name = name
         self.options = options
-        self._rubric = load_rubric(options.rubric)
-        if needed := self._rubric.placeholders - {"text", "prompt"}:
-            raise ConfigError(
-                f"{where}: rubric {options.rubric} needs {', '.join(sorted(needed))}, which a pair "
-                "of stories does not have: use a rubric of {prompt} and {text}"
-            )
         self._cast = Cast(
             {},
             {_JUDGE: Role(options.model, options.sampling, options.traffic)},
             load_prices(options.prices),
         )
+        self._rubrics = [load_rubric(rubric) for rubric in options.rubrics()]
+        if not self._rubrics:
+            raise ConfigError(f"{where}: rubric is empty: name at least one")
+        for rubric in self._rubrics:
+            if needed := rubric.placeholders - {"text", "prompt"}:
+                raise ConfigError(
+                    f"{where}: rubric {rubric.name} needs {', '.join(sorted(needed))}, which a "
+                    "pair of stories does not have: use a rubric of {prompt} and {text}"
+                )
         self._folder: Path | None = None
         self._counts: Counter[str] = Counter()
 
@@ -178,7 +196,7 @@ class RubricRater(Rater):
         price = self.options.price()
         return {
             "model": self.options.model,
-            "rubric": self._rubric.name,
+            "rubric": ", ".join(rubric.name for rubric in self._rubrics),
             "price": None if price is None else vars(price),
             "ratings": dict(self._counts),
         }
@@ -207,32 +225,49 @@ class RubricRater(Rater):
                 f"rater {self.name}: {unfinished[0]}: {len(unfinished)} of {len(held)} stories are "
                 "not rated: raise the limit, or run the same command again"
             )
-        by_story = dict(zip(dialogues, held, strict=True))
-        for one in held:
-            self._counts.update(rating.outcome for rating in one.result.ratings.values())
+        by_story: dict[tuple[str, str], list[Held]] = {}
+        for (*story, _), one in zip(dialogues, held, strict=True):
+            by_story.setdefault((story[0], story[1]), []).append(one)
+            for rated in one.result:
+                self._counts.update(rating.outcome for rating in rated.ratings.values())
         self._write_log(held)
         return [
             [self._judgement(*(by_story[pair.prompt, text] for text in (pair.first, pair.second)))]
             for pair in pairs
         ]
 
-    def _dialogues(self, pairs: Sequence[BlindPair]) -> dict[tuple[str, str], Dialogue]:
-        """A dialogue per distinct prompt and story."""
+    def _dialogues(self, pairs: Sequence[BlindPair]) -> dict[tuple[str, str, int], Dialogue]:
+        """A dialogue per distinct prompt, story and sample."""
 
-        def about(prompt: str, text: str) -> Dialogue:
+        def about(prompt: str, text: str, sample: int) -> Dialogue:
             texts = {"prompt": prompt, "text": text}
-            published = self.options.as_published
-            return Dialogue(
-                "",
-                "",
-                0,
-                lambda talk: rate(
-                    talk, _JUDGE, self._rubric, texts, step="rating", as_published=published
-                ),
-            )
+            return Dialogue("", "", sample, lambda talk: self._rate(talk, texts))
 
         stories = [(pair.prompt, text) for pair in pairs for text in (pair.first, pair.second)]
-        return {story: about(*story) for story in dict.fromkeys(stories)}
+        return {
+            (*story, sample): about(*story, sample)
+            for story in dict.fromkeys(stories)
+            for sample in range(self.options.samples)
+        }
+
+    async def _rate(self, talk: Talk, texts: Mapping[str, str]) -> list[Rated]:
+        published = self.options.as_published
+        return [
+            await rate(talk, _JUDGE, rubric, texts, step=rubric.name, as_published=published)
+            for rubric in self._rubrics
+        ]
+
+    def _grade(self, held: Sequence[Held]) -> float | None:
+        """The mean grade of a story over samples and rubrics; None without any."""
+        known = [
+            # With one rubric, on its scale.
+            rated.grade if len(self._rubrics) == 1
+            else (rated.grade - rubric.lowest) / (rubric.highest - rubric.lowest)
+            for one in held
+            for rubric, rated in zip(self._rubrics, one.result, strict=True)
+            if rated.grade is not None
+        ]  # fmt: skip
+        return sum(known) / len(known) if known else None
 
     def _write_log(self, held: Sequence[Held]) -> None:
         """Write an inspect-ai log with one sample per story."""
@@ -242,8 +277,9 @@ class RubricRater(Rater):
 
             samples = []
             for number, one in enumerate(held, 1):
-                missing = f"missing: {', '.join(one.result.missing) or 'nothing'}"
-                grade = one.result.grade
+                names = [name for rated in one.result for name in rated.missing]
+                missing = f"missing: {', '.join(names) or 'nothing'}"
+                grade = self._grade([one])
                 scores = {} if grade is None else {"grade": (grade, missing)}
                 samples.append(LogSample(number, one.messages(), scores))
             name = file_name(self.name)
@@ -253,21 +289,21 @@ class RubricRater(Rater):
                 samples,
                 task=self.name,
                 model=self.options.model,
-                metadata={"rubric": self._rubric.name},
+                metadata={"rubric": [rubric.name for rubric in self._rubrics]},
                 metric="mean",
             )
 
-    def _judgement(self, first: Held, second: Held) -> Judgement:
-        rated = [first.result, second.result]
-        grades = [one.grade for one in rated]
+    def _judgement(self, first: Sequence[Held], second: Sequence[Held]) -> Judgement:
+        grades = [self._grade(held) for held in (first, second)]
+        rated: list[Rated] = [rated for one in (*first, *second) for rated in one.result]
         prefers: Preference
         if grades[0] is None or grades[1] is None:
-            prefers = rated[0 if grades[0] is None else 1].outcome
+            prefers = (first if grades[0] is None else second)[0].result[0].outcome
         elif abs(grades[0] - grades[1]) <= ROUNDING:
             prefers = "tie"
         else:
             prefers = "first" if grades[0] > grades[1] else "second"
-        turns = [*first.turns, *second.turns]
+        turns = [turn for one in (*first, *second) for turn in one.turns]
         answers = [turn.answer for turn in turns]
         seconds = sum(answer.seconds or 0 for answer in answers)
         return Judgement(

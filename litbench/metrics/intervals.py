@@ -2,12 +2,13 @@
 
 Pairs of one prompt share stories, so they are not independent: the sampling unit is the prompt.
 LitBench reports `jackknife_interval`; `benchmarks/intervals.py` compares its coverage with other
-methods (docs/statistics.md).
+methods (docs/statistics.md). Where readers choose, their choices are not independent either:
+`two_way_interval` clusters by prompt and by reader.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -135,9 +136,48 @@ def jackknife_interval(values: np.ndarray, clusters: Sequence[Any] | np.ndarray)
     Returns:
         The interval; its bounds are NaN with fewer than two prompts.
     """
+    return _share_interval(clustered_mean(values, clusters))
+
+
+def two_way_interval(
+    values: np.ndarray,
+    clusters: Sequence[Any] | np.ndarray,
+    readers: Sequence[Any] | np.ndarray,
+) -> Interval:
+    """Interval of a share of choices, clustered by prompt and by reader.
+
+    The variance is that by prompt plus that by reader minus that by both together (Cameron, Gelbach
+    and Miller, 2011, Robust inference with multiway clustering), each by the cluster jackknife. The
+    result can be near 0 or negative by chance, so it is at least half of the last, the variance of
+    independent choices. The rest is as in `jackknife_interval`, with the smaller of the two
+    effective numbers of clusters. docs/human_study.md has the coverage.
+
+    Args:
+        values: one number from 0 to 1 per choice; shape (n,).
+        clusters: the prompt of each choice; shape (n,).
+        readers: the reader of each choice; shape (n,).
+
+    Returns:
+        The interval; `n` counts choices and `clusters` prompts. Its bounds are NaN with fewer than
+        two prompts or readers.
+    """
+    if len(values) == 0:
+        return _share_interval(clustered_mean(values, []))
+    _, prompt = np.unique(np.asarray(clusters), return_inverse=True)
+    names, reader = np.unique(np.asarray(readers), return_inverse=True)
+    by_prompt, by_reader, by_both = (
+        clustered_mean(values, of) for of in (prompt, reader, prompt * len(names) + reader)
+    )
+    variance = by_prompt.error**2 + by_reader.error**2 - by_both.error**2
+    error = math.sqrt(max(variance, by_both.error**2 / 2))
+    effective = min(by_prompt.effective_clusters, by_reader.effective_clusters)
+    return _share_interval(replace(by_prompt, error=error, effective_clusters=effective))
+
+
+def _share_interval(estimate: ClusteredMean) -> Interval:
+    """The t interval of a share on the logit scale."""
     from scipy import special, stats  # noqa: PLC0415
 
-    estimate = clustered_mean(values, clusters)
     if math.isnan(estimate.error):
         return estimate.interval(math.nan, math.nan)
     if estimate.error == 0:

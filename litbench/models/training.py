@@ -29,7 +29,14 @@ from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from trl import ModelConfig, TrlParser, get_peft_config
 
-from litbench.artifact import as_json, fingerprint, read_part, write_atomically, write_digest
+from litbench.artifact import (
+    as_json,
+    clear_full_disk,
+    fingerprint,
+    read_part,
+    write_atomically,
+    write_digest,
+)
 from litbench.config import clear_exit, nearest, read_yaml
 from litbench.errors import ConfigError, DataError, MissingExtraError, ModelError
 from litbench.models.backbone import Head, load_backbone, load_with_adapter, no_towers, quiet
@@ -438,7 +445,8 @@ def train(
             ) from error
         if trainer.is_fsdp_enabled:
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-        trainer.save_model(str(folder / "trained"))
+        with clear_full_disk(folder):
+            trainer.save_model(str(folder / "trained"))
     found = _record(trainer, options, data, validation)
     options.report = _reporter(trainer)
     trainer.accelerator.wait_for_everyone()
@@ -558,7 +566,8 @@ def train_from_last_checkpoint(trainer: Any, folder: Path, checkpoint: str | Non
     checkpoint = checkpoint or last_whole_checkpoint(folder)
     if checkpoint is not None and is_main_process():
         print(f"training goes on from {checkpoint}", file=sys.stderr)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    with clear_full_disk(folder):
+        trainer.train(resume_from_checkpoint=checkpoint)
 
 
 class _CheckpointDigests(TrainerCallback):  # type: ignore[misc]

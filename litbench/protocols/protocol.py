@@ -4,7 +4,6 @@ A protocol is a subclass of `Protocol` in `PROTOCOLS`; `litbench.protocols.run` 
 and writes the tables.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any, ClassVar
 
 from litbench.config import build, nearest
 from litbench.errors import ConfigError
-from litbench.judges.dialogues import Cast, Talk
-from litbench.judges.rubric import Rated, rate
+from litbench.judges.dialogues import Cast, Talk, Turn, UnfinishedError, at_once, without_reasoning
+from litbench.judges.rubric import ATTEMPTS, Rated, rate
 from litbench.judges.store import Sampling
 from litbench.raters import load_object
 from litbench.templates.rubric import Rubric
@@ -22,6 +21,8 @@ from litbench.templates.rubric import Rubric
 PROTOCOLS = {
     "longform": "litbench.protocols.longform:Longform",
     "narra": "litbench.protocols.narra:Narra",
+    "tow": "litbench.protocols.tow:Tow",
+    "webnovel": "litbench.protocols.webnovel:Webnovel",
 }
 
 
@@ -76,7 +77,7 @@ class Protocol:
     """
 
     options: ClassVar[type]
-    headline: ClassVar[str]
+    headline: str
     writer: ClassVar[Sampling]
     judge: ClassVar[Sampling]
     roles: ClassVar[Mapping[str, RoleDefault]] = {}
@@ -116,6 +117,7 @@ async def rate_all(
     questions: Mapping[str, tuple[Rubric, Mapping[str, str]]],
     *,
     as_published: bool = False,
+    attempts: int = ATTEMPTS,
 ) -> dict[tuple[str, str], Rated]:
     """Have every judge rate every text, at the same time.
 
@@ -124,25 +126,33 @@ async def rate_all(
         judges: roles.
         questions: by step, the rubric and the texts that fill it.
         as_published: see `Rubric.read`.
+        attempts: how often a judge is asked at most if ratings are missing.
 
     Returns:
         What was said, by judge and step.
     """
     places = [(judge, step) for judge in judges for step in questions]
-    rated = await asyncio.gather(
+    rated = await at_once(
         *(
-            rate(talk, judge, *questions[step], step=step, as_published=as_published)
+            rate(
+                talk, judge, *questions[step], step=step, as_published=as_published,
+                attempts=attempts,
+            )
             for judge, step in places
-        ),
-        # An exception of one must not end the dialogue while others still wait for answers.
-        return_exceptions=True,
-    )
-    found = {}
-    for place, one in zip(places, rated, strict=True):
-        if isinstance(one, BaseException):
-            raise one
-        found[place] = one
-    return found
+        )
+    )  # fmt: skip
+    return dict(zip(places, rated, strict=True))
+
+
+def written_text(turn: Turn) -> str:
+    """The text that a writer answered with; empty after a refusal or an empty answer.
+
+    Raises:
+        UnfinishedError: the request failed.
+    """
+    if turn.outcome == "error" and turn.answer.output_tokens is None:
+        raise UnfinishedError(f"{turn.step}: {turn.answer.detail}")
+    return without_reasoning(turn.text) if turn.outcome in ("answered", "cut") else ""
 
 
 def missing_flag(rated: Sequence[Rated]) -> list[str]:

@@ -380,7 +380,9 @@ def _cast(config: Run, protocol: Protocol) -> Cast:
     others = {}
     for name, default in protocol.roles.items():
         entry = config.roles.get(name)
-        if entry is None and default.is_judge and judges:
+        if entry is None and default.is_judge:
+            if not judges:
+                continue
             entry = {"model": next(iter(judges.values())).model}
         if entry is None:
             raise ConfigError(f"roles.{name}: {config.protocol} needs a model for it")

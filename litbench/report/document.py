@@ -41,6 +41,7 @@ PAGES = {
     "best_of_n.html": "Best of n",
     "study.html": "Simulation study",
     "writers.html": "Writers",
+    "human_study.html": "Human study",
 }
 
 

@@ -159,10 +159,10 @@ class Rubric:
         """Return the rating of every criterion that a reply states; the others are unparsed.
 
         Names match without case, Markdown, numbers, spaces and hyphens, and the last line of a
-        criterion binds. `as_published` reads as the benchmarks' own programs do: `lines` keeps
-        names as they are written, unknown ones too, and clamps numbers to the scale; `tags` takes
-        the first integer of each tag and nothing if one is missing; `brackets` takes the first
-        number.
+        criterion binds, of tags the last block. `as_published` reads as the benchmarks' own
+        programs do: `lines` keeps names as they are written, unknown ones too, and clamps numbers
+        to the scale; `tags` takes the first integer of each tag and nothing if one is missing;
+        `brackets` takes the first number.
         """
         if as_published and self.form != "json":
             found = getattr(self, f"_published_{self.form}")(reply)
@@ -230,8 +230,15 @@ class Rubric:
                 yield canonical(name), _number(rest, self.highest)
 
     def _tags(self, reply: str) -> Iterator[tuple[str, float | None]]:
-        for name, value in re.findall(r"<([^<>/]{1,100})>([^<>]{0,100})</\1>", reply):
-            yield canonical(name), _number(value, self.highest)
+        block: dict[str, float | None] = {}
+        for tag, value in re.findall(r"<([^<>/]{1,100})>([^<>]{0,100})</\1>", reply):
+            name = canonical(tag)
+            if name in block:
+                # A repeated tag begins a new block, such as the answer after an echoed example.
+                block = {}
+            if name in self._by_name:
+                block[name] = _number(value, self.highest)
+        yield from block.items()
 
     def _brackets(self, reply: str) -> Iterator[tuple[str, float | None]]:
         # The first number after the last word "score", else the last number.

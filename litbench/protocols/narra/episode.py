@@ -4,7 +4,6 @@ An episode is a function of the answers that it gets. Asked again for the same a
 same way, so a killed run has nothing to restore.
 """
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 from litbench.config import read_yaml
 from litbench.errors import LitBenchError
-from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, without_reasoning
+from litbench.judges.dialogues import WRITER, Talk, UnfinishedError, at_once, without_reasoning
 from litbench.protocols.narra import artifacts, memory
 from litbench.protocols.narra.history import (
     Message,
@@ -253,7 +252,7 @@ class Episode:
         self._need = need.text
         texts = {"need": self._need}
         names = ("questions", "keywords", "profile_keywords")
-        asked = await asyncio.gather(*(self._ask(name, PROMPTS[name], texts) for name in names))
+        asked = await at_once(*(self._ask(name, PROMPTS[name], texts) for name in names))
         questions = _questions(asked[0])
         if len(questions) < _LEAST_QUESTIONS:
             raise _StageError("questions")
@@ -566,7 +565,7 @@ class Episode:
                    "journey_summary": "journey", "state_patch": "memory"}  # fmt: skip
         asked = [call for call in calls if call in prompts]
         number = len(spoken(self.history))
-        answers = await asyncio.gather(*(
+        answers = await at_once(*(
             self._ask(f"{call}_{number}", PROMPTS[prompts[call]], texts) for call in asked
         ))  # fmt: skip
         for call, answer in zip(asked, answers, strict=True):

@@ -1,0 +1,345 @@
+"""Turn Chinese novels into books of the protocol webnovel.
+
+    python data_prep/import_novels.py --config configs/data/novels.yaml
+
+Reads text files (one novel each) or a table of novels, splits them into chapters, and leaves out
+novels of too few chapters, near-duplicates and authors of too few works. Of every other novel it
+takes consecutive chapters at a place drawn from the seed. Writes into `out`:
+
+- `turns.parquet`: these chapters as turns of the writer `human`; `litbench run webnovel --writer
+  recorded/OUT/turns.parquet` rates them;
+- `books.jsonl`: the books, with synopses by the model `extractor`;
+- with `grades` of that run: `reference.json`, the distribution of the human novels, and of the
+  books one for each percentile;
+- `rejected.jsonl` and `manifest.json`.
+
+Answers of the extractor are stored in `out/answers`; a killed run resumes. `--dry_run true`
+estimates calls, tokens and cost.
+"""
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import PositiveInt
+
+from litbench.artifact import Artifact
+from litbench.config import run_program
+from litbench.curation.near_duplicates import NearDuplicateIndex
+from litbench.errors import ConfigError, DataError
+from litbench.judges.dialogues import (
+    WRITER,
+    Cast,
+    Dialogue,
+    Held,
+    Role,
+    Talk,
+    UnfinishedError,
+    estimate,
+    hold,
+    without_reasoning,
+)
+from litbench.judges.prices import load_prices
+from litbench.judges.rubric import ATTEMPTS
+from litbench.judges.store import AnswerStore, local_folder
+from litbench.metrics.placement import ReferenceDistribution
+from litbench.protocols.webnovel.books import read_synopsis, read_texts
+from litbench.raters import estimates_text
+from litbench.records import GRADES, TURNS, Column, Schema
+from litbench.sources.novels import consecutive_chapters, one_per_percentile, split_chapters
+from litbench.tables import RejectedRows, read_table, stream_table, write_table
+from litbench.templates.delimiters import without_delimiters
+from litbench.templates.rubric import load_rubric
+
+HUMAN = "human"
+EXTRACTOR = "extractor"
+NOVELS = Schema(
+    "novels",
+    (
+        Column("novel_id", "text", "unique name of the novel", required=True),
+        Column("title", "text", "its title", required=True),
+        Column("text", "text", "the whole novel", required=True),
+        Column("author", "text", "who wrote it; null if unknown"),
+    ),
+    key=("novel_id",),
+)
+SUFFIXES = (".txt", ".md")
+# Near-duplicates are found by the first characters of the chapters.
+COMPARED = 20_000
+EXAMPLE = (
+    "<主要人物>甲、乙、丙</主要人物>\n<主要情节>"
+    + "\n".join(f"({number}) 甲去找乙，两人谈起从前的事，决定一同离开。" for number in range(1, 9))
+    + "</主要情节>\n<重要场景>村口、渡船、客店</重要场景>"
+)
+
+
+@dataclass
+class Config:
+    """Configuration of `import_novels.py`.
+
+    Attributes:
+        input: folder of .txt and .md files (a folder inside it is named for the author), or a table
+            with the columns of `NOVELS`.
+        out: output folder.
+        columns: maps the columns of `NOVELS` to the table's columns or SQL expressions over them.
+        encoding: encoding of the text files or the table.
+        chapters: consecutive chapters per book.
+        threshold: least similarity of near-duplicates, of which the longest is kept.
+        min_works: fewest works of an author; novels without author are kept.
+        seed: seed of the chapters' places and of the subset.
+        grades: `grades.parquet` of a run over `turns.parquet` with one judge; see above.
+        extractor: model that writes the synopses: the keys of litbench.judges.dialogues.Role; null
+            for books that are only to be rated.
+        texts: folder with the published `prompts.json`; null for our own prompt.
+        prices: file of prices that override the packaged ones.
+        dry_run: only estimate calls, tokens, dollars and minutes.
+    """
+
+    input: Path
+    out: Path
+    columns: dict[str, str] | None = None
+    encoding: str = "utf-8"
+    chapters: PositiveInt = 10
+    threshold: float = 0.8
+    min_works: PositiveInt = 2
+    seed: int = 0
+    grades: Path | None = None
+    extractor: Role | None = None
+    texts: Path | None = None
+    prices: Path | None = None
+    dry_run: bool = False
+
+
+@dataclass
+class Novel:
+    """A novel with the chapters that were chosen; `length` is that of all, in characters."""
+
+    novel_id: str
+    title: str
+    author: str | None
+    chapters: list[str]
+    length: int
+    beginning: str
+
+
+def read_texts_of(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any]]:
+    """Yield rows of `NOVELS` one by one."""
+    if config.input.is_dir():
+        files = (path for path in config.input.rglob("*") if path.suffix.lower() in SUFFIXES)
+        for number, path in enumerate(sorted(files), 1):
+            name = path.relative_to(config.input)
+            author = name.parent.name or None
+            try:
+                text = path.read_text(encoding=config.encoding)
+            except (OSError, ValueError):
+                rejected.add(str(path), number, "text", f"cannot be read as {config.encoding}")
+                continue
+            yield {"novel_id": name.as_posix(), "title": name.stem, "author": author, "text": text}
+        return
+    for chunk in stream_table(
+        config.input, NOVELS, columns=config.columns, rejected_rows=rejected,
+        encoding=config.encoding,
+    ):  # fmt: skip
+        yield from chunk.to_pylist()
+
+
+def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
+    """Read the novels and choose their chapters; those with too few are rejected."""
+    novels: dict[str, Novel] = {}
+    for number, row in enumerate(read_texts_of(config, rejected), 1):
+        chapters = split_chapters(row["text"])
+        name = row["novel_id"]
+        if name in novels:
+            rejected.add(str(config.input), number, "novel_id", "duplicate id", name)
+        elif len(chapters) < config.chapters:
+            reason = f"fewer than {config.chapters} chapters"
+            rejected.add(str(config.input), number, "text", reason, f"{name}: {len(chapters)}")
+        else:
+            novels[name] = Novel(
+                name, row["title"], row["author"],
+                consecutive_chapters(chapters, config.chapters, config.seed, name),
+                sum(map(len, chapters)), "\n".join(chapters)[:COMPARED],
+            )  # fmt: skip
+    return list(novels.values())
+
+
+def without_near_duplicates(
+    novels: list[Novel], config: Config, rejected: RejectedRows
+) -> list[Novel]:
+    """Keep the longest novel of each group of near-duplicates; of equals, the first by id."""
+    index = NearDuplicateIndex(threshold=config.threshold, seed=config.seed)
+    index.add(
+        pa.array([novel.novel_id for novel in novels], pa.large_string()),
+        pa.array([novel.beginning for novel in novels], pa.large_string()),
+    )
+    group_of = dict(zip(*(index.groups()[name].to_pylist() for name in ("story_id", "group")),
+                        strict=True))  # fmt: skip
+    best: dict[str, Novel] = {}
+    for novel in sorted(novels, key=lambda one: (-one.length, one.novel_id)):
+        kept = best.setdefault(group_of.get(novel.novel_id, novel.novel_id), novel)
+        if kept is not novel:
+            reason = "near-duplicate of a novel that is kept"
+            about = f"{novel.novel_id}: {kept.novel_id}"
+            rejected.add(str(config.input), 0, "text", reason, about)
+    kept_ids = {novel.novel_id for novel in best.values()}
+    return [novel for novel in novels if novel.novel_id in kept_ids]
+
+
+def with_enough_works(novels: list[Novel], config: Config, rejected: RejectedRows) -> list[Novel]:
+    """Keep novels of authors with enough works, and those without author."""
+    works = Counter(novel.author for novel in novels)
+    kept = []
+    for novel in novels:
+        if novel.author is None or works[novel.author] >= config.min_works:
+            kept.append(novel)
+        else:
+            reason = f"author of fewer than {config.min_works} works"
+            rejected.add(str(config.input), 0, "author", reason, novel.novel_id)
+    return kept
+
+
+def place(grades: Path, novels: list[Novel]) -> tuple[ReferenceDistribution, dict[str, Any]]:
+    """Fit the reference on the ratings of the human chapters; return it and facts of each book."""
+    names = [criterion.name for criterion in load_rubric("webnovel").criteria]
+    ratings: dict[str, dict[str, float]] = defaultdict(dict)
+    judges = set()
+    for row in read_table(grades, GRADES).to_pylist():
+        if row["writer"] == HUMAN and row["quantity"] in names and row["grade"] is not None:
+            ratings[row["prompt_id"]][row["quantity"]] = row["grade"]
+            judges.add(row["rater"])
+    if len(judges) != 1:
+        raise ConfigError(
+            f"grades: {grades} has ratings of {HUMAN} by {len(judges)} judges: give those "
+            "of a run with one"
+        )
+    known = [novel.novel_id for novel in novels if len(ratings[novel.novel_id]) == len(names)]
+    table = np.array([[ratings[name][one] for one in names] for name in known])
+    reference = ReferenceDistribution.fit(table.reshape(-1, len(names)), names)
+    values, percentiles = reference.value(table), reference.percentile(table)
+    return reference, {
+        name: {
+            "original score": [round(rating, 2) for rating in row],
+            "normalized score": round(value, 4),
+            "percentile": percentile,
+        }
+        for name, row, value, percentile in zip(
+            known, table.tolist(), values.tolist(), percentiles.tolist(), strict=True
+        )
+    }
+
+
+def synopses_of(novel: Novel, prompt: str, *, is_own: bool) -> Dialogue:
+    """A dialogue that has the extractor write a synopsis of every chapter."""
+
+    async def synopsis(talk: Talk, number: int, chapter: str) -> str:
+        # Texts go into published prompts unchanged.
+        question = prompt.replace("{text}", without_delimiters(chapter) if is_own else chapter)
+        for attempt in range(ATTEMPTS):
+            turn = await talk.say(
+                EXTRACTOR, [("user", question)], step=f"chapter_{number}", example=EXAMPLE,
+                attempt=attempt,
+            )  # fmt: skip
+            if turn.outcome == "error" and turn.answer.output_tokens is None:
+                raise UnfinishedError(f"chapter_{number}: {turn.answer.detail}")
+            found = read_synopsis(without_reasoning(turn.text))
+            if turn.outcome == "answered" and found is not None:
+                return found
+        raise UnfinishedError(f"chapter_{number}: {ATTEMPTS} replies without a synopsis")
+
+    async def script(talk: Talk) -> list[str]:
+        chapters = enumerate(novel.chapters, 1)
+        return await asyncio.gather(*(synopsis(talk, *chapter) for chapter in chapters))
+
+    return Dialogue("", novel.novel_id, 0, script)
+
+
+def turns_of(novels: list[Novel]) -> pa.Table:
+    """The chapters as turns of the writer `HUMAN`."""
+    rows = [
+        {
+            "writer": HUMAN, "prompt_id": novel.novel_id, "sample": 0, "role": WRITER,
+            "step": f"chapter_{number}", "text": chapter, "outcome": "answered",
+        }
+        for novel in novels
+        for number, chapter in enumerate(novel.chapters, 1)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, TURNS.arrow())
+
+
+def main(config: Config) -> None:
+    """Read the novels, choose books and chapters, have synopses written, and write the tables."""
+    named = {"input": config.input, "grades": config.grades, "texts": config.texts}
+    model = None if config.extractor is None else local_folder(config.extractor.model)
+    artifact = Artifact(
+        config.out,
+        program=__file__,
+        config=config,
+        inputs={name: path for name, path in named.items() if path is not None},
+        models={} if model is None else {"extractor.model": model},
+        runtime_keys=("prices", "dry_run"),
+    )
+    if not config.dry_run and artifact.is_current():
+        return
+    rejected = RejectedRows()
+    novels = read_novels(config, rejected)
+    counts = {"novels with enough chapters": len(novels)}
+    novels = without_near_duplicates(novels, config, rejected)
+    counts["distinct"] = len(novels)
+    novels = with_enough_works(novels, config, rejected)
+    counts["of authors with enough works"] = len(novels)
+    if not novels:
+        raise DataError(f"{config.input}: no novel is left: {rejected.counts()}")
+    facts: dict[str, Any] = {}
+    chosen = novels
+    if config.grades is not None:
+        reference, facts = place(config.grades, novels)
+        drawn = one_per_percentile(
+            {name: of["percentile"] for name, of in facts.items()}, config.seed
+        )
+        by_id = {novel.novel_id: novel for novel in novels}
+        chosen = [by_id[name] for name in drawn]
+    synopses = {novel.novel_id: [""] * len(novel.chapters) for novel in chosen}
+    if config.extractor is not None:
+        prompt = read_texts(config.texts)["extraction_user"]
+        dialogues = [synopses_of(novel, prompt, is_own=config.texts is None) for novel in chosen]
+        cast = Cast({}, {EXTRACTOR: config.extractor}, load_prices(config.prices))
+        if config.dry_run:
+            with AnswerStore(config.out / "answers", read_only=True) as store:
+                print("dry run: no request is sent")
+                print(estimates_text(estimate(dialogues, cast, store)))
+            return
+        held: list[Held] = []
+        with AnswerStore(config.out / "answers") as store:
+            hold(dialogues, cast, store, held.append, "synopses")
+        synopses = {one.dialogue.prompt_id: one.result for one in held if one.reason is None}
+        for one in held:
+            if one.reason is not None:
+                about = f"{one.dialogue.prompt_id}: {one.reason}"
+                rejected.add(str(config.input), 0, "text", "no synopsis", about)
+    books = [
+        {"request_id": novel.novel_id, "novel": novel.title,
+         "novel_info": synopses[novel.novel_id], **facts.get(novel.novel_id, {})}
+        for novel in chosen if novel.novel_id in synopses
+    ]  # fmt: skip
+    lines = "".join(json.dumps(book, ensure_ascii=False) + "\n" for book in books)
+    artifact.write("books.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
+    artifact.write("turns.parquet", partial(write_table, turns_of(novels)))
+    if config.grades is not None:
+        artifact.write("reference.json", reference.write)
+    artifact.write("rejected.jsonl", rejected.write)
+    counts["books"] = len(books)
+    artifact.counts = {**counts, "rejected_rows": rejected.counts()}
+    artifact.finish()
+    print(f"{config.out / 'books.jsonl'}: {counts}")
+    print(rejected.summary(), end="")
+
+
+if __name__ == "__main__":
+    run_program(main, Config, __doc__)

@@ -1,0 +1,430 @@
+"""Tree-of-Writing: texts of HoWToBench, rated leaf by leaf and weighed by a plan.
+
+A writer answers an instruction once. A planner weighs four aspects of content for the instruction,
+judges rate them and others one by one, mostly against a reference text, and the ratings become a
+grade from the leaves to the root ("HoWToBench: Holistic Evaluation for LLM's Capability in
+Human-level Writing using Tree of Writing", ACL 2026). The mode `paper` follows the paper,
+`released` the published code (github.com/ZhuoerFeng/ACL2026-Tree-of-Writing) with its defects; the
+prompts are our own in both. docs/writers.md says what is whose.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from litbench.config import nearest, read_yaml
+from litbench.errors import ConfigError
+from litbench.judges.dialogues import (
+    WRITER,
+    Talk,
+    Turn,
+    UnfinishedError,
+    at_once,
+    without_reasoning,
+)
+from litbench.judges.rubric import ATTEMPTS, Rated
+from litbench.judges.store import Sampling
+from litbench.protocols.headings import (
+    formatting_score,
+    paragraph_statistics,
+    released_formatting_score,
+)
+from litbench.protocols.protocol import (
+    Item,
+    Piece,
+    Protocol,
+    RoleDefault,
+    rate_all,
+    written_text,
+)
+from litbench.protocols.tow.plans import (
+    Plan,
+    broken_rule,
+    final_plan,
+    released_plan,
+    stated_weights,
+)
+from litbench.protocols.tow.tree import (
+    CONTENT,
+    IMPRESSION,
+    NODES,
+    SCHEMES,
+    Mode,
+    Tree,
+    grade_tree,
+    leaf_score,
+)
+from litbench.records import TURNS, Column, Schema
+from litbench.tables import read_table
+from litbench.templates.rubric import PLACEHOLDER, Rubric, load_rubric
+
+PLANNER = "planner"
+TASKS = ("completion", "guide", "open")
+INSTRUCTIONS = Schema(
+    "instructions",
+    (
+        Column("instruction_id", "text", "unique name of the instruction", required=True),
+        Column("task", "text", "what is asked for", required=True, choices=TASKS),
+        Column("genre", "text", "genre, as the map of genres names it", required=True),
+        Column("instruction", "text", "what the writer is asked for", required=True),
+        Column("information", "text", "text with a gap (completion) or outline (guide)"),
+        Column("reference", "text", "a good answer"),
+    ),
+    key=("instruction_id",),
+)
+_FOLDER = Path(__file__).parent
+_FORMAT_RATED = ("plots_structure", "paragraphing")
+# Leaves that are rated without a reference.
+_ALONE = ("paragraphing",)
+_GAP = re.compile(r"\[\s*fill[\s_]*in[\s_]*the[\s_]*blank\s*\]", re.I)
+_EXAMPLE = "秋天的早晨，街上的人还不多，卖豆浆的已经把炉子生起来了。" * 40
+_EXAMPLE_PLAN = '{"weights": [0.2, 0.3, 0.3, 0.2], "explanation": "这是一篇议论文，重在说理。"}'
+
+
+@dataclass
+class TowOptions:
+    """Options of the protocol `tow`.
+
+    Attributes:
+        instructions: table with the columns of `INSTRUCTIONS`.
+        columns: maps them to the table's columns or SQL expressions over them.
+        tasks: only instructions of these tasks.
+        mode: follow the paper, or the released code with its defects.
+        scheme: weights of the tree's nodes: `leaf-count` (the default of the mode `paper`),
+            `released` (that of the mode `released`), `table7` (as in the paper's Table 7, which
+            sums to 0.9), `custom`.
+        weights: weights of content, format and impression in the scheme `custom`.
+        proper_instance: whether content has the fifth leaf; always in the mode `released`.
+        reference: `item`, `none`, or `model:NAME` for the texts of that writer, which is then not
+            rated itself.
+        reference_turns: table of turns with the texts of the writer NAME.
+        overlap: also compute BLEU and ROUGE with the reference; needs the extra `prose`.
+        genres: YAML file that maps genres to kinds of text; null for the packaged one.
+    """
+
+    instructions: Path
+    columns: dict[str, str] | None = None
+    tasks: list[str] = field(default_factory=lambda: [*TASKS])
+    mode: Mode = "paper"
+    scheme: Literal["leaf-count", "released", "table7", "custom"] | None = None
+    weights: dict[str, float] = field(default_factory=dict)
+    proper_instance: bool = False
+    reference: str = "item"
+    reference_turns: Path | None = None
+    overlap: bool = False
+    genres: Path | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is known about an instruction; `reference` is the text that the options ask for."""
+
+    task: str
+    kind: str
+    instruction: str
+    information: str
+    reference: str | None
+
+    @property
+    def question(self) -> str:
+        """The instruction and, below a blank line, the information."""
+        return "\n\n".join(filter(None, [self.instruction, self.information]))
+
+
+class Tow(Protocol):
+    """The protocol; see the module."""
+
+    options = TowOptions
+    headline = "overall"
+    writer = Sampling(temperature=None, max_tokens=8192)
+    judge = Sampling(temperature=0.0, max_tokens=4096)
+    roles: ClassVar[Mapping[str, RoleDefault]] = {
+        PLANNER: RoleDefault(Sampling(temperature=0.0, max_tokens=4096), is_judge=True)
+    }
+
+    def __init__(self, options: TowOptions) -> None:
+        self._options = options
+        if unknown := set(options.tasks) - set(TASKS):
+            raise ConfigError(f"tasks: no task '{min(unknown)}': {nearest(min(unknown), TASKS)}")
+        self._texts = read_yaml(_FOLDER / "texts.yaml")
+        self._is_released = options.mode == "released"
+        has_fifth = options.proper_instance or self._is_released
+        self._content = [leaf for leaf in CONTENT if has_fifth or leaf != "proper_instance"]
+        default = "released" if self._is_released else "leaf-count"
+        self._scheme_name = options.scheme or default
+        self._scheme = self._node_weights()
+        kind, _, self._model = options.reference.partition(":")
+        is_model = kind == "model" and self._model and options.reference_turns is not None
+        if options.reference not in ("item", "none") and not is_model:
+            raise ConfigError(
+                f"reference is '{options.reference}': write item, none, or model:NAME with a table "
+                "of its turns as reference_turns"
+            )
+        leaves = (*self._content, *_FORMAT_RATED, IMPRESSION)
+        self._rubrics = {leaf: self._rubric(leaf) for leaf in leaves}
+        self._flags = [
+            f"mode {options.mode}", f"scheme {self._scheme_name}", f"reference {options.reference}",
+        ]  # fmt: skip
+        self._items = self._read_items()
+
+    def items(self) -> list[Item]:
+        """The instructions."""
+        return self._items
+
+    def files(self) -> dict[str, Path]:
+        """The instructions, the reference texts and the map of genres."""
+        options = self._options
+        named = {
+            "instructions": options.instructions, "reference_turns": options.reference_turns,
+            "genres": options.genres,
+        }  # fmt: skip
+        return {f"options.{name}": path for name, path in named.items() if path is not None}
+
+    def record(self) -> dict[str, Any]:
+        """Mode, scheme and reference, and what is not as published."""
+        return {
+            "mode": self._options.mode,
+            "scheme": self._scheme_name,
+            "reference": self._options.reference,
+            "not_comparable": [
+                "prompts are LitBench's own",
+                "published grades are by GPT-4o; other judges rate otherwise",
+            ],
+        }
+
+    async def hold(self, talk: Talk, item: Item, judges: Sequence[str]) -> Piece:
+        """Have the text written, planned and rated, and grade it."""
+        task: Task = item.content
+        text, length, flags = await self._write(talk, task)
+        piece = Piece({"text": text} if text else {})
+        piece.grades = [(None, *one, flags) for one in self._measures(task, text, length).items()]
+        if talk.dialogue.writer == self._model or not judges:
+            return piece
+        if not text or (task.reference is None and self._options.reference != "none"):
+            reason = "no reference" if text else "no text"
+            piece.grades += [(judge, "overall", None, [reason, *self._flags]) for judge in judges]
+            return piece
+        plan, ratings = await at_once(self._plan(talk, task), self._rate(talk, task, text, judges))
+        for quantity, weights in (("weight", plan.weights), ("raw weight", plan.raw)):
+            piece.grades += [
+                (PLANNER, f"{quantity} {leaf}", weight, [*plan.flags, *self._flags])
+                for leaf, weight in weights.items()
+            ]
+        for judge in judges:
+            rated = {leaf: one for (name, leaf), one in ratings.items() if name == judge}
+            leaves = {
+                leaf: leaf_score(leaf, one.ratings[leaf].rating, self._options.mode)
+                for leaf, one in rated.items()
+            }
+            if (formatting := self._formatting(task, text)) is not None:
+                leaves["formatting"] = formatting
+            tree = self.grade(leaves, plan.weights)
+            equal = self.grade(leaves, dict.fromkeys(self._content, 1 / len(self._content)))
+            missing = [f"{leaf} missing" for leaf, one in rated.items() if one.missing]
+            every = list(dict.fromkeys([*plan.flags, *tree.flags, *missing, *flags]))
+            grades = {**leaves, **tree.nodes, "overall": tree.overall}
+            grades["overall with equal weights"] = equal.overall
+            piece.grades += [(judge, name, grade, every) for name, grade in grades.items()]
+            piece.ratings[judge, "text"] = Rated(
+                {leaf: one.ratings[leaf] for leaf, one in rated.items()}, tree.overall,
+                rated[IMPRESSION].reply, [turn for one in rated.values() for turn in one.turns],
+            )  # fmt: skip
+        return piece
+
+    def grade(self, leaves: Mapping[str, float | None], weights: Mapping[str, float]) -> Tree:
+        """Grade a text by its leaves, in the options' mode and scheme."""
+        tree = grade_tree(
+            leaves, weights, self._scheme, is_normalised=self._scheme_name != "table7"
+        )
+        if self._is_released and tree.overall is not None:
+            return replace(tree, overall=round(tree.overall, 4))
+        return tree
+
+    # Asking --------------------------------------------------------------------------------------
+
+    async def _write(self, talk: Talk, task: Task) -> tuple[str, int, list[str]]:
+        """Return the writer's text, its length, and the flags of its grades.
+
+        The text is empty if there is none. Its length includes reasoning, which the text does not.
+        """
+        text, length, flags = "", 0, [*self._flags]
+        for attempt in range(ATTEMPTS):
+            turn = await talk.say(
+                WRITER, [("user", task.question)], step="text", example=_EXAMPLE, attempt=attempt
+            )
+            if attempt and turn.outcome == "error":
+                break
+            if text := written_text(turn):
+                length = len(turn.text)
+                flags += ["cut"] * (turn.outcome == "cut")
+                break
+        if task.task == "completion" and not _GAP.search(task.information):
+            flags.append("no gap marker")
+        return text, length, flags if text else ["no text", *flags]
+
+    async def _plan(self, talk: Talk, task: Task) -> Plan:
+        """Ask the planner for the weights of the content leaves."""
+        planned = [leaf for leaf in self._content if leaf != "proper_instance"]
+        if not self._is_released:
+            planned = self._content
+        names = self._texts["leaves"]
+        texts = {
+            "instruction": task.question if self._is_released else task.instruction,
+            "leaves": "\n".join(f"- {leaf}（{names[leaf]}）" for leaf in planned),
+            "count": str(len(planned)),
+        }
+        conversation = [("user", _filled(self._texts["plan"], texts))]
+        if self._is_released:
+            turn = await self._ask_planner(talk, conversation, 0)
+            try:
+                return released_plan(without_reasoning(turn.text), self._content)
+            except ValueError as error:
+                raise UnfinishedError(f"plan: {error}: the released code loses the item") from error
+        stated = None
+        for attempt in range(ATTEMPTS):
+            turn = await self._ask_planner(talk, conversation, attempt)
+            reply = without_reasoning(turn.text)
+            newest = stated_weights(reply, planned)
+            stated = stated if newest is None else newest
+            if (broken := broken_rule(newest)) is None:
+                break
+            again = _filled(self._texts["plan_again"], {**texts, "broken": broken})
+            conversation += [("assistant", reply or "……"), ("user", again)]
+        return final_plan(stated, planned, attempt + 1)
+
+    async def _ask_planner(
+        self, talk: Talk, conversation: list[tuple[str, str]], attempt: int
+    ) -> Turn:
+        turn = await talk.say(
+            PLANNER, list(conversation), step="plan", example=_EXAMPLE_PLAN, attempt=attempt
+        )
+        has_failed = turn.outcome == "error" and turn.answer.output_tokens is None
+        if has_failed and not (attempt and talk.is_recorded(PLANNER)):
+            raise UnfinishedError(f"plan: {turn.answer.detail}")
+        return turn
+
+    async def _rate(
+        self, talk: Talk, task: Task, text: str, judges: Sequence[str]
+    ) -> dict[tuple[str, str], Rated]:
+        """Have every judge rate the leaves of a text."""
+        filled = {"prompt": task.question, "text": text, "reference": task.reference or ""}
+        skipped = _FORMAT_RATED if task.task == "completion" else ()
+        questions = {
+            leaf: (rubric, filled) for leaf, rubric in self._rubrics.items() if leaf not in skipped
+        }
+        return await rate_all(
+            talk, judges, questions, as_published=self._is_released,
+            attempts=1 if self._is_released else ATTEMPTS,
+        )  # fmt: skip
+
+    # Measuring -----------------------------------------------------------------------------------
+
+    def _formatting(self, task: Task, text: str) -> int | None:
+        """The formatting leaf; None if it does not apply."""
+        if task.task == "completion":
+            return None
+        return (
+            released_formatting_score(text)
+            if self._is_released
+            else formatting_score(text, task.kind)
+        )
+
+    def _measures(self, task: Task, text: str, length: int) -> dict[str, float | None]:
+        """Quantities without a judge; those of an empty text are its lengths only."""
+        lengths = {
+            "input characters": float(len(task.instruction) + len(task.information)),
+            "output characters": float(length),
+        }
+        if not text:
+            return dict(lengths)
+        measured = {**lengths, **asdict(paragraph_statistics(text))}
+        if (formatting := self._formatting(task, text)) is not None:
+            measured["formatting"] = formatting
+        if self._options.overlap and task.reference:
+            measured |= _overlap(text, task.reference)
+        return {name: number for name, number in measured.items() if math.isfinite(number)}
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def _node_weights(self) -> dict[str, float]:
+        given = self._options.weights
+        if (self._scheme_name == "custom") != bool(given):
+            raise ConfigError("weights and scheme: custom go together: give both or neither")
+        if self._scheme_name == "leaf-count":
+            return dict(zip(NODES, (len(self._content), 3, 1), strict=True))
+        if self._scheme_name != "custom":
+            return dict(zip(NODES, SCHEMES[self._scheme_name], strict=True))
+        if set(given) != set(NODES) or min(given.values()) < 0 or max(given.values()) <= 0:
+            raise ConfigError(f"weights is {given}: give {', '.join(NODES)}, none below 0")
+        return given
+
+    def _rubric(self, leaf: str) -> Rubric:
+        """The rubric of a leaf; with a reference, its criterion in the frame of references."""
+        rubric = load_rubric(f"tow_{leaf}")
+        if self._options.reference == "none" or leaf in _ALONE:
+            return rubric
+        bands = self._texts["bands"].get(leaf, self._texts["bands"]["default"])
+        text = self._texts["with_reference"].replace("{bands}", bands)
+        return replace(rubric, text=text.strip())
+
+    def _read_items(self) -> list[Item]:
+        options = self._options
+        genres = read_yaml(options.genres or _FOLDER / "genres.yaml")
+        table = read_table(options.instructions, INSTRUCTIONS, columns=options.columns)
+        of_model = self._texts_of_model() if self._model else {}
+        items = []
+        for row in table.to_pylist():
+            name = row["instruction_id"]
+            if row["task"] not in options.tasks:
+                continue
+            if row["genre"] not in genres:
+                raise ConfigError(
+                    f"{options.instructions}: {name} has the genre '{row['genre']}', which the map "
+                    f"of genres does not know: {nearest(row['genre'], list(genres))}, or set "
+                    "genres to a file with it"
+                )
+            reference = {"item": row["reference"] or None, "none": None}.get(
+                options.reference, of_model.get(name)
+            )
+            task = Task(
+                row["task"], genres[row["genre"]], row["instruction"], row["information"] or "",
+                reference,
+            )  # fmt: skip
+            items.append(Item(name, task.question, task))
+        if not items:
+            raise ConfigError(
+                f"{options.instructions}: no instruction of tasks {', '.join(options.tasks)}"
+            )
+        return items
+
+    def _texts_of_model(self) -> dict[str, str]:
+        """The texts of the writer whose texts are the references, by instruction."""
+        rows = read_table(str(self._options.reference_turns), TURNS).to_pylist()
+        return {
+            row["prompt_id"]: without_reasoning(row["text"])
+            for row in rows
+            if row["writer"] == self._model and row["role"] == WRITER and row["text"].strip()
+        }
+
+
+def _filled(text: str, texts: Mapping[str, str]) -> str:
+    return PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), text.strip())
+
+
+def _overlap(text: str, reference: str) -> dict[str, float]:
+    from litbench.metrics.overlap import (  # noqa: PLC0415
+        bleu1,
+        ngram_precision,
+        rouge_l,
+        rouge_n,
+        tokenize,
+    )
+
+    sides = (tokenize(text), tokenize(reference))
+    return {
+        "bleu1": bleu1(*sides), "unigram precision": ngram_precision(*sides, 1),
+        "rouge1": rouge_n(*sides, 1), "rouge2": rouge_n(*sides, 2), "rouge_l": rouge_l(*sides),
+    }  # fmt: skip

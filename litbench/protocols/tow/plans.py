@@ -1,0 +1,114 @@
+"""Plans of Tree-of-Writing: the weights of the content leaves, as a planner states them."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from litbench.templates.rubric import canonical, json_objects
+
+# Weights with two decimals each miss a sum of 1 by rounding.
+_ROUNDING = 0.02 + 1e-9
+_RELEASED_OBJECT = re.compile(r'\{.*?"weights".*?\}', re.DOTALL)
+_NUMBER = re.compile(r"-?\d*\.?\d+")
+# Place and bounds of the weight that the released code adds to the four planned ones.
+_ADDED_AT, _MOST_ADDED = 2, 0.3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Weights of the content leaves.
+
+    Attributes:
+        weights: by leaf; they sum to 1 (in the released mode not always).
+        raw: the weights as they were stated; empty if none could be read.
+        flags: what is unusual.
+    """
+
+    weights: dict[str, float]
+    raw: dict[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+
+def stated_weights(reply: str, leaves: Sequence[str]) -> list[float] | None:
+    """Read the weights of a plan: a JSON list of that length, or a map with all leaves.
+
+    Returns:
+        Any numbers, also NaN, in the order of the leaves; None if there are none.
+    """
+    found = None
+    for content in json_objects(reply):
+        stated = content.get("weights", content)
+        if isinstance(stated, Mapping):
+            by_name = {canonical(str(name)): number for name, number in stated.items()}
+            stated = [by_name.get(canonical(leaf)) for leaf in leaves]
+        if isinstance(stated, list) and len(stated) == len(leaves) and all(map(_is_number, stated)):
+            found = [float(number) for number in stated]
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def broken_rule(weights: Sequence[float] | None) -> str | None:
+    """The rule that stated weights break, as words to the planner; None if they break none."""
+    if weights is None:
+        return "没有读到权重：需要一个 JSON 对象，weights 下每个方面一个数"
+    if not all(math.isfinite(weight) and -1 <= weight <= 1 for weight in weights):
+        return "每个权重必须是 -1 到 1 之间的数"
+    if max(weights) <= 0:
+        return "至少有一个权重必须大于 0"
+    if abs(sum(weights) - 1) > _ROUNDING:
+        return f"权重之和必须为 1，而不是 {sum(weights):g}"
+    return None
+
+
+def final_plan(weights: Sequence[float] | None, leaves: Sequence[str], tries: int) -> Plan:
+    """Make a plan of the last weights that were stated.
+
+    Weights that break a rule are divided by their sum if none is negative; otherwise all are equal,
+    because dividing by a sum that is not positive would turn the signs round.
+    """
+    flags = [f"{tries} tries"] if tries > 1 else []
+    raw = {} if weights is None else dict(zip(leaves, weights, strict=True))
+    total = sum(weights or [])
+    if broken_rule(weights) is not None:
+        is_usable = math.isfinite(total) and total > 0 and min(raw.values()) >= 0
+        flags.append("plan_renormalised" if is_usable else "plan_fallback")
+        if not is_usable:
+            return Plan(dict.fromkeys(leaves, 1 / len(leaves)), raw, tuple(flags))
+    return Plan({leaf: weight / total for leaf, weight in raw.items()}, raw, tuple(flags))
+
+
+def released_plan(reply: str, leaves: Sequence[str]) -> Plan:
+    """Read a plan as the released code does, for its five leaves.
+
+    Raises:
+        ValueError: a weight is not a number; the released code loses the item.
+    """
+    stated = _released_weights(reply)
+    if len(stated) != len(leaves) - 1:
+        weights = [1 / len(leaves)] * len(leaves)
+        return Plan(dict(zip(leaves, weights, strict=True)))
+    added = min(max(sum(stated) / len(stated), 0.0), _MOST_ADDED)
+    weights = [*stated[:_ADDED_AT], added, *stated[_ADDED_AT:]]
+    total = sum(weights)
+    if abs(total) > 1e-9:
+        weights = [weight / total for weight in weights]
+    planned = [*leaves[:_ADDED_AT], *leaves[_ADDED_AT + 1 :]]
+    return Plan(dict(zip(leaves, weights, strict=True)), dict(zip(planned, stated, strict=True)))
+
+
+def _released_weights(reply: str) -> list[float]:
+    match = _RELEASED_OBJECT.search(reply)
+    try:
+        stated = json.loads(match[0])["weights"] if match else None
+    except (ValueError, KeyError, TypeError):
+        stated = None
+    if isinstance(stated, list):
+        return [float(weight) for weight in stated]
+    numbers = [n for n in map(float, _NUMBER.findall(reply)) if -1 <= n <= 1]
+    return numbers[:4] if len(numbers) >= 4 else [0.25] * 4

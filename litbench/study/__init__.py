@@ -1,0 +1,1 @@
+"""A study with human readers: plan, assignment, store, page and simulated readers."""

@@ -1,0 +1,141 @@
+"""The command `litbench study`: serve a study, follow it, close it, export it, simulate readers."""
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from litbench.artifact import Artifact
+from litbench.config import clear_exit
+from litbench.errors import DataError, MissingExtraError
+from litbench.metrics.human_study import exclusion_counts, reader_results
+from litbench.study.export import rated_stories, ratings_of
+from litbench.study.plan import Study
+from litbench.study.simulation import Crowd, visit_study
+from litbench.study.store import Store
+from litbench.tables import write_table
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Show the study to readers until SIGTERM or SIGINT."""
+    try:
+        from litbench import server  # noqa: PLC0415
+        from litbench.study.server import make_app  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "study") from error
+
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    study = Study.open(arguments.folder)
+    store = Store(study)
+    hosts = server.accepted_hosts(arguments.host, arguments.allowed_host)
+    app = make_app(study, store, hosts)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    server.make_server(app, server.ServerLimits(), arguments.host, arguments.port).run()
+
+
+def open_store(folder: Path) -> tuple[Study, Store]:
+    """Open a study that readers have started."""
+    study = Study.open(folder)
+    if not study.database.exists():
+        raise DataError(f"{study.database} does not exist: run litbench study serve {folder} first")
+    return study, Store(study)
+
+
+def status(arguments: argparse.Namespace) -> None:
+    """Print the progress of readers and pairs."""
+    study, store = open_store(arguments.folder)
+    choices, progress, states = store.choices(), store.progress(), store.states()
+    wanted = study.plan.readers_per_pair * len(progress)
+    done = [answered for answered, _ in progress.values()]
+    print("closed" if store.is_closed else "open")
+    print(f"choices: {sum(done):,} of {wanted:,}; by pair {min(done)} to {max(done)} of "
+          f"{study.plan.readers_per_pair}")  # fmt: skip
+    print("readers: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none"))
+    left = exclusion_counts(reader_results(choices, study.plan.exclude))
+    print("left out by the rules so far: " + (
+        ", ".join(f"{n} {rule}" for rule, n in left.items()) or "nobody"))  # fmt: skip
+    hour = sum(at > time.time() - 3600 for at in choices["answered_utc"].to_pylist())
+    print(f"answers in the last hour: {hour:,}")
+    if minutes := store.minutes():
+        print(f"minutes of readers who finished: median {np.median(minutes):.1f}, "
+              f"{minutes[0]:.1f} to {minutes[-1]:.1f}")  # fmt: skip
+    if arguments.pairs:
+        for name, (answered, waiting) in progress.items():
+            print(f"{name}  {answered} answered, {waiting} waiting")
+
+
+def export(arguments: argparse.Namespace) -> None:
+    """Write the choices, and the pairs with readers as annotators."""
+    study, store = open_store(arguments.folder)
+    choices = store.choices()
+    if not choices.num_rows:
+        raise DataError(f"{study.database} has no answer yet: wait for readers")
+    out = arguments.out or study.folder / "export"
+    artifact = Artifact(
+        out, program="study_export", config={"out": out},
+        inputs={"plan": study.folder / "plan.json", "pairs": study.folder / "pairs.parquet"},
+    )  # fmt: skip
+    artifact.write("choices.parquet", partial(write_table, choices))
+    artifact.write("stories.parquet", partial(write_table, rated_stories(study.pairs)))
+    artifact.write("ratings.parquet", partial(write_table, ratings_of(choices, study.pairs)))
+    artifact.counts = {"answers": choices.num_rows, "readers": store.states()}
+    artifact.finish()
+    print(f"{out / 'choices.parquet'}: {choices.num_rows:,} answers")
+
+
+def close(arguments: argparse.Namespace) -> None:
+    """Accept no more readers and answers."""
+    open_store(arguments.folder)[1].close_study()
+    print("closed: readers who finished still see their code")
+
+
+def simulate(arguments: argparse.Namespace) -> None:
+    """Answer the running server by simulated readers."""
+    study = Study.open(arguments.folder)
+    crowd = Crowd(
+        agreement=arguments.agreement, pair_sd=arguments.pair_sd, reader_sd=arguments.reader_sd,
+        careless=arguments.careless, dropout=arguments.dropout, seed=arguments.seed,
+    )  # fmt: skip
+    ends, _ = visit_study(study, crowd, arguments.url, arguments.readers, arguments.at_once)
+    print(", ".join(f"{count} {how}" for how, count in ends.items()))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Create the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="litbench study", description="A study with human readers; see docs/human_study.md."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+    made = {}
+    for run in (serve, status, close, export, simulate):
+        about = (run.__doc__ or "").partition(".")[0]
+        made[run.__name__] = commands.add_parser(run.__name__, help=about, description=about)
+        made[run.__name__].set_defaults(run=run)
+        made[run.__name__].add_argument("folder", type=Path, help="out of data_prep/make_study.py")
+    add = made["serve"].add_argument
+    add("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
+    add("--port", type=int, default=8000, help="default: 8000")
+    add("--allowed_host", action="append", default=[], help="accept this Host header; repeatable")
+    made["status"].add_argument("--pairs", action="store_true", help="also print every pair")
+    made["export"].add_argument("--out", type=Path, help="default: FOLDER/export")
+    add = made["simulate"].add_argument
+    add("--url", default="http://127.0.0.1:8000", help="default: http://127.0.0.1:8000")
+    add("--readers", type=int, default=20, help="number of readers; default: 20")
+    add("--at_once", type=int, default=20, help="readers at the same time; default: 20")
+    for name, about in Crowd.ABOUT.items():
+        default = getattr(Crowd, name)
+        add(f"--{name}", type=type(default), default=default, help=f"{about}; default: {default}")
+    return parser
+
+
+def command(arguments: list[str]) -> None:
+    """Run the command, inside `clear_exit`."""
+    with clear_exit():
+        parsed = make_parser().parse_args(arguments)
+        parsed.run(parsed)

@@ -1,0 +1,289 @@
+"""The plan of a study with human readers, and the study's folder.
+
+data_prep/make_study.py writes a folder with `pairs.parquet`, `plan.json` and `manifest.json`;
+`litbench study serve` adds `study.sqlite`.
+"""
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from litbench import __version__
+from litbench.artifact import fingerprint, read_manifest_of
+from litbench.config import build
+from litbench.errors import ConfigError
+from litbench.metrics.human_study import Exclusions
+from litbench.metrics.intervals import effective_clusters
+from litbench.metrics.power import Case
+from litbench.metrics.power import plan as plan_power
+from litbench.records import PAIRS, connected_prompts
+from litbench.tables import read_table
+from litbench.text import count_words_of, digest
+
+PAGES = Path(__file__).with_name("pages")
+
+_INSTRUCTIONS = """\
+You will read pairs of short stories. Both stories of a pair answer the same writing prompt. For
+each pair, choose the story that you think is better written.
+
+Weigh whatever makes a story good to read: whether its idea is fresh, whether its people and places
+come alive, whether its language is precise and has a voice of its own, whether what happens makes
+sense and matters, and whether the ending is earned. Length alone is not a merit, and neither is a
+subject that you happen to like.
+
+Read both stories to the end before you choose. Some pairs are close; choose the one you would
+rather have written. There are no right answers, only careful ones, but one page checks that you
+read: one of its stories has its words in a random order."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement about the instructions, and whether it is true."""
+
+    text: str
+    is_true: bool
+
+
+@dataclass(frozen=True)
+class ContentQuestion:
+    """A question about the stories of a pair; `right` is one of the answers."""
+
+    question: str
+    answers: list[str]
+    right: str
+
+
+def _statements() -> list[Statement]:
+    return [
+        Statement("Both stories of a pair answer the same writing prompt.", True),
+        Statement("The longer story is always the better one.", False),
+        Statement("I should read both stories to the end before I choose.", True),
+        Statement("I should choose the story whose subject I like, however it is written.", False),
+        Statement("One of the pages checks that I read the stories.", True),
+    ]
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """What is fixed before the first reader.
+
+    Attributes:
+        consent: text that readers agree to; paragraphs are separated by blank lines.
+        contact: whom readers can write to.
+        completion_code: shown at the end.
+        completion_url: address to return to at the end; null for none.
+        title: heading of all pages.
+        instructions: what to weigh.
+        statements: statements about the instructions; all must be answered right to go on.
+        comprehension_attempts: how often a reader may answer the statements.
+        question: asked below every pair.
+        readers_per_pair: readers of each pair.
+        pairs_per_reader: pairs that each reader reads.
+        repeats_a_pair: show a reader's first pair again at the end, with its sides swapped.
+        checks_attention: show one pair in which one story has its words in a random order.
+        questions: pair_id -> question about its stories, asked on a page of its own after the pair.
+        shows_prompt: show the writing prompt above the stories.
+        side_by_side: show the stories side by side where the screen is wide enough.
+        asks_reason: ask for the reason of each choice; readers may leave it empty.
+        words_per_minute: typical reading speed, for the estimate of hours.
+        fastest_words_per_minute: answers that would need faster reading are sent back; null
+            accepts all.
+        release_minutes: a reader who sends nothing for so long loses the unanswered pairs.
+        requires_id: refuse readers without an id in the address.
+        id_parameter: parameter of the address that holds the reader's id.
+        exclude: which readers the analysis leaves out.
+        expected_agreement: share of choices that agree with the labels, for the power.
+        reader_agreement: how often two readers choose the same story, for the power.
+        pay_per_hour: for the estimate of costs; null for none.
+        seed: seed of the assignment.
+    """
+
+    consent: str
+    contact: str
+    completion_code: str
+    completion_url: str | None = None
+    title: str = "Which story is better?"
+    instructions: str = _INSTRUCTIONS
+    statements: list[Statement] = field(default_factory=_statements)
+    comprehension_attempts: Count = 2
+    question: str = "Which story is better written?"
+    readers_per_pair: Count = 10
+    pairs_per_reader: Count = 10
+    repeats_a_pair: bool = True
+    checks_attention: bool = True
+    questions: dict[str, ContentQuestion] = field(default_factory=dict)
+    shows_prompt: bool = True
+    side_by_side: bool = True
+    asks_reason: bool = False
+    words_per_minute: Positive = 230
+    fastest_words_per_minute: Positive | None = 800
+    release_minutes: Positive = 90
+    requires_id: bool = False
+    id_parameter: str = "PROLIFIC_PID"
+    exclude: Exclusions = field(default_factory=Exclusions)
+    expected_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.564
+    reader_agreement: Annotated[float, Field(ge=0.5, le=1)] = 0.6
+    pay_per_hour: Positive | None = None
+    seed: int = 0
+
+
+def check_plan(plan: Plan, pairs: pa.Table) -> None:
+    """Raise a ConfigError if the plan does not fit the pairs."""
+    count = pairs.num_rows
+    if plan.pairs_per_reader > count:
+        raise ConfigError(
+            f"pairs_per_reader is {plan.pairs_per_reader}, but there are {count} pairs: give at "
+            f"most {count}"
+        )
+    if not (plan.consent.strip() and plan.contact.strip() and plan.completion_code.strip()):
+        raise ConfigError("consent, contact or completion_code is empty: readers need all three")
+    known = set(pairs["pair_id"].to_pylist())
+    for name, asked in plan.questions.items():
+        if name not in known:
+            raise ConfigError(f"questions: no pair '{name}': name a pair_id of the pairs file")
+        if asked.right not in asked.answers:
+            raise ConfigError(
+                f"questions: {name}: the right answer '{asked.right}' is not among its answers: "
+                "correct one of them"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """An opened study; `pairs` has the schema PAIRS."""
+
+    folder: Path
+    plan: Plan
+    pairs: pa.Table
+
+    @classmethod
+    def open(cls, folder: Path) -> "Study":
+        """Read the folder of a study; DataError if one of its files was changed."""
+        read_manifest_of(folder / "plan.json")
+        read_manifest_of(folder / "pairs.parquet")
+        content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        plan = build(Plan, content, str(folder / "plan.json"))
+        return cls(folder, plan, read_table(folder / "pairs.parquet", PAIRS))
+
+    @property
+    def database(self) -> Path:
+        """The file of the store."""
+        return self.folder / "study.sqlite"
+
+    @cached_property
+    def by_id(self) -> dict[str, dict[str, Any]]:
+        """The pairs by `pair_id`."""
+        return {row["pair_id"]: row for row in self.pairs.to_pylist()}
+
+    @cached_property
+    def version(self) -> str:
+        """Identifies what readers see: plan, pairs and templates."""
+        texts = [path.read_text(encoding="utf-8") for path in sorted(PAGES.iterdir())]
+        ids = sorted(self.by_id)
+        return fingerprint(__version__, self.plan, ids, texts)[:12]
+
+    def words_of(self, pair_id: str) -> int:
+        """Words that a reader of the pair reads."""
+        pair = self.by_id[pair_id]
+        words: int = pair["chosen_n_words"] + pair["rejected_n_words"]
+        return words + (count_words_of(pair["prompt"]) if self.plan.shows_prompt else 0)
+
+    def least_seconds(self, pair_id: str) -> float:
+        """Seconds before which an answer is sent back."""
+        fastest = self.plan.fastest_words_per_minute
+        return 0.0 if fastest is None else 60 * self.words_of(pair_id) / fastest
+
+    def sides(self, pair_id: str, kind: str, first: str) -> tuple[str, str]:
+        """The first and the second text of a page; in the attention check, one is garbled."""
+        texts = {side: self.by_id[pair_id][side] for side in ("chosen", "rejected")}
+        if kind == "attention":
+            texts["rejected"] = garble(texts["rejected"], pair_id)
+        return texts[first], texts["rejected" if first == "chosen" else "chosen"]
+
+
+def garble(text: str, seed: str) -> str:
+    """The words of a text in a random order; its characters if it has no spaces."""
+    pieces, between = text.split(), " "
+    if len(pieces) < count_words_of(text) / 2:
+        pieces, between = list("".join(pieces)), ""
+    random.Random(digest("garble", seed)).shuffle(pieces)
+    return between.join(pieces)
+
+
+def estimate(study: Study) -> dict[str, Any]:
+    """The readers, hours and power of a study, see `estimate_text`."""
+    plan, pairs = study.plan, study.pairs
+    lengths = [study.words_of(name) for name in study.by_id]
+    pages = plan.pairs_per_reader + plan.repeats_a_pair + plan.checks_attention
+    readers = math.ceil(pairs.num_rows * plan.readers_per_pair / plan.pairs_per_reader)
+    before = count_words_of(plan.consent) + count_words_of(plan.instructions)
+    words = pages * sum(lengths) / len(lengths) + before
+    minutes = words / plan.words_per_minute
+    hours = readers * minutes / 60
+    prompts = connected_prompts(pairs)
+    sizes = [prompts.count(prompt) for prompt in dict.fromkeys(prompts)]
+    found: dict[str, Any] = {
+        "pairs": pairs.num_rows,
+        "prompts": len(sizes),
+        "choices": pairs.num_rows * plan.readers_per_pair,
+        "readers": readers,
+        "pages": pages,
+        "words_per_page": sum(lengths) / len(lengths),
+        "minutes_per_reader": minutes,
+        "hours": hours,
+        "cost": None if plan.pay_per_hour is None else hours * plan.pay_per_hour,
+    }
+    return found | _power(plan, sizes)
+
+
+def _power(plan: Plan, sizes: Sequence[int]) -> dict[str, Any]:
+    if len(sizes) < 2:
+        return dict.fromkeys(("power", "half_width", "detectable"))
+    case = Case(
+        agreement=plan.expected_agreement, pairs=sum(sizes), prompts=len(sizes),
+        evenness=effective_clusters(np.array(sizes)) / len(sizes), annotators=plan.readers_per_pair,
+        annotator_agreement=plan.reader_agreement,
+    )  # fmt: skip
+    planned = plan_power(case)
+    return {name: planned[name] for name in ("power", "half_width", "detectable")}
+
+
+def estimate_text(plan: Plan, found: dict[str, Any]) -> str:
+    """The estimate for a terminal."""
+    lines = [
+        f"{found['pairs']:,} pairs of {found['prompts']:,} prompts, {plan.readers_per_pair} readers"
+        f" a pair, {plan.pairs_per_reader} pairs a reader: {found['readers']:,} readers, "
+        f"{found['choices']:,} choices",
+        f"a reader reads {found['pages']} pages of {found['words_per_page']:,.0f} words, about "
+        f"{found['minutes_per_reader']:.0f} minutes at {plan.words_per_minute:g} words a minute; "
+        f"{found['hours']:,.1f} hours in all",
+    ]
+    if found["cost"] is not None:
+        lines.append(f"at {plan.pay_per_hour:g} an hour: {found['cost']:,.0f}, without fees")
+    if found["power"] is None:
+        lines.append("one prompt: no interval, and no statement beyond it")
+    else:
+        reach = found["detectable"]
+        beyond = "no agreement" if reach is None else f"an agreement of {reach:.3f}"
+        lines += [
+            f"if {plan.expected_agreement:.3f} of the choices agree with the labels, and two "
+            f"readers in {plan.reader_agreement:g} of the pairs:",
+            f"  95 % interval about {plan.expected_agreement:.3f} +- {found['half_width']:.3f}, "
+            f"differs from chance with a power of {found['power']:.2f}",
+            f"  {beyond} differs from chance with a power of 0.8",
+            "  readers of different reliability widen the interval",
+        ]
+    return "\n".join(lines) + "\n"

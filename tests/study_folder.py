@@ -1,0 +1,93 @@
+"""Small studies with human readers, in a folder and behind a server, for several test files."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from litbench.artifact import Artifact, write_json
+from litbench.config import as_plain
+from litbench.study.plan import Plan, Study
+from litbench.tables import write_table
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXTS = {"consent": "You read stories.", "contact": "owner@example.org", "completion_code": "C0DE"}
+
+
+def study_pairs(pair_table, count):
+    """Pairs of as many prompts; the chosen and the rejected story differ in every word."""
+    rows = [
+        {"prompt_id": f"p{k}", "chosen": " ".join(f"good{k}word{w}" for w in range(12)),
+         "rejected": " ".join(f"poor{k}word{w}" for w in range(9)), "label_source": "model"}
+        for k in range(count)
+    ]  # fmt: skip
+    return pair_table(rows).sort_by("pair_id")
+
+
+def write_study(folder: Path, pairs: pa.Table, **plan) -> Study:
+    """Write a study's folder as data_prep/make_study.py does."""
+    given = Plan(**{**TEXTS, "fastest_words_per_minute": None, **plan})
+    artifact = Artifact(folder, program="make_study.py", config={"out": folder}, inputs={})
+    artifact.write("pairs.parquet", partial(write_table, pairs))
+    artifact.write("plan.json", partial(write_json, as_plain(given)))
+    artifact.finish()
+    return Study.open(folder)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def wait_for(url: str) -> None:
+    """Wait until a server answers."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/style.css", timeout=5).close()  # noqa: S310
+        except OSError:
+            assert time.monotonic() < end, "the server did not start"
+            time.sleep(0.1)
+        else:
+            return
+
+
+@contextlib.contextmanager
+def serving(study: Study, now=time.time):
+    """Serve a study from a thread; yields its address and its store."""
+    from litbench.server import ServerLimits, make_server  # noqa: PLC0415
+    from litbench.study.server import make_app  # noqa: PLC0415
+    from litbench.study.store import Store  # noqa: PLC0415
+
+    port, store = free_port(), Store(study, now=now)
+    app = make_app(study, store, ["127.0.0.1"])
+    server = make_server(app, ServerLimits(), "127.0.0.1", port)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(url)
+        yield url, store
+    finally:
+        server.should_exit = True
+        thread.join()
+        store.close()
+
+
+def serve_process(folder: Path, port: int) -> subprocess.Popen:
+    """Start `litbench study serve` in a process of its own."""
+    command = [sys.executable, "-m", "litbench", "study", "serve", folder, "--port", port]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [*map(str, command)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )

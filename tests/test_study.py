@@ -1,0 +1,819 @@
+"""A study with human readers: plan, assignment, store, server, simulated readers and analysis."""
+
+import html
+import json
+import logging
+import os
+import re
+import sqlite3
+import stat
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from study_folder import TEXTS, free_port, serving, study_pairs, write_study
+
+from litbench.errors import ConfigError, DataError
+from litbench.metrics.human_study import (
+    CHOICES,
+    Exclusions,
+    choices_of_ratings,
+    leave_out,
+    one_reader,
+    reader_results,
+    study_figures,
+    verdicts_of,
+)
+from litbench.metrics.intervals import clustered_mean, two_way_interval
+from litbench.records import VERDICTS
+from litbench.study.export import ratings_of
+from litbench.study.plan import ContentQuestion, Plan, Statement, check_plan, estimate, garble
+from litbench.study.simulation import Crowd, Reader, Visitor, simulate_choices, visit_study
+from litbench.study.store import Store
+from litbench.tables import check_parquet, write_table
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+TestClient = pytest.importorskip("starlette.testclient").TestClient
+
+
+@pytest.fixture
+def make(tmp_path, pair_table):
+    """Write a study of some pairs: `make(4, pairs_per_reader=2)`."""
+
+    def build(count, **plan):
+        return write_study(tmp_path / "study", study_pairs(pair_table, count), **plan)
+
+    return build
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self):
+        self.at = 1_000_000.0
+
+    def __call__(self):
+        return self.at
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def begin(store, reader):
+    """Take a reader to the first page."""
+    store.start(reader)
+    store.try_statements(reader, are_right=True)
+    return store.next_page(reader)
+
+
+def read_on(store, reader, pages=1_000):
+    """Answer pages; the chosen side, and the intact story."""
+    for _ in range(pages):
+        page = store.next_page(reader)
+        if page is None:
+            return
+        store.answer(reader, page.place, "first" if page.order == "chosen" else "second")
+
+
+def loads(store):
+    """Readers of every pair by the side that stands first."""
+    rows = store._all("select pair_id, \"order\", count(*) from choices where kind = 'pair' "
+                      "group by 1, 2")  # fmt: skip
+    count = Counter({(row[0], row[1]): row[2] for row in rows})
+    return [(count[name, "chosen"], count[name, "rejected"]) for name in store.progress()]
+
+
+# Plan ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sd", "half"), [(0.0, 0.05), (0.2, 0.08)])
+def test_estimate_of_forty_pairs(make, sd, half):
+    # Two readers agree more often if pairs differ: 1 - 2 (m (1 - m) - sd^2).
+    alike = 1 - 2 * (0.564 * 0.436 - sd**2)
+    study = make(40, readers_per_pair=11, reader_agreement=alike, pay_per_hour=12.0)
+    found = estimate(study)
+    assert (found["readers"], found["choices"], found["pages"]) == (44, 440, 12)
+    assert found["half_width"] == pytest.approx(half, abs=0.005)
+    prompt_words = study.words_of(study.pairs["pair_id"][0].as_py()) - 21
+    assert found["words_per_page"] == pytest.approx(21 + prompt_words, abs=1)
+    assert found["cost"] == pytest.approx(12 * found["hours"])
+    assert found["hours"] == pytest.approx(44 * found["minutes_per_reader"] / 60)
+
+
+def test_estimate_of_one_prompt_has_no_interval(make):
+    assert estimate(make(1, pairs_per_reader=1))["half_width"] is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"pairs_per_reader": 4}, "pairs_per_reader is 4, but there are 3 pairs"),
+        ({"consent": " "}, "consent, contact or completion_code is empty"),
+        ({"questions": {"x": ContentQuestion("?", ["a"], "a")}}, "no pair 'x'"),
+        ({"questions": {"PAIR": ContentQuestion("?", ["a"], "b")}}, "answer 'b' is not among"),
+    ],
+)
+def test_invalid_plan(pair_table, plan, message):
+    pairs = study_pairs(pair_table, 3)
+    if "PAIR" in plan.get("questions", {}):
+        plan = {"questions": {pairs["pair_id"][0].as_py(): plan["questions"]["PAIR"]}}
+    given = {**TEXTS, "pairs_per_reader": 3, **plan}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_plan(Plan(**given), pairs)
+
+
+@pytest.mark.parametrize(
+    "text", ["one two three four five six seven", "他走进花园看见一只猫在睡觉"]
+)
+def test_garbled_text_has_the_same_pieces(text):
+    changed = garble(text, "seed")
+    assert changed != text
+    assert sorted(changed) == sorted(text)
+    assert garble(text, "seed") == changed
+
+
+# Assignment ----------------------------------------------------------------------------------
+
+
+def test_balanced_assignment(make):
+    study = make(7, readers_per_pair=6, pairs_per_reader=3)
+    store = Store(study)
+    for at in range(14):
+        begin(store, f"r{at}")
+        if at % 2:
+            read_on(store, f"r{at}")
+        totals = [sum(of) for of in loads(store)]
+        assert max(totals) - min(totals) <= 1
+        assert max(abs(first - second) for first, second in loads(store)) <= 1
+    assert loads(store) == [(3, 3)] * 7
+    assert begin(store, "late") is None
+    assert store.state("late") == "left"
+
+
+def test_pages_of_a_reader(make):
+    study = make(6, pairs_per_reader=3)
+    store = Store(study)
+    begin(store, "r")
+    rows = store._all("select * from choices order by place")
+    kinds = Counter(row["kind"] for row in rows)
+    assert kinds == {"pair": 3, "attention": 1, "repeat": 1}
+    assert rows[-1]["kind"] == "repeat"
+    assert rows[0]["kind"] == "pair"
+    again = next(row for row in rows if row["pair_id"] == rows[-1]["pair_id"])
+    assert (again["kind"], {again["order"], rows[-1]["order"]}) == ("pair", {"chosen", "rejected"})
+    own = {row["pair_id"] for row in rows if row["kind"] == "pair"}
+    check = next(row for row in rows if row["kind"] == "attention")
+    assert check["pair_id"] not in own
+    first, second = study.sides(check["pair_id"], "attention", check["order"])
+    intact, garbled = (first, second) if check["order"] == "chosen" else (second, first)
+    assert intact == study.by_id[check["pair_id"]]["chosen"]
+    assert sorted(garbled.split()) == sorted(study.by_id[check["pair_id"]]["rejected"].split())
+    assert garbled != study.by_id[check["pair_id"]]["rejected"]
+    read_on(store, "r", check["place"] - 1)
+    store.next_page("r")
+    store.answer("r", check["place"], "second" if check["order"] == "chosen" else "first")
+    assert [row["is_right"] for row in store.choices().to_pylist()][-1] == 0
+    begin(store, "other")
+    read_on(store, "other")
+    rights = [row["is_right"] for row in store.choices().to_pylist() if row["kind"] == "attention"]
+    assert rights == [0, 1]
+
+
+def test_content_question_follows_its_pair(make, pair_table):
+    ids = study_pairs(pair_table, 3)["pair_id"].to_pylist()
+    asked = {ids[0]: ContentQuestion("Who?", ["Ann", "Ben"], "Ben")}
+    store = Store(make(3, pairs_per_reader=3, questions=asked, repeats_a_pair=False))
+    page = begin(store, "r")
+    seen = []
+    while page is not None:
+        seen.append((page.kind, page.pair_id))
+        store.answer("r", page.place, "Ann" if page.kind == "question" else "first")
+        page = store.next_page("r")
+    assert seen[seen.index(("pair", ids[0])) + 1] == ("question", ids[0])
+    row = next(row for row in store.choices().to_pylist() if row["kind"] == "question")
+    assert (row["is_right"], row["outcome"], row["order"]) == (0, None, None)
+
+
+def test_who_leaves_gives_back_what_is_not_answered(make, clock):
+    store = Store(make(4, readers_per_pair=1, pairs_per_reader=4, release_minutes=30), now=clock)
+    begin(store, "gone")
+    read_on(store, "gone", 2)
+    done = {row[0] for row in store._all("select pair_id from choices where answered is not null "
+                                         "and kind = 'pair'")}  # fmt: skip
+    assert begin(store, "early") is None
+    clock.at += 31 * 60
+    assert begin(store, "late") is not None
+    read_on(store, "late")
+    progress = store.progress()
+    assert set(progress.values()) == {(1, 0)}
+    assert done
+    # Whoever comes back keeps the answers and, without pairs left, is done.
+    assert store.next_page("gone") is None
+    assert store.states() == {"finished": 2, "left": 1}
+
+
+def test_who_comes_back_goes_on(make, clock):
+    store = Store(make(4, readers_per_pair=2, pairs_per_reader=4), now=clock)
+    begin(store, "r")
+    read_on(store, "r", 2)
+    store.leave("r")
+    assert store.states() == {"left": 1}
+    page = store.next_page("r")
+    assert page.done == 2
+    read_on(store, "r")
+    choices = store.choices()
+    assert Counter(choices["kind"].to_pylist()) == {"pair": 4, "attention": 1, "repeat": 1}
+    assert len(set(zip(*(choices[n].to_pylist() for n in ("kind", "pair_id")), strict=True))) == 6
+
+
+# Store ---------------------------------------------------------------------------------------
+
+
+def test_first_answer_binds(make):
+    store = Store(make(3, pairs_per_reader=3))
+    page = begin(store, "r")
+    assert store.answer("r", page.place, "first", "because") == 0
+    before = store.choices()
+    assert store.answer("r", page.place, "second", "no") == 0
+    assert store.choices() == before
+    row = before.to_pylist()[0]
+    assert row["outcome"] == page.order
+    assert (row["order"], row["reason"]) == (page.order, "because")
+
+
+def test_answers_that_come_too_early(make, clock):
+    study = make(3, pairs_per_reader=3, fastest_words_per_minute=60.0)
+    store = Store(study, now=clock)
+    page = begin(store, "r")
+    least = study.least_seconds(page.pair_id)
+    assert least == study.words_of(page.pair_id)
+    clock.at += 1
+    assert store.answer("r", page.place, "first") == pytest.approx(least - 1)
+    assert store.choices().num_rows == 0
+    clock.at += least
+    assert store.answer("r", page.place, "first") == 0
+    row = store.choices().to_pylist()[0]
+    assert (row["hurried"], row["seconds"]) == (1, least + 1)
+
+
+@pytest.mark.parametrize(("place", "answer"), [(2, "first"), (99, "first"), (1, "third")])
+def test_answers_to_no_page(make, place, answer):
+    store = Store(make(3, pairs_per_reader=3))
+    begin(store, "r")
+    begin(store, "other")
+    with pytest.raises(ValueError, match="no such"):
+        store.answer("r", place, answer)
+    with pytest.raises(ValueError, match="no such page"):
+        store.answer("unknown", 1, "first")
+    assert store.choices().num_rows == 0
+
+
+def test_store_is_private_and_belongs_to_its_pairs(make, pair_table, tmp_path):
+    study = make(3, pairs_per_reader=3)
+    store = Store(study)
+    begin(store, "PROLIFIC-ID")
+    read_on(store, "PROLIFIC-ID")
+    assert stat.S_IMODE(study.database.stat().st_mode) == 0o600
+    path = tmp_path / "choices.parquet"
+    write_table(store.choices(), path)
+    check_parquet(path, CHOICES)
+    assert b"PROLIFIC" not in path.read_bytes()
+    assert len(set(store.choices()["reader"].to_pylist())) == 1
+    store.close()
+    other = write_study(tmp_path / "other", study_pairs(pair_table, 4), pairs_per_reader=3)
+    with pytest.raises(DataError, match="belongs to other pairs"):
+        Store(other, study.database)
+
+
+def test_changed_plan_is_refused(make):
+    study = make(3, pairs_per_reader=3)
+    plan = study.folder / "plan.json"
+    plan.write_text(plan.read_text().replace("C0DE", "FREE"))
+    with pytest.raises(DataError, match="does not match"):
+        type(study).open(study.folder)
+
+
+# Server --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(make):
+    """A browser without scripts at a study: `client(4, ...)`; more come from `client.again()`."""
+    from litbench.study.server import make_app  # noqa: PLC0415
+
+    opened = []
+
+    def build(count, study=None, **plan):
+        study = study or make(count, pairs_per_reader=min(count, 3), **plan)
+        store = Store(study)
+        app = make_app(study, store, ["testserver"])
+
+        def again():
+            client = TestClient(app, raise_server_exceptions=False)
+            client.again, client.store, client.study = again, store, study
+            opened.append(client)
+            return client
+
+        return again()
+
+    yield build
+    for one in opened:
+        one.close()
+
+
+RIGHT = {"statement0": "true", "statement1": "false", "statement2": "true",
+         "statement3": "false", "statement4": "true"}  # fmt: skip
+
+
+def join(client, reader="reader1"):
+    client.get(f"/?PROLIFIC_PID={reader}")
+    client.post("/start", data={"reader": reader, "agree": "yes"})
+    return client.post("/statements", data=RIGHT)
+
+
+def place_of(page):
+    return re.search(r'name="place" value="(\d+)"', page.text)[1]
+
+
+def test_from_consent_to_code(client):
+    browser = client(4, asks_reason=True)
+    first = browser.get("/?PROLIFIC_PID=reader1")
+    assert TEXTS["consent"] in first.text
+    assert browser.post("/start", data={"reader": "reader1"}).status_code == 422
+    started = browser.post("/start", data={"reader": "reader1", "agree": "yes"})
+    assert "Before you start" in started.text
+    wrong = browser.post("/statements", data=RIGHT | {"statement1": "true"})
+    assert "you can try 1 more time." in wrong.text
+    page = browser.post("/statements", data=RIGHT)
+    pages = 0
+    while 'name="place"' in page.text:
+        assert f"Page {pages + 1} of 5" in page.text
+        data = {"place": place_of(page), "choice": "first", "reason": f"reason {pages}"}
+        page = browser.post("/answer", data=data)
+        pages += 1
+    assert pages == 5
+    assert TEXTS["completion_code"] in page.text
+    assert browser.again().get("/?PROLIFIC_PID=reader1").text == page.text
+    reasons = browser.store.choices()["reason"].to_pylist()
+    assert reasons == [f"reason {at}" for at in range(5)]
+
+
+def test_wrong_statements_end_it(client):
+    browser = client(4)
+    join(browser, "other")
+    browser = browser.again()
+    browser.post("/start", data={"reader": "reader1", "agree": "yes"})
+    for _ in range(2):
+        page = browser.post("/statements", data=RIGHT | {"statement0": "false"})
+    assert "You cannot take part" in page.text
+    assert "You cannot take part" in browser.post("/statements", data=RIGHT).text
+    assert "You cannot take part" in browser.again().get("/?PROLIFIC_PID=reader1").text
+
+
+def test_page_does_not_tell_the_side(client):
+    """Two studies that differ in their labels only show the same pages, but for the order."""
+    browser = client(4)
+    page = join(browser)
+    text = html.unescape(page.text)
+    for word in ("chosen", "rejected", "attention", *browser.study.by_id):
+        assert word not in text
+    pair = browser.study.by_id[browser.store.next_page("reader1").pair_id]
+    shown = text
+    for side, name in (("chosen", "STORY"), ("rejected", "STORY")):
+        shown = shown.replace(pair[side], name)
+    first, second = re.findall(r"<article.*?</article>", shown, re.DOTALL)
+    assert first.replace("first", "second").replace("Story A", "Story B") == second
+
+
+def test_security_headers_and_cookie(client):
+    browser = client(4)
+    page = browser.get("/?PROLIFIC_PID=reader1")
+    answers = [
+        page, browser.get("/style.css"), browser.get("/none"), browser.get("/?PROLIFIC_PID=a%20b"),
+        browser.post("/start", data={"reader": "reader1", "agree": "yes"}),
+    ]  # fmt: skip
+    for one in answers:
+        policy = one.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; style-src 'self'; form-action 'self'")
+        assert one.headers["x-content-type-options"] == "nosniff"
+        assert one.headers["cache-control"] == "no-store"
+    cookie = answers[-1].history[0].headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert "expires" not in cookie.lower()
+    assert "max-age" not in cookie.lower()
+    # Nothing comes from elsewhere.
+    assert re.findall(r'(?:src|href)="([^"]*)"', page.text) == ["/style.css"]
+    assert "http" not in browser.get("/style.css").text
+    assert browser.get("/", headers={"host": "evil.example"}).status_code == 400
+
+
+SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>&amp;"
+
+
+def test_texts_are_escaped(client, tmp_path, pair_table):
+    rows = [{"prompt_id": f"p{k}", "prompt": f"{SCRIPT} {k}", "chosen": f"{SCRIPT} good {k}",
+             "rejected": f"{SCRIPT} poor {k}"} for k in range(4)]  # fmt: skip
+    study = write_study(tmp_path / "study", pair_table(rows), pairs_per_reader=3, title=SCRIPT,
+                        consent=SCRIPT, asks_reason=True, instructions=SCRIPT, contact=SCRIPT,
+                        statements=[Statement(SCRIPT, is_true=True)], completion_code=SCRIPT,
+                        fastest_words_per_minute=1.0)  # fmt: skip
+    browser = client(4, study=study)
+    pages = [browser.get("/?PROLIFIC_PID=r")]
+    pages.append(browser.post("/start", data={"reader": "r", "agree": "yes"}))
+    pages.append(browser.post("/statements", data={"statement0": "true"}))
+    answer = {"place": "1", "choice": "first", "reason": f"</textarea>{SCRIPT}"}
+    pages.append(browser.post("/answer", data=answer))
+    assert "That was quick" in pages[-1].text
+    for page in pages:
+        assert "<script" not in page.text
+        assert "<img" not in page.text
+        assert html.unescape(page.text).count(SCRIPT) > 1
+
+
+@pytest.mark.parametrize(
+    ("reader", "status"),
+    [("x" * 10_000, 400), ("'; drop table readers; --", 400), ("a.b", 400), ("", 400), ("é", 400),
+     ("x" * 64, 200)],
+)  # fmt: skip
+def test_hostile_ids(client, reader, status):
+    browser = client(4)
+    assert browser.get("/", params={"PROLIFIC_PID": reader}).status_code == status
+    answer = browser.post("/start", data={"reader": reader, "agree": "yes"})
+    assert answer.status_code == status
+    assert browser.store.states() == ({"consented": 1} if status == 200 else {})
+
+
+def test_forged_and_foreign_requests(client):
+    browser = client(4)
+    join(browser)
+    thief = browser.again()
+    real = browser.cookies["reader"]
+    answer = {"place": "1", "choice": "first"}
+    forged = ["reader1", "reader1.", f"reader1.{'0' * 32}", real[:-1], f"reader2{real[7:]}", "."]
+    for cookie in forged:
+        thief.cookies.set("reader", cookie)
+        assert thief.post("/answer", data=answer).status_code == 403
+        assert thief.get("/read").status_code == 403
+    cases = [
+        ({"data": answer, "headers": {"origin": "https://evil.example"}}, 403),
+        ({"data": answer | {"place": "99"}}, 400),
+        ({"data": answer | {"place": "-1"}}, 400),
+        ({"data": answer | {"place": "1; drop table choices"}}, 400),
+        ({"data": answer | {"choice": "chosen"}}, 400),
+        ({"data": answer | {"reason": "x" * 2_001}}, 413),
+        ({"data": answer | {"reason": "x" * 70_000}}, 413),
+        ({"content": b"place=1&choice=\xff"}, 400),
+        ({"content": b"&".join(b"a%d=1" % k for k in range(100))}, 400),
+    ]
+    for request, status in cases:
+        assert browser.post("/answer", **request).status_code == status, request
+    assert browser.store.choices().num_rows == 0
+    assert browser.post("/answer", data=answer).status_code == 200
+    assert browser.store.choices().num_rows == 1
+    assert TEXTS["contact"] in browser.post("/leave").text
+    assert browser.store.states() == {"left": 1}
+
+
+def test_closed_study(client):
+    browser = client(4)
+    join(browser, "done")
+    read_on(browser.store, "done")
+    other = browser.again()
+    join(other, "other")
+    browser.store.close_study()
+    assert TEXTS["completion_code"] in browser.get("/read").text
+    for answer in (
+        other.get("/read"), other.post("/answer", data={"place": "1", "choice": "first"}),
+        browser.again().get("/?PROLIFIC_PID=new"),
+        browser.again().post("/start", data={"reader": "new", "agree": "yes"}),
+    ):  # fmt: skip
+        assert (answer.status_code, "closed" in answer.text) == (403, True)
+    assert browser.store.states() == {"finished": 1, "reading": 1}
+
+
+def test_ids_are_made_or_required(client, tmp_path, pair_table):
+    browser = client(4)
+    ids = [re.search(r'name="reader" value="(made-[^"]+)"', browser.again().get("/").text)[1]
+           for _ in range(2)]  # fmt: skip
+    assert ids[0] != ids[1]
+    study = write_study(tmp_path / "other", study_pairs(pair_table, 3), requires_id=True)
+    assert client(3, study=study).get("/").status_code == 400
+
+
+def test_errors_reveal_nothing(client, monkeypatch, caplog):
+    browser = client(4)
+    page = join(browser, "secret-reader")
+    story = html.unescape(re.search(r'id="first-text">(.*?)</div>', page.text)[1])
+
+    def fail(*_):
+        raise RuntimeError(story)
+
+    monkeypatch.setattr(Store, "answer", fail)
+    with caplog.at_level(logging.DEBUG):
+        answer = browser.post("/answer", data={"place": "1", "choice": "second", "reason": "mine"})
+    assert answer.status_code == 500
+    assert "a request failed: RuntimeError" in caplog.text
+    for secret in (story, "secret-reader", "mine"):
+        assert secret not in caplog.text
+        assert secret not in answer.text
+
+
+def test_simulated_readers_over_http(make, pair_table):
+    ids = study_pairs(pair_table, 6)["pair_id"].to_pylist()
+    asked = {name: ContentQuestion("Who?", [f"{name} <b>", "&amp;"], "&amp;") for name in ids}
+    study = make(6, readers_per_pair=4, pairs_per_reader=3, questions=asked)
+    with serving(study) as (url, _):
+        ends, visitors = visit_study(study, Crowd(careless=0.3, dropout=0.2), url, 12, 6)
+    assert set(ends) <= {"finished", "left", "turned away"}
+    assert ends["finished"] >= 3
+    with sqlite3.connect(study.database) as database:
+        (stored,) = database.execute("select count(answered) from choices").fetchone()
+    database.close()
+    assert stored == sum(len(one.acknowledged) for one in visitors)
+
+
+def test_simulated_reader_without_a_server(make, monkeypatch):
+    monkeypatch.setattr("litbench.study.simulation._PATIENCE", 0)
+    study = make(3, pairs_per_reader=3)
+    with pytest.raises(DataError, match="does not answer"):
+        Visitor(study, f"http://127.0.0.1:{free_port()}", Reader(Crowd(), 1, 3)).visit()
+
+
+def test_crowd_is_checked():
+    with pytest.raises(ConfigError, match="careless is 2"):
+        Crowd(careless=2)
+
+
+# Analysis ------------------------------------------------------------------------------------
+
+
+def figures_of(choices, pairs, annotators=None):
+    return study_figures(choices, pairs, reader_results(choices, Exclusions()), annotators)
+
+
+def hand_made(pairs, counts, readers=11):
+    """Choices in which the first `counts[k]` readers of pair k agree with its label."""
+    rows = [
+        {"reader": f"r{reader}", "place": at + 1, "kind": "pair", "pair_id": name,
+         "order": "chosen" if (reader + at) % 2 else "rejected", "seconds": 10.0 * (at + 1),
+         "outcome": "chosen" if reader < count else "rejected", "hurried": 0, "finished": 1}
+        for at, (name, count) in enumerate(zip(pairs["pair_id"].to_pylist(), counts, strict=True))
+        for reader in range(readers)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=CHOICES.arrow())
+
+
+def test_share_of_choices_is_not_the_majority(pair_table):
+    pairs = study_pairs(pair_table, 4)
+    figures = figures_of(hand_made(pairs, [9, 8, 3, 3]), pairs)
+    # 23 of 44 choices, but 2 of 4 majorities.
+    assert figures.share.mean == pytest.approx(23 / 44)
+    assert f"{figures.share.mean:.3f}" == "0.523"
+    assert figures.majority.mean == 0.5
+    assert (figures.choices, figures.pairs, figures.readers) == (44, 4, 11)
+    # The chosen stories have 12 words, the others 9.
+    assert figures.longer.mean == figures.share.mean
+    assert figures.seconds == [17.5, 25.0, 32.5]
+
+
+def test_two_way_interval_by_hand():
+    values = np.array([1.0, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0])
+    prompts, readers = np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4)
+    by = [clustered_mean(values, of).error ** 2 for of in (prompts, readers, np.arange(12))]
+    variance = max(by[0] + by[1] - by[2], by[2] / 2)
+    both = two_way_interval(values, prompts, readers)
+    mean, t = values.mean(), 4.302652729911275  # 97.5 % of Student's t with 2 degrees of freedom
+    half = t * np.sqrt(variance) / (mean * (1 - mean))
+    logit = np.log(mean / (1 - mean))
+    assert both.low == pytest.approx(1 / (1 + np.exp(-(logit - half))))
+    assert both.high == pytest.approx(1 / (1 + np.exp(-(logit + half))))
+    assert (both.n, both.clusters, both.effective_clusters) == (12, 4, 3)
+    # Readers named anew, in another order, change nothing; one reader has no interval.
+    again = two_way_interval(values[::-1], prompts[::-1], [f"x{r}" for r in readers[::-1]])
+    assert again.low == pytest.approx(both.low)
+    assert np.isnan(two_way_interval(values, prompts, np.zeros(12)).low)
+
+
+def test_swapped_labels_mirror_the_figures(make, rename_sides):
+    study = make(6, readers_per_pair=5, pairs_per_reader=3)
+    choices = simulate_choices(study, Crowd(agreement=0.8))
+    pairs = study.pairs.drop_columns(["split"]).append_column("split", study.pairs["split"])
+    other = {"chosen": "rejected", "rejected": "chosen", None: None}
+    flipped = choices
+    for name in ("order", "outcome"):
+        column = pa.array([other[side] for side in choices[name].to_pylist()], pa.large_string())
+        flipped = flipped.set_column(flipped.column_names.index(name), name, column)
+    ones = {"labels": np.ones(6)}
+    one = figures_of(choices, pairs, one_reader(choices, pairs, ones))
+    renamed = rename_sides(pairs)
+    two = figures_of(flipped, renamed, one_reader(flipped, renamed, ones))
+    assert two.share.mean == pytest.approx(1 - one.share.mean)
+    assert two.majority.mean == pytest.approx(1 - one.majority.mean)
+    assert two.first.mean == pytest.approx(one.first.mean)
+    assert two.longer.mean == pytest.approx(one.longer.mean)
+    # Alpha and the agreement of readers do not depend on which side is called chosen.
+    assert two.annotators.alpha == pytest.approx(one.annotators.alpha)
+    assert two.annotators.one_annotator.mean == pytest.approx(one.annotators.one_annotator.mean)
+
+
+def test_exclusion_rules(pair_table):
+    pairs = study_pairs(pair_table, 2)
+    names = pairs["pair_id"].to_pylist()
+
+    def row(reader, place, kind, outcome="chosen", **more):
+        base = {"reader": reader, "place": place, "kind": kind, "pair_id": names[0],
+                "order": "chosen", "outcome": outcome, "finished": 1}  # fmt: skip
+        return base | more
+
+    rows = [
+        row("attentive", 1, "pair"), row("attentive", 2, "attention", is_right=1),
+        row("attentive", 3, "repeat"),
+        row("careless", 1, "pair"), row("careless", 2, "attention", "rejected", is_right=0),
+        row("fickle", 1, "pair"), row("fickle", 2, "repeat", "rejected"),
+        row("gone", 1, "pair", finished=0),
+        row("guesser", 1, "pair"), row("guesser", 2, "question", None, is_right=0),
+    ]  # fmt: skip
+    choices = pa.Table.from_pylist(rows, schema=CHOICES.arrow())
+    strict = Exclusions(
+        failed_attention=True, changed_repeat=True, unfinished=True, wrong_share=0.5
+    )
+    excluded = {one.reader: one.excluded for one in reader_results(choices, strict)}
+    assert excluded == {
+        "attentive": (), "careless": ("failed the attention check",),
+        "fickle": ("changed a repeated choice",), "gone": ("unfinished",),
+        "guesser": ("wrong content answers",),
+    }  # fmt: skip
+    usual = [one.reader for one in reader_results(choices, Exclusions()) if one.excluded]
+    assert usual == ["careless"]
+    figures = figures_of(leave_out(choices, usual), pairs)
+    assert (figures.readers, figures.attention.mean, figures.repeats.mean) == (4, 1.0, 0.5)
+    with pytest.raises(DataError, match="no choice is left"):
+        figures_of(leave_out(choices, excluded), pairs)
+    with pytest.raises(DataError, match="not in the pairs file"):
+        figures_of(choices, pairs.slice(1))
+
+
+def test_ratings_as_choices(pair_table):
+    pairs = study_pairs(pair_table, 2)
+    sides = {name: pairs[f"{name}_story_id"].to_pylist() for name in ("chosen", "rejected")}
+    ratings = {
+        "a": {sides["chosen"][0]: 5.0, sides["rejected"][0]: 3.0, sides["chosen"][1]: 2.0,
+              sides["rejected"][1]: 2.0},
+        "b": {sides["chosen"][0]: 1.0, sides["rejected"][0]: 4.0, sides["chosen"][1]: 1.0},
+    }  # fmt: skip
+    choices = choices_of_ratings(ratings, pairs, 1e-9)
+    found = list(zip(choices["reader"].to_pylist(), choices["outcome"].to_pylist(), strict=True))
+    assert found == [("a", "chosen"), ("a", "tie"), ("b", "rejected")]
+    assert figures_of(choices, pairs).share.mean == 0.5
+
+
+def test_readers_are_raters(make, tmp_path):
+    study = make(4, readers_per_pair=3, pairs_per_reader=2)
+    choices = simulate_choices(study, Crowd())
+    write_table(verdicts_of(choices), tmp_path / "verdicts.parquet")
+    check_parquet(tmp_path / "verdicts.parquet", VERDICTS)
+    assert verdicts_of(choices).num_rows == 12
+
+
+def test_ratings_of_a_story_in_two_pairs(pair_table):
+    rows = [{"prompt_id": "p", "chosen_story_id": "a", "rejected_story_id": other}
+            for other in ("b", "c")]  # fmt: skip
+    pairs = pair_table(rows)
+    names = pairs["pair_id"].to_pylist()
+    chosen = [
+        {"reader": "r", "place": 1, "kind": "pair", "pair_id": names[0], "outcome": "chosen",
+         "reason": "why"},
+        {"reader": "r", "place": 2, "kind": "pair", "pair_id": names[1], "outcome": "rejected"},
+    ]  # fmt: skip
+    table = ratings_of(pa.Table.from_pylist(chosen, schema=CHOICES.arrow()), pairs)
+    assert dict(zip(table["story_id"].to_pylist(), table["rating"].to_pylist(), strict=True)) == {
+        "a": 0.5, "b": 0.0, "c": 1.0,
+    }  # fmt: skip
+
+
+# Programs ------------------------------------------------------------------------------------
+
+
+def test_the_whole_way(program, tmp_path, pair_table, capsys):
+    pairs, out, done = tmp_path / "pairs.parquet", tmp_path / "study", tmp_path / "done"
+    write_table(study_pairs(pair_table, 8), pairs)
+    made = program(
+        "data_prep/make_study.py", "--pairs", pairs, "--out", out, "--readers_per_pair", 4,
+        "--pairs_per_reader", 4, *(x for key in TEXTS for x in (f"--{key}", TEXTS[key])),
+        "--fastest_words_per_minute", "null",
+    )  # fmt: skip
+    assert "8 pairs of 8 prompts, 4 readers a pair, 4 pairs a reader: 8 readers" in made.stdout
+    from litbench.study.command import command  # noqa: PLC0415
+    from litbench.study.plan import Study  # noqa: PLC0415
+
+    with serving(Study.open(out)) as (url, _):
+        command(["simulate", str(out), "--url", url, "--readers", "9", "--agreement", "0.9"])
+    command(["status", str(out), "--pairs"])
+    command(["export", str(out)])
+    command(["close", str(out)])
+    said = capsys.readouterr().out
+    assert "choices: 32 of 32; by pair 4 to 4 of 4" in said
+    assert "8 finished, 1 turned away" in said
+
+    # Judges and verifiers of the same pairs stand in the table of the readers.
+    judged = program("eval/benchmark.py", "--pairs", out / "pairs.parquet", "--out",
+                     tmp_path / "judged", "--raters", "{longer: {kind: longer}, shorter: "
+                     "{kind: shorter}}")  # fmt: skip
+    assert judged.returncode == 0, judged.stderr
+    study = program("eval/study.py", "--study", out, "--out", done, "--verifier", "mine",
+                    "--evaluation", tmp_path / "judged")  # fmt: skip
+    assert study.returncode == 0, study.stderr
+    results = json.loads((done / "human_study.json").read_text())
+    assert results["all"]["share"]["n"] == 32
+    raters = {row["rater"]: row["agreement"]["mean"] for row in
+              results["all"]["annotators"]["raters"]}  # fmt: skip
+    assert raters["mine"] == raters["longer"] == pytest.approx(1 - raters["shorter"])
+    page = (done / "human_study.html").read_text()
+    assert "0.564" in page
+    assert "shorter" in page
+    again = program("eval/study.py", "--study", out, "--out", done, "--verifier", "mine",
+                    "--evaluation", tmp_path / "judged")  # fmt: skip
+    assert again.stdout.startswith("unchanged")
+
+    imported = program(
+        "data_prep/import_ratings.py", "--stories", out / "export" / "stories.parquet", "--people",
+        f"{{table: {out / 'export' / 'ratings.parquet'}, rater: rater, values: [rating]}}",
+        "--out", tmp_path / "imported",
+    )  # fmt: skip
+    assert imported.returncode == 0, imported.stderr
+    labelled = pq.read_table(tmp_path / "imported" / "all_pairs.parquet")
+    assert set(labelled["pair_id"].to_pylist()) == set(Study.open(out).by_id)
+    # The ratings of the export, read as a finished study, give the same leave-one-out agreement.
+    finished = program("eval/study.py", "--pairs", tmp_path / "imported" / "pairs.parquet",
+                       "--ratings", tmp_path / "imported" / "ratings.parquet",
+                       "--out", tmp_path / "finished")  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    other = json.loads((tmp_path / "finished" / "human_study.json").read_text())["all"]
+    mine = results["all"]["annotators"]
+    assert other["annotators"]["one_annotator"] == mine["one_annotator"]
+    assert other["annotators"]["alpha"] == mine["alpha"]
+
+
+def test_errors_of_the_programs(program, tmp_path, pair_table, make):
+    pairs = tmp_path / "pairs.parquet"
+    write_table(pair_table([{"chosen": "same", "rejected": "same"}, {}]), pairs)
+    texts = [x for key in TEXTS for x in (f"--{key}", TEXTS[key])]
+    copies = program("data_prep/make_study.py", "--pairs", pairs, "--out", tmp_path / "x", *texts,
+                     "--pairs_per_reader", 1)  # fmt: skip
+    assert "0 pairs have no texts and 1 twice the same" in copies.stderr
+    study = make(3, pairs_per_reader=3)
+    Store(study).close()
+    again = program("data_prep/make_study.py", "--pairs", study.folder / "pairs.parquet", "--out",
+                    study.folder, *texts, "--pairs_per_reader", 2)  # fmt: skip
+    assert "has readers of an earlier plan" in again.stderr
+    for arguments, message in (
+        (["--out", tmp_path / "y"], "give study, or pairs and ratings"),
+        (["--out", tmp_path / "y", "--study", study.folder], "choices.parquet"),
+    ):
+        assert message in program("eval/study.py", *arguments).stderr
+
+
+def test_command_errors(make, capsys):
+    from litbench.study.command import command  # noqa: PLC0415
+
+    study = make(3, pairs_per_reader=3)
+    for arguments, message in (
+        (["status"], "does not exist: run litbench study serve"),
+        (["export"], "has no answer yet"),
+    ):
+        with pytest.raises(SystemExit):
+            command([*arguments, str(study.folder)])
+        assert message in capsys.readouterr().err
+        Store(study).close()
+
+
+# As in docs/results.md: one annotator against the others, two annotators, Krippendorff's alpha.
+@pytest.mark.parametrize(
+    ("name", "one", "two", "alpha"),
+    [
+        ("psychdepth", (0.679, 0.629, 0.724), (0.623, 0.576, 0.667), 0.191),
+        ("ttcw", (0.803, 0.698, 0.878), None, None),
+    ],
+)
+def test_published_ratings_as_finished_studies(program, tmp_path, name, one, two, alpha):
+    if name.upper() not in os.environ:
+        pytest.skip(f"{name.upper()} does not name the folder of that data set")
+    pairs, out = tmp_path / "pairs", tmp_path / "out"
+    program("data_prep/import_ratings.py", "--config", f"configs/data/{name}_ratings.yaml",
+            "--out", pairs)  # fmt: skip
+    program("eval/study.py", "--pairs", pairs / "pairs.parquet", "--ratings",
+            pairs / "ratings.parquet", "--out", out)  # fmt: skip
+    found = json.loads((out / "human_study.json").read_text())["all"]["annotators"]
+
+    def rounded(key):
+        return tuple(round(found[key][end], 3) for end in ("mean", "low", "high"))
+
+    assert rounded("one_annotator") == one
+    if two is not None:
+        assert (rounded("two_annotators"), round(found["alpha"], 3)) == (two, alpha)

@@ -1,0 +1,248 @@
+"""The page of a study in a real browser: mouse and keyboard, phone and desktop, light and dark."""
+
+import itertools
+import shutil
+from collections import Counter
+
+import pytest
+from study_folder import TEXTS, serving, study_pairs, write_study
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+playwright = pytest.importorskip("playwright.sync_api")
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright.sync_playwright() as started:
+        # Its sandbox needs rights that containers do not give.
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def study(tmp_path, pair_table):
+    return write_study(tmp_path / "study", study_pairs(pair_table, 4), pairs_per_reader=3,
+                       asks_reason=True)  # fmt: skip
+
+
+@pytest.fixture
+def open_page(chromium):
+    """Open a tab that notes its requests and what its console says."""
+    contexts = []
+
+    def build(**options):
+        context = chromium.new_context(**options)
+        context.set_default_timeout(30_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.requests, page.console = [], []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.on("console", lambda message: page.console.append(message.text))
+        return page
+
+    yield build
+    for context in contexts:
+        context.close()
+
+
+class Mouse:
+    """Clicks."""
+
+    def __init__(self, page):
+        self.page = page
+
+    def choose(self, selector):
+        self.page.locator(selector).click()
+
+    def press(self, name):
+        with self.page.expect_navigation():
+            self.page.get_by_role("button", name=name, exact=True).click()
+
+    def write(self, text):
+        self.page.locator("textarea").fill(text)
+
+
+class Keyboard(Mouse):
+    """Presses keys only."""
+
+    def _go_to(self, selector):
+        for _ in range(60):
+            self.page.keyboard.press("Tab")
+            # From a radio button of a group without a choice, arrows reach the others.
+            if self.page.evaluate(f"document.activeElement.matches({selector!r})"):
+                return
+            is_radio = self.page.evaluate("document.activeElement.type === 'radio'")
+            if is_radio and self.page.evaluate(
+                f"document.activeElement.name === document.querySelector({selector!r})?.name"
+            ):
+                self.page.keyboard.press("ArrowDown")
+                if self.page.evaluate(f"document.activeElement.matches({selector!r})"):
+                    return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    def choose(self, selector):
+        self._go_to(selector)
+        self.page.keyboard.press("Space")
+
+    def press(self, name):
+        self._go_to("form:not(.leave) button")
+        assert self.page.evaluate("document.activeElement.innerText") == name
+        with self.page.expect_navigation():
+            self.page.keyboard.press("Enter")
+
+    def write(self, text):
+        self._go_to("textarea")
+        self.page.keyboard.type(text)
+
+
+def enter(hand, url, reader):
+    """From the link to the first pair."""
+    hand.page.goto(f"{url}/?PROLIFIC_PID={reader}")
+    hand.choose("input[name=agree]")
+    hand.press("Continue")
+    for at, is_true in enumerate(("true", "false", "true", "false", "true")):
+        hand.choose(f"input[name=statement{at}][value={is_true}]")
+    hand.press("Continue")
+
+
+def check_looks(page):
+    """Nothing is wider than the screen, and every field has a name for screen readers."""
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    for role in ("radio", "checkbox", "textbox", "progressbar"):
+        for field in page.get_by_role(role).all():
+            assert field.evaluate("field => field.labels.length") == 1
+    assert page.get_by_role("heading", level=1).count() == 1
+    # Beside each other if there is room, else one below the other.
+    first, second = (one.bounding_box() for one in page.locator("article").all())
+    assert (second["y"] == first["y"]) == (page.viewport_size["width"] > 1000)
+
+
+def go_through(hand, url, reader, store, shot=None):
+    enter(hand, url, reader)
+    for at in range(5):
+        check_looks(hand.page)
+        assert f"Page {at + 1} of 5" in hand.page.inner_text(".progress")
+        if shot and at == 0:
+            hand.page.screenshot(path=shot, full_page=True)
+        hand.choose("input[name=choice][value=second]")
+        hand.write(f"reason {at}")
+        hand.press("Next")
+    assert TEXTS["completion_code"] in hand.page.inner_text("main")
+    rows = [row for row in store.choices().to_pylist() if row["reason"]][-5:]
+    assert [row["reason"] for row in rows] == [f"reason {at}" for at in range(5)]
+    assert Counter(row["kind"] for row in rows) == {"pair": 3, "attention": 1, "repeat": 1}
+    assert all(row["outcome"] != row["order"] for row in rows)
+    assert not hand.page.console
+    assert all(one.startswith(url) for one in hand.page.requests)
+
+
+def test_keyboard_on_a_phone(study, open_page):
+    with serving(study) as (url, store):
+        page = open_page(viewport=PHONE, color_scheme="dark")
+        go_through(Keyboard(page), url, "reader", store)
+
+
+@pytest.mark.long
+def test_every_way_through(study, open_page, tmp_path):
+    ways = itertools.product((Mouse, Keyboard), (PHONE, DESKTOP), ("light", "dark"))
+    colours = {}
+    with serving(study) as (url, store):
+        for at, (hand, size, scheme) in enumerate(ways):
+            page = open_page(viewport=size, color_scheme=scheme, has_touch=size is PHONE)
+            go_through(hand(page), url, f"reader{at}", store, tmp_path / f"{at}.png")
+            colours[scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (tmp_path / f"{at}.png").stat().st_size > 5_000
+    assert colours["light"] != colours["dark"]
+
+
+@pytest.mark.long
+def test_without_scripts(study, open_page):
+    with serving(study) as (url, store):
+        page = open_page(java_script_enabled=False)
+        hand = Mouse(page)
+        enter(hand, url, "reader")
+        for _ in range(5):
+            hand.choose("input[name=choice][value=first]")
+            hand.press("Next")
+        assert TEXTS["completion_code"] in page.inner_text("main")
+        assert store.choices().num_rows == 5
+
+
+@pytest.mark.long
+def test_nothing_is_lost_or_doubled(study, open_page):
+    with serving(study) as (url, store):
+        page = open_page(viewport=DESKTOP)
+        hand = Mouse(page)
+        enter(hand, url, "reader")
+
+        def answered():
+            return store._all("select place, answer from choices where answered is not null "
+                              "order by place")  # fmt: skip
+
+        def stored():
+            return [tuple(row) for row in answered()]
+
+        # Going back, and a reload, show the page that is next.
+        hand.choose("input[value=first]")
+        hand.press("Next")
+        page.go_back()
+        page.goto(f"{url}/read")
+        page.reload()
+        assert "Page 2 of 5" in page.inner_text(".progress")
+        assert stored() == [(1, "first")]
+
+        # Two tabs: the first answer binds.
+        other = page.context.new_page()
+        other.goto(f"{url}/read")
+        hand.choose("input[value=second]")
+        hand.press("Next")
+        other.locator("input[value=first]").click()
+        Mouse(other).press("Next")
+        assert "Page 3 of 5" in other.inner_text(".progress")
+        assert stored() == [(1, "first"), (2, "second")]
+
+        # A double click answers once.
+        hand.choose("input[value=first]")
+        page.get_by_role("button", name="Next").dblclick()
+        page.get_by_text("Page 4 of 5").wait_for()
+        page.reload()
+        assert "Page 4 of 5" in page.inner_text(".progress")
+        assert stored() == [(1, "first"), (2, "second"), (3, "first")]
+
+        # The connection is lost before the answer arrives: the reader sends it again.
+        hand.choose("input[value=second]")
+        page.context.set_offline(True)
+        page.get_by_role("button", name="Next").click(no_wait_after=True)
+        page.wait_for_timeout(500)
+        assert len(stored()) == 3
+        page.context.set_offline(False)
+        page.goto(f"{url}/?PROLIFIC_PID=reader")
+        assert "Page 4 of 5" in page.inner_text(".progress")
+
+        # The connection is lost after it: the answer is stored, and sending it again is harmless.
+        def lose(route):
+            route.fetch(max_redirects=0)
+            route.abort()
+
+        page.route("**/answer", lose)
+        hand.choose("input[value=second]")
+        page.get_by_role("button", name="Next").click(no_wait_after=True)
+        page.wait_for_timeout(500)
+        page.unroute("**/answer")
+        assert stored()[3:] == [(4, "second")]
+        page.goto(f"{url}/read")
+        assert "Page 5 of 5" in page.inner_text(".progress")
+        hand.choose("input[value=first]")
+        hand.press("Next")
+        page.go_back()
+        page.goto(f"{url}/read")
+        assert TEXTS["completion_code"] in page.inner_text("main")
+        assert len(stored()) == 5

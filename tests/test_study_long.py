@@ -1,0 +1,174 @@
+"""Studies at full size: coverage of intervals, recovery of a known agreement, kills, a browser."""
+
+import dataclasses
+import itertools
+import sqlite3
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from study_folder import free_port, serve_process, study_pairs, wait_for, write_study
+
+from litbench.metrics.human_study import leave_out, reader_results, study_figures
+from litbench.metrics.intervals import jackknife_interval, two_way_interval
+from litbench.study.simulation import Crowd, Reader, Visitor, simulate_choices
+
+pytestmark = pytest.mark.long
+TRUE = 0.564
+
+
+@pytest.fixture
+def forty(tmp_path, pair_table):
+    return write_study(tmp_path / "study", study_pairs(pair_table, 40))
+
+
+def simulated(study, seed, **crowd):
+    plan = dataclasses.replace(study.plan, seed=seed)
+    return simulate_choices(dataclasses.replace(study, plan=plan), Crowd(seed=seed, **crowd))
+
+
+def draw_choices(random, pair_sd, reader_sd, each):
+    """Choices on 40 pairs with 10 readers each, who read `each` pairs; equal loads."""
+    readers = 400 // each
+    order = np.array([(start + at) % 40 for start in range(0, 40, 40 // readers or 1)
+                      for at in range(each)])[:400]  # fmt: skip
+    pair, reader = random.permutation(40)[order], np.repeat(np.arange(readers), each)[:400]
+    chance = TRUE + random.normal(0, pair_sd, 40)[pair]
+    chance += random.normal(0, reader_sd, readers)[reader]
+    return (random.random(400) < chance).astype(float), pair, reader
+
+
+@pytest.mark.parametrize("each", [10, 40])
+def test_two_way_coverage(each):
+    for pair_sd, reader_sd in itertools.product((0.0, 0.1, 0.2), (0.0, 0.05, 0.1)):
+        random = np.random.default_rng([each, int(100 * pair_sd), int(100 * reader_sd)])
+        covered = Counter()
+        for _ in range(1_000):
+            values, pair, reader = draw_choices(random, pair_sd, reader_sd, each)
+            both, one = two_way_interval(values, pair, reader), jackknife_interval(values, pair)
+            covered["both"] += both.low <= TRUE <= both.high
+            covered["prompt"] += one.low <= TRUE <= one.high
+        print(f"{each} pairs a reader, sd {pair_sd} {reader_sd}: {dict(covered)} of 1000")
+        assert 920 <= covered["both"] <= 970
+        if (each, reader_sd) == (40, 0.1):
+            # Ten readers of different taste: clustering by prompt alone is too sure.
+            assert covered["prompt"] < 900
+
+
+def test_recovers_known_agreement(forty):
+    found = [study_figures(simulated(forty, seed), forty.pairs, [], None) for seed in range(1_000)]
+    shares = [one.share for one in found]
+    covered = np.mean([one.low <= TRUE <= one.high for one in shares])
+    half = np.mean([(one.high - one.low) / 2 for one in shares])
+    print(f"covered {covered:.3f}, mean {np.mean([s.mean for s in shares]):.4f}, half {half:.4f}")
+    assert 0.92 <= covered <= 0.97
+    assert abs(np.mean([one.mean for one in shares]) - TRUE) < 0.005
+    assert {one.choices for one in found} == {400}
+
+
+def test_a_careless_third(forty):
+    counts, means, widths = Counter(), [], []
+    for seed in range(200):
+        crowd = {"careless": 1 / 3}
+        choices = simulated(forty, seed, **crowd)
+        readers = {one.reader: one for one in reader_results(choices, forty.plan.exclude)}
+        # Readers came one after the other.
+        order = list(dict.fromkeys(choices["reader"].to_pylist()))
+        numbered = [Reader(Crowd(seed=seed, **crowd), at, 1) for at in range(1, len(order) + 1)]
+        careless = {name for name, one in zip(order, numbered, strict=True) if one.is_careless}
+        failed = {name for name, one in readers.items() if one.excluded}
+        changed = {name for name, one in readers.items() if one.repeats == 0}
+        assert (failed | changed) <= careless
+        counts.update(careless=len(careless), failed=len(failed), either=len(failed | changed))
+        shares = [
+            study_figures(leave_out(choices, without), forty.pairs, [], None).share
+            for without in ((), failed, failed | changed, careless)
+        ]
+        means.append([one.mean for one in shares])
+        widths.append([(one.high - one.low) / 2 for one in shares])
+    print(dict(counts), np.mean(means, 0).round(4), np.mean(widths, 0).round(4))
+    assert counts["failed"] / counts["careless"] == pytest.approx(1 / 2, abs=0.03)
+    assert counts["either"] / counts["careless"] == pytest.approx(3 / 4, abs=0.03)
+    # Each step is nearer to the agreement of careful readers, for fewer choices.
+    biases = TRUE - np.mean(means, 0)
+    assert biases[0] == pytest.approx((TRUE - 0.5) / 3, abs=0.006)
+    assert biases[0] > biases[1] > biases[2] > biases[3] - 0.003
+    assert np.mean(widths, 0)[3] > np.mean(widths, 0)[0]
+
+
+def test_kills_lose_and_double_nothing(tmp_path, pair_table):
+    pages = 40
+    study = write_study(tmp_path / "study", study_pairs(pair_table, 60), readers_per_pair=200,
+                        pairs_per_reader=pages)  # fmt: skip
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    visitors = [Visitor(study, url, Reader(Crowd(seed=1), at, pages)) for at in range(1, 201)]
+    ends, errors = Counter(), []
+
+    def visit(visitor):
+        try:
+            ends[visitor.visit()] += 1
+        except Exception as error:  # noqa: BLE001 - shown below
+            errors.append(error)
+
+    server = serve_process(study.folder, port)
+    wait_for(url)
+    threads = [threading.Thread(target=visit, args=(visitor,)) for visitor in visitors]
+    started = time.monotonic()
+    for thread in threads:
+        thread.start()
+    kills, logs = 0, []
+    try:
+        while kills < 10:
+            time.sleep(5.5)
+            running = sum(thread.is_alive() for thread in threads)
+            acknowledged = sum(len(one.acknowledged) for one in visitors)
+            print(f"kill {kills + 1}: {acknowledged} answers acknowledged, {running} still read")
+            server.kill()
+            logs.append(server.communicate()[1].decode())
+            assert server.returncode == -9
+            kills += 1
+            check_acknowledged(study, visitors)
+            server = serve_process(study.folder, port)
+        for thread in threads:
+            thread.join(600)
+    finally:
+        server.kill()
+        logs.append(server.communicate()[1].decode())
+    took = time.monotonic() - started
+    assert not errors
+    assert ends == {"finished": 200}
+    answers = check_acknowledged(study, visitors)
+    print(f"{answers} answers of 200 readers in {took:.0f} s, {kills} kills")
+    assert answers == 200 * (pages + 2)
+    assert "word" not in "".join(logs)
+    assert "simulated" not in "".join(logs)
+
+
+def check_acknowledged(study, visitors):
+    """Every acknowledged answer is in the store, once; the load is even. Returns the answers."""
+    with sqlite3.connect(study.database) as database:
+        stored = {
+            (reader, place): answer
+            for reader, place, answer in database.execute(
+                "select reader, place, answer from choices join readers using (number) "
+                "where answered is not null"
+            )
+        }
+        loads = database.execute(
+            "select pair_id, sum(\"order\" = 'chosen'), sum(\"order\" = 'rejected') from choices "
+            "where kind = 'pair' group by 1"
+        ).fetchall()
+        rows = database.execute("select count(*) from choices where answered is not null")
+        assert rows.fetchone()[0] == len(stored)
+    database.close()
+    for visitor in visitors:
+        # A copy: the reader goes on meanwhile.
+        for place, choice in list(visitor.acknowledged.items()):
+            assert stored[visitor.reader.name, place] == choice
+    totals = [chosen + rejected for _, chosen, rejected in loads]
+    assert max(totals) - min(totals) <= 1
+    assert max(abs(chosen - rejected) for _, chosen, rejected in loads) <= 1
+    return len(stored)
