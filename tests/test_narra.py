@@ -415,6 +415,35 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, cap
     assert set(sample.scores) == {"storyq by alpha", "storyq by beta"}
 
 
+@pytest.mark.long
+def test_episode_with_a_local_model(tiny_model, tmp_path, monkeypatch):
+    pytest.importorskip("inspect_ai")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tiny_model("llama", head="language", chat=True, positions=32_768)
+    short = {"max_tokens": 8, "temperature": 0.0}
+    patient = {**TRAFFIC, "timeout_seconds": 300}
+    local = {"model": f"hf/{folder}", "sampling": short, "traffic": patient}
+    with FakeOpenAI(others=MODELS) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        config = run_config(tmp_path / "out", writers=["quill"], items=["injured_swimmer"])
+        config["writers"]["tiny"] = local
+        config |= {"roles": {"reader": local}, "judges": {"tiny_judge": local}}
+        with pytest.raises(ConfigError, match="of one family"):
+            run_here(config)
+        run_here({**config, "options": {"force": True}})
+    grades = pq.read_table(tmp_path / "out" / "grades.parquet").to_pylist()
+    found = {(row["writer"], row["quantity"]): row for row in grades}
+    # A tiny model writes no questions; as the reader it names no action, as the judge no rating.
+    assert found["tiny", "failed"]["grade"] == 1
+    assert found["tiny", "failed"]["flags"].startswith("questions cannot be read")
+    assert found["quill", "failed"]["grade"] == 0
+    assert "22 actions of the reader repaired" in found["quill", "failed"]["flags"]
+    graded = found["quill", "storyq"]
+    assert graded["grade"] is None
+    assert graded["flags"] == "11 of 11 ratings missing; judged by the reader's family"
+
+
 def without_times(path):
     return [{k: v for k, v in row.items() if k not in ("seconds", "cost_usd")}
             for row in pq.read_table(path).to_pylist()]  # fmt: skip
