@@ -309,6 +309,7 @@ def test_hostile_scene_stays_text():
         assert len(event["choices"]) == 3
         assert "give 5" not in event["choices"]
     assert events(piece, "end")[0]["reason"] == "turns"
+    assert "{card} {task}" in scripted["reader"].asked[-1][1]
     for _, asked in scripted["reader"].asked:
         assert asked.count("===== SO FAR ENDS =====") == 1
 

@@ -210,17 +210,15 @@ class Episode:
         The example of the need is the persona's own, so that a dry run has an episode for each.
         """
         prompts = PROMPTS["reader"]
-        framed = _filled(
-            prompts["frame"],
-            {
-                "card": self.persona.card,
-                "recent": self._recent(_READER_LETTERS) or "(nothing yet)",
-                "note": self.notes[-1] if self.notes else "(none)",
-            },
-        )
+        framed = {
+            "card": self.persona.card,
+            "recent": self._recent(_READER_LETTERS) or "(nothing yet)",
+            "note": self.notes[-1] if self.notes else "(none)",
+            "task": _filled(prompts[task], texts),
+        }
         conversation = [
             ("system", PROMPTS["system"]["reader"].strip()),
-            ("user", framed.replace("{task}", _filled(prompts[task], texts))),
+            ("user", _filled(prompts["frame"], framed)),
         ]
         example = prompts["example"]
         if task == "need":
@@ -476,7 +474,6 @@ class Episode:
         following = self._acts[self._act + 1] if self._act + 1 < len(self._acts) else {}
         state = SceneState(
             location=self._location, objective=self._objective,
-            has_supporting=len(self._names) > 1,
             progressed=progress.get("has_progressed") is not False,
             suggested_development=text_of(progress, "suggested_development"),
             reasoning=text_of(progress, "reasoning"), clues=self._memory.active_clues,
