@@ -277,8 +277,9 @@ def run(config: Run) -> None:
         print(f"{len(dialogues):,} dialogues of {config.protocol}; estimate:")
         print(estimates_text(estimates))
         calls = sum(one.calls + one.known for one in estimates) / max(len(dialogues), 1)
-        costs = [one.cost_usd for one in estimates]
-        dollars = None if None in costs else sum(costs) / max(len(dialogues), 1)
+        costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
+        has_all = len(costs) == len(estimates)
+        dollars = sum(costs) / max(len(dialogues), 1) if has_all else None
         print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
         return
     models = [role.model for role in (*cast.writers.values(), *cast.roles.values())]
