@@ -17,12 +17,15 @@ from fake_reddit import Killer, drawn_faults
 
 from litbench.errors import ConfigError
 from litbench.judges.dialogues import Cast, Dialogue, Role, Talk, UnfinishedError
+from litbench.judges.rubric import rater_from_options
 from litbench.judges.store import Answer, AnswerStore
 from litbench.protocols.narra import Narra, NarraOptions, family
 from litbench.protocols.narra.episode import PROMPTS
 from litbench.protocols.narra.personas import EndCondition
+from litbench.protocols.narra.quantities import CRITERIA
 from litbench.protocols.narra.reading import END_CHOICE
 from litbench.protocols.run import Run, run
+from litbench.raters import BlindPair
 from litbench.templates.rubric import load_rubric
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -360,6 +363,25 @@ def test_rubrics():
     )
 
 
+def test_story_criteria_rate_any_pair(tmp_path, monkeypatch):
+    pytest.importorskip("inspect_ai")
+    asked = []
+
+    def longer(question):
+        asked.append(question)
+        story = question.partition("===== STORY BEGINS =====")[2].partition("=====")[0]
+        return json.dumps(dict.fromkeys(CRITERIA[:7], min(5, len(story.split()))))
+
+    with FakeOpenAI(longer) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        rater = rater_from_options("r", {"model": server.model, "rubric": "narra_story"}, "r")
+        rater.work_in(tmp_path)
+        (judged,) = rater.judge([BlindPair("A lamp", "two words", "these are four words")])
+    assert (judged[0].prefers, judged[0].reward_first, judged[0].reward_second) == ("second", 2, 4)
+    assert "A lamp" in asked[0]
+
+
 # Whole runs ----------------------------------------------------------------------------------
 
 MODELS = {"quill": script.writer, "chatty": script.rambling_writer, "echo": script.repeating_writer,
@@ -393,7 +415,12 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, cap
         first = run_config(tmp_path / "first", items=items, answers=answers)
         run_here({**first, "dry_run": True})
         assert server.requests == 0
-        assert "4 dialogues of narra" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "4 dialogues of narra" in said
+        # Need, ten answers, keywords and 12 or 10 turns, for each of two writers.
+        (reader,) = (line.split() for line in said.splitlines() if line.startswith("reader"))
+        assert reader[2] == "92"
+        assert "per dialogue: 6" in said
         run_here(first)
         asked = server.requests
         run_here({**first, "out": tmp_path / "second"})

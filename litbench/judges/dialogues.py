@@ -261,6 +261,7 @@ class _Rehearsed:
     needs_examples: bool
     keys: dict[str, str | None] = field(default_factory=dict)
     tokens: list[tuple[int, int]] = field(default_factory=list)
+    _places: set[tuple[Any, ...]] = field(default_factory=set)
 
     @property
     def price(self) -> Price | None:
@@ -269,9 +270,13 @@ class _Rehearsed:
     async def answer(
         self, talk: Talk, role: str, step: str, question: Question, sample: int, example: str
     ) -> Answer:
-        del talk, role, step
+        del role, step
         key = self.asked.key(question, sample)
-        is_new = key not in self.keys
+        # Two writers have the same examples, so that others are asked the same about both.
+        dialogue = talk.dialogue
+        place = (dialogue.writer, dialogue.prompt_id, dialogue.sample, key)
+        is_new = place not in self._places
+        self._places.add(place)
         stored = self.asked.client.store.get(key)
         self.keys[key] = None if stored is None else key
         if stored is not None:
@@ -295,7 +300,7 @@ class _Rehearsed:
             rater=role,
             model=self.asked.client.name,
             calls=calls,
-            known=len(self.keys) - calls,
+            known=sum(stored is not None for stored in self.keys.values()),
             input_tokens=read,
             output_tokens=written,
             cost_usd=None if price is None else price.of(read, written),
