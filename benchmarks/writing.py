@@ -12,12 +12,17 @@
   connections are always busy;
 - `calls`: the same without latency, against a task of inspect-ai with its cache;
 - `memory`: highest memory of `litbench run` with 96 and with 1,008 dialogues.
+- `narra`: 72 episodes of 12 turns of the protocol narra, by models that answer after 0.2 s, with 48
+  connections a role. `share_of_ideal` is the ideal time divided by the time taken; the ideal time
+  is that of the longest chain of calls, or of the role with most calls over its connections.
+  `own_ms_per_turn` is the CPU time of holding the episodes again with stored answers.
 
 The two ways of the first two run in this process, in turn, `--repeats` times, and must give the
 same values. Medians are printed. The last line is one JSON object with the results of each name.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -26,7 +31,9 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,15 +43,20 @@ from judging import served
 from scipy.stats import percentileofscore
 
 from litbench.judges.client import Traffic
-from litbench.judges.dialogues import Cast, Dialogue, Held, Role, Talk, hold
+from litbench.judges.dialogues import Cast, Dialogue, Held, Role, Talk, Turn, hold
 from litbench.judges.store import AnswerStore
 from litbench.metrics.overlap import rouge_l
 from litbench.metrics.placement import ReferenceDistribution
+from litbench.protocols.narra import Narra, NarraOptions
+from litbench.protocols.narra.personas import EndCondition
+from litbench.protocols.protocol import Item, Piece
 
 with warnings.catch_warnings(action="ignore"):  # it has escape sequences that Python deprecates
     from rouge_chinese import Rouge
 
 Result = dict[str, float]
+# Of `narra`: seconds per answer, connections of each role, turns of an episode.
+LATENCY, CONNECTIONS, EPISODE_TURNS = 0.2, 48, 12
 
 
 def compare(own: Callable[[], Any], usual: Callable[[], Any], repeats: int) -> Result:
@@ -220,12 +232,79 @@ def measure_memory(_: int) -> Result:
     return {**found, "ratio": many / few}
 
 
+class Examples:
+    """A `Talk` whose questions end in their examples; counts the longest chain of calls."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.dialogue = talk.dialogue
+        self.chain = 0
+        self._talk = talk
+
+    async def say(self, role: str, conversation: Any, *, example: str, **about: Any) -> Turn:
+        """Ask for the example."""
+        before = self.chain
+        question = [*conversation, ("user", example)]
+        turn = await self._talk.say(role, question, example=example, **about)
+        self.chain = max(self.chain, before + 1)
+        return turn
+
+
+def measure_narra(repeats: int) -> Result:
+    """Episodes of twelve turns with models that sleep."""
+    from inspect_ai.model import ModelAPI, ModelOutput, modelapi  # noqa: PLC0415
+
+    class Sleeping(ModelAPI):  # type: ignore[misc,unused-ignore]
+        async def generate(self, input: Any, **_: Any) -> Any:
+            await asyncio.sleep(LATENCY)
+            return ModelOutput.from_content(self.model_name, input[-1].text)
+
+    modelapi(name="sleeping")(Sleeping)
+    protocol = Narra(NarraOptions())
+    chains = []
+
+    def dialogue(item: Item, sample: int) -> Dialogue:
+        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=EPISODE_TURNS))
+
+        async def script(talk: Talk) -> Piece:
+            examples: Any = Examples(talk)
+            piece = await protocol.hold(examples, replace(item, content=twelve), ["judge"])
+            chains.append(examples.chain)
+            return piece
+
+        return Dialogue("writer", item.prompt_id, sample, script)
+
+    dialogues = [dialogue(item, sample) for sample in range(9) for item in protocol.items()]
+    traffic = Traffic(connections=CONNECTIONS)
+    roles = {"reader": protocol.roles["reader"].sampling, "judge": protocol.judge}
+    cast = Cast(
+        {"writer": Role("sleeping/writer", protocol.writer, traffic)},
+        {name: Role(f"sleeping/{name}", sampling, traffic) for name, sampling in roles.items()},
+        {},
+    )
+    shares, own = [], []
+    for _ in range(repeats):
+        held: list[Held] = []
+        with tempfile.TemporaryDirectory() as folder, AnswerStore(Path(folder)) as store:
+            started = time.perf_counter()
+            hold(dialogues, cast, store, held.append, "narra")
+            taken = time.perf_counter() - started
+            started = time.process_time()
+            hold(dialogues, cast, store, lambda _: None, "narra")
+            own.append((time.process_time() - started) * 1_000 / (len(dialogues) * EPISODE_TURNS))
+        calls = Counter(turn.role for one in held for turn in one.turns)
+        busiest = max(calls.values()) / CONNECTIONS
+        shares.append(LATENCY * max(busiest, *chains) / taken)
+    return {"share_of_ideal": median(shares), "calls": calls.total(), "chain": max(chains),
+            "busiest": busiest, "own_ms_per_turn": median(own)}  # fmt: skip
+
+
 MEASUREMENTS: dict[str, Callable[[int], Result]] = {
     "rouge_l": measure_rouge_l,
     "placing": measure_placing,
     "dialogues": measure_dialogues,
     "calls": measure_calls,
     "memory": measure_memory,
+    "narra": measure_narra,
 }
 
 

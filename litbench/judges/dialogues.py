@@ -298,7 +298,7 @@ class _Rehearsed:
             rater=role,
             model=self.asked.client.name,
             calls=calls,
-            known=len(self.keys) - calls,
+            known=sum(stored is not None for stored in self.keys.values()),
             input_tokens=read,
             output_tokens=written,
             cost_usd=None if price is None else price.of(read, written),
