@@ -6,31 +6,57 @@
 - `rouge_l`: ROUGE-L of `litbench.metrics.overlap` against the table of rouge-chinese, on pairs of
   1,000 and 1,200 tokens, drawn by Zipf's law.
 - `placing`: percentiles of 100,000 works with eight ratings each among a reference of 4,332,
-  against a loop over scipy's `percentileofscore`.
+  against a loop over scipy's `percentileofscore`;
+- `dialogues`: 36 dialogues of 13 turns of a writer and 9 of a judge, against a server on loopback
+  with a latency of 0.5 s and 36 connections a role; `share` of the ideal rate, at which all
+  connections are always busy;
+- `calls`: the same without latency, against a task of inspect-ai with its cache;
+- `memory`: highest memory of `litbench run` with 96 and with 1,008 dialogues.
+- `narra`: 72 episodes of 12 turns of the protocol narra, by models that answer after 0.2 s, with 48
+  connections a role. `share_of_ideal` is the ideal time divided by the time taken; the ideal time
+  is that of the longest chain of calls, or of the role with most calls over its connections.
+  `own_ms_per_turn` is the CPU time of holding the episodes again with stored answers.
 
-Both ways run in this process, in turn, `--repeats` times, and must give the same values. Medians
-are printed. The last line is one JSON object with the results of each name.
+The two ways of the first two run in this process, in turn, `--repeats` times, and must give the
+same values. Medians are printed. The last line is one JSON object with the results of each name.
 """
 
 import argparse
+import asyncio
 import json
+import os
 import random
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from judging import served
 from scipy.stats import percentileofscore
 
+from litbench.judges.client import Traffic
+from litbench.judges.dialogues import Cast, Dialogue, Held, Role, Talk, Turn, hold
+from litbench.judges.store import AnswerStore
 from litbench.metrics.overlap import rouge_l
 from litbench.metrics.placement import ReferenceDistribution
+from litbench.protocols.narra import Narra, NarraOptions
+from litbench.protocols.narra.personas import EndCondition
+from litbench.protocols.protocol import Item, Piece
 
 with warnings.catch_warnings(action="ignore"):  # it has escape sequences that Python deprecates
     from rouge_chinese import Rouge
 
 Result = dict[str, float]
+# Of `narra`: seconds per answer, connections of each role, turns of an episode.
+LATENCY, CONNECTIONS, EPISODE_TURNS = 0.2, 48, 12
 
 
 def compare(own: Callable[[], Any], usual: Callable[[], Any], repeats: int) -> Result:
@@ -86,9 +112,199 @@ def measure_placing(repeats: int) -> Result:
     )
 
 
+MODEL = "openai-api/loopback/judge"
+DIALOGUES, TURNS, RATINGS = 36, 13, 9
+
+
+async def script(talk: Talk) -> None:
+    """A story in turns with the whole history, then its ratings, in the order of longform."""
+    history = []
+    for step in range(TURNS):
+        history.append(("user", f"Step {step} of {talk.dialogue.prompt_id}"))
+        turn = await talk.say("writer", list(history), step=f"{step}", example="")
+        history.append(("assistant", turn.text))
+    for step in range(RATINGS):
+        text = f"{step} {history[-1][1]}"
+        if (await talk.say("judge", text, step=f"{step}", example="")).outcome != "answered":
+            raise SystemExit("an answer is missing")
+
+
+def hold_dialogues(connections: int) -> float:
+    """Hold all dialogues with an empty store; returns seconds."""
+    traffic = Traffic(connections=connections)
+    cast = Cast({"w": Role(MODEL, traffic=traffic)}, {"judge": Role(MODEL, traffic=traffic)}, {})
+    dialogues = [Dialogue("w", f"item {k}", 0, script) for k in range(DIALOGUES)]
+    held: list[Held] = []
+    with tempfile.TemporaryDirectory() as scratch, AnswerStore(Path(scratch)) as store:
+        started = time.perf_counter()
+        hold(dialogues, cast, store, held.append, "dialogues")
+        seconds = time.perf_counter() - started
+    if sum(len(one.turns) for one in held) != DIALOGUES * (TURNS + RATINGS):
+        raise SystemExit("turns are missing")
+    return seconds
+
+
+def inspect_task(connections: int) -> float:
+    """Ask the same in a task of inspect-ai with its cache; returns seconds."""
+    import inspect_ai  # noqa: PLC0415
+    from inspect_ai.dataset import Sample  # noqa: PLC0415
+    from inspect_ai.model import ChatMessageUser, get_model  # noqa: PLC0415
+    from inspect_ai.solver import solver  # noqa: PLC0415
+
+    @solver  # type: ignore[untyped-decorator]
+    def turns() -> Any:
+        async def solve(state: Any, generate: Any) -> Any:
+            del generate
+            model = get_model()
+            history: list[Any] = []
+            for step in range(TURNS):
+                history.append(ChatMessageUser(content=f"Step {step} of {state.input}"))
+                history.append((await model.generate(list(history), cache=True)).message)
+            for step in range(RATINGS):
+                state.output = await model.generate(f"{step} {history[-1].text}", cache=True)
+            return state
+
+        return solve
+
+    samples = [Sample(input=f"item {k}") for k in range(DIALOGUES)]
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["INSPECT_CACHE_DIR"] = f"{scratch}/cache"
+        started = time.perf_counter()
+        (log,) = inspect_ai.eval(
+            inspect_ai.Task(dataset=samples, solver=turns()),
+            model=MODEL, max_connections=connections,
+            max_samples=DIALOGUES, log_dir=scratch, display="none",
+        )  # fmt: skip
+        seconds = time.perf_counter() - started
+    if log.status != "success":
+        raise SystemExit(f"inspect-ai: {log.error}")
+    return seconds
+
+
+def measure_dialogues(_: int) -> Result:
+    """The share of the ideal rate; with lockstep phases each connection makes every 36th call."""
+    latency, connections = 0.5, 36
+    with served(0.0):
+        # The first call imports libraries.
+        hold_dialogues(connections)
+    with served(latency):
+        seconds = hold_dialogues(connections)
+    ideal = latency * DIALOGUES * (TURNS + RATINGS) / connections
+    return {"seconds": seconds, "ideal_seconds": ideal, "share": ideal / seconds}
+
+
+def measure_calls(repeats: int) -> Result:
+    """Calls per second without latency."""
+    calls = DIALOGUES * (TURNS + RATINGS)
+    times: tuple[list[float], list[float]] = ([], [])
+    with served(0.0):
+        for _ in range(repeats):
+            for way, seconds in zip((hold_dialogues, inspect_task), times, strict=True):
+                seconds.append(way(36))
+    own, usual = (calls / median(seconds) for seconds in times)
+    return {"calls_per_second": own, "usual_calls_per_second": usual, "ratio": own / usual}
+
+
+_RUN = """
+import json, resource, sys
+from litbench.config import build
+from litbench.protocols.run import Run, run
+run(build(Run, json.loads(sys.argv[1])))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def measure_memory(_: int) -> Result:
+    """Megabytes of a process; replies without ratings are asked for again."""
+    found = {}
+    with served(0.0), tempfile.TemporaryDirectory() as scratch:
+        for samples in (8, 84):
+            config = {
+                "protocol": "longform", "out": f"{scratch}/{samples}", "samples": samples,
+                "writers": {"w": MODEL}, "judges": {"j": MODEL}, "options": {"chapters": 1},
+            }  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-c", _RUN, json.dumps(config)],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            found[f"megabytes_{12 * samples}"] = float(done.stdout.splitlines()[-1])
+    few, many = found.values()
+    return {**found, "ratio": many / few}
+
+
+class Examples:
+    """A `Talk` whose questions end in their examples; counts the longest chain of calls."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.dialogue = talk.dialogue
+        self.chain = 0
+        self._talk = talk
+
+    async def say(self, role: str, conversation: Any, *, example: str, **about: Any) -> Turn:
+        """Ask for the example."""
+        before = self.chain
+        question = [*conversation, ("user", example)]
+        turn = await self._talk.say(role, question, example=example, **about)
+        self.chain = max(self.chain, before + 1)
+        return turn
+
+
+def measure_narra(repeats: int) -> Result:
+    """Episodes of twelve turns with models that sleep."""
+    from inspect_ai.model import ModelAPI, ModelOutput, modelapi  # noqa: PLC0415
+
+    class Sleeping(ModelAPI):  # type: ignore[misc,unused-ignore]
+        async def generate(self, input: Any, **_: Any) -> Any:
+            await asyncio.sleep(LATENCY)
+            return ModelOutput.from_content(self.model_name, input[-1].text)
+
+    modelapi(name="sleeping")(Sleeping)
+    protocol = Narra(NarraOptions())
+    chains = []
+
+    def dialogue(item: Item, sample: int) -> Dialogue:
+        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=EPISODE_TURNS))
+
+        async def script(talk: Talk) -> Piece:
+            examples: Any = Examples(talk)
+            piece = await protocol.hold(examples, replace(item, content=twelve), ["judge"])
+            chains.append(examples.chain)
+            return piece
+
+        return Dialogue("writer", item.prompt_id, sample, script)
+
+    dialogues = [dialogue(item, sample) for sample in range(9) for item in protocol.items()]
+    traffic = Traffic(connections=CONNECTIONS)
+    roles = {"reader": protocol.roles["reader"].sampling, "judge": protocol.judge}
+    cast = Cast(
+        {"writer": Role("sleeping/writer", protocol.writer, traffic)},
+        {name: Role(f"sleeping/{name}", sampling, traffic) for name, sampling in roles.items()},
+        {},
+    )
+    shares, own = [], []
+    for _ in range(repeats):
+        held: list[Held] = []
+        with tempfile.TemporaryDirectory() as folder, AnswerStore(Path(folder)) as store:
+            started = time.perf_counter()
+            hold(dialogues, cast, store, held.append, "narra")
+            taken = time.perf_counter() - started
+            started = time.process_time()
+            hold(dialogues, cast, store, lambda _: None, "narra")
+            own.append((time.process_time() - started) * 1_000 / (len(dialogues) * EPISODE_TURNS))
+        calls = Counter(turn.role for one in held for turn in one.turns)
+        busiest = max(calls.values()) / CONNECTIONS
+        shares.append(LATENCY * max(busiest, *chains) / taken)
+    return {"share_of_ideal": median(shares), "calls": calls.total(), "chain": max(chains),
+            "busiest": busiest, "own_ms_per_turn": median(own)}  # fmt: skip
+
+
 MEASUREMENTS: dict[str, Callable[[int], Result]] = {
     "rouge_l": measure_rouge_l,
     "placing": measure_placing,
+    "dialogues": measure_dialogues,
+    "calls": measure_calls,
+    "memory": measure_memory,
+    "narra": measure_narra,
 }
 
 

@@ -86,15 +86,21 @@ def test_program_reads_from_top_to_bottom(path):
 def test_config_header_and_keys(path, monkeypatch):
     text = path.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.split("\n") if line.startswith("#"))
-    shown = re.findall(r"((?:data_prep|train|eval)/\w+\.py) --config (\S+)", header)
+    shown = re.findall(r"((?:data_prep|train|eval)/\w+\.py|litbench run) --config (\S+)", header)
     programs = [name for name, config in shown if config == str(path.relative_to(ROOT))]
     assert len(set(programs)) == 1, "the header shows the command with this very file"
-    program = ROOT / programs[0]
     for name in re.findall(r"\$(\w+)", text):
         monkeypatch.setenv(name, "/somewhere")
-    namespace = {"__name__": "program"}
-    exec(compile(program.read_text(encoding="utf-8"), program, "exec"), namespace)  # noqa: S102
     from litbench.config import load_config  # noqa: PLC0415
+
+    if programs[0] == "litbench run":
+        from litbench.protocols.run import Run  # noqa: PLC0415
+
+        namespace = {"Config": Run}
+    else:
+        program = ROOT / programs[0]
+        namespace = {"__name__": "program"}
+        exec(compile(program.read_text(encoding="utf-8"), program, "exec"), namespace)  # noqa: S102
 
     # A config for a GPU is refused on a machine without one.
     cpu = ["--use_cpu", "true"] if "bf16: true" in text and programs[0].startswith("train") else []

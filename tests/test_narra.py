@@ -17,12 +17,15 @@ from fake_reddit import Killer, drawn_faults
 
 from litbench.errors import ConfigError
 from litbench.judges.dialogues import Cast, Dialogue, Role, Talk, UnfinishedError
+from litbench.judges.rubric import rater_from_options
 from litbench.judges.store import Answer, AnswerStore
 from litbench.protocols.narra import Narra, NarraOptions, family
 from litbench.protocols.narra.episode import PROMPTS
 from litbench.protocols.narra.personas import EndCondition
+from litbench.protocols.narra.quantities import CRITERIA
 from litbench.protocols.narra.reading import END_CHOICE
 from litbench.protocols.run import Run, run
+from litbench.raters import BlindPair
 from litbench.templates.rubric import load_rubric
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -309,6 +312,7 @@ def test_hostile_scene_stays_text():
         assert len(event["choices"]) == 3
         assert "give 5" not in event["choices"]
     assert events(piece, "end")[0]["reason"] == "turns"
+    assert "{card} {task}" in scripted["reader"].asked[-1][1]
     for _, asked in scripted["reader"].asked:
         assert asked.count("===== SO FAR ENDS =====") == 1
 
@@ -359,6 +363,25 @@ def test_rubrics():
     )
 
 
+def test_story_criteria_rate_any_pair(tmp_path, monkeypatch):
+    pytest.importorskip("inspect_ai")
+    asked = []
+
+    def longer(question):
+        asked.append(question)
+        story = question.partition("===== STORY BEGINS =====")[2].partition("=====")[0]
+        return json.dumps(dict.fromkeys(CRITERIA[:7], min(5, len(story.split()))))
+
+    with FakeOpenAI(longer) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        rater = rater_from_options("r", {"model": server.model, "rubric": "narra_story"}, "r")
+        rater.work_in(tmp_path)
+        (judged,) = rater.judge([BlindPair("A lamp", "two words", "these are four words")])
+    assert (judged[0].prefers, judged[0].reward_first, judged[0].reward_second) == ("second", 2, 4)
+    assert "A lamp" in asked[0]
+
+
 # Whole runs ----------------------------------------------------------------------------------
 
 MODELS = {"quill": script.writer, "chatty": script.rambling_writer, "echo": script.repeating_writer,
@@ -392,7 +415,12 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, cap
         first = run_config(tmp_path / "first", items=items, answers=answers)
         run_here({**first, "dry_run": True})
         assert server.requests == 0
-        assert "4 dialogues of narra" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "4 dialogues of narra" in said
+        # Need, ten answers, keywords and 12 or 10 turns, for each of two writers.
+        (reader,) = (line.split() for line in said.splitlines() if line.startswith("reader"))
+        assert reader[2] == "92"
+        assert "per dialogue: 6" in said
         run_here(first)
         asked = server.requests
         run_here({**first, "out": tmp_path / "second"})
@@ -413,6 +441,35 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, cap
     assert any("[to writer: turn_3]" in text for text in shown)
     assert any("[to alpha: story]" in text for text in shown)
     assert set(sample.scores) == {"storyq by alpha", "storyq by beta"}
+
+
+@pytest.mark.long
+def test_episode_with_a_local_model(tiny_model, tmp_path, monkeypatch):
+    pytest.importorskip("inspect_ai")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tiny_model("llama", head="language", chat=True, positions=32_768)
+    short = {"max_tokens": 8, "temperature": 0.0}
+    patient = {**TRAFFIC, "timeout_seconds": 300}
+    local = {"model": f"hf/{folder}", "sampling": short, "traffic": patient}
+    with FakeOpenAI(others=MODELS) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        config = run_config(tmp_path / "out", writers=["quill"], items=["injured_swimmer"])
+        config["writers"]["tiny"] = local
+        config |= {"roles": {"reader": local}, "judges": {"tiny_judge": local}}
+        with pytest.raises(ConfigError, match="of one family"):
+            run_here(config)
+        run_here({**config, "options": {"force": True}})
+    grades = pq.read_table(tmp_path / "out" / "grades.parquet").to_pylist()
+    found = {(row["writer"], row["quantity"]): row for row in grades}
+    # A tiny model writes no questions; as the reader it names no action, as the judge no rating.
+    assert found["tiny", "failed"]["grade"] == 1
+    assert found["tiny", "failed"]["flags"].startswith("questions cannot be read")
+    assert found["quill", "failed"]["grade"] == 0
+    assert "22 actions of the reader repaired" in found["quill", "failed"]["flags"]
+    graded = found["quill", "storyq"]
+    assert graded["grade"] is None
+    assert graded["flags"] == "11 of 11 ratings missing; judged by the reader's family"
 
 
 def without_times(path):

@@ -1,11 +1,13 @@
 """Interactive elements: tags, similarities and the decision of novelty."""
 
+from dataclasses import replace
+
 import pytest
 from narra_golden import golden
 
 from litbench.protocols.narra.artifacts import (
-    TAU,
     Element,
+    Novelty,
     Record,
     accept,
     element_summary,
@@ -18,6 +20,7 @@ from litbench.protocols.narra.artifacts import (
     visual_style,
 )
 
+RULE = Novelty()
 LETTER = Element("torn_letter", "A letter", "Read the note.", "<button onclick=r()>")
 CLOCK = Element("clock", "A clock", "Stop it.", "<i>setInterval(f, 9)</i>")
 SAME = Element("letter", "A letter too", "Read the note.", "<button onclick=r()>")
@@ -63,13 +66,13 @@ def test_golden_sequences():
         records = ()
         for step in case["steps"]:
             assert len(records) == step["history"]
-            again, score, nearest = needs_retry(known[step["element"]], records)
+            again, score, nearest = needs_retry(known[step["element"]], records, RULE)
             assert (again, nearest.summary if nearest else None) == (
                 step["retry"],
                 step["closest_summary"],
             )
             assert score == pytest.approx(step["similarity"], abs=1e-9)
-            _, records = accept(known[step["element"]], None, records)
+            records = accept(known[step["element"]], None, records, RULE)
             assert records[-1].violation == step["retry"]
 
 
@@ -79,7 +82,7 @@ def test_golden_history_out_of_step_cannot_be_ours():
     known = {number: element for number, (element, _) in elements().items()}
     for case in golden("artifact_history_misaligned")["cases"]:
         records = [Record(summary, (), 0.0, False, None, False) for summary in case["summaries"]]
-        _, score, nearest = needs_retry(known[case["candidate"]], records)
+        _, score, nearest = needs_retry(known[case["candidate"]], records, RULE)
         assert nearest.summary == case["closest_summary"]
         summary = element_summary(known[case["candidate"]])
         assert score == summary_similarity(summary, case["closest_summary"])
@@ -118,30 +121,31 @@ def test_similarities():
 
 
 def test_retry_is_kept_only_if_strictly_less_similar():
-    _, records = accept(LETTER, None, ())
+    records = accept(LETTER, None, (), RULE)
     assert (records[0].score, records[0].closest, records[0].violation) == (0, None, False)
-    again, score, nearest = needs_retry(SAME, records)
+    again, score, nearest = needs_retry(SAME, records, RULE)
     assert again
     assert nearest == records[0]
-    kept, with_retry = accept(SAME, CLOCK, records)
-    assert kept == CLOCK
+    with_retry = accept(SAME, CLOCK, records, RULE)
+    assert with_retry[-1].summary == element_summary(CLOCK)
     assert with_retry[-1].retried
     assert not with_retry[-1].violation
-    kept, without = accept(SAME, SAME, records)
-    assert kept is SAME
-    assert without[-1].violation
-    assert without[-1].score == round(score, 3) >= TAU
-    assert not accept(SAME, None, records, tau=1.1)[1][-1].violation
+    equal = replace(SAME, purpose="Unfold it.")
+    assert needs_retry(equal, records, RULE)[1] == score
+    kept = accept(SAME, equal, records, RULE)[-1]
+    assert (kept.summary, kept.violation) == (element_summary(SAME), True)
+    assert accept(SAME, None, records, RULE)[-1].score == round(score, 3) >= RULE.tau
+    assert not accept(SAME, None, records, Novelty(tau=1.1))[-1].violation
 
 
 def test_window_and_memory_are_bounded():
-    records = accept(LETTER, None, ())[1]
+    records = accept(LETTER, None, (), RULE)
     for _ in range(6):
-        records = accept(CLOCK, None, records)[1]
-    assert not needs_retry(SAME, records)[0]
-    assert needs_retry(SAME, records, window=7)[0]
+        records = accept(CLOCK, None, records, RULE)
+    assert not needs_retry(SAME, records, RULE)[0]
+    assert needs_retry(SAME, records, Novelty(window=7))[0]
     for _ in range(6):
-        records = accept(CLOCK, None, records)[1]
+        records = accept(CLOCK, None, records, RULE)
     assert len(records) == 8
 
 

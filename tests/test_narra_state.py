@@ -1,6 +1,7 @@
 """The state of an episode is a pure function of its history: exchanges, pacing, guard, memory."""
 
-from dataclasses import fields
+import json
+from dataclasses import fields, replace
 
 import pytest
 from narra_golden import golden, history
@@ -14,7 +15,7 @@ from litbench.protocols.narra.history import (
     render_transcript,
     spoken,
 )
-from litbench.protocols.narra.memory import Memory, compared, observe, with_fields, with_summary
+from litbench.protocols.narra.memory import Memory, answered, compared, observe
 from litbench.protocols.narra.pacing import (
     SceneState,
     guard,
@@ -257,7 +258,7 @@ def test_golden_memory():
                     summary += {"constant string": "", "a new string each time": "x"}.get(
                         case["summariser"], " "
                     )
-                    kept = with_summary(kept, summary)
+                    kept = answered(kept, call, summary)
                 elif call == "summary_comparison":
                     kept = compared(kept)
             assert [names.get(call, call) for call in calls] == step["calls"]
@@ -287,28 +288,29 @@ def test_memory_cadence_and_light_fields():
     assert len(observe(Memory(), said("y" * 300), "g")[0].what_just_happened) == 220
 
 
+def summarised(*summaries):
+    return Memory(summaries=summaries)
+
+
 def test_summaries_that_say_the_same_force_a_change():
-    kept = with_summary(with_summary(Memory(), "They row on."), " They row on. ")
-    assert compared(kept).force_advance
-    assert not compared(with_summary(compared(kept), "They land.")).force_advance
-    assert compared(with_summary(kept, "They row on now."), overlap=0.5).force_advance
-    assert not compared(with_summary(Memory(), "one")).force_advance
+    kept = compared(summarised("They row on.", " They row on. "))
+    assert kept.force_advance
+    assert not compared(answered(kept, "dialogue_summary", "They land.")).force_advance
+    alike = summarised("They row on.", "They row on now.")
+    assert compared(alike, overlap=0.5).force_advance
+    assert not compared(alike).force_advance
+    assert not compared(summarised("one")).force_advance
 
 
 def test_failed_memory_calls_keep_the_state():
-    kept = with_fields(Memory(), {"current_goal": "Land", "open_tensions": ["a", "b", "c", "d"]})
-    assert kept.open_tensions == ("b", "c", "d")
-    for broken in (
-        with_fields(kept, None),
-        with_summary(kept, " "),
-        memories.with_journey(kept, ""),
-    ):
-        assert broken.failed_calls == 1
-        assert (broken.current_goal, broken.open_tensions) == (
-            kept.current_goal,
-            kept.open_tensions,
-        )
-    assert with_fields(kept, {"current_goal": 3, "active_clues": "no list"}) == kept
+    values = {"current_goal": "Land", "open_tensions": ["a", "b", "c", "d"]}
+    kept = answered(Memory(), "structured_memory", json.dumps(values))
+    assert kept == Memory(current_goal="Land", open_tensions=("b", "c", "d"))
+    for call in ("structured_memory", "state_patch", "dialogue_summary", "journey_summary"):
+        assert answered(kept, call, " ") == replace(kept, failed_calls=1)
+    odd = '{"current_goal": 3, "active_clues": "no list"}'
+    assert answered(kept, "state_patch", odd) == kept
+    assert answered(kept, "journey_summary", "Far.").journey_summary == "Far."
 
 
 def test_released_state_follows_the_tags():

@@ -298,7 +298,7 @@ class _Rehearsed:
             rater=role,
             model=self.asked.client.name,
             calls=calls,
-            known=len(self.keys) - calls,
+            known=sum(stored is not None for stored in self.keys.values()),
             input_tokens=read,
             output_tokens=written,
             cost_usd=None if price is None else price.of(read, written),
@@ -352,29 +352,37 @@ class Cast:
         writers: by name; each plays the role `writer` in its dialogues.
         roles: the other roles by name.
         prices: prices by model, see `litbench.judges.prices`.
-        budgets: what each model has spent, by ("writer", name) or ("role", name).
+        budgets: what each model that is asked has spent, by ("writer", name) or ("role", name).
+
+    Raises:
+        ConfigError: a role has `max_cost_usd`, but its model has no price.
     """
 
     writers: Mapping[str, Role]
     roles: Mapping[str, Role]
     prices: Mapping[str, Price]
-    budgets: dict[tuple[str, str], Budget] = field(default_factory=dict)
+    budgets: dict[tuple[str, str], Budget] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, role in self._by_key().items():
+            if not role.model.startswith(RECORDED):
+                self.budgets[key] = Budget(role.traffic, price_of(role.model, self.prices))
+
+    def _by_key(self) -> dict[tuple[str, str], Role]:
+        roles = {("role", name): role for name, role in self.roles.items()}
+        return {("writer", name): role for name, role in self.writers.items()} | roles
 
     def endpoints(self, store: AnswerStore) -> dict[tuple[str, str], Endpoint]:
         """An endpoint per ("writer", name) and ("role", name)."""
         found: dict[tuple[str, str], Endpoint] = {}
         pending: dict[str, asyncio.Task[Answer | None]] = {}
-        for kind, named in (("writer", self.writers), ("role", self.roles)):
-            for name, role in named.items():
-                if role.model.startswith(RECORDED):
-                    found[kind, name] = _Recorded(role.model)
-                    continue
-                price = price_of(role.model, self.prices)
-                budget = self.budgets.setdefault((kind, name), Budget(role.traffic, price))
-                client = Client(
-                    role.model, store, role.sampling, role.traffic, budget, pending=pending
-                )
-                found[kind, name] = _Asked(client, price)
+        for key, role in self._by_key().items():
+            if role.model.startswith(RECORDED):
+                found[key] = _Recorded(role.model)
+                continue
+            budget = self.budgets[key]
+            client = Client(role.model, store, role.sampling, role.traffic, budget, pending=pending)
+            found[key] = _Asked(client, budget.price)
         return found
 
 

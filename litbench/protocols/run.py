@@ -37,6 +37,7 @@ from litbench.judges.dialogues import (
 )
 from litbench.judges.prices import load_prices
 from litbench.judges.store import AnswerStore, Sampling, file_name, identity, local_folder
+from litbench.metrics.printing import write_dollars
 from litbench.protocols.protocol import Item, Piece, Protocol, load_protocol
 from litbench.raters import estimates_text
 from litbench.records import GRADES, RATINGS, STORIES, TURNS, Schema, empty_columns
@@ -70,7 +71,7 @@ class Run:
 
     protocol: str
     out: Path
-    writers: dict[str, Any]
+    writers: dict[str, Any] = field(default_factory=dict)
     judges: dict[str, Any] = field(default_factory=dict)
     roles: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -275,6 +276,11 @@ def run(config: Run) -> None:
         print("dry run: no request is sent")
         print(f"{len(dialogues):,} dialogues of {config.protocol}; estimate:")
         print(estimates_text(estimates))
+        calls = sum(one.calls + one.known for one in estimates) / max(len(dialogues), 1)
+        costs = [one.cost_usd for one in estimates if one.cost_usd is not None]
+        has_all = len(costs) == len(estimates)
+        dollars = sum(costs) / max(len(dialogues), 1) if has_all else None
+        print(f"per dialogue: {calls:,.0f} calls, new ones ${write_dollars(dollars)}")
         return
     models = [role.model for role in (*cast.writers.values(), *cast.roles.values())]
     inputs: dict[str, str | Path] = {**protocol.files()}
@@ -418,7 +424,10 @@ def command(arguments: Sequence[str]) -> None:
         while rest:
             key, equals, value = rest.pop(0).partition("=")
             if key in ("--writer", "--judge"):
-                named[key[2:]].append(value if equals else (rest.pop(0) if rest else ""))
+                value = value if equals or not rest else rest.pop(0)
+                if not value or value.startswith("--"):
+                    raise ConfigError(f"{key}: name a model, such as openai/gpt-4.1")
+                named[key[2:]].append(value)
                 continue
             key = "--options.texts" if key == "--texts" else key
             passed.append(f"{key}{equals}{value}")

@@ -7,10 +7,9 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-# Similarity from which an element is made once more, accepted elements it is compared with, and
-# records that are kept.
-TAU, WINDOW = 0.58, 6
-_KEPT = 8
+from pydantic import PositiveInt
+
+_KEPT_RECORDS = 8
 _BONUS, _SIGNAL_BONUS = 0.2, 0.15
 
 _STYLES = (
@@ -69,6 +68,22 @@ class Element:
     html: str
 
 
+@dataclass
+class Novelty:
+    """When an element repeats an earlier one.
+
+    Attributes:
+        tau: similarity from which it is made once more, and violates the rule if it is kept.
+        window: accepted elements that it is compared with, from the last on.
+        strict_tags: read tags from words of their own; by default from substrings, as published,
+            so that `path` of an SVG makes a map.
+    """
+
+    tau: float = 0.58
+    window: PositiveInt = 6
+    strict_tags: bool = False
+
+
 @dataclass(frozen=True)
 class Record:
     """An accepted element.
@@ -116,11 +131,7 @@ def interaction_pattern(element: Element, *, strict_tags: bool = False) -> str:
 
 
 def element_tags(element: Element, *, strict_tags: bool = False) -> set[str]:
-    """Type, look, pattern, content and handling of an element.
-
-    By default words count as substrings, as published: `path` of an SVG makes a map. With
-    `strict_tags` they count as words of their own.
-    """
+    """Type, look, pattern, content and handling of an element; see `Novelty.strict_tags`."""
     text = f"{element.type} {element.description} {element.html}".lower()
     named = {**_CONTENT_TAGS, **_INTERACTION_TAGS}
     tags = {tag for tag, words in named.items() if _has(text, words, strict_tags)}
@@ -170,72 +181,46 @@ def summary_similarity(first: str, second: str) -> float:
     return min(1.0, _jaccard(*words) + bonus)
 
 
-def closest(
-    summary: str, tags: Collection[str], records: Sequence[Record], window: int = WINDOW
-) -> tuple[float, Record | None]:
-    """The greatest similarity to the last `window` records, and the first record that has it."""
-    best: tuple[float, Record | None] = (0.0, None)
-    for record in records[-window:]:
-        score = max(tag_similarity(tags, record.tags), summary_similarity(summary, record.summary))
-        if score > best[0]:
-            best = (score, record)
-    return best
-
-
 def needs_retry(
-    element: Element,
-    records: Sequence[Record],
-    *,
-    tau: float = TAU,
-    window: int = WINDOW,
-    strict_tags: bool = False,
+    element: Element, records: Sequence[Record], rule: Novelty
 ) -> tuple[bool, float, Record | None]:
-    """Whether an element is to be made once more, with its score and the closest record."""
-    score, nearest = closest(
-        element_summary(element, strict_tags=strict_tags),
-        element_tags(element, strict_tags=strict_tags), records, window,
-    )  # fmt: skip
-    return score >= tau, score, nearest
+    """Whether an element is to be made once more, its score, and the first record that gives it."""
+    summary = element_summary(element, strict_tags=rule.strict_tags)
+    tags = element_tags(element, strict_tags=rule.strict_tags)
+    score, nearest = 0.0, None
+    for record in records[-rule.window :]:
+        found = max(tag_similarity(tags, record.tags), summary_similarity(summary, record.summary))
+        if found > score:
+            score, nearest = found, record
+    return score >= rule.tau, score, nearest
 
 
 def accept(
-    element: Element,
-    retry: Element | None,
-    records: Sequence[Record],
-    *,
-    tau: float = TAU,
-    window: int = WINDOW,
-    strict_tags: bool = False,
-) -> tuple[Element, tuple[Record, ...]]:
+    element: Element, retry: Element | None, records: Sequence[Record], rule: Novelty
+) -> tuple[Record, ...]:
     """Keep an element, or its retry if that is strictly less similar.
 
     Args:
         element: the first version.
         retry: the second one, if it was made and could be read.
         records: accepted elements, the newest last.
-        tau: similarity from which a kept version violates the rule of novelty.
-        window: number of records to compare with.
-        strict_tags: see `element_tags`.
+        rule: when an element repeats another.
 
     Returns:
-        The kept version, and the records with its own, at most eight.
+        The records with that of the kept version, at most eight.
     """
     kept = element
-    _, score, nearest = needs_retry(
-        element, records, tau=tau, window=window, strict_tags=strict_tags
-    )
+    violates, score, nearest = needs_retry(element, records, rule)
     if retry is not None:
-        _, again, other = needs_retry(
-            retry, records, tau=tau, window=window, strict_tags=strict_tags
-        )
-        if again < score:
-            kept, score, nearest = retry, again, other
+        again = needs_retry(retry, records, rule)
+        if again[1] < score:
+            kept, (violates, score, nearest) = retry, again
     record = Record(
-        element_summary(kept, strict_tags=strict_tags),
-        tuple(sorted(element_tags(kept, strict_tags=strict_tags))),
-        round(score, 3), score >= tau, nearest.summary if nearest else None, retry is not None,
+        element_summary(kept, strict_tags=rule.strict_tags),
+        tuple(sorted(element_tags(kept, strict_tags=rule.strict_tags))),
+        round(score, 3), violates, nearest.summary if nearest else None, retry is not None,
     )  # fmt: skip
-    return kept, (*records, record)[-_KEPT:]
+    return (*records, record)[-_KEPT_RECORDS:]
 
 
 def extract_html(text: str) -> str:

@@ -81,18 +81,14 @@ class EpisodeOptions:
         critic_threshold: the acts are refined if the critic's mean is below it (profile `paper`).
         summary_overlap: share of common words from which two summaries count as the same; null:
             they must be equal.
-        artifact_similarity: similarity from which an artifact is made once more.
-        artifact_window: artifacts that a new one is compared with.
-        strict_tags: read an artifact's tags from whole words.
+        novelty: when an artifact is made once more (part `full`).
     """
 
     profile: ProfileName = "paper"
     part: Part = "benchmark"
     critic_threshold: float = 7.0
     summary_overlap: float | None = None
-    artifact_similarity: float = artifacts.TAU
-    artifact_window: int = artifacts.WINDOW
-    strict_tags: bool = False
+    novelty: artifacts.Novelty = field(default_factory=artifacts.Novelty)
 
 
 @dataclass(frozen=True)
@@ -210,17 +206,15 @@ class Episode:
         The example of the need is the persona's own, so that a dry run has an episode for each.
         """
         prompts = PROMPTS["reader"]
-        framed = _filled(
-            prompts["frame"],
-            {
-                "card": self.persona.card,
-                "recent": self._recent(_READER_LETTERS) or "(nothing yet)",
-                "note": self.notes[-1] if self.notes else "(none)",
-            },
-        )
+        framed = {
+            "card": self.persona.card,
+            "recent": self._recent(_READER_LETTERS) or "(nothing yet)",
+            "note": self.notes[-1] if self.notes else "(none)",
+            "task": _filled(prompts[task], texts),
+        }
         conversation = [
             ("system", PROMPTS["system"]["reader"].strip()),
-            ("user", framed.replace("{task}", _filled(prompts[task], texts))),
+            ("user", _filled(prompts["frame"], framed)),
         ]
         example = prompts["example"]
         if task == "need":
@@ -460,11 +454,11 @@ class Episode:
             self._memory = memory.overwritten(self._memory, beat)
             if memory.needs_patch(self._memory, exchanges(self.history), turn - 1, shifted=shifted):
                 await self._remember(["state_patch"])
-        self._memory = memory.with_turn(self._memory, {
+        entry = {
             "emotion": beat.emotional_beat, "intensity": 0.7 if released else None,
-            "trigger": action.text if action.kind == "message" else "",
-            "decision": action.text if action.kind == "choice" else "",
-        })  # fmt: skip
+            "trigger" if action.kind == "message" else "decision": action.text,
+        }  # fmt: skip
+        self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
         for signal in stagnation_signals(self.history, self._protagonist):
             self._signal(signal)
 
@@ -476,7 +470,6 @@ class Episode:
         following = self._acts[self._act + 1] if self._act + 1 < len(self._acts) else {}
         state = SceneState(
             location=self._location, objective=self._objective,
-            has_supporting=len(self._names) > 1,
             progressed=progress.get("has_progressed") is not False,
             suggested_development=text_of(progress, "suggested_development"),
             reasoning=text_of(progress, "reasoning"), clues=self._memory.active_clues,
@@ -559,6 +552,7 @@ class Episode:
             "recent": self._recent(), "memory": self._memory_text(),
             "summary": self._memory.summaries[-1] if self._memory.summaries else "(none)",
             "journey": _compact(journey), "count": str(len(self.history)),
+            "need": self._need,
         }  # fmt: skip
         prompts = {"dialogue_summary": "summary", "structured_memory": "memory",
                    "journey_summary": "journey", "state_patch": "memory"}  # fmt: skip
@@ -569,12 +563,7 @@ class Episode:
         ))  # fmt: skip
         for call, answer in zip(asked, answers, strict=True):
             failed = self._memory.failed_calls
-            if call == "dialogue_summary":
-                self._memory = memory.with_summary(self._memory, answer)
-            elif call == "journey_summary":
-                self._memory = memory.with_journey(self._memory, answer)
-            else:
-                self._memory = memory.with_fields(self._memory, read_json(answer, dict))
+            self._memory = memory.answered(self._memory, call, answer)
             is_kept = self._memory.failed_calls > failed
             self._note_event("memory", messages=number, call=call, failed=is_kept)
         if "summary_comparison" in calls:
@@ -633,10 +622,7 @@ class Episode:
         described = {name: text_of(wanted, key) for name, key in
                      (("type", "element_type"), ("description", "description"),
                       ("purpose", "purpose"))}  # fmt: skip
-        options: dict[str, Any] = {
-            "tau": self.options.artifact_similarity, "window": self.options.artifact_window,
-            "strict_tags": self.options.strict_tags,
-        }  # fmt: skip
+        rule = self.options.novelty
 
         async def make(retry: str, attempt: int) -> artifacts.Element | None:
             texts = {**described, "retry": retry}
@@ -649,12 +635,12 @@ class Episode:
         if first is None:
             self._note_event("artifact", turn=turn, failed=True)
             return
-        again, score, nearest = artifacts.needs_retry(first, self._records, **options)
+        again, score, nearest = artifacts.needs_retry(first, self._records, rule)
         if again and nearest is not None:
             texts = {"score": f"{score:.2f}", "closest": nearest.summary,
                      "tags": ", ".join(sorted(artifacts.element_tags(first)))}  # fmt: skip
             second = await make(_filled(PROMPTS["artifact"]["retry"], texts), 1)
-        _, self._records = artifacts.accept(first, second, self._records, **options)
+        self._records = artifacts.accept(first, second, self._records, rule)
         self._note_event("artifact", turn=turn, failed=False, **vars(self._records[-1]))
 
 

@@ -1,7 +1,7 @@
 """What an episode remembers: the story's state after every message, summaries at their cadence.
 
 Light fields follow from the last messages by fixed rules. The calls that refine and summarise are
-the dialogue's to make: `observe` says which are due, and the `with_` functions take the answers.
+the dialogue's to make: `observe` says which are due, and `answered` takes the answers.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from litbench.protocols.narra.history import Message, spoken
-from litbench.protocols.narra.reading import Beat, text_of
+from litbench.protocols.narra.reading import Beat, read_json, text_of
 
 Call = Literal[
     "dialogue_summary", "structured_memory", "summary_comparison", "journey_summary", "state_patch"
@@ -27,6 +27,12 @@ _TENSIONS = ("?", "but", "unless", "danger", "risk", "threat", "secret", "truth"
 _CLUES = (
     "clue", "key", "map", "letter", "note", "evidence", "proof", "door", "code", "name",
 )  # fmt: skip
+# Our names of text fields, and those in a refinement.
+_TEXT_FIELDS = {
+    "what_just_happened": "what_just_happened",
+    "current_goal": "current_goal",
+    "last_turning_point": "last_major_turning_point",
+}
 _KEY_FIELDS = ("current_goal", "open_tensions", "active_clues", "what_just_happened")
 
 
@@ -108,13 +114,6 @@ def _merged(
     return tuple(dict.fromkeys([*kept, *found[-2:]]))[-most:]
 
 
-def with_summary(memory: Memory, summary: str) -> Memory:
-    """Add a rolling summary; an empty one is a failed call."""
-    if not summary.strip():
-        return failed(memory)
-    return replace(memory, summaries=(*memory.summaries, summary))
-
-
 def compared(memory: Memory, overlap: float | None = None) -> Memory:
     """Set the force flag if the last two summaries say the same, otherwise clear it.
 
@@ -133,32 +132,22 @@ def compared(memory: Memory, overlap: float | None = None) -> Memory:
     return replace(memory, force_advance=shared >= overlap)
 
 
-def with_fields(memory: Memory, values: Mapping[str, Any] | None) -> Memory:
-    """Take the fields that a refinement names and keep the others; None is a failed call."""
+def answered(memory: Memory, call: Call, answer: str) -> Memory:
+    """Take the answer to a memory call; one that cannot be used is counted, and the state stays."""
+    values = read_json(answer, dict) if call in ("structured_memory", "state_patch") else None
+    if call == "dialogue_summary" and answer.strip():
+        return replace(memory, summaries=(*memory.summaries, answer))
+    if call == "journey_summary" and answer.strip():
+        return replace(memory, journey_summary=answer)
     if values is None:
-        return failed(memory)
-    changes: dict[str, Any] = {
-        name: text_of(values, name)
-        for name in ("what_just_happened", "current_goal", "last_turning_point")
-        if text_of(values, name)
-    }
-    if text_of(values, "last_major_turning_point"):
-        changes["last_turning_point"] = text_of(values, "last_major_turning_point")
+        return replace(memory, failed_calls=memory.failed_calls + 1)
+    texts = {name: text_of(values, given) for name, given in _TEXT_FIELDS.items()}
+    changes: dict[str, Any] = {name: text for name, text in texts.items() if text}
     for name, most in (("open_tensions", _MOST_TENSIONS), ("active_clues", _MOST_CLUES)):
         given = values.get(name)
         if isinstance(given, list):
             changes[name] = tuple(str(item).strip() for item in given if str(item).strip())[-most:]
     return replace(memory, **changes)
-
-
-def with_journey(memory: Memory, summary: str) -> Memory:
-    """Take the summary of story and journey; an empty one is a failed call."""
-    return replace(memory, journey_summary=summary) if summary.strip() else failed(memory)
-
-
-def with_turn(memory: Memory, entry: Mapping[str, Any]) -> Memory:
-    """Add an entry to the reader's journey."""
-    return replace(memory, journey=(*memory.journey, entry))
 
 
 def overwritten(memory: Memory, beat: Beat) -> Memory:
@@ -178,8 +167,3 @@ def needs_patch(memory: Memory, exchange_count: int, turn: int, *, shifted: bool
     """
     is_incomplete = not all(getattr(memory, name) for name in _KEY_FIELDS)
     return turn == 0 or exchange_count % 2 == 0 or shifted or is_incomplete
-
-
-def failed(memory: Memory) -> Memory:
-    """Count a memory call that failed; the state stays."""
-    return replace(memory, failed_calls=memory.failed_calls + 1)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import PositiveInt
@@ -27,7 +27,7 @@ class EndCondition:
     """
 
     max_user_turns: PositiveInt
-    type: Literal["turns", "satisfaction", "turns_or_satisfaction"] = "turns_or_satisfaction"
+    type: str = "turns_or_satisfaction"
     satisfaction_signal: str = ""
 
 
@@ -55,7 +55,7 @@ class Persona:
     end_condition: EndCondition
     language: str = "en"
     demographics: Mapping[str, Any] = field(default_factory=dict)
-    big_five: Mapping[str, str] = field(default_factory=dict)
+    big_five: Mapping[str, Any] = field(default_factory=dict)
     conversation_style: Mapping[str, Any] = field(default_factory=dict)
     goals: list[str] = field(default_factory=list)
     resistance_patterns: list[str] = field(default_factory=list)

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -72,7 +73,7 @@ def repetition(texts: Sequence[str]) -> Repetition:
     lowered = whole.lower()
     hits = {
         group: count
-        for group, patterns in read_yaml(Path(__file__).with_name("stock_phrases.yaml")).items()
+        for group, patterns in _stock_phrases().items()
         if (count := sum(len(re.findall(pattern, lowered)) for pattern in patterns))
     }
     phrases = sum(hits.values()) / max(len(tokens), 1)
@@ -84,6 +85,11 @@ def repetition(texts: Sequence[str]) -> Repetition:
     )  # fmt: skip
     band = next((name for below, name in _BANDS if index < below), "very high")
     return Repetition(index, band, len(tokens), bigrams, trigrams, frequent, openings, hits)
+
+
+@cache
+def _stock_phrases() -> dict[str, list[str]]:
+    return read_yaml(Path(__file__).with_name("stock_phrases.yaml"))
 
 
 def _surplus(items: Sequence[Hashable]) -> float:
