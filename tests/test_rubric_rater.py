@@ -119,7 +119,7 @@ def test_marks_that_rise_with_words_agree_as_longer(server, benchmark, pair_tabl
     log = logs.read_eval_log(str(path))
     assert (log.status, len(log.samples)) == ("success", len(stories))
     sample = log.samples[0]
-    assert sample.messages[0].content.startswith("[to judge: rating]")
+    assert sample.messages[0].content.startswith("[to judge: story]")
     assert sample.scores["grade"].value == pytest.approx(1 + shown_words(sample.input) / 10)
     benchmark(pairs, traffic={**QUICK, "connections": 2})
     assert server.requests == len(stories), "stored answers are used again"

@@ -330,7 +330,7 @@ def test_a_dry_run_counts_the_calls_of_an_item(tmp_path, capsys, task, calls):
     run(Run("tow", tmp_path / "out", {"w": FakeOpenAI.model}, {"j": FakeOpenAI.model},
             options={"instructions": instructions(tmp_path, rows)}, prices=prices,
             dry_run=True))  # fmt: skip
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-3:]]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-4:-1]]
     assert sum(int(line[2]) for line in lines) == calls
     assert all(float(line[6].strip("$")) > 0 for line in lines)
     assert not (tmp_path / "out/manifest.json").exists()

@@ -156,7 +156,7 @@ def test_books_of_one_title_are_told_apart_by_id(tmp_path, monkeypatch, referenc
             monkeypatch.setenv(name, value)
         config.dry_run = True
         run(config)
-        lines = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()[-3:-1]]
         # Ten chapters and ten ratings for each book.
         assert [int(line[2]) for line in lines] == [40, 40]
         assert server.requests == 0

@@ -51,6 +51,8 @@ from litbench.tables import read_table
 
 RECORDED = "recorded/"
 WRITER = "writer"
+# In a writer's example, what tells its text from those of other dialogues; appended if absent.
+EXAMPLE_MARK = "DIALOGUE_NAME"
 # Sample numbers of stored answers: one block per sample of a dialogue, one number per attempt.
 _ATTEMPTS = 100
 # Dialogues under way at the same time, per connection: enough to keep all connections busy.
@@ -281,9 +283,11 @@ class _Rehearsed:
         if is_new:
             self.tokens.append((read, written))
         if role == WRITER:
-            # Texts differ between writers and items, and so do the questions to judges about them.
+            # Texts differ between writers and items, and so do the questions about them.
             about = talk.dialogue
-            example += f"\n{about.writer} {about.prompt_id} {about.sample} {step}"
+            mark = f"{about.writer} {about.prompt_id} {about.sample} {step}"
+            marked = example.replace(EXAMPLE_MARK, mark)
+            example = f"{example}\n{mark}" if marked == example else marked
         return Answer("answered", example, input_tokens=read, output_tokens=written)
 
     def estimate(self, role: str, dialogues: int) -> Estimate:
