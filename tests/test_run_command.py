@@ -346,6 +346,7 @@ def test_published_scores_from_published_replies(run, program, tmp_path, monkeyp
     said = run("--texts", os.environ["LONGFORM_BENCH"], "--options.as_published", "true",
                writer=model, judge=model)  # fmt: skip
     assert "165 of 168 dialogues finished" in said
+    assert "run the same command again" not in said
     path = Path(os.environ["LONGFORM"]) / "longform_results_sample.parquet"
     columns = ["model", "published_overall_0_100"]
     printed = {row["model"]: row[columns[1]] for row in pq.read_table(path, columns=columns)
