@@ -141,6 +141,16 @@ def test_questions_are_collected_one_by_one():
     assert events(piece, "stage")[0]["questions"] == 9
 
 
+def test_a_long_opening_is_summarised_once():
+    opening = json.loads(PROMPTS["construction"]["opening"]["example"])
+    opening["initial_dialogue"] *= 6
+    piece, scripted = held(broken("opening", json.dumps(opening)), turns=2)
+    steps = [step for step, _ in scripted["writer"].asked if "summary" in step]
+    assert steps[0] == "dialogue_summary_6"
+    assert "dialogue_summary_3" not in steps
+    assert not [event for event in events(piece, "stagnation") if event["messages"] == 6]
+
+
 def test_critic_and_refiner_keep_the_draft():
     for stage in ("critic", "refiner"):
         piece, _ = held(broken(stage), part="full")
