@@ -6,20 +6,28 @@
 - `rouge_l`: ROUGE-L of `litbench.metrics.overlap` against the table of rouge-chinese, on pairs of
   1,000 and 1,200 tokens, drawn by Zipf's law.
 - `placing`: percentiles of 100,000 works with eight ratings each among a reference of 4,332,
-  against a loop over scipy's `percentileofscore`.
+  against a loop over scipy's `percentileofscore`;
+- `dialogues`: 36 dialogues of 13 turns of a writer and 9 of a judge, against a server on loopback
+  with a latency of 0.5 s and 36 connections a role; `share` of the ideal rate, at which all
+  connections are always busy;
+- `calls`: the same without latency, against a task of inspect-ai with its cache;
+- `memory`: highest memory of `litbench run` with 96 and with 1,008 dialogues.
 - `narra`: 72 episodes of 12 turns of the protocol narra, by models that answer after 0.2 s, with 48
   connections a role. `share_of_ideal` is the ideal time divided by the time taken; the ideal time
   is that of the longest chain of calls, or of the role with most calls over its connections.
   `own_ms_per_turn` is the CPU time of holding the episodes again with stored answers.
 
-For the first two, both ways run in this process, in turn, and must give the same values. Medians of
-`--repeats` times are printed. The last line is one JSON object with the results of each name.
+The two ways of the first two run in this process, in turn, `--repeats` times, and must give the
+same values. Medians are printed. The last line is one JSON object with the results of each name.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -31,6 +39,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from judging import served
 from scipy.stats import percentileofscore
 
 from litbench.judges.client import Traffic
@@ -47,7 +56,7 @@ with warnings.catch_warnings(action="ignore"):  # it has escape sequences that P
 
 Result = dict[str, float]
 # Of `narra`: seconds per answer, connections of each role, turns of an episode.
-LATENCY, CONNECTIONS, TURNS = 0.2, 48, 12
+LATENCY, CONNECTIONS, EPISODE_TURNS = 0.2, 48, 12
 
 
 def compare(own: Callable[[], Any], usual: Callable[[], Any], repeats: int) -> Result:
@@ -103,6 +112,126 @@ def measure_placing(repeats: int) -> Result:
     )
 
 
+MODEL = "openai-api/loopback/judge"
+DIALOGUES, TURNS, RATINGS = 36, 13, 9
+
+
+async def script(talk: Talk) -> None:
+    """A story in turns with the whole history, then its ratings, in the order of longform."""
+    history = []
+    for step in range(TURNS):
+        history.append(("user", f"Step {step} of {talk.dialogue.prompt_id}"))
+        turn = await talk.say("writer", list(history), step=f"{step}", example="")
+        history.append(("assistant", turn.text))
+    for step in range(RATINGS):
+        text = f"{step} {history[-1][1]}"
+        if (await talk.say("judge", text, step=f"{step}", example="")).outcome != "answered":
+            raise SystemExit("an answer is missing")
+
+
+def hold_dialogues(connections: int) -> float:
+    """Hold all dialogues with an empty store; returns seconds."""
+    traffic = Traffic(connections=connections)
+    cast = Cast({"w": Role(MODEL, traffic=traffic)}, {"judge": Role(MODEL, traffic=traffic)}, {})
+    dialogues = [Dialogue("w", f"item {k}", 0, script) for k in range(DIALOGUES)]
+    held: list[Held] = []
+    with tempfile.TemporaryDirectory() as scratch, AnswerStore(Path(scratch)) as store:
+        started = time.perf_counter()
+        hold(dialogues, cast, store, held.append, "dialogues")
+        seconds = time.perf_counter() - started
+    if sum(len(one.turns) for one in held) != DIALOGUES * (TURNS + RATINGS):
+        raise SystemExit("turns are missing")
+    return seconds
+
+
+def inspect_task(connections: int) -> float:
+    """Ask the same in a task of inspect-ai with its cache; returns seconds."""
+    import inspect_ai  # noqa: PLC0415
+    from inspect_ai.dataset import Sample  # noqa: PLC0415
+    from inspect_ai.model import ChatMessageUser, get_model  # noqa: PLC0415
+    from inspect_ai.solver import solver  # noqa: PLC0415
+
+    @solver  # type: ignore[untyped-decorator]
+    def turns() -> Any:
+        async def solve(state: Any, generate: Any) -> Any:
+            del generate
+            model = get_model()
+            history: list[Any] = []
+            for step in range(TURNS):
+                history.append(ChatMessageUser(content=f"Step {step} of {state.input}"))
+                history.append((await model.generate(list(history), cache=True)).message)
+            for step in range(RATINGS):
+                state.output = await model.generate(f"{step} {history[-1].text}", cache=True)
+            return state
+
+        return solve
+
+    samples = [Sample(input=f"item {k}") for k in range(DIALOGUES)]
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["INSPECT_CACHE_DIR"] = f"{scratch}/cache"
+        started = time.perf_counter()
+        (log,) = inspect_ai.eval(
+            inspect_ai.Task(dataset=samples, solver=turns()),
+            model=MODEL, max_connections=connections,
+            max_samples=DIALOGUES, log_dir=scratch, display="none",
+        )  # fmt: skip
+        seconds = time.perf_counter() - started
+    if log.status != "success":
+        raise SystemExit(f"inspect-ai: {log.error}")
+    return seconds
+
+
+def measure_dialogues(_: int) -> Result:
+    """The share of the ideal rate; with lockstep phases each connection makes every 36th call."""
+    latency, connections = 0.5, 36
+    with served(0.0):
+        # The first call imports libraries.
+        hold_dialogues(connections)
+    with served(latency):
+        seconds = hold_dialogues(connections)
+    ideal = latency * DIALOGUES * (TURNS + RATINGS) / connections
+    return {"seconds": seconds, "ideal_seconds": ideal, "share": ideal / seconds}
+
+
+def measure_calls(repeats: int) -> Result:
+    """Calls per second without latency."""
+    calls = DIALOGUES * (TURNS + RATINGS)
+    times: tuple[list[float], list[float]] = ([], [])
+    with served(0.0):
+        for _ in range(repeats):
+            for way, seconds in zip((hold_dialogues, inspect_task), times, strict=True):
+                seconds.append(way(36))
+    own, usual = (calls / median(seconds) for seconds in times)
+    return {"calls_per_second": own, "usual_calls_per_second": usual, "ratio": own / usual}
+
+
+_RUN = """
+import json, resource, sys
+from litbench.config import build
+from litbench.protocols.run import Run, run
+run(build(Run, json.loads(sys.argv[1])))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def measure_memory(_: int) -> Result:
+    """Megabytes of a process; replies without ratings are asked for again."""
+    found = {}
+    with served(0.0), tempfile.TemporaryDirectory() as scratch:
+        for samples in (8, 84):
+            config = {
+                "protocol": "longform", "out": f"{scratch}/{samples}", "samples": samples,
+                "writers": {"w": MODEL}, "judges": {"j": MODEL}, "options": {"chapters": 1},
+            }  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-c", _RUN, json.dumps(config)],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            found[f"megabytes_{12 * samples}"] = float(done.stdout.splitlines()[-1])
+    few, many = found.values()
+    return {**found, "ratio": many / few}
+
+
 class Examples:
     """A `Talk` whose questions end in their examples; counts the longest chain of calls."""
 
@@ -134,7 +263,7 @@ def measure_narra(repeats: int) -> Result:
     chains: list[int] = []
 
     def dialogue(item: Item, sample: int) -> Dialogue:
-        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=TURNS))
+        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=EPISODE_TURNS))
 
         async def script(talk: Talk) -> Piece:
             examples: Any = Examples(talk)
@@ -163,7 +292,7 @@ def measure_narra(repeats: int) -> Result:
             longest = max(chains)
             started = time.process_time()
             hold(dialogues, cast, store, lambda _: None, "narra")
-            own.append((time.process_time() - started) * 1_000 / (len(dialogues) * TURNS))
+            own.append((time.process_time() - started) * 1_000 / (len(dialogues) * EPISODE_TURNS))
         calls = Counter(turn.role for one in held for turn in one.turns)
         busiest = max(calls.values()) / CONNECTIONS
         shares.append(LATENCY * max(busiest, longest) / taken)
@@ -175,6 +304,9 @@ def measure_narra(repeats: int) -> Result:
 MEASUREMENTS: dict[str, Callable[[int], Result]] = {
     "rouge_l": measure_rouge_l,
     "placing": measure_placing,
+    "dialogues": measure_dialogues,
+    "calls": measure_calls,
+    "memory": measure_memory,
     "narra": measure_narra,
 }
 

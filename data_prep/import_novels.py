@@ -17,7 +17,6 @@ Answers of the extractor are stored in `out/answers`; a killed run resumes. `--d
 estimates calls, tokens and cost.
 """
 
-import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -42,6 +41,7 @@ from litbench.judges.dialogues import (
     Role,
     Talk,
     UnfinishedError,
+    at_once,
     estimate,
     hold,
     without_reasoning,
@@ -129,7 +129,7 @@ class Novel:
     beginning: str
 
 
-def read_texts_of(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any]]:
+def novel_rows(config: Config, rejected: RejectedRows) -> Iterator[dict[str, Any]]:
     """Yield rows of `NOVELS` one by one."""
     if config.input.is_dir():
         files = (path for path in config.input.rglob("*") if path.suffix.lower() in SUFFIXES)
@@ -153,7 +153,7 @@ def read_texts_of(config: Config, rejected: RejectedRows) -> Iterator[dict[str, 
 def read_novels(config: Config, rejected: RejectedRows) -> list[Novel]:
     """Read the novels and choose their chapters; those with too few are rejected."""
     novels: dict[str, Novel] = {}
-    for number, row in enumerate(read_texts_of(config, rejected), 1):
+    for number, row in enumerate(novel_rows(config, rejected), 1):
         chapters = split_chapters(row["text"])
         name = row["novel_id"]
         if name in novels:
@@ -255,7 +255,7 @@ def synopses_of(novel: Novel, prompt: str, *, is_own: bool) -> Dialogue:
 
     async def script(talk: Talk) -> list[str]:
         chapters = enumerate(novel.chapters, 1)
-        return await asyncio.gather(*(synopsis(talk, *chapter) for chapter in chapters))
+        return await at_once(*(synopsis(talk, *chapter) for chapter in chapters))
 
     return Dialogue("", novel.novel_id, 0, script)
 

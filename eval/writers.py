@@ -16,15 +16,13 @@ A killed run resumes.
 """
 
 import itertools
-import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import NonNegativeFloat
@@ -34,41 +32,36 @@ from litbench.config import nearest, run_program
 from litbench.errors import ConfigError, DataError
 from litbench.evaluation import VerdictParts
 from litbench.metrics.csv_table import write_csv
+from litbench.metrics.grades import (
+    Graded,
+    agreements_with_people,
+    cells_of,
+    length_correlations,
+    pairwise_rankings,
+    plan_inconsistencies,
+    rankings_of,
+    without_people,
+)
 from litbench.metrics.intervals import Interval
 from litbench.metrics.leaderboard import plain
-from litbench.metrics.plackett_luce import Ranking, Utilities, plackett_luce, ranking_of
+from litbench.metrics.plackett_luce import Ranking, plackett_luce
 from litbench.metrics.printing import text_table
 from litbench.metrics.writers import (
-    Cell,
-    Correlation,
-    GradeAgreement,
     WriterRow,
     correlate,
     fit_offsets,
-    grade_agreement,
     pair_agreement,
+    prompt_ranges,
     shares_beaten,
     writer_rows,
-)
-from litbench.metrics.writing import (
-    Inconsistency,
-    LengthCorrelation,
-    length_correlation,
-    negotiation_inconsistency,
 )
 from litbench.raters import check_options, files_of, parse_raters
 from litbench.records import GRADES, RATINGS, STORIES
 from litbench.report.pages import write_writers
+from litbench.report.writers import Comparison, comparison_notes, comparison_tables
 from litbench.scoring import score_stories
 from litbench.sources.ratings import overall_ratings
 from litbench.tables import read_table
-
-PEOPLE = "people"
-# Quantities of the protocol tow: lengths of the input and of the text, and weights of plans.
-LENGTHS = ("input characters", "output characters")
-WEIGHT = "weight "
-# Percentiles above it do not tell writers apart (protocol webnovel).
-CEILING = 99
 
 
 @dataclass
@@ -97,28 +90,6 @@ class Config:
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     utility_prior: NonNegativeFloat = 0.0
     collapse: float | None = None
-
-
-@dataclass
-class Graded:
-    """All grades of the runs.
-
-    Attributes:
-        rows: rows of the tables of grades that have a grade.
-        missing: number of rows without one.
-        people: raters that are people.
-        stories: the stories of all runs; None if there are none.
-        text_grades: (judge, story_id) -> the judge's grade of that text.
-        notes: why results cannot be compared with published ones.
-    """
-
-    rows: list[dict[str, Any]]
-    missing: int
-    people: set[str]
-    stories: pa.Table | None
-    text_grades: dict[tuple[str, str], float]
-    headline: str
-    notes: list[str]
 
 
 def read_runs(folders: Sequence[Path]) -> Graded:
@@ -154,106 +125,6 @@ def read_runs(folders: Sequence[Path]) -> Graded:
         pa.concat_tables(stories, promote_options="default") if stories else None,
         texts, next(iter(protocols))[1], list(dict.fromkeys(notes)),
     )  # fmt: skip
-
-
-def cells_of(graded: Graded, quantity: str) -> list[Cell]:
-    """Mean grades by writer, prompt and rater; all people are the rater `PEOPLE`."""
-    grades = defaultdict(list)
-    for row in graded.rows:
-        if row["quantity"] == quantity:
-            rater = PEOPLE if row["rater"] in graded.people else row["rater"] or ""
-            grades[row["writer"], row["prompt_id"], rater].append(row["grade"])
-    return [Cell(*place, float(np.mean(of))) for place, of in grades.items()]
-
-
-def rankings_of(graded: Graded, quantity: str) -> dict[str, list[Ranking]]:
-    """Every rater's rankings of the writers by prompt, of people and of judges."""
-    groups: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in graded.rows:
-        if row["quantity"] == quantity and row["rater"] is not None:
-            groups[row["rater"], row["prompt_id"]][row["writer"]].append(row["grade"])
-    rankings = defaultdict(list)
-    for (rater, _), by_writer in groups.items():
-        means = {writer: round(float(np.mean(of)), 9) for writer, of in by_writer.items()}
-        kind = PEOPLE if rater in graded.people else "judges"
-        rankings[kind].append(ranking_of(means, rater))
-    return dict(rankings)
-
-
-def pairwise_rankings(
-    rewards: Sequence[float], writers: Sequence[str], groups: Sequence[Any], prompts: Sequence[str]
-) -> list[Ranking]:
-    """A rater's verdicts on pairs of texts by two writers; intervals are by prompt."""
-    members = defaultdict(list)
-    for index, group in enumerate(groups):
-        members[group].append(index)
-    return [
-        ranking_of({writers[one]: rewards[one], writers[other]: rewards[other]}, prompts[one])
-        for indices in members.values()
-        for one, other in itertools.combinations(indices, 2)
-        if writers[one] != writers[other]
-    ]
-
-
-def without_people(cells: list[Cell]) -> list[Cell]:
-    """The judges' grades; those of people if there are no judges. The two are not pooled."""
-    return [cell for cell in cells if cell.judge != PEOPLE] or cells
-
-
-def agreements_with_people(graded: Graded) -> list[GradeAgreement]:
-    """Compare every judge with the mean of the people, by quantity."""
-    by_quantity: dict[str, dict[str, dict[tuple[str, str, int], list[float]]]] = {}
-    for row in graded.rows:
-        place = (row["writer"], row["prompt_id"], row["sample"])
-        rater = PEOPLE if row["rater"] in graded.people else row["rater"]
-        of_rater = by_quantity.setdefault(row["quantity"], {}).setdefault(rater, {})
-        of_rater.setdefault(place, []).append(row["grade"])
-    found = []
-    for quantity, by_rater in by_quantity.items():
-        people = by_rater.pop(PEOPLE, {})
-        for rater, grades in by_rater.items():
-            shared = [
-                (writer, prompt, prompt, float(np.mean(people[place])), float(np.mean(of)))
-                for place, of in grades.items()
-                if place in people
-                for writer, prompt, _ in [place]
-            ]
-            if shared:
-                found.append(grade_agreement(rater, PEOPLE, quantity, shared))
-    return found
-
-
-def length_correlations(graded: Graded, quantity: str) -> list[tuple[str, str, LengthCorrelation]]:
-    """Correlate lengths with each other, and the judges' grades with them, over texts."""
-    values: dict[str, dict[tuple[str, str, int], float]] = defaultdict(dict)
-    for row in graded.rows:
-        is_length = row["quantity"] in LENGTHS
-        if is_length or (row["quantity"] == quantity and row["rater"] is not None):
-            name = row["quantity"] if is_length else f"{quantity} by {row['rater']}"
-            values[name][row["writer"], row["prompt_id"], row["sample"]] = row["grade"]
-    found = []
-    for x, y in itertools.combinations(values, 2) if values.keys() >= set(LENGTHS) else ():
-        shared = [place for place in values[x] if place in values[y]]
-        if x in LENGTHS and shared:
-            of_both = ([values[name][place] for place in shared] for name in (x, y))
-            found.append((x, y, length_correlation(*of_both)))
-    return found
-
-
-def plan_inconsistencies(graded: Graded) -> dict[str, list[Inconsistency]]:
-    """How far the weights of each planner differ between samples, by prompt with several."""
-    plans: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(dict)
-    for row in graded.rows:
-        if row["quantity"].startswith(WEIGHT):
-            # The plan does not depend on the writer.
-            plan = plans[row["rater"], row["prompt_id"]].setdefault(row["sample"], {})
-            plan[row["quantity"]] = row["grade"]
-    found = defaultdict(list)
-    for (planner, _), trials in plans.items():
-        if len(trials) > 1:
-            ordered = [trials[sample] for sample in sorted(trials)]
-            found[planner].append(negotiation_inconsistency(ordered))
-    return dict(found)
 
 
 def score_texts(
@@ -309,71 +180,6 @@ def prose_columns(graded: Graded, folder: Path) -> dict[str, dict[str, float]]:
         for name, value in asdict(prose_statistics(list(of_writer.values()), lists)).items():
             columns[name][writer] = value
     return dict(columns)
-
-
-def leaderboard_table(rows: Sequence[WriterRow], reference: str | None) -> list[list[str]]:
-    """The leaderboard as rows of text, with a heading."""
-    raters = list(dict.fromkeys(rater for row in rows for rater in row.beaten))
-    heading = ["writer", "grade", "95 % interval", "prompts", "grades"]
-    heading += [f"difference to {reference}", "p (Holm)"] if reference is not None else []
-    table = [[*heading, *(f"beaten by {rater}" for rater in raters)]]
-    for row in rows:
-        cells = [row.writer, _number(row.grade.mean, 2),
-                 f"{_number(row.grade.low, 2)} to {_number(row.grade.high, 2)}",
-                 str(row.grade.clusters), str(row.grades)]  # fmt: skip
-        if reference is not None and row.difference is None:
-            cells += ["", ""]
-        elif row.difference is not None:
-            gap = row.difference
-            bounds = f"[{_number(gap.low, 2)}, {_number(gap.high, 2)}]"
-            cells += [f"{gap.mean:+.2f} {bounds}", _p_value(row.p_holm)]
-        shares = (row.beaten.get(rater) for rater in raters)
-        table.append([*cells, *("–" if share is None else str(share) for share in shares)])
-    return table
-
-
-def utilities_table(utilities: Mapping[str, Utilities], writers: Sequence[str]) -> list[list[str]]:
-    """Plackett-Luce utilities with their intervals as rows of text."""
-
-    def cell(found: Utilities, writer: str) -> str:
-        values = (found.values, found.low, found.high)
-        mean, low, high = (_number(of.get(writer), 2) for of in values)
-        return mean if "–" in (mean, low) else f"{mean} [{low}, {high}]"
-
-    return [
-        ["writer", *utilities],
-        *([writer, *(cell(found, writer) for found in utilities.values())] for writer in writers),
-    ]
-
-
-def range_table(cells: Sequence[Cell], collapse: float | None) -> list[list[str]]:
-    """Each writer's lowest and highest prompt, by grades without the judges' offsets."""
-    offsets = fit_offsets(cells).judges
-    grades: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        grades[cell.writer][cell.prompt].append(cell.grade - offsets[cell.judge])
-    heading = ["writer", "lowest", "on", "highest", "on"]
-    table = [heading if collapse is None else [*heading, f"below {collapse:g}"]]
-    for writer, by_prompt in grades.items():
-        means = {prompt: float(np.mean(of)) for prompt, of in by_prompt.items()}
-        low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-        row = [writer, _number(means[low], 2), low, _number(means[high], 2), high]
-        if collapse is not None:
-            row.append(str(sum(mean < collapse for mean in means.values())))
-        table.append(row)
-    return table
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
-
-
-def _p_value(value: float | None) -> str:
-    return "<0.001" if value is not None and value < 0.001 else _number(value, 3)
-
-
-def _correlation(one: Correlation) -> list[str]:
-    return [_number(value, 2) for value in (one.pearson, one.kendall, one.spearman)]
 
 
 def main(config: Config) -> None:
@@ -433,104 +239,30 @@ def main(config: Config) -> None:
     correlations = [correlate(*pair, columns) for pair in itertools.combinations(columns, 2)]
     people = agreements_with_people(graded)
     lengths, plans = length_correlations(graded, quantity), plan_inconsistencies(graded)
-    content = {
-        "quantity": quantity,
-        "reference": config.reference,
-        "rows": rows,
-        "judges": fit.judges,
-        "is_connected": fit.is_connected,
-        "utilities": utilities,
-        "columns": columns,
-        "quantities": {
+    comparison = Comparison(
+        quantity=quantity,
+        reference=config.reference,
+        rows=rows,
+        judges=fit.judges,
+        is_connected=fit.is_connected,
+        utilities=utilities,
+        columns=columns,
+        quantities={
             name: {row.writer: row.grade.mean for row in of} for name, of in by_quantity.items()
         },
-        "correlations": correlations,
-        "text_agreement": agreements,
-        "people_agreement": people,
-        "length_correlation": lengths,
-        "plan_inconsistency": plans,
-        "missing_grades": graded.missing,
-        "not_comparable": graded.notes,
-        "trained_on": trained_on,
-    }
-    tables = {f"Writers by {quantity}": leaderboard_table(rows, config.reference)}
-    if len(fit.judges) > 1:
-        tables["Judges' offsets"] = [
-            ["judge", "grades above the mean of all judges by"],
-            *([judge, f"{offset:+.2f}"] for judge, offset in fit.judges.items()),
-        ]
-    if utilities:
-        tables["Utilities (Plackett-Luce)"] = utilities_table(utilities, [r.writer for r in rows])
-    tables["Range over prompts"] = range_table(judged, config.collapse)
-    tables["Columns"] = [
-        ["writer", *columns],
-        *(
-            [row.writer, *(_number(of.get(row.writer), 3) for of in columns.values())]
-            for row in rows
-        ),
-    ]
-    tables["Correlations over writers"] = [
-        ["columns", "writers", "Pearson", "tau-b", "Spearman"],
-        *([f"{one.first}, {one.second}", str(one.writers), *_correlation(one)]
-          for one in correlations),
-    ]  # fmt: skip
-    if agreements:
-        tables["Raters against judges, on single texts"] = [
-            ["rater", "judge", "agreement", "pairs"],
-            *([one["rater"], one["judge"], str(one["agreement"]), f"{one['agreement'].n:,}"]
-              for one in agreements),
-        ]  # fmt: skip
-    if people:
-        tables["Judges against people"] = [
-            ["judge", "quantity", "agreement on pairs", "pairs", "Pearson", "tau-b", "Spearman"],
-            *([one.rater, one.quantity, str(one.agreement), f"{one.agreement.n:,}",
-               *_correlation(one.systems)] for one in people),
-        ]  # fmt: skip
-    if lengths:
-        tables["Lengths of texts"] = [
-            ["of", "on", "texts", "Pearson", "slope"],
-            *([y, x, f"{one.n:,}", _number(one.pearson, 4), _number(one.slope, 3)]
-              for x, y, one in lengths),
-        ]  # fmt: skip
-    if plans:
-        tables["Negotiation inconsistency"] = [
-            ["planner", "prompts", "delta", "sigma"],
-            *([planner, str(len(of)), _number(float(np.mean([one.delta for one in of])), 3),
-               _number(float(np.mean([one.sigma for one in of])), 3)]
-              for planner, of in plans.items()),
-        ]  # fmt: skip
-    if len(by_quantity) > 1:
-        tables["Mean grades"] = [
-            ["writer", *by_quantity],
-            *(
-                [row.writer, *(_number(content["quantities"][name].get(row.writer), 2)
-                               for name in by_quantity)]
-                for row in rows
-            ),
-        ]  # fmt: skip
-    notes = [f"{graded.missing:,} grades are missing: no rating could be read"] * bool(
-        graded.missing
+        correlations=correlations,
+        text_agreement=agreements,
+        people_agreement=people,
+        length_correlation=lengths,
+        plan_inconsistency=plans,
+        ranges=prompt_ranges(judged, config.collapse),
+        missing_grades=graded.missing,
+        not_comparable=graded.notes,
+        trained_on=trained_on,
     )
-    if quantity == "percentile":
-        notes += [
-            f"{row.writer} lies above the {CEILING}th percentile, where the scale saturates: "
-            "compare the quantity value"
-            for row in rows
-            if row.plain > CEILING
-        ]
-    notes += [
-        f"by {name}, wins do not connect {', '.join(found.infinite)} with the others both ways: no "
-        "finite utility; utility_prior shrinks it"
-        for name, found in utilities.items()
-        if found.infinite
-    ]
+    tables, notes = comparison_tables(comparison), comparison_notes(comparison)
     if config.utility_prior and utilities:
         notes.append(f"utilities are shrunk by a prior of strength {config.utility_prior:g}")
-    if not fit.is_connected:
-        notes.append("judges graded different writers or prompts, so their offsets are not known")
-    notes += [f"not comparable with published results: {note}" for note in graded.notes]
-    notes += [f"{rater} was trained on {count} of these prompts"
-              for rater, count in trained_on.items() if count]  # fmt: skip
     parts_of_text = [f"{title}\n" + "\n".join(text_table(table)) for title, table in tables.items()]
     text = "\n\n".join([*parts_of_text, *notes]) + "\n"
     table = [
@@ -542,7 +274,7 @@ def main(config: Config) -> None:
         }
         for row in rows
     ]  # fmt: skip
-    artifact.write("writers.json", partial(write_json, plain(content)))
+    artifact.write("writers.json", partial(write_json, plain(comparison)))
     artifact.write("writers.csv", partial(write_csv, table))
     artifact.write("writers.txt", lambda path: path.write_text(text, encoding="utf-8"))
     artifact.counts = {"writers": len(rows), "grades": len(graded.rows),

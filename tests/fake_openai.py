@@ -89,7 +89,7 @@ class FakeOpenAI(Loopback):
         or "400", by its number (from 1) and "chat"; `manners` that of a question, one of `MANNERS`
         or "limit": whole, and as long as it may be. `on_request` is called with a request's number
         before and after its answer. `complaint` and `code` are said at "400", "500" and "503".
-        `question_of` gives the text that answers a request's messages and counts it.
+        `question_of` gives the text of a request's messages, which is answered and counted.
         """
         self.answers = {"judge": answer, **(others or {})}
         self.draw = faults

@@ -226,9 +226,7 @@ def test_dry_run_tells_what_is_left(serve, tmp_path):
     with serve() as server:
         writer, judge = told()
         assert (writer.rater, writer.calls, writer.known) == ("w", 12, 0)
-        assert (judge.rater, judge.calls) == ("judge", 6), (
-            "one for each, although examples are equal"
-        )
+        assert (judge.rater, judge.calls) == ("judge", 6)
         assert writer.output_tokens == 12 * 15
         assert writer.cost_usd == pytest.approx((writer.input_tokens + 180) / 1e3)
         assert writer.most_cost_usd == pytest.approx((writer.input_tokens + 12 * 50) / 1e3)

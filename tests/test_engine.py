@@ -1,11 +1,14 @@
 """The engines of curation: DuckDB with little memory and Spark give the same rows."""
 
+import errno
 import json
+import os
 import shutil
 
 import ibis
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from litbench.curation.engine import open_engine
@@ -71,6 +74,18 @@ def test_out_of_memory_error_names_the_key(how, tmp_path):
     with pytest.raises(DataError, match=r"the engine failed in .*: raise memory_limit"):
         use()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk_names_the_folder(tmp_path, monkeypatch):
+    def full_disk(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pq, "write_table", full_disk)
+    with (
+        pytest.raises(DataError, match=rf"engine failed in {tmp_path} .*free disk space there"),
+        open_engine("duckdb", tmp_path) as engine,
+    ):
+        engine.put(letters(5))
 
 
 def test_what_does_not_fit_goes_to_disk(tmp_path):

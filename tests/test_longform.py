@@ -74,8 +74,7 @@ class Scripted:
         self.answers = answers
         self.asked = {}
 
-    async def answer(self, talk, role, step, question, sample, example):
-        del talk, role, sample, example
+    async def answer(self, _talk, _role, step, question, _sample, _example):
         self.asked[step] = question
         answer = self.answers(step)
         return answer if isinstance(answer, Answer) else Answer("answered", answer)

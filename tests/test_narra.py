@@ -427,9 +427,9 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, cap
         assert server.requests == 0
         said = capsys.readouterr().out
         assert "4 dialogues of narra" in said
-        # Need, ten answers, keywords and 12 or 10 turns, for each of two writers.
+        # Need and keywords (once for both writers), ten answers and 12 or 10 turns.
         (reader,) = (line.split() for line in said.splitlines() if line.startswith("reader"))
-        assert reader[2] == "92"
+        assert reader[2] == "88"
         assert "per dialogue: 6" in said
         run_here(first)
         asked = server.requests

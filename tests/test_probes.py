@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from chinese_writers import rate_by_length
 from fake_openai import FakeOpenAI, longer_story, shown_story
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,6 +73,30 @@ def changed(name, text, strength, seed=0):
     found = change(PROBES[name], subject(text, seed), strength)
     assert found is not None
     return found
+
+
+def test_dropped_paragraphs_are_whole_and_at_most_three():
+    for text, of in ((ENGLISH + "\n\n" + OTHER, "\n\n"), (OTHER, ". ")):
+        parts = [part.rstrip(".") for part in text.split(of)]
+        dropped = []
+        for strength in STRENGTHS:
+            left = [
+                part.rstrip(".") for part in changed("drop_paragraphs", text, strength).split(of)
+            ]
+            assert [part for part in parts if part in left] == left
+            dropped.append(set(parts) - set(left))
+        assert [len(one) for one in dropped] == [1, 2, 3]
+        assert dropped[0] < dropped[1] < dropped[2]
+    assert change(PROBES["drop_paragraphs"], subject("One sentence only."), 1.0) is None
+
+
+def test_repeated_paragraphs_stand_beside_their_originals():
+    # Tree-of-Writing copies at most three paragraphs to other places; ours stay in place, and at
+    # strength 1 all are repeated.
+    paragraphs = CHINESE.split("\n\n")
+    assert changed("repetition", CHINESE, 1.0).split("\n\n") == [
+        paragraph for paragraph in paragraphs for _ in range(2)
+    ]
 
 
 def prose(invented, seed, words):
@@ -144,7 +169,7 @@ def shared_start(text, other):
 
 def edit_size(name, text, other):
     """How much of a text a probe has changed, in the probe's own unit."""
-    if name == "cut_ending":
+    if name in ("cut_ending", "drop_paragraphs"):
         return len(text) - len(other)
     if name == "other_story":
         return -shared_start(text, other)
@@ -440,4 +465,21 @@ def test_judges_are_asked_once_per_order(load_program, pairs_file, tmp_path, mon
     rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()
     assert {row["probe"]: row["prefers_changed"] for row in rows} == {
         "fake_verdict": 1.0, "cut_ending": 0.0,
+    }  # fmt: skip
+
+
+def test_rubric_raters_read_probes(load_program, pairs_file, tmp_path, monkeypatch):
+    program = load_program("eval/probe.py")
+    with FakeOpenAI(rate_by_length) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        entry = {"kind": "rubric", "model": server.model, "rubric": "webnovel"}
+        keys = {
+            "raters": {"rubric": entry}, "probes": ["repetition", "drop_paragraphs"],
+            "strengths": [1.0], "per_prompt": 1,
+        }  # fmt: skip
+        program.main(config_of(program, pairs_file, tmp_path / "out", **keys))
+    rows = pa_csv.read_csv(tmp_path / "out" / "probes.csv").to_pylist()
+    assert {row["probe"]: row["prefers_changed"] for row in rows} == {
+        "repetition": 1.0, "drop_paragraphs": 0.0,
     }  # fmt: skip

@@ -28,7 +28,7 @@ from litbench.metrics.human_study import (
 )
 from litbench.metrics.intervals import clustered_mean, two_way_interval
 from litbench.records import VERDICTS
-from litbench.study.export import ratings_of
+from litbench.study.export import stories_and_ratings
 from litbench.study.plan import ContentQuestion, Plan, Statement, check_plan, estimate, garble
 from litbench.study.simulation import Crowd, Reader, Visitor, simulate_choices, visit_study
 from litbench.study.store import Store
@@ -474,10 +474,14 @@ def test_forged_and_foreign_requests(client):
     for request, status in cases:
         assert browser.post("/answer", **request).status_code == status, request
     assert browser.store.choices().num_rows == 0
-    assert browser.post("/answer", data=answer).status_code == 200
-    assert browser.store.choices().num_rows == 1
+    lines = "a\r\n" * 999
+    assert browser.post("/answer", data=answer | {"reason": lines}).status_code == 200
+    assert browser.store.choices()["reason"].to_pylist() == [lines.replace("\r", "").strip()]
     assert TEXTS["contact"] in browser.post("/leave").text
     assert browser.store.states() == {"left": 1}
+    # An answer of who was away for long goes to no page, and they go on.
+    assert "Page 2 of" in browser.post("/answer", data=answer | {"place": "2"}).text
+    assert browser.store.choices().num_rows == 1
 
 
 def test_closed_study(client):
@@ -691,7 +695,9 @@ def test_ratings_of_a_story_in_two_pairs(pair_table):
          "reason": "why"},
         {"reader": "r", "place": 2, "kind": "pair", "pair_id": names[1], "outcome": "rejected"},
     ]  # fmt: skip
-    table = ratings_of(pa.Table.from_pylist(chosen, schema=CHOICES.arrow()), pairs)
+    choices = pa.Table.from_pylist(chosen, schema=CHOICES.arrow())
+    stories, table = stories_and_ratings(choices, pairs)
+    assert stories["story_id"].to_pylist() == ["a", "b", "c"]
     assert dict(zip(table["story_id"].to_pylist(), table["rating"].to_pylist(), strict=True)) == {
         "a": 0.5, "b": 0.0, "c": 1.0,
     }  # fmt: skip

@@ -122,10 +122,12 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
     kills, logs = 0, []
     try:
         while kills < 10:
-            time.sleep(5.5)
-            running = sum(thread.is_alive() for thread in threads)
-            acknowledged = sum(len(one.acknowledged) for one in visitors)
-            print(f"kill {kills + 1}: {acknowledged} answers acknowledged, {running} still read")
+            # In the middle of the traffic, however slow the machine is.
+            seen, end = acknowledged(visitors), time.monotonic() + 300
+            while acknowledged(visitors) < seen + 300:
+                assert time.monotonic() < end, "the readers do not get on"
+                time.sleep(0.05)
+            print(f"kill {kills + 1}: {acknowledged(visitors)} answers acknowledged")
             server.kill()
             logs.append(server.communicate()[1].decode())
             assert server.returncode == -9
@@ -145,6 +147,10 @@ def test_kills_lose_and_double_nothing(tmp_path, pair_table):
     assert answers == 200 * (pages + 2)
     assert "word" not in "".join(logs)
     assert "simulated" not in "".join(logs)
+
+
+def acknowledged(visitors):
+    return sum(len(one.acknowledged) for one in visitors)
 
 
 def check_acknowledged(study, visitors):

@@ -51,6 +51,8 @@ from litbench.tables import read_table
 
 RECORDED = "recorded/"
 WRITER = "writer"
+# In a writer's example, what tells its text from those of other dialogues; appended if absent.
+EXAMPLE_MARK = "DIALOGUE_NAME"
 # Sample numbers of stored answers: one block per sample of a dialogue, one number per attempt.
 _ATTEMPTS = 100
 # Dialogues under way at the same time, per connection: enough to keep all connections busy.
@@ -261,7 +263,6 @@ class _Rehearsed:
     needs_examples: bool
     keys: dict[str, str | None] = field(default_factory=dict)
     tokens: list[tuple[int, int]] = field(default_factory=list)
-    _places: set[tuple[Any, ...]] = field(default_factory=set)
 
     @property
     def price(self) -> Price | None:
@@ -270,13 +271,8 @@ class _Rehearsed:
     async def answer(
         self, talk: Talk, role: str, step: str, question: Question, sample: int, example: str
     ) -> Answer:
-        del role, step
         key = self.asked.key(question, sample)
-        # Two writers have the same examples, so that others are asked the same about both.
-        dialogue = talk.dialogue
-        place = (dialogue.writer, dialogue.prompt_id, dialogue.sample, key)
-        is_new = place not in self._places
-        self._places.add(place)
+        is_new = key not in self.keys
         stored = self.asked.client.store.get(key)
         self.keys[key] = None if stored is None else key
         if stored is not None:
@@ -286,6 +282,12 @@ class _Rehearsed:
         read, written = estimate_tokens(text_of(question)), estimate_tokens(example)
         if is_new:
             self.tokens.append((read, written))
+        if role == WRITER:
+            # Texts differ between writers and items, and so do the questions about them.
+            about = talk.dialogue
+            mark = f"{about.writer} {about.prompt_id} {about.sample} {step}"
+            marked = example.replace(EXAMPLE_MARK, mark)
+            example = f"{example}\n{mark}" if marked == example else marked
         return Answer("answered", example, input_tokens=read, output_tokens=written)
 
     def estimate(self, role: str, dialogues: int) -> Estimate:
@@ -354,29 +356,37 @@ class Cast:
         writers: by name; each plays the role `writer` in its dialogues.
         roles: the other roles by name.
         prices: prices by model, see `litbench.judges.prices`.
-        budgets: what each model has spent, by ("writer", name) or ("role", name).
+        budgets: what each model that is asked has spent, by ("writer", name) or ("role", name).
+
+    Raises:
+        ConfigError: a role has `max_cost_usd`, but its model has no price.
     """
 
     writers: Mapping[str, Role]
     roles: Mapping[str, Role]
     prices: Mapping[str, Price]
-    budgets: dict[tuple[str, str], Budget] = field(default_factory=dict)
+    budgets: dict[tuple[str, str], Budget] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, role in self._by_key().items():
+            if not role.model.startswith(RECORDED):
+                self.budgets[key] = Budget(role.traffic, price_of(role.model, self.prices))
+
+    def _by_key(self) -> dict[tuple[str, str], Role]:
+        roles = {("role", name): role for name, role in self.roles.items()}
+        return {("writer", name): role for name, role in self.writers.items()} | roles
 
     def endpoints(self, store: AnswerStore) -> dict[tuple[str, str], Endpoint]:
         """An endpoint per ("writer", name) and ("role", name)."""
         found: dict[tuple[str, str], Endpoint] = {}
         pending: dict[str, asyncio.Task[Answer | None]] = {}
-        for kind, named in (("writer", self.writers), ("role", self.roles)):
-            for name, role in named.items():
-                if role.model.startswith(RECORDED):
-                    found[kind, name] = _Recorded(role.model)
-                    continue
-                price = price_of(role.model, self.prices)
-                budget = self.budgets.setdefault((kind, name), Budget(role.traffic, price))
-                client = Client(
-                    role.model, store, role.sampling, role.traffic, budget, pending=pending
-                )
-                found[kind, name] = _Asked(client, price)
+        for key, role in self._by_key().items():
+            if role.model.startswith(RECORDED):
+                found[key] = _Recorded(role.model)
+                continue
+            budget = self.budgets[key]
+            client = Client(role.model, store, role.sampling, role.traffic, budget, pending=pending)
+            found[key] = _Asked(client, budget.price)
         return found
 
 

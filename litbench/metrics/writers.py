@@ -276,3 +276,33 @@ def grade_agreement(
         rater, reference, quantity, pair_agreement(expected, values, groups, prompts),
         correlate(rater, reference, columns),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PromptRange:
+    """The lowest and the highest mean grade of a writer, and their prompts.
+
+    `collapsed` counts the prompts below the limit given; None without a limit.
+    """
+
+    writer: str
+    low: float
+    lowest: str
+    high: float
+    highest: str
+    collapsed: int | None
+
+
+def prompt_ranges(cells: Sequence[Cell], limit: float | None = None) -> list[PromptRange]:
+    """Each writer's range over prompts, by grades without the judges' offsets."""
+    offsets = fit_offsets(cells).judges
+    grades: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        grades[cell.writer][cell.prompt].append(cell.grade - offsets[cell.judge])
+    ranges = []
+    for writer, by_prompt in grades.items():
+        means = {prompt: float(np.mean(of)) for prompt, of in by_prompt.items()}
+        low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        below = None if limit is None else sum(mean < limit for mean in means.values())
+        ranges.append(PromptRange(writer, means[low], low, means[high], high, below))
+    return ranges

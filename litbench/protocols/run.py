@@ -71,7 +71,7 @@ class Run:
 
     protocol: str
     out: Path
-    writers: dict[str, Any]
+    writers: dict[str, Any] = field(default_factory=dict)
     judges: dict[str, Any] = field(default_factory=dict)
     roles: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -424,7 +424,10 @@ def command(arguments: Sequence[str]) -> None:
         while rest:
             key, equals, value = rest.pop(0).partition("=")
             if key in ("--writer", "--judge"):
-                named[key[2:]].append(value if equals else (rest.pop(0) if rest else ""))
+                value = value if equals or not rest else rest.pop(0)
+                if not value or value.startswith("--"):
+                    raise ConfigError(f"{key}: name a model, such as openai/gpt-4.1")
+                named[key[2:]].append(value)
                 continue
             key = "--options.texts" if key == "--texts" else key
             passed.append(f"{key}{equals}{value}")

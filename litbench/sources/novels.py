@@ -13,10 +13,10 @@ _BLANK = "[ \t\u3000]"
 # A heading starts its line. Without a separator the title must be short and no sentence, since
 # sentences, too, may begin with the number of a chapter.
 _HEADING = re.compile(
-    rf"{_BLANK}*(?:"
+    rf"^{_BLANK}*(?:"
     rf"第{_BLANK}*{_NUMERAL}{_BLANK}*[章回节卷]"
     rf"(?:{_BLANK}*$|(?:{_BLANK}|[:：、.．—-])[^\n]{{0,60}}(?<!。)$|[^\n。，！？,]{{1,30}}$)"
-    rf"|(?:楔子|序章|序幕|引子|番外|尾声|终章){_NUMERAL}?(?:{_BLANK}*$|(?:{_BLANK}|[:：])[^\n。]{{0,60}}$)"
+    rf"|(?:楔子|序章|序幕|引子|番外|尾声|终章)(?:{_NUMERAL})?(?:{_BLANK}*$|(?:{_BLANK}|[:：])[^\n。]{{0,60}}$)"
     rf"|chapter{_BLANK}+\d+\b[^\n]{{0,60}}$)",
     re.I | re.M,
 )

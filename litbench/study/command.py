@@ -14,7 +14,7 @@ from litbench.artifact import Artifact
 from litbench.config import clear_exit
 from litbench.errors import DataError, MissingExtraError
 from litbench.metrics.human_study import exclusion_counts, reader_results
-from litbench.study.export import rated_stories, ratings_of
+from litbench.study.export import stories_and_ratings
 from litbench.study.plan import Study
 from litbench.study.simulation import Crowd, visit_study
 from litbench.study.store import Store
@@ -81,9 +81,10 @@ def export(arguments: argparse.Namespace) -> None:
         out, program="study_export", config={"out": out},
         inputs={"plan": study.folder / "plan.json", "pairs": study.folder / "pairs.parquet"},
     )  # fmt: skip
-    artifact.write("choices.parquet", partial(write_table, choices))
-    artifact.write("stories.parquet", partial(write_table, rated_stories(study.pairs)))
-    artifact.write("ratings.parquet", partial(write_table, ratings_of(choices, study.pairs)))
+    stories, ratings = stories_and_ratings(choices, study.pairs)
+    tables = {"choices": choices, "stories": stories, "ratings": ratings}
+    for name, table in tables.items():
+        artifact.write(f"{name}.parquet", partial(write_table, table))
     artifact.counts = {"answers": choices.num_rows, "readers": store.states()}
     artifact.finish()
     print(f"{out / 'choices.parquet'}: {choices.num_rows:,} answers")

@@ -1,52 +1,39 @@
 """The choices of a study as ratings of stories, in the form that import_ratings.py reads."""
 
-from collections import defaultdict
-
+import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
-_STORY = ("story_id", "prompt_id", "prompt", "text")
+_SIDES = """
+create temp view sides as
+select pair_id, prompt_id, prompt, 'chosen' as side, chosen_story_id as story_id, chosen as text
+from pairs union all
+select pair_id, prompt_id, prompt, 'rejected', rejected_story_id, rejected from pairs
+"""
+_STORIES = """
+select story_id, any_value(prompt_id) as prompt_id, any_value(prompt) as prompt,
+    any_value(text) as text
+from sides group by story_id order by story_id
+"""
+_RATINGS = """
+select story_id, reader as rater, avg((outcome = side)::int) as rating,
+    string_agg(reason, chr(10) || chr(10) order by place) as explanation
+from choices join sides using (pair_id) where kind = 'pair' group by all order by all
+"""
 
 
-def rated_stories(pairs: pa.Table) -> pa.Table:
-    """The stories of the pairs; columns `story_id`, `prompt_id`, `prompt`, `text`."""
-    stories = {
-        row[f"{side}_story_id"]: {
-            "story_id": row[f"{side}_story_id"], "prompt_id": row["prompt_id"],
-            "prompt": row["prompt"], "text": row[side],
-        }
-        for row in pairs.to_pylist()
-        for side in ("chosen", "rejected")
-    }  # fmt: skip
-    schema = pa.schema([(name, pa.large_string()) for name in _STORY])
-    return pa.Table.from_pylist([stories[name] for name in sorted(stories)], schema)
-
-
-def ratings_of(choices: pa.Table, pairs: pa.Table) -> pa.Table:
-    """How often each reader chose each story that they read, from 0 to 1.
+def stories_and_ratings(choices: pa.Table, pairs: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The stories of a study, and how often each reader chose each story.
 
     Args:
         choices: table with the schema CHOICES; checks and repeated pairs are left out.
         pairs: table with the schema PAIRS.
 
     Returns:
-        Columns `story_id`, `rater`, `rating`, `explanation` (the reasons).
+        Stories with `story_id`, `prompt_id`, `prompt` and `text`, and ratings with `story_id`,
+        `rater`, `rating` (0 to 1) and `explanation` (the reasons).
     """
-    sides = {row["pair_id"]: row for row in pairs.drop_columns(["chosen", "rejected"]).to_pylist()}
-    chosen: dict[tuple[str, str], list[float]] = defaultdict(list)
-    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for row in choices.filter(pc.equal(choices["kind"], "pair")).to_pylist():
-        for side in ("chosen", "rejected"):
-            key = sides[row["pair_id"]][f"{side}_story_id"], row["reader"]
-            chosen[key].append(float(row["outcome"] == side))
-            reasons[key] += [row["reason"]] if row["reason"] else []
-    rows = [
-        {
-            "story_id": story, "rater": reader, "rating": sum(of) / len(of),
-            "explanation": "\n\n".join(reasons[story, reader]) or None,
-        }
-        for (story, reader), of in sorted(chosen.items())
-    ]  # fmt: skip
-    text = pa.large_string()
-    schema = [("story_id", text), ("rater", text), ("rating", pa.float64()), ("explanation", text)]
-    return pa.Table.from_pylist(rows, pa.schema(schema))
+    with duckdb.connect() as database:
+        database.register("choices", choices)
+        database.register("pairs", pairs)
+        database.execute(_SIDES)
+        return database.sql(_STORIES).to_arrow_table(), database.sql(_RATINGS).to_arrow_table()

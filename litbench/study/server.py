@@ -251,8 +251,11 @@ def make_app(study: Study, store: Store, allowed_hosts: Sequence[str]) -> ASGIAp
     async def answer(request: Request) -> Response:
         form, reader = await read_form(request), known_reader(request)
         check_open()
-        store.state(reader)
-        reason = form.get("reason", "").strip() or None
+        if store.state(reader) != "reading":
+            # Away for long, or done in another tab.
+            return go_on()
+        # Forms send a line break as two characters.
+        reason = form.get("reason", "").replace("\r\n", "\n").strip() or None
         if reason is not None and len(reason) > _MOST_REASON:
             raise HTTPException(413, f"A reason may have {_MOST_REASON:,} letters.")
         place = form.get("place", "")

@@ -39,7 +39,7 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER = re.compile(
     r"([-+]?\d{1,9}(?:\.\d{1,9})?)(?:\s*/\s*(\d{1,9}))?(?!\s*[-–—~]\s*\d|[eE]?[\d.]*\d|\s*/)"
 )
-_MARKS = "*_`[]()<>\"' \t"
+_MARKS = "*_`[]()<>\"' \t\n"
 _SCORES = re.compile(r"^\W*(?:scores?|ratings?)\W*$", re.I)
 _BRACKETS = re.compile(r"\[\[\s*([-+]?\d{1,9}(?:\.\d{1,9})?)\s*\]\]")
 # Typical length of the reasoning before the ratings, for estimates.

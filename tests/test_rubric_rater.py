@@ -1,0 +1,232 @@
+"""The kind `rubric`, run by eval/benchmark.py against a server on loopback.
+
+STORYER is the folder of the data set storyer_pairs.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from fake_openai import FakeOpenAI
+
+from litbench.errors import ConfigError
+from litbench.judges.recorded import RecordedRater
+from litbench.raters import RaterSpec, blind, judge_pairs, load_rater
+from litbench.records import PAIRS, RATINGS, VERDICTS, empty_columns
+from litbench.tables import read_table, write_table
+from litbench.text import count_words
+
+logs = pytest.importorskip("inspect_ai.log")
+pytest.importorskip("openai")
+
+QUICK = {"first_wait_seconds": 0.01, "timeout_seconds": 60, "connections": 4}
+STORY = re.compile(r"STORY BEGINS =====\n(.*?)\n===== STORY ENDS", re.DOTALL)
+NAMES = ("Relevance", "Coherence", "Characters", "Surprise", "Engagement", "Language")
+
+
+def shown_words(question):
+    """Number of words of the story in a question of a packaged rubric or of `RUBRIC`."""
+    story = STORY.search(question)
+    assert story is not None
+    return count_words(pa.array([story[1]], pa.large_string()))[0].as_py()
+
+
+def marks(question):
+    """All marks of the packaged rubric rise with the number of words, from 1 to 10."""
+    mark = min(1 + shown_words(question) / 10, 10)
+    return "It has words.\n\n[Scores]\n" + "\n".join(f"{name}: {mark:g}" for name in NAMES)
+
+
+RUBRIC = {
+    "form": "brackets", "lowest": 0, "highest": 100_000, "criteria": ["Length"],
+    "text": "===== STORY BEGINS =====\n{text}\n===== STORY ENDS =====\nAnswer [[number]]",
+}  # fmt: skip
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server of a judge that likes words."""
+    with FakeOpenAI(marks) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+def benchmark(load_program, tmp_path):
+    """Run eval/benchmark.py on pairs; returns the agreement by rater."""
+    program = load_program("eval/benchmark.py")
+
+    def run(pairs, **options):
+        write_table(pairs, tmp_path / "pairs.parquet")
+        entry = {"kind": "rubric", "model": FakeOpenAI.model, "traffic": QUICK, **options}
+        program.main(
+            program.Config(
+                pairs=tmp_path / "pairs.parquet",
+                out=tmp_path / "out",
+                raters={"rubric": entry, "longer": {"kind": "longer"}},
+                reference="longer",
+            )
+        )
+        rows = json.loads((tmp_path / "out/leaderboard.json").read_text())
+        return {row["rater"]: row["agreement"] for row in rows}
+
+    return run
+
+
+def invented_pairs(pair_table, number=24):
+    """Pairs of 3 to 40 words that share stories; some are of equal length."""
+    rows = []
+    for place in range(number):
+        sides = [(place * k) % 38 + 3 for k in (7, 11)]
+        ids = [f"s{words}" for words in sides]
+        texts = [
+            f"Story {name}: " + "rain " * words for name, words in zip(ids, sides, strict=True)
+        ]
+        rows.append({
+            "prompt_id": "p", "chosen": texts[0], "rejected": texts[1],
+            "chosen_story_id": ids[0], "rejected_story_id": ids[1], "pair_id": f"pair {place}",
+        })  # fmt: skip
+    return pair_table([row for row in rows if row["chosen"] != row["rejected"]])
+
+
+def outcomes(folder):
+    table = read_table(folder / "out/verdicts.parquet", VERDICTS)
+    found = {"rubric": {}, "longer": {}}
+    for row in table.to_pylist():
+        found[row["rater"]][row["pair_id"]] = row["outcome"]
+    return found
+
+
+def test_marks_that_rise_with_words_agree_as_longer(server, benchmark, pair_table, tmp_path):
+    pairs = invented_pairs(pair_table)
+    rows = benchmark(pairs)
+    assert 0.2 < rows["longer"]["mean"] < 0.8
+    assert rows["rubric"]["mean"] == rows["longer"]["mean"]
+    found = outcomes(tmp_path)
+    assert found["rubric"] == found["longer"]
+    stories = {text for side in ("chosen", "rejected") for text in pairs[side].to_pylist()}
+    assert server.requests == len(stories), "each story is rated once"
+    verdict = read_table(tmp_path / "out/verdicts.parquet", VERDICTS).to_pylist()[0]
+    assert verdict["order"] is None
+    chosen = pairs["chosen_n_words"].to_pylist()[0]
+    assert verdict["reward_chosen"] == pytest.approx(1 + chosen / 10)
+    assert verdict["explanation"].count("It has words.") == 2
+    (path,) = (tmp_path / "out/logs/rubric").glob("*.eval")
+    log = logs.read_eval_log(str(path))
+    assert (log.status, len(log.samples)) == ("success", len(stories))
+    sample = log.samples[0]
+    assert sample.messages[0].content.startswith("[to judge: story]")
+    assert sample.scores["grade"].value == pytest.approx(1 + shown_words(sample.input) / 10)
+    benchmark(pairs, traffic={**QUICK, "connections": 2})
+    assert server.requests == len(stories), "stored answers are used again"
+
+
+@pytest.mark.skipif("STORYER" not in os.environ, reason="set STORYER to the data set's folder")
+def test_marks_that_rise_with_words_agree_as_longer_on_storyer(
+    monkeypatch, benchmark, program, tmp_path
+):
+    program("data_prep/import_pairs.py", "--config", "configs/data/storyer_pairs.yaml",
+            "--out", tmp_path / "data")  # fmt: skip
+    (tmp_path / "words.yaml").write_text(json.dumps(RUBRIC))
+    pairs = read_table(tmp_path / "data/pairs.parquet", PAIRS)
+    with FakeOpenAI(lambda question: f"Score: [[{shown_words(question)}]]") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        rows = benchmark(pairs, rubric=str(tmp_path / "words.yaml"))
+    assert len(pairs) == 619
+    assert round(rows["longer"]["mean"], 3) == 0.584
+    assert rows["rubric"] == rows["longer"]
+    found = outcomes(tmp_path)
+    assert found["rubric"] == found["longer"]
+
+
+def test_missing_ratings_are_asked_for_again_and_counted(monkeypatch, pair_table, tmp_path):
+    def partial(question):
+        lines = marks(question).splitlines()
+        return "\n".join(lines[:-2] if shown_words(question) < 10 else lines)
+
+    def refuse(question):
+        return "refusal" if shown_words(question) > 38 else None
+
+    pairs = invented_pairs(pair_table)
+    words = {text: shown_words(f"STORY BEGINS =====\n{text}\n===== STORY ENDS")
+             for side in ("chosen", "rejected") for text in pairs[side].to_pylist()}  # fmt: skip
+    short, long = (sum(test(n) for n in words.values()) for test in
+                   (lambda n: n < 10, lambda n: n > 38))  # fmt: skip
+    assert short
+    assert long
+    with FakeOpenAI(partial, manners=refuse) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        rater = load_rater(RaterSpec("r", "rubric", {"model": FakeOpenAI.model, "traffic": QUICK}))
+        rater.work_in(tmp_path)
+        verdicts = judge_pairs(rater, pairs).to_pylist()
+        assert server.requests == len(words) + 2 * (short + long), "up to twice"
+    counts = rater.notes()["ratings"]
+    assert counts == {
+        "rated": 6 * (len(words) - long) - 2 * short, "unparsed": 2 * short, "refused": 6 * long,
+    }  # fmt: skip
+    refused = {row["outcome"] for row in verdicts if None in (row["reward_chosen"],
+                                                              row["reward_rejected"])}  # fmt: skip
+    assert refused == {"refused"}
+
+
+def test_estimate_and_limits(server, pair_table, tmp_path):
+    pairs = invented_pairs(pair_table)
+    (tmp_path / "prices.yaml").write_text(json.dumps({FakeOpenAI.model: {"input": 1, "output": 1}}))
+
+    def rater(**traffic):
+        options = {"model": FakeOpenAI.model, "traffic": {**QUICK, **traffic},
+                   "prices": str(tmp_path / "prices.yaml")}  # fmt: skip
+        loaded = load_rater(RaterSpec("r", "rubric", options))
+        loaded.work_in(tmp_path)
+        return loaded
+
+    blinded, _ = blind(pairs)
+    stories = {text for pair in blinded for text in (pair.first, pair.second)}
+    (told,) = rater().estimate(blinded)
+    assert (told.rater, told.calls, told.known) == ("r", len(stories), 0)
+    assert told.cost_usd == pytest.approx((told.input_tokens + told.output_tokens) / 1e6)
+    with pytest.raises(ConfigError, match=r"max_calls of 5 is reached: .* are not rated"):
+        judge_pairs(rater(max_calls=5), pairs)
+    (told,) = rater().estimate(blinded)
+    assert (told.calls, told.known) == (len(stories) - 5, 5)
+    twice = rater(max_calls=len(stories) - 5)
+    judge_pairs(twice, pairs)
+    assert server.requests == len(stories)
+    other = pair_table([{"chosen": "A new story", "rejected": "And another"}])
+    with pytest.raises(ConfigError, match="2 of 2 stories are not rated"):
+        judge_pairs(twice, other)
+    assert server.requests == len(stories), "the limit is that of the run, not of each call"
+
+
+def test_wrong_options(tmp_path):
+    (tmp_path / "plan.yaml").write_text(json.dumps({**RUBRIC, "text": "{text} {plan}"}))
+    cases = {
+        "needs plan, which a pair": {"rubric": str(tmp_path / "plan.yaml")},
+        "did you mean 'story'": {"rubric": "storry"},
+        "has no price": {"traffic": {"max_cost_usd": 1}},
+        "unknown key 'rubrik'": {"rubrik": "story"},
+    }
+    for said, options in cases.items():
+        with pytest.raises(ConfigError, match=said):
+            load_rater(RaterSpec("r", "rubric", {"model": "openai/nobody", **options}))
+
+
+def test_recorded_ratings_of_asked_models(pair_table, tmp_path):
+    """The kind `recorded` reads the ratings that `litbench run` writes."""
+    rows = [
+        {"story_id": name, "rater": "j", "rater_kind": kind, "rating": rating, "criterion": of}
+        for name, rating in (("c0", 3.0), ("r0", 2.0))
+        for kind, of in (("model", None), ("model", "plot"), ("person", None))
+    ]
+    types = {name: column.type for name, column in empty_columns(RATINGS, 0).items()}
+    write_table(pa.Table.from_pylist(rows, pa.schema(types)), tmp_path / "ratings.parquet")
+    rater = RecordedRater.from_options("j", {"path": str(Path(tmp_path / "ratings.parquet"))}, "")
+    assert rater.notes() == {"stories": 2, "without_rating": 0}
+    pairs = pair_table([{"chosen": "", "rejected": ""}])
+    assert judge_pairs(rater, pairs)["outcome"].to_pylist() == ["chosen"]

@@ -1,0 +1,374 @@
+"""litbench run: tables, resume, limits, flags and logs, against a server on loopback.
+
+GOLDEN, LONGFORM_BENCH and LONGFORM are folders as in test_longform.py.
+"""
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from statistics import fmean
+
+import pyarrow.parquet as pq
+import pytest
+from fake_openai import FakeOpenAI
+from test_dialogues import messages_of
+from test_longform import write_texts
+
+from litbench.cli import main
+from litbench.judges.recorded import RecordedRater
+from litbench.records import GRADES, RATINGS, STORIES, TURNS
+from litbench.sources.ratings import story_digest
+from litbench.tables import read_table
+from litbench.templates.rubric import load_rubric
+from litbench.text import count_words, digest
+
+logs = pytest.importorskip("inspect_ai.log")
+pytest.importorskip("openai")
+
+WRITER = FakeOpenAI.model_called("writer")
+JUDGE = FakeOpenAI.model
+SCHEMAS = {schema.name: schema for schema in (TURNS, STORIES, RATINGS, GRADES)}
+# What differs between runs: times, and how a provider counted its cache.
+MEASURED = ("seconds",)
+TRAFFIC = {"first_wait_seconds": 0.01, "timeout_seconds": 60}
+
+
+def write_text(question):
+    """An answer of about 600 characters that depends on the whole conversation."""
+    return f"{digest(question)}. " + "It rained on the lighthouse. " * 20
+
+
+def rate_text(question):
+    """Ratings of the packaged rubrics that depend on the question."""
+    level = "chapter" if re.search(r"CHAPTER \d+ BEGINS", question) else "final"
+    rows = [
+        f"{one.name}: {int(digest(question, one.name), 16) % 21}"
+        for one in load_rubric(f"longform_{level}").criteria
+    ]
+    return "It has merits.\n\n[Scores]\n" + "\n".join(rows)
+
+
+def fake(**behaviour):
+    """A server with a writer and two judges."""
+    return FakeOpenAI(
+        rate_text,
+        others={"writer": write_text, "second": rate_text},
+        question_of=messages_of,
+        **behaviour,
+    )
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Factory of servers for this process."""
+
+    def make(**behaviour):
+        server = fake(**behaviour)
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        return server
+
+    return make
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the command in a folder of its own; returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, writer=WRITER, judge=JUDGE, out="out", code=None):
+        given = ["litbench", "run", "longform", "--out", out, *map(str, arguments)]
+        given += ["--writer", writer] if writer else []
+        given += ["--judge", judge] if judge else []
+        monkeypatch.setattr(sys, "argv", given)
+        with contextlib.nullcontext() if code is None else pytest.raises(SystemExit) as stopped:
+            main()
+        assert code is None or stopped.value.code == code
+        return "".join(capsys.readouterr())
+
+    return call
+
+
+def tables(folder):
+    """The four tables, without what is measured."""
+    found = {}
+    for name, schema in SCHEMAS.items():
+        table = read_table(folder / f"{name}.parquet", schema)
+        found[name] = table.select([one for one in table.column_names if one not in MEASURED])
+    return found
+
+
+def rows_of(folder, name):
+    return tables(folder)[name].to_pylist()
+
+
+def manifest(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+SMALL = ("--options.chapters", 2, "--items", "[choir, repair]")
+
+
+def test_tables_log_and_manifest(serve, run, tmp_path):
+    with serve() as server:
+        said = run(*SMALL, "--samples", 2)
+        assert server.requests == 2 * 2 * (7 + 3)
+    out = tmp_path / "out"
+    assert "4 of 4 dialogues finished, 176 of 176 ratings read" in said
+    found = {name: table.to_pylist() for name, table in tables(out).items()}
+    assert {name: len(rows) for name, rows in found.items()} == {
+        "turns": 40, "stories": 8, "ratings": 4 * (3 + 14 + 14 + 16), "grades": 16,
+    }  # fmt: skip
+    story = found["stories"][0]
+    assert story["story_id"] == f"{WRITER}/repair/0/chapter_1"
+    assert (story["step"], story["sample"], story["source"]) == ("chapter_1", 0, WRITER)
+    words = count_words(pq.read_table(out / "stories.parquet")["text"].combine_chunks())
+    assert [row["n_words"] for row in found["stories"]] == words.to_pylist()
+    steps = [row["step"] for row in found["turns"] if row["sample"] == 0][:10]
+    judged = ["chapter_1", "chapter_2", "final"]
+    assert steps == [*judged, *judged[:2], *(f"plan_{k}" for k in range(1, 6))], "judge, writer"
+    assert {row["model"] for row in found["turns"]} == {"judge-1"}
+    ratings = [row for row in found["ratings"] if row["story_id"] == story["story_id"]]
+    (whole,) = [row for row in ratings if row["criterion"] is None]
+    assert whole["story_digest"] == story_digest(story["prompt"], story["text"])
+    assert (whole["rater_kind"], whole["cost_usd"]) == ("model", None), "no price is known"
+    assert whole["input_tokens"] > 100
+    rubric = load_rubric("longform_chapter")
+    ((reply),) = [row["text"] for row in found["turns"]
+                  if (row["prompt_id"], row["sample"], row["role"], row["step"])
+                  == ("repair", 0, JUDGE, "chapter_1")]  # fmt: skip
+    expected = rubric.read(reply)
+    assert whole["rating"] == pytest.approx(rubric.grade(expected))
+    assert whole["explanation"] == reply
+    assert {row["criterion"]: row["rating"] for row in ratings if row["criterion"]} == {
+        name: rating.rating for name, rating in expected.items()
+    }
+    grades = {(row["prompt_id"], row["sample"], row["quantity"]): row for row in found["grades"]}
+    parts = [grades["repair", 1, step]["grade"] for step in judged]
+    assert grades["repair", 1, "overall"]["grade"] == pytest.approx(fmean(parts))
+    assert {row["flags"] for row in found["grades"]} == {None}
+    counts = manifest(out)["counts"]
+    assert counts["turns"] == {"answered": 40}
+    assert counts["dialogues"] == {"finished": 4}
+    assert (out / "rejected.jsonl").read_text() == ""
+    (path,) = (out / "logs").glob("*.eval")
+    log = logs.read_eval_log(str(path))
+    samples = {sample.id: sample for sample in log.samples}
+    assert set(samples) == {
+        f"{WRITER}, {item}, sample {k}" for item in ("choir", "repair") for k in range(2)
+    }
+    sample = samples[f"{WRITER}, repair, sample 0"]
+    roles = [message.content.partition("]")[0] for message in sample.messages[::2]]
+    assert roles[0] == "[to writer: plan_1"
+    assert Counter(role.partition(":")[0] for role in roles) == {
+        "[to writer": 7, f"[to {JUDGE}": 3,
+    }  # fmt: skip
+    value = sample.scores[f"overall by {JUDGE}"].value
+    assert value == pytest.approx(grades["repair", 0, "overall"]["grade"])
+    assert not (out / "events.jsonl").exists()
+    assert not (out / "scratch").exists()
+
+
+def test_further_runs_and_another_judge(serve, run, tmp_path, monkeypatch):
+    with serve() as server:
+        run(*SMALL)
+        assert "unchanged" in run(*SMALL)
+        first = tables(tmp_path / "out")
+        (tmp_path / "out/manifest.json").unlink()
+        asked = server.requests
+        run(*SMALL)
+        assert {name: table.to_pylist() for name, table in tables(tmp_path / "out").items()} == {
+            name: table.to_pylist() for name, table in first.items()
+        }
+        assert server.requests == asked, "stored answers are used again"
+        run(*SMALL, "--judge", FakeOpenAI.model_called("second"))
+        assert server.requests == asked + 2 * 3, "another judge asks the writer nothing"
+    grades = rows_of(tmp_path / "out", "grades")
+    assert {row["rater"] for row in grades} == {JUDGE, FakeOpenAI.model_called("second")}
+    monkeypatch.delenv("FAKE_API_KEY")
+    run(*SMALL, out="other", writer=f"recorded/{tmp_path}/out/turns.parquet",
+        judge=f"recorded/{tmp_path}/out/turns.parquet")  # fmt: skip
+    again = tables(tmp_path / "other")
+    for name, table in tables(tmp_path / "out").items():
+        # The judges may come in another order.
+        kept = [one for one in table.column_names if one not in ("rater_kind", "cost_usd")]
+        order = [(column, "ascending") for column in SCHEMAS[name].key if column in kept]
+        expected = table.select(kept).sort_by(order)
+        assert again[name].select(kept).sort_by(order).equals(expected), f"recorded {name}"
+    assert {row["rater_kind"] for row in rows_of(tmp_path / "other", "ratings")} == {"recorded"}
+    rater = RecordedRater.from_options(
+        JUDGE, {"path": str(tmp_path / "out/ratings.parquet"), "judge": JUDGE}, ""
+    )
+    assert rater.notes() == {"stories": 6, "without_rating": 0}
+    assert len(rater.by_text) == 4, "chapters"
+
+
+def test_dry_run_sends_nothing_and_tells_what_is_left(serve, run, tmp_path):
+    def calls(said):
+        found = {}
+        for line in said.splitlines():
+            name, *numbers = line.split()
+            if name in (WRITER, JUDGE):
+                found[name] = tuple(int(n.replace(",", "")) for n in numbers[-7:-5])
+        return found
+
+    with serve() as server:
+        said = run("--dry_run")
+        assert "12 dialogues of longform" in said
+        assert calls(said)[WRITER] == (12 * 13, 0)
+        assert calls(said)[JUDGE][0] <= 12 * 9
+        assert server.requests == 0
+        assert not (tmp_path / "out").exists()
+        run(*SMALL, judge=None)
+        said = run(*SMALL, "--dry_run")
+        assert calls(said) == {WRITER: (0, 14), JUDGE: (6, 0)}
+
+
+def test_caps_stop_one_model_and_raising_them_continues(serve, run, tmp_path):
+    def limited(judge):
+        return json.dumps({"first": {"model": JUDGE, "traffic": {**TRAFFIC, **judge}},
+                           "second": FakeOpenAI.model_called("second")})  # fmt: skip
+
+    with serve() as server:
+        said = run(*SMALL, "--judges", limited({"max_calls": 4}), judge=None)
+        assert "max_calls of 4 is reached" in said
+        assert "run the same command again" in said
+        assert server.requests == 14 + 4 + 6, "what is under way is stored"
+        out = tmp_path / "out"
+        assert manifest(out)["counts"]["dialogues"]["unfinished"] >= 1
+        rejected = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+        assert {row["reason"] for row in rejected} == {"max_calls of 4 is reached"}
+        assert len(rows_of(out, "turns")) == 24, "turns of unfinished dialogues are kept"
+        run(*SMALL, "--judges", limited({}), judge=None)
+        assert server.requests == 14 + 6 + 6
+        assert manifest(out)["counts"]["dialogues"] == {"finished": 2}
+
+
+def test_failures_are_asked_again_by_the_next_run(serve, run, tmp_path):
+    judges = json.dumps({"j": {"model": JUDGE, "traffic": {**TRAFFIC, "max_retries": 0}}})
+    with serve(faults=lambda number, _: "400" if number > 14 and number % 2 else None) as server:
+        run(*SMALL, "--judges", judges, judge=None)
+        ratings = rows_of(tmp_path / "out", "ratings")
+        failed = {row["story_id"] for row in ratings if row["outcome"] == "error"}
+        assert failed
+        assert {row["rating"] for row in ratings if row["story_id"] in failed} == {None}
+        assert {row["flags"] for row in rows_of(tmp_path / "out", "grades")} > {None}
+        server.draw = lambda *_: None
+        before = server.requests
+        run(*SMALL, "--judges", judges, judge=None)
+        assert server.requests == before + len(failed)
+        assert {row["outcome"] for row in rows_of(tmp_path / "out", "ratings")} == {"rated"}
+
+
+def test_flags(serve, run, tmp_path):
+    """The writer as its own judge, by name, provider or recording."""
+    write_texts(tmp_path / "texts")
+    turns = tmp_path / "out/turns.parquet"
+    with serve(manners=lambda question: "length" if "[Scores]" in question else None):
+        prices = {JUDGE: {"input": 1.0, "output": 2.0}}
+        (tmp_path / "prices.yaml").write_text(json.dumps(prices))
+        said = run(*SMALL[:2], "--items", "[choir]", "--prices", "prices.yaml",
+                   "--judges", json.dumps({"self": WRITER, "j": JUDGE}), judge=None)  # fmt: skip
+    assert "0 of 88 ratings read" in said
+    grades = rows_of(tmp_path / "out", "grades")
+    flags = {(row["rater"], row["quantity"]): row["flags"] for row in grades}
+    assert flags["self", "final"] == "16 of 16 ratings missing; judged by its writer"
+    assert flags["j", "final"] == "16 of 16 ratings missing"
+    wholes = [row for row in rows_of(tmp_path / "out", "ratings") if row["criterion"] is None]
+    assert {row["outcome"] for row in wholes} == {"cut"}
+    assert {row["rater"] for row in wholes if row["cost_usd"] is None} == {"self"}
+    own = {"a/Model-1": {"model": f"recorded/{turns}"}}
+    judges = json.dumps({"model-1": {"model": f"recorded/{turns}"}})
+    run("--writers", json.dumps(own), "--judges", judges, writer=None, judge=None, out="rec")
+    assert pq.read_table(tmp_path / "rec/grades.parquet").num_rows == 0, "another writer"
+    assert manifest(tmp_path / "rec")["counts"]["dialogues"] == {"unfinished": 12}
+
+
+def test_texts_and_items_with_numbers(serve, run, tmp_path):
+    write_texts(tmp_path / "texts")
+    with serve() as server:
+        said = run("--texts", "texts", "--items", "[7]", "--options.chapters", 1)
+        assert "1 of 1 dialogues finished, 4 of 6 ratings read" in said
+        assert server.requests == 6 + 2 * 3
+    reasons = manifest(tmp_path / "out")["counts"]["not_comparable"]
+    assert any("not the published texts" in reason for reason in reasons)
+    flags = [row["flags"] for row in rows_of(tmp_path / "out", "grades")]
+    assert flags == ["1 of 3 ratings missing"] * 2 + ["2 of 6 ratings missing"]
+
+
+ERRORS = {
+    "unknown protocol 'longfrom': did you mean 'longform'?": ("--protocol", "longfrom"),
+    "items: no item 'choire': did you mean 'choir'?": ("--items", "[choire]"),
+    "unknown key 'chapter': did you mean 'chapters'?": ("--options.chapter", 3),
+    "key 'chapters' is 0": ("--options.chapters", 0),
+    "judges.writer: this is the name of another role": ("--judges", "{writer: a/b}"),
+    "roles.editor: no such role": ("--roles", "{editor: a/b}"),
+    "texts: cannot read": ("--texts", "nowhere"),
+    "unknown key 'sampling.temperatur'": (
+        "--writers", "{w: {model: a/b, sampling: {temperatur: 1}}}",
+    ),
+    "max_cost_usd is 1.0, but the model has no price": (
+        "--writers", "{w: {model: a/b, traffic: {max_cost_usd: 1}}}",
+    ),
+    "unexpected argument 'more'": ("--samples", 2, "more"),
+    "--writer: name a model": ("--writer",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "arguments"), ERRORS.items(), ids=range(len(ERRORS)))
+def test_errors(said, arguments, run, tmp_path):
+    writer = None if "--writer" in arguments[0] else WRITER
+    judge = None if "--judge" in arguments[0] else JUDGE
+    printed = run(*arguments, writer=writer, judge=judge, code=2)
+    assert printed.startswith("error: ")
+    assert said in printed
+    assert not list(tmp_path.iterdir())
+
+
+def test_needs_a_writer(run):
+    assert "writers is empty: name at least one" in run(writer=None, code=2)
+
+
+@pytest.mark.skipif(
+    not {"LONGFORM", "LONGFORM_BENCH"} <= set(os.environ),
+    reason="set LONGFORM to the published results and LONGFORM_BENCH to the published texts",
+)
+def test_published_scores_from_published_replies(run, program, tmp_path, monkeypatch):
+    done = program("data_prep/import_turns.py", "--config", "configs/data/longform_turns.yaml",
+                   "--out", tmp_path / "data")  # fmt: skip
+    assert "3,640 turns" in done.stdout
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    model = f"recorded/{tmp_path}/data/turns.parquet"
+    said = run("--texts", os.environ["LONGFORM_BENCH"], "--options.as_published", "true",
+               writer=model, judge=model)  # fmt: skip
+    assert "165 of 168 dialogues finished" in said
+    path = Path(os.environ["LONGFORM"]) / "longform_results_sample.parquet"
+    columns = ["model", "published_overall_0_100"]
+    printed = {row["model"]: row[columns[1]] for row in pq.read_table(path, columns=columns)
+               .to_pylist() if row[columns[1]] is not None}  # fmt: skip
+    grades = defaultdict(list)
+    few = []
+    for row in rows_of(tmp_path / "out", "grades"):
+        if row["quantity"] == "overall":
+            grades[row["writer"]].append(row["grade"])
+        elif row["flags"] and not row["flags"].startswith("1 of"):
+            few.append((row["writer"], row["prompt_id"], row["quantity"], row["flags"]))
+    assert len(printed) == 13
+    found = {name: f"{round(fmean(grades[name]), 2):.1f}" for name in printed}
+    assert found == {name: f"{score:.1f}" for name, score in printed.items()}
+    assert found["o3"] == "77.5"
+    assert len(grades["microsoft/phi-4-multimodal-instruct"]) == 9
+    euryale = "sao10k/l3.3-euryale-70b"
+    assert few == [
+        ("qwen/qwen3-8b", "5", "chapter_1", "5 of 14 ratings missing"),
+        *(
+            (euryale, item, "chapter_6", "14 of 14 ratings missing")
+            for item in ("4", "6", "7", "11")
+        ),
+    ]
+    assert "unchanged" in run("--texts", os.environ["LONGFORM_BENCH"], "--options.as_published",
+                              "true", writer=model, judge=model)  # fmt: skip

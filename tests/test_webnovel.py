@@ -1,0 +1,270 @@
+"""The protocol webnovel. GOLDEN and WEBNOVELBENCH name the folders of the published values."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chinese_writers import STORY, TAGS, answer, block, grades_of, write_books, write_turns
+from fake_openai import FakeOpenAI
+
+from litbench.errors import ConfigError, DataError
+from litbench.metrics.placement import ReferenceDistribution
+from litbench.protocols.run import Run, run
+from litbench.protocols.webnovel import Webnovel, WebnovelOptions
+from litbench.protocols.webnovel.books import read_books, read_synopsis, read_texts
+from litbench.templates.rubric import load_rubric
+
+MEANS = (3.5, 3.5, 4.0, 3.8, 4.1, 3.9, 4.1, 4.0)
+published = pytest.mark.skipif(
+    not {"GOLDEN", "WEBNOVELBENCH"} <= set(os.environ), reason="GOLDEN or WEBNOVELBENCH not set"
+)
+
+
+@pytest.fixture
+def reference(tmp_path):
+    source = np.random.default_rng(0)
+    ratings = 3 + 0.3 * (source.normal(size=(200, 1)) + source.normal(size=(200, len(TAGS))) / 2)
+    path = tmp_path / "reference.json"
+    ReferenceDistribution.fit(ratings, TAGS).write(path)
+    return path
+
+
+def rated(tmp_path, replies, texts=None, **options):
+    """Run recorded replies for one book; `texts` are the writer's, one per reply."""
+    texts = [STORY] * len(replies) if texts is None else texts
+    steps = [f"chapter_{number}" for number in range(1, len(texts) + 1)]
+    books = write_books(tmp_path / "books.json", ["book"], len(texts))
+    rows = [("alpha", "book", "writer", *one) for one in zip(steps, texts, strict=True)]
+    rows += [("alpha", "book", "gamma", *one) for one in zip(steps, replies, strict=False)]
+    turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
+    out = tmp_path / "out"
+    run(
+        Run(
+            "webnovel", out, {"alpha": turns}, {"gamma": turns}, options={"books": books, **options}
+        )
+    )
+    found = grades_of(out)
+    return {quantity: found["alpha", "book", "gamma", quantity] for *_, quantity in found}
+
+
+@pytest.mark.parametrize(
+    ("reply", "strict", "lenient"),
+    [
+        (block(4), 4, 4),
+        (block("４"), 4, 4),
+        (block(" 4 "), 4, 4),
+        (block("\n4\n"), None, 4),
+        (block(3.5), None, 3.5),
+        (block("4/5"), None, 4),
+        (block("4/10"), None, None),
+        (block(1) + "\n以上是例子。\n" + block(4), 1, 4),
+        (block(0), 0, None),
+        (block(6), 6, None),
+        (block("好"), None, None),
+        ("我不评分。", None, None),
+    ],
+)
+def test_replies_are_read(reply, strict, lenient):
+    rubric = load_rubric("webnovel")
+    for expected, as_published in ((strict, True), (lenient, False)):
+        found = rubric.read(reply, as_published=as_published)
+        assert {rating.rating for rating in found.values()} == {expected}
+
+
+def test_outcomes_say_why_a_rating_is_missing():
+    rubric = load_rubric("webnovel")
+    found = rubric.read(block(4, 6, 0, "好", 2))
+    assert [rating.outcome for rating in found.values()] == [
+        "rated", "off_scale", "off_scale", "unparsed", *["rated"] * 4,
+    ]  # fmt: skip
+    # The block after the echo lacks a criterion: the echo's does not take its place.
+    whole = rubric.read(block(1) + block(4).replace(f"<{TAGS[2]}>4</{TAGS[2]}>", ""))
+    assert [rating.rating for rating in whole.values()] == [4, 4, None, *[4] * 5]
+
+
+def test_means_are_over_the_chapters_that_were_read(tmp_path, reference):
+    replies = [block(4), block(2), block(3, 6), "无"]
+    found = rated(tmp_path, replies, reference=reference)
+    assert found[TAGS[0]][0] == 3
+    # Six counts as missing, and so does every criterion of the last chapter.
+    assert found[TAGS[1]][0] == 3
+    assert found["mean"][0] == 3
+    assert found["value"][0] == pytest.approx(
+        float(ReferenceDistribution.read(reference).value(np.full(8, 3.0)))
+    )
+    assert "15 of 32 ratings missing" in found["percentile"][1]
+    assert "means of 2 chapters" in found["percentile"][1]
+
+
+def test_a_chapter_with_a_missing_rating_is_dropped_as_published(tmp_path, reference):
+    replies = [block(4), block(3, 3.5)]
+    found = rated(tmp_path, replies, reference=reference, as_published=True)
+    assert [found[tag][0] for tag in TAGS] == [4] * 8
+
+
+def test_no_readable_reply_is_a_missing_grade(tmp_path, reference):
+    found = rated(tmp_path, ["无", "无"], reference=reference)
+    assert {grade for grade, _ in found.values()} == {None}
+
+
+def test_without_reference_the_headline_is_the_mean(tmp_path):
+    found = rated(tmp_path, [block(*MEANS)])
+    assert found["mean"][0] == pytest.approx(np.mean(MEANS))
+    assert "percentile" not in found
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["headline"] == "mean"
+
+
+def test_texts_are_cut_out_of_tags_and_empty_chapters_are_missing(tmp_path):
+    texts = [f"好的：<text>\n{STORY}</text>完", f"<think>想</think>{STORY}", "<text></text>"]
+    found = rated(tmp_path, [block(3)] * 2, texts)
+    assert "1 of 3 chapters without text" in found["mean"][1]
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    stories = pq.read_table(tmp_path / "out/stories.parquet")["text"].to_pylist()
+    assert stories == [STORY.strip()] * 2
+
+
+def test_human_chapters_need_no_synopsis_but_writers_do(tmp_path, monkeypatch):
+    pytest.importorskip("inspect_ai")
+    books = tmp_path / "books.jsonl"
+    books.write_text(json.dumps({"request_id": "b", "novel": "无题", "novel_info": ["", ""]}))
+    rows = [("human", "b", "writer", f"chapter_{number}", STORY) for number in (1, 2)]
+    turns = f"recorded/{write_turns(tmp_path / 'turns.parquet', rows)}"
+    with FakeOpenAI(lambda _: block(3)) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        run(Run("webnovel", tmp_path / "out", {"human": turns, "new": server.model},
+                {"judge": server.model}, options={"books": books}))  # fmt: skip
+        # Equal chapters of a book are rated once.
+        assert server.requests == 1
+    assert grades_of(tmp_path / "out")["human", "b", "judge", "mean"][0] == 3
+    assert "no synopsis" in (tmp_path / "out/rejected.jsonl").read_text()
+
+
+def test_books_of_one_title_are_told_apart_by_id(tmp_path, monkeypatch, reference, capsys):
+    pytest.importorskip("inspect_ai")
+    ids = ["渡口_1.上", "渡口_1.下", "渡口", "渡口 1"]
+    books = write_books(tmp_path / "books.json", ids)
+    config = Run(
+        "webnovel", tmp_path / "out", {"甲": FakeOpenAI.model}, {"丙": FakeOpenAI.model},
+        options={"books": books, "reference": reference},
+    )  # fmt: skip
+    with FakeOpenAI(answer) as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        config.dry_run = True
+        run(config)
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()[-3:-1]]
+        # Ten chapters and ten ratings for each book.
+        assert [int(line[2]) for line in lines] == [40, 40]
+        assert server.requests == 0
+        config.dry_run = False
+        run(config)
+        asked = server.requests
+        run(config)
+        assert server.requests == asked
+    found = grades_of(tmp_path / "out")
+    assert {place[1] for place in found} == set(ids)
+    assert len({found["甲", name, "丙", "composite"][0] for name in ids}) == len(ids)
+
+
+def test_a_place_above_the_99th_percentile_is_flagged(tmp_path, reference, program):
+    rated(tmp_path, [block(5)] * 10, reference=reference)
+    assert "saturates" in grades_of(tmp_path / "out")["alpha", "book", "gamma", "percentile"][1]
+    done = program("eval/writers.py", "--runs", tmp_path / "out", "--out", tmp_path / "page")
+    assert done.returncode == 0, done.stderr
+    assert "alpha lies above the 99th percentile" in (tmp_path / "page/writers.html").read_text()
+
+
+def test_criteria_can_be_kept_from_the_writer(tmp_path):
+    books = write_books(tmp_path / "books.json")
+    told = Webnovel(WebnovelOptions(books))
+    untold = Webnovel(WebnovelOptions(books, criteria=False))
+    assert "修辞" in told._system
+    assert "修辞" not in untold._system
+    assert "writers are not told the criteria" in untold.record()["not_comparable"]
+
+
+def test_published_texts_take_the_place_of_ours(tmp_path):
+    names = (
+        "generation_system_with_criteria", "generation_system_without_criteria", "extraction_user",
+    )  # fmt: skip
+    texts = {name: f"{name} {{text}}" for name in names} | {"judge_user": "评 {chapter}"}
+    (tmp_path / "prompts.json").write_text(json.dumps(texts))
+    books = write_books(tmp_path / "books.json")
+    protocol = Webnovel(WebnovelOptions(books, texts=tmp_path))
+    ((role, text),) = protocol.rubric.render({"text": "===== 甲 ====="})
+    assert (role, text) == ("user", "评 ===== 甲 =====")
+    del texts["judge_user"]
+    (tmp_path / "prompts.json").write_text(json.dumps(texts))
+    with pytest.raises(ConfigError, match="judge_user"):
+        read_texts(tmp_path)
+
+
+def test_synopses_are_read_with_or_without_outer_tag():
+    inner = (
+        "<主要人物> 甲 </主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节><重要场景>渡口</重要场景>"
+    )
+    expected = (
+        "<主要人物>甲</主要人物>\n<主要情节>(1) 来\n(2) 去</主要情节>\n<重要场景>渡口</重要场景>"
+    )
+    assert read_synopsis(inner) == expected
+    assert read_synopsis(f"好：<提取结果>{inner}</提取结果>") == expected
+    assert read_synopsis(inner.replace("重要场景", "场景")) is None
+    assert read_synopsis(inner.replace("渡口", "")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"request_id": ""}, "request_id is ''"),
+        ({"novel": None}, "novel is None"),
+        ({"novel_info": []}, "novel_info is"),
+        ({"novel_info": "一"}, "novel_info is"),
+        ({"original score": [3] * 7}, "original score has 7 numbers"),
+    ],
+)
+def test_bad_books_are_refused(tmp_path, changes, message):
+    path = tmp_path / "books.json"
+    book = {"request_id": "b", "novel": "无题", "novel_info": ["一"]}
+    path.write_text(json.dumps([book, {**book, "request_id": "c", **changes}]))
+    with pytest.raises(DataError, match=f"book 2: {message}"):
+        read_books(path)
+
+
+def test_files_that_are_no_books_are_refused(tmp_path):
+    path = tmp_path / "books.json"
+    for text, message in (("[1", "cannot read"), ("[]", "no books"), ("[3]", "is a int")):
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_books(path)
+    book = {"request_id": "b", "novel": "无题", "novel_info": ["一"]}
+    path.write_text(json.dumps([book, book]))
+    with pytest.raises(DataError, match="'b' occurs 2 times"):
+        read_books(path)
+
+
+@published
+def test_readme_sample_is_placed_as_published(tmp_path):
+    file = Path(os.environ["WEBNOVELBENCH"]) / "fixed_parameters.json"
+    found = rated(tmp_path, [block(*MEANS)] * 10, reference=file)
+    expected = {"composite": 1.96726, "value": 0.8749, "percentile": 99.31}
+    for quantity, number in expected.items():
+        assert found[quantity][0] == pytest.approx(number, abs=5e-3 if number > 50 else 5e-5)
+
+
+@published
+def test_replies_are_read_as_published(tmp_path):
+    cases = json.loads((Path(os.environ["GOLDEN"]) / "webnovel/parsing.json").read_text())["cases"]
+    file = Path(os.environ["WEBNOVELBENCH"]) / "fixed_parameters.json"
+    for number, case in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        replies = [case["reply"], block(3)]
+        found = rated(folder, replies, reference=file, as_published=True)
+        expected = case["novel_mean_with_a_second_chapter_of_all_3"]
+        assert [found[tag][0] for tag in TAGS] == expected, case["id"]
+        assert round(found["value"][0], 4) == case["pred_norm"]
+        assert round(found["percentile"][0], 2) == case["pred_percentile"]
