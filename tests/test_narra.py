@@ -430,7 +430,7 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, cap
         # Need and keywords (once for both writers), ten answers and 12 or 10 turns.
         (reader,) = (line.split() for line in said.splitlines() if line.startswith("reader"))
         assert reader[2] == "88"
-        assert "per dialogue: 6" in said
+        assert "per dialogue: 59 calls" in said
         run_here(first)
         asked = server.requests
         run_here({**first, "out": tmp_path / "second"})

@@ -98,13 +98,11 @@ class EpisodeOptions:
 
 @dataclass(frozen=True)
 class _Action:
-    """What the reader does: its name, its text and the hidden note."""
+    """What the reader does; an action that cannot be read has no name."""
 
     name: str
     text: str
-    note: str
     choice_id: str = ""
-    is_repaired: bool = False
 
 
 @dataclass
@@ -146,6 +144,7 @@ class Episode:
     def __post_init__(self) -> None:
         self._profile = load_profile(self.options.profile, self.options.part)
         self._is_full = self.options.part == "full"
+        self._is_sweep = self.options.profile == "released" and not self._is_full
         self._need = self._about = self._location = self._objective = ""
         self._story: dict[str, Any] = {}
         self._names: dict[str, str] = {}
@@ -169,10 +168,9 @@ class Episode:
         except _StageError as error:
             self.end, self.detail = "failed", str(error)
             self._note_event("stage", name=self.detail, state="failed")
-        failed_calls = self._memory.failed_calls
         self._note_event(
             "end", reason=self.end, turns=self.turns, safe_turns=self.safe_turns,
-            repaired=self.repaired, failed_memory_calls=failed_calls,
+            repaired=self.repaired, failed_memory_calls=self._memory.failed_calls,
         )  # fmt: skip
 
     def lines(self) -> list[tuple[str, str, str]]:
@@ -235,8 +233,8 @@ class Episode:
         if not text and name not in ("select_choice", "end_story"):
             self.repaired += 1
             self._note_event("repaired", step=step)
-            return _Action("", instead, note, is_repaired=True)
-        return _Action(name, text, note, str((value or {}).get("choice_id", "")).strip())
+            return _Action("", instead)
+        return _Action(name, text, str((value or {}).get("choice_id", "")).strip())
 
     def _recent(self, letters: int | None = None) -> str:
         return "\n".join(
@@ -286,7 +284,7 @@ class Episode:
         characters = _records(await self._build("characters", list))
         for one in characters:
             one["id"] = character_id(text_of(one, "id") or text_of(one, "name"))
-            self._names.setdefault(one["id"], text_of(one, "name") or one["id"])
+            self._names.setdefault(one["id"], " ".join(text_of(one, "name").split()) or one["id"])
         leads = [one["id"] for one in characters if text_of(one, "role").lower() == "protagonist"]
         if not leads or len(self._names) < 2 or "" in self._names:
             raise _StageError("characters")
@@ -336,9 +334,8 @@ class Episode:
             await self._ask("critic", *self._of_stage("critic", dimensions=dimensions)), dict
         )
         given = (critique or {}).get("dimensions")
-        scores = [one.get("score") for one in given.values() if isinstance(one, dict)] if (
-            isinstance(given, dict)
-        ) else []  # fmt: skip
+        named = given.values() if isinstance(given, dict) else []
+        scores = [one.get("score") for one in named if isinstance(one, dict)]
         numbers = [score for score in scores if isinstance(score, int | float)]
         mean = sum(numbers) / len(numbers) if numbers else None
         is_weak = mean is not None and mean < self.options.critic_threshold
@@ -388,9 +385,9 @@ class Episode:
         action = await self._act_as_reader(f"turn_{turn}", "turn", texts, instead)
         text, kind = action.text or instead, "message"
         if action.name == "select_choice" and self._choices:
-            number = int(action.choice_id) if action.choice_id.isdecimal() else 0
-            known = 1 <= number <= len(self._choices)
-            text, kind = self._choices[number - 1 if known else 0], "choice"
+            numbers = [str(number) for number in range(1, len(self._choices) + 1)]
+            place = numbers.index(action.choice_id) if action.choice_id in numbers else 0
+            text, kind = self._choices[place], "choice"
         self._note_event(
             "action", turn=turn, action=action.name or "repaired", ending_offered=offered
         )
@@ -422,8 +419,7 @@ class Episode:
                  len(m.text) >= _VOICE_LETTERS]  # fmt: skip
         texts = {
             "turn": str(turn), "story": _compact(self._story), "act": str(self._act + 1),
-            "location": self._location,
-            "objective": self._objective, "memory": self._memory_text(),
+            "location": self._location, "objective": self._objective, "memory": self._memory_text(),
             "voice": "\n".join(voice[-_VOICE_LINES:]), "recent": self._recent(),
             "directive": " ".join(directive), "plan": plan, "action": action.text,
             "protagonist": self._names[self._protagonist], "speaker": responder,
@@ -440,7 +436,7 @@ class Episode:
             beat = replace(beat, text=PROMPTS["safe_text"])
         if not beat.scene_shift:
             beat = replace(beat, next_location="")
-        if self.options.profile == "released" and not self._is_full:
+        if self._is_sweep:
             # Published: these are never empty, so that every turn counts as an escalation.
             beat = replace(
                 beat, tension=beat.tension or PROMPTS["guard"]["tension"],
@@ -458,13 +454,12 @@ class Episode:
             "turn", turn=turn, speaker=beat.speaker, safe=is_safe, shifted=shifted,
             choices=self._choices,
         )  # fmt: skip
-        released = self.options.profile == "released" and not self._is_full
-        if released:
+        if self._is_sweep:
             self._memory = memory.overwritten(self._memory, beat)
             if memory.needs_patch(self._memory, exchanges(self.history), turn - 1, shifted=shifted):
                 self._due["state_patch"] = len(spoken(self.history))
         entry = {
-            "emotion": beat.emotional_beat, "intensity": 0.7 if released else None,
+            "emotion": beat.emotional_beat, "intensity": 0.7 if self._is_sweep else None,
             "trigger" if action.kind == "message" else "decision": action.text,
         }  # fmt: skip
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
