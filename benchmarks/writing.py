@@ -13,8 +13,8 @@
 - `calls`: the same without latency, against a task of inspect-ai with its cache;
 - `memory`: highest memory of `litbench run` with 96 and with 1,008 dialogues.
 - `narra`: 72 episodes of 12 turns of the protocol narra, by models that answer after 0.2 s, with 48
-  connections a role. `share_of_ideal` is the ideal time divided by the time taken; the ideal time
-  is that of the longest chain of calls, or of the role with most calls over its connections.
+  connections a role. `share_of_ideal` is the ideal time divided by the time taken; the ideal is the
+  same episodes on a clock that only answers move.
   `own_ms_per_turn` is the CPU time of holding the episodes again with stored answers.
 
 The two ways of the first two run in this process, in turn, `--repeats` times, and must give the
@@ -31,7 +31,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +43,7 @@ from scipy.stats import percentileofscore
 
 from litbench.judges.client import Traffic
 from litbench.judges.dialogues import Cast, Dialogue, Held, Role, Talk, Turn, hold
-from litbench.judges.store import AnswerStore
+from litbench.judges.store import Answer, AnswerStore
 from litbench.metrics.overlap import rouge_l
 from litbench.metrics.placement import ReferenceDistribution
 from litbench.protocols.narra import Narra, NarraOptions
@@ -232,21 +231,51 @@ def measure_memory(_: int) -> Result:
     return {**found, "ratio": many / few}
 
 
+class VirtualClock(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer instead of waiting for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        select = self._selector.select
+
+        def jump(timeout: float | None = None) -> Any:
+            self._now += timeout or 0.0
+            return select(0)
+
+        self._selector.select = jump
+
+    def time(self) -> float:
+        """Seconds that timers have taken."""
+        return self._now
+
+
+class Connections:
+    """Answers with the example after `LATENCY` seconds, over so many connections."""
+
+    price = None
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(CONNECTIONS)
+
+    async def answer(self, *about: Any) -> Answer:
+        """Wait for a connection, then for the answer; the example comes last."""
+        async with self._free:
+            await asyncio.sleep(LATENCY)
+        return Answer("answered", about[-1])
+
+
 class Examples:
-    """A `Talk` whose questions end in their examples; counts the longest chain of calls."""
+    """A `Talk` whose questions end in their examples, which the sleeping models repeat."""
 
     def __init__(self, talk: Talk) -> None:
         self.dialogue = talk.dialogue
-        self.chain = 0
         self._talk = talk
 
     async def say(self, role: str, conversation: Any, *, example: str, **about: Any) -> Turn:
         """Ask for the example."""
-        before = self.chain
         question = [*conversation, ("user", example)]
-        turn = await self._talk.say(role, question, example=example, **about)
-        self.chain = max(self.chain, before + 1)
-        return turn
+        return await self._talk.say(role, question, example=example, **about)
 
 
 def measure_narra(repeats: int) -> Result:
@@ -260,16 +289,12 @@ def measure_narra(repeats: int) -> Result:
 
     modelapi(name="sleeping")(Sleeping)
     protocol = Narra(NarraOptions())
-    chains = []
 
     def dialogue(item: Item, sample: int) -> Dialogue:
-        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=EPISODE_TURNS))
+        twelve = replace(item.content, end_condition=EndCondition(max_user_turns=TURNS))
 
-        async def script(talk: Talk) -> Piece:
-            examples: Any = Examples(talk)
-            piece = await protocol.hold(examples, replace(item, content=twelve), ["judge"])
-            chains.append(examples.chain)
-            return piece
+        async def script(talk: Any) -> Piece:
+            return await protocol.hold(talk, replace(item, content=twelve), ["judge"])
 
         return Dialogue("writer", item.prompt_id, sample, script)
 
@@ -281,21 +306,32 @@ def measure_narra(repeats: int) -> Result:
         {name: Role(f"sleeping/{name}", sampling, traffic) for name, sampling in roles.items()},
         {},
     )
+
+    async def hold_ideally() -> float:
+        endpoints = {name: Connections() for name in ("writer", *roles)}
+        started = asyncio.get_running_loop().time()
+        await asyncio.gather(*(one.script(Talk(one, endpoints)) for one in dialogues))
+        return asyncio.get_running_loop().time() - started
+
+    with asyncio.Runner(loop_factory=VirtualClock) as runner:
+        ideal = runner.run(hold_ideally())
+    with_examples = [
+        replace(one, script=lambda talk, script=one.script: script(Examples(talk)))
+        for one in dialogues
+    ]
     shares, own = [], []
     for _ in range(repeats):
         held: list[Held] = []
         with tempfile.TemporaryDirectory() as folder, AnswerStore(Path(folder)) as store:
             started = time.perf_counter()
-            hold(dialogues, cast, store, held.append, "narra")
-            taken = time.perf_counter() - started
+            hold(with_examples, cast, store, held.append, "narra")
+            shares.append(ideal / (time.perf_counter() - started))
             started = time.process_time()
-            hold(dialogues, cast, store, lambda _: None, "narra")
-            own.append((time.process_time() - started) * 1_000 / (len(dialogues) * EPISODE_TURNS))
-        calls = Counter(turn.role for one in held for turn in one.turns)
-        busiest = max(calls.values()) / CONNECTIONS
-        shares.append(LATENCY * max(busiest, *chains) / taken)
-    return {"share_of_ideal": median(shares), "calls": calls.total(), "chain": max(chains),
-            "busiest": busiest, "own_ms_per_turn": median(own)}  # fmt: skip
+            hold(with_examples, cast, store, lambda _: None, "narra")
+            own.append((time.process_time() - started) * 1_000 / (len(dialogues) * TURNS))
+    calls = sum(len(one.turns) for one in held)
+    return {"share_of_ideal": median(shares), "ideal_seconds": ideal, "calls": calls,
+            "own_ms_per_turn": median(own)}  # fmt: skip
 
 
 MEASUREMENTS: dict[str, Callable[[int], Result]] = {

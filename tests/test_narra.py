@@ -141,6 +141,16 @@ def test_questions_are_collected_one_by_one():
     assert events(piece, "stage")[0]["questions"] == 9
 
 
+def test_a_long_opening_is_summarised_once():
+    opening = json.loads(PROMPTS["construction"]["opening"]["example"])
+    opening["initial_dialogue"] *= 6
+    piece, scripted = held(broken("opening", json.dumps(opening)), turns=2)
+    steps = [step for step, _ in scripted["writer"].asked if "summary" in step]
+    assert steps[0] == "dialogue_summary_6"
+    assert "dialogue_summary_3" not in steps
+    assert not [event for event in events(piece, "stagnation") if event["messages"] == 6]
+
+
 def test_critic_and_refiner_keep_the_draft():
     for stage in ("critic", "refiner"):
         piece, _ = held(broken(stage), part="full")
@@ -420,7 +430,7 @@ def test_run_writes_all_tables_and_asks_nothing_twice(tmp_path, monkeypatch, cap
         # Need and keywords (once for both writers), ten answers and 12 or 10 turns.
         (reader,) = (line.split() for line in said.splitlines() if line.startswith("reader"))
         assert reader[2] == "88"
-        assert "per dialogue: 6" in said
+        assert "per dialogue: 59 calls" in said
         run_here(first)
         asked = server.requests
         run_here({**first, "out": tmp_path / "second"})

@@ -26,6 +26,8 @@ def test_eight_cards_of_our_own():
     for persona in personas.values():
         assert 10 <= persona.end_condition.max_user_turns <= 16
         assert len(persona.emotional_need.split(".")) > 3
+        assert set(persona.demographics) == {"age", "gender", "occupation", "cultural_background"}
+        assert set(persona.conversation_style) == {"verbosity", "formality", "notes"}
 
 
 def test_published_form(tmp_path):

@@ -64,6 +64,11 @@ _DIMENSIONS = {
     "structural coherence",
 }
 
+_MEMORY_PROMPTS = {
+    "dialogue_summary": "summary", "structured_memory": "memory", "journey_summary": "journey",
+    "state_patch": "memory",
+}  # fmt: skip
+
 End = Literal["turns", "left", "asked", "completed", "truncated", "failed"]
 
 
@@ -93,13 +98,11 @@ class EpisodeOptions:
 
 @dataclass(frozen=True)
 class _Action:
-    """What the reader does: its name, its text and the hidden note."""
+    """What the reader does; an action that cannot be read has no name."""
 
     name: str
     text: str
-    note: str
     choice_id: str = ""
-    is_repaired: bool = False
 
 
 @dataclass
@@ -141,6 +144,7 @@ class Episode:
     def __post_init__(self) -> None:
         self._profile = load_profile(self.options.profile, self.options.part)
         self._is_full = self.options.part == "full"
+        self._is_sweep = self.options.profile == "released" and not self._is_full
         self._need = self._about = self._location = self._objective = ""
         self._story: dict[str, Any] = {}
         self._names: dict[str, str] = {}
@@ -150,6 +154,7 @@ class Episode:
         self._choices: list[str] = []
         self._countdown = 0
         self._memory = memory.Memory()
+        self._due: dict[memory.Call, int] = {}
         self._records: tuple[artifacts.Record, ...] = ()
         self._is_forced = False
         self._carried = ""
@@ -163,10 +168,9 @@ class Episode:
         except _StageError as error:
             self.end, self.detail = "failed", str(error)
             self._note_event("stage", name=self.detail, state="failed")
-        failed_calls = self._memory.failed_calls
         self._note_event(
             "end", reason=self.end, turns=self.turns, safe_turns=self.safe_turns,
-            repaired=self.repaired, failed_memory_calls=failed_calls,
+            repaired=self.repaired, failed_memory_calls=self._memory.failed_calls,
         )  # fmt: skip
 
     def lines(self) -> list[tuple[str, str, str]]:
@@ -229,8 +233,8 @@ class Episode:
         if not text and name not in ("select_choice", "end_story"):
             self.repaired += 1
             self._note_event("repaired", step=step)
-            return _Action("", instead, note, is_repaired=True)
-        return _Action(name, text, note, str((value or {}).get("choice_id", "")).strip())
+            return _Action("", instead)
+        return _Action(name, text, str((value or {}).get("choice_id", "")).strip())
 
     def _recent(self, letters: int | None = None) -> str:
         return "\n".join(
@@ -280,7 +284,7 @@ class Episode:
         characters = _records(await self._build("characters", list))
         for one in characters:
             one["id"] = character_id(text_of(one, "id") or text_of(one, "name"))
-            self._names.setdefault(one["id"], text_of(one, "name") or one["id"])
+            self._names.setdefault(one["id"], " ".join(text_of(one, "name").split()) or one["id"])
         leads = [one["id"] for one in characters if text_of(one, "role").lower() == "protagonist"]
         if not leads or len(self._names) < 2 or "" in self._names:
             raise _StageError("characters")
@@ -299,12 +303,12 @@ class Episode:
         self._objective = text_of(self._story, "protagonist_objective")
         first = text_of(sequence, "narrative_text") or text_of(sequence, "description")
         if first:
-            await self._add(Message("system", first, "notice"))
+            self._add(Message("system", first, "notice"))
         for line in _records(opening.get("initial_dialogue")):
             speaker = character_id(text_of(line, "character_id"))
             speaker = speaker if speaker in self._names else self._responder()
             if text_of(line, "content"):
-                await self._add(Message(speaker, text_of(line, "content"), "text"))
+                self._add(Message(speaker, text_of(line, "content"), "text"))
         given = [text_of(choice, "text") for choice in _records(opening.get("branching_choices"))]
         fallback = PROMPTS["fallback_choices"]["normal"]
         self._choices, _ = resolve_choices(given, fallback, _CHOICES, allow_end=False)
@@ -330,9 +334,8 @@ class Episode:
             await self._ask("critic", *self._of_stage("critic", dimensions=dimensions)), dict
         )
         given = (critique or {}).get("dimensions")
-        scores = [one.get("score") for one in given.values() if isinstance(one, dict)] if (
-            isinstance(given, dict)
-        ) else []  # fmt: skip
+        named = given.values() if isinstance(given, dict) else []
+        scores = [one.get("score") for one in named if isinstance(one, dict)]
         numbers = [score for score in scores if isinstance(score, int | float)]
         mean = sum(numbers) / len(numbers) if numbers else None
         is_weak = mean is not None and mean < self.options.critic_threshold
@@ -352,10 +355,13 @@ class Episode:
         """Turns of reader and writer until one of the ends."""
         empty = 0
         for turn in range(1, self.persona.end_condition.max_user_turns + 1):
-            action = await self._reader_turn(turn)
+            # The reader does not see the memory, so both are asked at the same time.
+            action, answers = await at_once(self._reader_turn(turn), self._ask_memory())
+            self._remember(answers)
             if action is None:
                 return
-            await self._add(action)
+            self._add(action)
+            self._remember(await self._ask_memory())
             before = self.safe_turns
             await self._writer_turn(turn, action)
             self.turns += 1
@@ -379,9 +385,9 @@ class Episode:
         action = await self._act_as_reader(f"turn_{turn}", "turn", texts, instead)
         text, kind = action.text or instead, "message"
         if action.name == "select_choice" and self._choices:
-            number = int(action.choice_id) if action.choice_id.isdecimal() else 0
-            known = 1 <= number <= len(self._choices)
-            text, kind = self._choices[number - 1 if known else 0], "choice"
+            numbers = [str(number) for number in range(1, len(self._choices) + 1)]
+            place = numbers.index(action.choice_id) if action.choice_id in numbers else 0
+            text, kind = self._choices[place], "choice"
         self._note_event(
             "action", turn=turn, action=action.name or "repaired", ending_offered=offered
         )
@@ -413,8 +419,7 @@ class Episode:
                  len(m.text) >= _VOICE_LETTERS]  # fmt: skip
         texts = {
             "turn": str(turn), "story": _compact(self._story), "act": str(self._act + 1),
-            "location": self._location,
-            "objective": self._objective, "memory": self._memory_text(),
+            "location": self._location, "objective": self._objective, "memory": self._memory_text(),
             "voice": "\n".join(voice[-_VOICE_LINES:]), "recent": self._recent(),
             "directive": " ".join(directive), "plan": plan, "action": action.text,
             "protagonist": self._names[self._protagonist], "speaker": responder,
@@ -431,7 +436,7 @@ class Episode:
             beat = replace(beat, text=PROMPTS["safe_text"])
         if not beat.scene_shift:
             beat = replace(beat, next_location="")
-        if self.options.profile == "released" and not self._is_full:
+        if self._is_sweep:
             # Published: these are never empty, so that every turn counts as an escalation.
             beat = replace(
                 beat, tension=beat.tension or PROMPTS["guard"]["tension"],
@@ -439,7 +444,7 @@ class Episode:
                 advancement=beat.objective or self._objective,
             )  # fmt: skip
         beat = self._guarded(beat, turn, count, progress)
-        shifted = await self._take(beat)
+        shifted = self._take(beat)
         self._advance_countdown()
         if self.end == "completed":
             self._choices = []
@@ -449,13 +454,12 @@ class Episode:
             "turn", turn=turn, speaker=beat.speaker, safe=is_safe, shifted=shifted,
             choices=self._choices,
         )  # fmt: skip
-        released = self.options.profile == "released" and not self._is_full
-        if released:
+        if self._is_sweep:
             self._memory = memory.overwritten(self._memory, beat)
             if memory.needs_patch(self._memory, exchanges(self.history), turn - 1, shifted=shifted):
-                await self._remember(["state_patch"])
+                self._due["state_patch"] = len(spoken(self.history))
         entry = {
-            "emotion": beat.emotional_beat, "intensity": 0.7 if released else None,
+            "emotion": beat.emotional_beat, "intensity": 0.7 if self._is_sweep else None,
             "trigger" if action.kind == "message" else "decision": action.text,
         }  # fmt: skip
         self._memory = replace(self._memory, journey=(*self._memory.journey, entry))
@@ -485,17 +489,17 @@ class Episode:
         self._carried = " ".join(patch.after for patch in patches if patch.field != "branches")
         return beat
 
-    async def _take(self, beat: Beat) -> bool:
+    def _take(self, beat: Beat) -> bool:
         """Add the beat to the story; returns whether the scene has changed."""
         shifted = is_scene_shift(self._location, beat.next_location, beat.time_progression)
         if shifted:
             caption = beat.next_location or beat.time_progression
-            await self._add(Message("system", f"[{caption}]", "transition"))
+            self._add(Message("system", f"[{caption}]", "transition"))
             self._location = beat.next_location or self._location
         if beat.act_advance or (beat.ending_ready and self._countdown):
             self._act = min(self._act + 1, len(self._acts) - 1)
         self._objective = beat.objective or self._objective
-        await self._add(Message(beat.speaker, beat.text, "text"))
+        self._add(Message(beat.speaker, beat.text, "text"))
         return shifted
 
     async def _offer(self, beat: Beat, turn: int, count: int, shifted: bool) -> list[str]:
@@ -537,39 +541,45 @@ class Episode:
 
     # Memory, planner, artifacts ------------------------------------------------------------
 
-    async def _add(self, message: Message) -> None:
-        """Add a message and make the memory calls that are due."""
+    def _add(self, message: Message) -> None:
+        """Add a message; memory calls that it makes due are made before the writer's next turn."""
         self.history.append(message)
         self._memory, calls = memory.observe(self._memory, self.history, PROMPTS["default_goal"])
         if message.kind == "choice" and "journey_summary" not in calls:
             calls.append("journey_summary")
-        await self._remember(calls)
+        # Two summaries of one moment would be equal, which is a sign of stagnation.
+        self._due |= dict.fromkeys(calls, len(spoken(self.history)))
 
-    async def _remember(self, calls: Sequence[memory.Call]) -> None:
-        """Make memory calls at the same time and take their answers in order."""
+    async def _ask_memory(self) -> list[tuple[memory.Call, int, str]]:
+        """Make the memory calls that are due, at the same time; nothing is taken from them yet."""
+        due, self._due = self._due, {}
         journey = [{k: v for k, v in entry.items() if v} for entry in self._memory.journey]
         texts = {
             "recent": self._recent(), "memory": self._memory_text(),
             "summary": self._memory.summaries[-1] if self._memory.summaries else "(none)",
-            "journey": _compact(journey), "count": str(len(self.history)),
-            "need": self._need,
+            "journey": _compact(journey), "count": str(len(self.history)), "need": self._need,
         }  # fmt: skip
-        prompts = {"dialogue_summary": "summary", "structured_memory": "memory",
-                   "journey_summary": "journey", "state_patch": "memory"}  # fmt: skip
-        asked = [call for call in calls if call in prompts]
-        number = len(spoken(self.history))
-        answers = await at_once(*(
-            self._ask(f"{call}_{number}", PROMPTS[prompts[call]], texts) for call in asked
-        ))  # fmt: skip
-        for call, answer in zip(asked, answers, strict=True):
+
+        async def ask(call: memory.Call, number: int) -> str:
+            if call == "summary_comparison":
+                return ""
+            return await self._ask(f"{call}_{number}", PROMPTS[_MEMORY_PROMPTS[call]], texts)
+
+        answers = await at_once(*(ask(*one) for one in due.items()))
+        return [(*one, answer) for one, answer in zip(due.items(), answers, strict=True)]
+
+    def _remember(self, answers: Sequence[tuple[memory.Call, int, str]]) -> None:
+        """Take the answers to memory calls, in the order in which they were due."""
+        for call, number, answer in answers:
+            if call == "summary_comparison":
+                self._memory = memory.compared(self._memory, self.options.summary_overlap)
+                if self._memory.force_advance:
+                    self._signal("equal_summaries")
+                continue
             failed = self._memory.failed_calls
             self._memory = memory.answered(self._memory, call, answer)
             is_kept = self._memory.failed_calls > failed
             self._note_event("memory", messages=number, call=call, failed=is_kept)
-        if "summary_comparison" in calls:
-            self._memory = memory.compared(self._memory, self.options.summary_overlap)
-            if self._memory.force_advance:
-                self._signal("equal_summaries")
 
     def _memory_text(self) -> str:
         kept = self._memory
