@@ -214,13 +214,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def measure_memory(_: int) -> Result:
-    """Megabytes of a process; replies without ratings are asked for again."""
+    """Megabytes of a process; six turns a dialogue."""
     found = {}
     with served(0.0), tempfile.TemporaryDirectory() as scratch:
         for samples in (8, 84):
             config = {
                 "protocol": "longform", "out": f"{scratch}/{samples}", "samples": samples,
-                "writers": {"w": MODEL}, "judges": {"j": MODEL}, "options": {"chapters": 1},
+                "writers": {"w": MODEL}, "options": {"chapters": 1},
             }  # fmt: skip
             done = subprocess.run(
                 [sys.executable, "-c", _RUN, json.dumps(config)],

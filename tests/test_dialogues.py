@@ -213,6 +213,19 @@ def test_cost_limit_counts_stored_answers_and_billed_failures(serve, tmp_path):
         assert sum(one.result is True for one in found) > 20
 
 
+def test_a_cast_counts_each_answer_once(serve, tmp_path):
+    cast = cast_of(writer=replace(QUICK, max_cost_usd=100.0), prices=PRICES)
+    budget = cast.budgets["writer", "w"]
+    with serve():
+        held_by(tmp_path, dialogues(3), cast)
+        dollars = budget.dollars
+        assert dollars > 0
+        held_by(tmp_path, dialogues(3), cast)
+        assert budget.dollars == dollars
+        held_by(tmp_path, dialogues(4), cast)
+        assert dollars * 1.2 < budget.dollars < dollars * 1.5
+
+
 def test_limit_without_a_price(tmp_path):
     with pytest.raises(ConfigError, match="the model has no price"):
         held_by(tmp_path, dialogues(1), cast_of(writer=Traffic(max_cost_usd=1.0)))

@@ -42,6 +42,10 @@ LINES = {
         [12, 3, 0],
     ),
     "an echo of the story is not enough": ("[Scores]\nCompelling Plot: 20", [20, None, None]),
+    "only below the marker": (
+        "Compelling Plot: 20\n[Scores]\nTell-Don't-Show: 3",
+        [None, 3, None],
+    ),
     "no numbers": (
         "[Scores]\nCompelling Plot: N/A\nTell-Don't-Show: 12-14\nPurple Prose: about 9",
         [None, None, None],

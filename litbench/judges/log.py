@@ -59,6 +59,8 @@ def write_log(
         eval=logs.EvalSpec(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             task=task,
+            # The viewer shows only the latest log of a task_id.
+            task_id=path.stem,
             dataset=logs.EvalDataset(name=task, samples=len(read)),
             model=model,
             config=logs.EvalConfig(),

@@ -328,10 +328,10 @@ def run(config: Run) -> None:
         "cost_usd": round(results.cost, 6),
     }
     artifact.finish()
-    _print_summary(config, results)
+    _print_summary(config, results, may_go_on=not is_recorded)
 
 
-def _print_summary(config: Run, results: _Results) -> None:
+def _print_summary(config: Run, results: _Results, *, may_go_on: bool) -> None:
     counts = results.counts
     print(
         f"{config.out}: {counts['dialogues']['finished']:,} of "
@@ -339,7 +339,7 @@ def _print_summary(config: Run, results: _Results) -> None:
         f"{counts['ratings'].total():,} ratings read, ${results.cost:.2f}"
     )
     print(results.rejected_rows.summary(), end="")
-    if counts["dialogues"]["unfinished"]:
+    if counts["dialogues"]["unfinished"] and may_go_on:
         print("run the same command again to go on with the unfinished dialogues")
     print("leaderboard of writers: python eval/writers.py --runs", config.out)
 
