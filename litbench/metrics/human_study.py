@@ -144,7 +144,7 @@ def _rows(sql: str, values: Mapping[str, Any] | None = None, **tables: pa.Table)
         database.execute(_CREDIT)
         for name, table in tables.items():
             database.register(name, table)
-        return database.execute(sql, values).to_arrow_table()
+        return database.sql(sql, params=values).to_arrow_table()
 
 
 def reader_results(choices: pa.Table, rules: Exclusions) -> list[dict[str, Any]]:
