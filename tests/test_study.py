@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from study_folder import TEXTS, free_port, serving, study_pairs, write_study
+from study_folder import TEXTS, free_port, serving, simulate_choices, study_pairs, write_study
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
@@ -41,7 +41,7 @@ from litbench.study.plan import (
     estimate,
     garble,
 )
-from litbench.study.simulation import Crowd, Reader, Visitor, simulate_choices, visit_study
+from litbench.study.simulation import Crowd, Reader, Visitor, visit_study
 from litbench.study.store import Store
 from litbench.tables import check_parquet, write_table
 

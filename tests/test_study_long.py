@@ -9,11 +9,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from study_folder import free_port, serve_process, study_pairs, wait_for, write_study
+from study_folder import (
+    free_port,
+    serve_process,
+    simulate_choices,
+    study_pairs,
+    wait_for,
+    write_study,
+)
 
 from litbench.metrics.human_study import leave_out, reader_results, study_figures
 from litbench.metrics.intervals import jackknife_interval, two_way_interval
-from litbench.study.simulation import Crowd, Reader, Visitor, simulate_choices
+from litbench.study.simulation import Crowd, Reader, Visitor
 
 pytestmark = pytest.mark.long
 TRUE = 0.564
@@ -58,8 +65,8 @@ def test_two_way_coverage(each):
 
 
 def test_recovers_known_agreement(forty):
-    found = [study_figures(simulated(forty, seed), forty.pairs, [], None) for seed in range(1_000)]
-    shares = [one.share for one in found]
+    found = [study_figures(simulated(forty, seed), forty.pairs) for seed in range(1_000)]
+    shares = [one.shares["agreement"] for one in found]
     covered = np.mean([one.low <= TRUE <= one.high for one in shares])
     half = np.mean([(one.high - one.low) / 2 for one in shares])
     print(f"covered {covered:.3f}, mean {np.mean([s.mean for s in shares]):.4f}, half {half:.4f}")
@@ -71,19 +78,20 @@ def test_recovers_known_agreement(forty):
 def test_a_careless_third(forty):
     counts, means, widths = Counter(), [], []
     for seed in range(200):
-        crowd = {"careless": 1 / 3}
-        choices = simulated(forty, seed, **crowd)
-        readers = {one.reader: one for one in reader_results(choices, forty.plan.exclude)}
+        choices = simulated(forty, seed, careless=1 / 3)
+        readers = reader_results(choices, forty.plan.exclude)
         # Readers came one after the other.
         order = list(dict.fromkeys(choices["reader"].to_pylist()))
-        numbered = [Reader(Crowd(seed=seed, **crowd), at, 1) for at in range(1, len(order) + 1)]
+        numbered = [
+            Reader(Crowd(seed=seed, careless=1 / 3), at, 1) for at in range(1, len(order) + 1)
+        ]
         careless = {name for name, one in zip(order, numbered, strict=True) if one.is_careless}
-        failed = {name for name, one in readers.items() if one.excluded}
-        changed = {name for name, one in readers.items() if one.repeats == 0}
+        failed = {row["reader"] for row in readers if row["excluded"]}
+        changed = {row["reader"] for row in readers if row["repeats"] == 0}
         assert (failed | changed) <= careless
         counts.update(careless=len(careless), failed=len(failed), either=len(failed | changed))
         shares = [
-            study_figures(leave_out(choices, without), forty.pairs, [], None).share
+            study_figures(leave_out(choices, without), forty.pairs).shares["agreement"]
             for without in ((), failed, failed | changed, careless)
         ]
         means.append([one.mean for one in shares])

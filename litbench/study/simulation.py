@@ -1,8 +1,4 @@
-"""Simulated readers of known taste, to try a study before people are asked.
-
-They answer the real server over HTTP (`visit_study`) or, without a server, the store
-(`simulate_choices`), which is fast enough for a thousand studies.
-"""
+"""Simulated readers of known taste, who answer the real server over HTTP, to try a study."""
 
 import http.client
 import itertools
@@ -21,12 +17,10 @@ from html import unescape
 from http.cookiejar import CookieJar
 from typing import Annotated, ClassVar
 
-import pyarrow as pa
 from pydantic import Field
 
 from litbench.errors import DataError
 from litbench.study.plan import ID_PARAMETER, Study
-from litbench.study.store import Store
 from litbench.text import digest
 
 _TIMEOUT, _PATIENCE = 30, 60
@@ -89,32 +83,6 @@ class Reader:
         effect = random.Random(digest("pair", crowd.seed, pair_id)).gauss(0, crowd.pair_sd)
         chance = random.Random(digest("choice", self.name, pair_id)).random()
         return chance < crowd.agreement + effect + self.effect
-
-
-# Without a server -----------------------------------------------------------------------------
-
-
-def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
-    """The choices of a study that has all its readers, without drop-out; schema CHOICES."""
-    # Every look at the clock is a minute later, so that nobody reads too fast.
-    store = Store(study, ":memory:", now=itertools.count(0.0, 60.0).__next__)
-    for number in itertools.count(1):
-        reader = Reader(crowd, number, study.plan.pairs_per_reader)
-        store.start(reader.name)
-        store.try_statements(reader.name, 0, are_right=True)
-        page = store.next_page(reader.name)
-        if page is None:
-            break
-        while page is not None:
-            answer = reader.answer(study, page.kind, page.pair_id, page.order, page.place)
-            store.answer(reader.name, page.place, answer)
-            page = store.next_page(reader.name)
-    choices = store.choices()
-    store.close()
-    return choices
-
-
-# Over HTTP ------------------------------------------------------------------------------------
 
 
 def shown_by(html: str) -> tuple[str, ...]:
