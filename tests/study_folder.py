@@ -65,6 +65,16 @@ def simulate_choices(study: Study, crowd: Crowd) -> pa.Table:
     return choices
 
 
+def check_balance(store: Store) -> None:
+    """Two pairs differ by one reader at most, and the two sides of a pair by one."""
+    (total,) = store._all(
+        """select max(total) - min(total) <= 1, max(abs(first - (total - first))) <= 1 from (
+            select count(*) as total, sum("order" = 'chosen') as first
+            from choices where kind = 'pair' group by pair_id)"""
+    )
+    assert tuple(total) == (1, 1)
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as free:

@@ -13,7 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from study_folder import TEXTS, free_port, serving, simulate_choices, study_pairs, write_study
+from study_folder import (
+    TEXTS,
+    check_balance,
+    free_port,
+    serving,
+    simulate_choices,
+    study_pairs,
+    write_study,
+)
 
 from litbench.config import build
 from litbench.errors import ConfigError, DataError
@@ -25,7 +33,6 @@ from litbench.metrics.human_study import (
     one_reader,
     reader_results,
     study_figures,
-    verdicts_of,
 )
 from litbench.metrics.intervals import clustered_mean, two_way_interval
 from litbench.records import VERDICTS, empty_columns
@@ -41,7 +48,7 @@ from litbench.study.plan import (
     estimate,
     garble,
 )
-from litbench.study.simulation import Crowd, Reader, Visitor, visit_study
+from litbench.study.simulation import Crowd, visit_study
 from litbench.study.store import Store
 from litbench.tables import check_parquet, write_table
 
@@ -91,14 +98,6 @@ def read_on(store, reader, pages=1_000):
         if page is None:
             return
         store.answer(reader, page.place, "first" if page.order == "chosen" else "second")
-
-
-def loads(store):
-    """Readers of every pair by the side that stands first."""
-    rows = store._all("select pair_id, \"order\", count(*) from choices where kind = 'pair' "
-                      "group by 1, 2")  # fmt: skip
-    count = Counter({(row[0], row[1]): row[2] for row in rows})
-    return [(count[name, "chosen"], count[name, "rejected"]) for name in store.progress()]
 
 
 # Plan ----------------------------------------------------------------------------------------
@@ -152,18 +151,19 @@ def test_garbled_text_has_the_same_pieces(text):
 
 
 def test_balanced_assignment(make):
-    study = make(7, readers_per_pair=6, pairs_per_reader=3)
-    store = Store(study)
+    store = Store(make(7, readers_per_pair=6, pairs_per_reader=3))
     for at in range(14):
         begin(store, f"r{at}")
         if at % 2:
             read_on(store, f"r{at}")
-        totals = [sum(of) for of in loads(store)]
-        assert max(totals) - min(totals) <= 1
-        assert max(abs(first - second) for first, second in loads(store)) <= 1
-    assert loads(store) == [(3, 3)] * 7
+        if at > 1:
+            check_balance(store)
+    sides = store._all(
+        "select count(*) from choices where kind = 'pair' group by pair_id, \"order\""
+    )
+    assert [row[0] for row in sides] == [3] * 14
     assert begin(store, "late") is None
-    assert store.state("late") == "left"
+    assert store.state("late") == "waiting"
 
 
 def test_pages_of_a_reader(make):
@@ -210,14 +210,14 @@ def test_who_is_silent_gives_back_what_is_not_answered(make, clock):
     store = Store(make(4, readers_per_pair=1, pairs_per_reader=4, release_minutes=30), now=clock)
     begin(store, "gone")
     read_on(store, "gone", 2)
-    assert begin(store, "early") is None
+    assert begin(store, "late") is None
     clock.at += 31 * 60
-    assert begin(store, "late") is not None
+    assert store.next_page("late") is not None
     read_on(store, "late")
     assert set(store.progress().values()) == {(1, 0)}
     # Whoever comes back keeps the answers and, without pairs left, is done.
     assert store.next_page("gone") is None
-    assert store.states() == {"finished": 2, "left": 1}
+    assert store.states() == {"finished": 2}
 
 
 def test_who_comes_back_goes_on(make, clock):
@@ -286,18 +286,13 @@ def test_store_is_private_and_belongs_to_its_pairs(make, pair_table, tmp_path):
     check_parquet(path, CHOICES)
     assert b"PROLIFIC" not in path.read_bytes()
     assert len(set(store.choices()["reader"].to_pylist())) == 1
-    store.close()
     other = write_study(tmp_path / "other", study_pairs(pair_table, 4), pairs_per_reader=3)
     with pytest.raises(DataError, match="belongs to other pairs"):
         Store(other, study.database)
-
-
-def test_changed_plan_is_refused(make):
-    study = make(3, pairs_per_reader=3)
     plan = study.folder / "plan.json"
     plan.write_text(plan.read_text().replace("C0DE", "FREE"))
     with pytest.raises(DataError, match="does not match"):
-        type(study).open(study.folder)
+        Study.open(study.folder)
 
 
 # Server --------------------------------------------------------------------------------------
@@ -487,14 +482,13 @@ def test_closed_study(client):
     browser = client(4)
     join(browser, "done")
     read_on(browser.store, "done")
-    other = browser.again()
+    other, new = browser.again(), browser.again()
     join(other, "other")
     browser.store.close_study()
     assert TEXTS["completion_code"] in browser.get("/read").text
     for answer in (
         other.get("/read"), other.post("/answer", data={"place": "1", "choice": "first"}),
-        browser.again().get("/?PROLIFIC_PID=new"),
-        browser.again().post("/start", data={"reader": "new", "agree": "yes"}),
+        new.get("/?PROLIFIC_PID=new"), new.post("/start", data={"reader": "new", "agree": "yes"}),
     ):  # fmt: skip
         assert (answer.status_code, "closed" in answer.text) == (403, True)
     assert browser.store.states() == {"finished": 1, "reading": 1}
@@ -539,13 +533,6 @@ def test_simulated_readers_over_http(make, pair_table):
         (stored,) = database.execute("select count(answered) from choices").fetchone()
     database.close()
     assert stored == sum(len(one.acknowledged) for one in visitors)
-
-
-def test_simulated_reader_without_a_server(make, monkeypatch):
-    monkeypatch.setattr("litbench.study.simulation._PATIENCE", 0)
-    study = make(3, pairs_per_reader=3)
-    with pytest.raises(DataError, match="does not answer"):
-        Visitor(study, f"http://127.0.0.1:{free_port()}", Reader(Crowd(), 1, 3)).visit()
 
 
 # Analysis ------------------------------------------------------------------------------------
@@ -684,30 +671,19 @@ def test_ratings_as_choices(pair_table):
     assert study_figures(choices, pairs).shares["agreement"].mean == 0.5
 
 
-def test_readers_are_raters(make, tmp_path):
-    study = make(4, readers_per_pair=3, pairs_per_reader=2)
-    choices = simulate_choices(study, Crowd())
-    write_table(verdicts_of(choices), tmp_path / "verdicts.parquet")
-    check_parquet(tmp_path / "verdicts.parquet", VERDICTS)
-    assert verdicts_of(choices).num_rows == 12
-
-
 def test_ratings_of_a_story_in_two_pairs(pair_table):
-    rows = [{"prompt_id": "p", "chosen_story_id": "a", "rejected_story_id": other}
-            for other in ("b", "c")]  # fmt: skip
-    pairs = pair_table(rows)
-    names = pairs["pair_id"].to_pylist()
-    chosen = [
-        {"reader": "r", "place": 1, "kind": "pair", "pair_id": names[0], "outcome": "chosen",
-         "reason": "why"},
-        {"reader": "r", "place": 2, "kind": "pair", "pair_id": names[1], "outcome": "rejected"},
-    ]  # fmt: skip
-    choices = table_of(chosen)
-    stories, table = stories_and_ratings(choices, pairs)
-    assert stories["story_id"].to_pylist() == ["a", "b", "c"]
-    assert dict(zip(table["story_id"].to_pylist(), table["rating"].to_pylist(), strict=True)) == {
-        "a": 0.5, "b": 0.0, "c": 1.0,
-    }  # fmt: skip
+    pairs = pair_table(
+        [{"prompt_id": "p", "chosen_story_id": "a", "rejected_story_id": other} for other in "bc"]
+    )
+    choices = table_of(
+        [{"reader": "r", "place": place, "kind": "pair", "pair_id": name, "outcome": outcome}
+         for place, (name, outcome) in enumerate(
+             zip(pairs["pair_id"].to_pylist(), ("chosen", "rejected"), strict=True))]
+    )  # fmt: skip
+    stories, ratings = (table.to_pydict() for table in stories_and_ratings(choices, pairs))
+    assert stories["story_id"] == ["a", "b", "c"]
+    found = dict(zip(ratings["story_id"], ratings["rating"], strict=True))
+    assert found == {"a": 0.5, "b": 0.0, "c": 1.0}
 
 
 # Programs ------------------------------------------------------------------------------------
@@ -744,6 +720,7 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
     assert results["shares"]["agreement"]["n"] == 32
     raters = {row["rater"]: row["agreement"]["mean"] for row in results["annotators"]["raters"]}
     assert raters["mine"] == raters["longer"] == pytest.approx(1 - raters["shorter"])
+    check_parquet(done / "verdicts.parquet", VERDICTS)
     page = (done / "human_study.html").read_text()
     assert "0.564" in page
     assert "shorter" in page
@@ -762,7 +739,8 @@ def test_the_whole_way(program, tmp_path, pair_table, capsys):
         assert other["annotators"][name] == results["annotators"][name]
 
 
-def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys):
+def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys, monkeypatch):
+    monkeypatch.setattr("litbench.study.simulation._PATIENCE", 0)
     pairs = tmp_path / "pairs.parquet"
     write_table(pair_table([{"chosen": "same", "rejected": "same"}, {}]), pairs)
     study, out = make(3, pairs_per_reader=3), tmp_path / "x"
@@ -774,13 +752,14 @@ def test_errors_of_the_programs(program, tmp_path, pair_table, make, capsys):
     ]  # fmt: skip
     for name, options, message in cases:
         assert message in program(name, *options).stderr
-    for name, message in (
-        ("status", "does not exist: run litbench study serve"),
-        ("export", "has no answer yet"),
-        ("simulate", "key 'careless' is 2.0"),
+    for (name, *options), message in (
+        (["status"], "does not exist: run litbench study serve"),
+        (["export"], "has no answer yet"),
+        (["simulate", "--careless", "2"], "key 'careless' is 2.0"),
+        (["simulate", "--url", f"http://127.0.0.1:{free_port()}"], "does not answer"),
     ):
         with pytest.raises(SystemExit):
-            command([name, str(study.folder), *(["--careless", "2"] if name == "simulate" else [])])
+            command([name, str(study.folder), *options])
         assert message in capsys.readouterr().err
         Store(study).close()
     # A study that has readers keeps its plan.

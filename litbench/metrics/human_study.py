@@ -9,6 +9,7 @@ A tie counts one half everywhere.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import duckdb
@@ -60,7 +61,7 @@ SHARES = {
 }
 
 _CREDIT = """
-create temp macro credit(outcome) as
+create macro credit(outcome) as
     case outcome when 'chosen' then 1.0 when 'tie' then 0.5 else 0.0 end::double
 """
 _READERS = """
@@ -138,13 +139,20 @@ class StudyFigures:
     annotators: AnnotatorAgreement | None
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """A database in memory: opening one takes longer than a query."""
+    database = duckdb.connect()
+    database.execute(_CREDIT)
+    return database
+
+
 def _rows(sql: str, values: Mapping[str, Any] | None = None, **tables: pa.Table) -> pa.Table:
     """The result of a query on some tables."""
-    with duckdb.connect() as database:
-        database.execute(_CREDIT)
+    with _database().cursor() as cursor:
         for name, table in tables.items():
-            database.register(name, table)
-        return database.sql(sql, params=values).to_arrow_table()
+            cursor.register(name, table)
+        return cursor.sql(sql, params=values).to_arrow_table()
 
 
 def reader_results(choices: pa.Table, rules: Exclusions) -> list[dict[str, Any]]:
@@ -252,7 +260,9 @@ def figures_text(figures: StudyFigures) -> str:
         f"{figures.choices:,} choices by {figures.readers:,} readers on {figures.pairs:,} pairs of "
         f"{figures.prompts:,} prompts",
         "",
-        aligned([[SHARES[name][0], str(at), f"{at.n:,} {SHARES[name][1]}"] for name, at in shares]),
+        aligned(
+            [[SHARES[name][0], str(at), f"{at.n:,} {SHARES[name][1]}"] for name, at in shares]
+        ).rstrip(),
     ]
     if figures.seconds is not None:
         quartiles = ", ".join(f"{at:.0f}" for at in figures.seconds)

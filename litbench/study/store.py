@@ -26,7 +26,8 @@ from litbench.metrics.human_study import CHOICES
 from litbench.study.plan import Study
 from litbench.text import digest
 
-State = Literal["consented", "reading", "finished", "failed", "left"]
+# Who is waiting came when others held the last pairs.
+State = Literal["consented", "reading", "finished", "failed", "waiting", "left"]
 _MEMORY = ":memory:"
 _OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _TABLES = """
@@ -175,20 +176,20 @@ class Store:
         """The first unanswered page of a reader who passed the statements.
 
         Pages are assigned at the first call, and anew after the reader had left. Returns None if
-        the reader has finished, or has left because there was no pair to assign.
+        the reader has finished, or waits because there is no pair to assign.
         """
         own_pages = "select * from choices where number = ? order by place"
         with self._transaction():
             (row,) = self._all("select number, state from readers where reader = ?", reader)
             number = row["number"]
-            if row["state"] not in ("reading", "left"):
+            if row["state"] not in ("reading", "waiting", "left"):
                 return None
             pages = self._all(own_pages, number)
-            if row["state"] == "left" or not pages:
+            if row["state"] != "reading" or not pages:
                 self._assign(number)
                 pages = self._all(own_pages, number)
             waiting = [page for page in pages if page["answered"] is None]
-            state: State = "reading" if waiting else "finished" if pages else "left"
+            state: State = "reading" if waiting else "finished" if pages else "waiting"
             self._database.execute("update readers set state = ? where number = ?", (state, number))
             if not waiting:
                 return None
