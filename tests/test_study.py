@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import re
-import sqlite3
 import stat
 from collections import Counter
 
@@ -522,17 +521,20 @@ def test_errors_reveal_nothing(client, monkeypatch, caplog):
 
 
 def test_simulated_readers_over_http(make, pair_table):
-    ids = study_pairs(pair_table, 6)["pair_id"].to_pylist()
-    asked = {name: ContentQuestion("Who?", [f"{name} <b>", "&amp;"], "&amp;") for name in ids}
+    # Questions of the same answers are told apart.
+    asked = {
+        name: ContentQuestion(f"<b>{name}</b>?", ["&amp;", "no"], ("&amp;", "no")[at % 2])
+        for at, name in enumerate(study_pairs(pair_table, 6)["pair_id"].to_pylist())
+    }
     study = make(6, readers_per_pair=4, pairs_per_reader=3, questions=asked)
-    with serving(study) as (url, _):
+    with serving(study) as (url, store):
         ends, visitors = visit_study(study, Crowd(careless=0.3, dropout=0.2), url, 12)
+        choices = store.choices()
     assert set(ends) <= {"finished", "left", "turned away"}
     assert ends["finished"] >= 3
-    with sqlite3.connect(study.database) as database:
-        (stored,) = database.execute("select count(answered) from choices").fetchone()
-    database.close()
-    assert stored == sum(len(one.acknowledged) for one in visitors)
+    assert choices.num_rows == sum(len(one.acknowledged) for one in visitors)
+    questions = [row["is_right"] for row in choices.to_pylist() if row["kind"] == "question"]
+    assert set(questions) == {1}
 
 
 # Analysis ------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from litbench.text import digest
 _TIMEOUT, _PATIENCE = 30, 60
 _HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
 
-
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -86,16 +85,17 @@ class Reader:
 
 
 def shown_by(html: str) -> tuple[str, ...]:
-    """The two stories of a page, or the answers to choose from."""
+    """The two stories of a page, or the question and its answers."""
     texts = re.findall(r'id="(?:first|second)-text">(.*?)</div>', html, re.DOTALL)
-    return tuple(map(unescape, texts or re.findall(r'name="choice" value="([^"]*)"', html)))
+    asked = re.findall(r'<legend>(.*?)</legend>|name="choice" value="([^"]*)"', html, re.DOTALL)
+    return tuple(map(unescape, texts or map("".join, asked)))
 
 
 @cache
 def page_of(study: Study) -> dict[tuple[str, ...], tuple[str, str, str | None]]:
     """The kind, the pair and the side that stands first, by what a page shows."""
     pages: dict[tuple[str, ...], tuple[str, str, str | None]] = {
-        tuple(asked.answers): ("question", pair_id, None)
+        (asked.question, *asked.answers): ("question", pair_id, None)
         for pair_id, asked in study.plan.questions.items()
     }
     kinds, sides = ("attention", "pair"), ("chosen", "rejected")
