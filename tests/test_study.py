@@ -223,10 +223,14 @@ def test_who_comes_back_goes_on(make, clock):
     store = Store(make(4, readers_per_pair=3, pairs_per_reader=4), now=clock)
     begin(store, "r")
     read_on(store, "r", 2)
+    old = store.next_page("r")
     clock.at += 91 * 60
     begin(store, "other")
     assert store.states() == {"left": 1, "reading": 1}
     assert store.next_page("r").done == 2
+    # A tab from before shows a page that is no longer theirs.
+    with pytest.raises(ValueError, match="no such page"):
+        store.answer("r", old.place, "first")
     read_on(store, "r")
     own = store._all("select kind, pair_id from choices where number = 1")
     assert Counter(row["kind"] for row in own) == {"pair": 4, "attention": 1, "repeat": 1}

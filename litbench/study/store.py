@@ -34,7 +34,8 @@ _TABLES = """
 create table if not exists meta (name text primary key, value text not null) strict;
 create table if not exists readers (
     number integer primary key, reader text not null unique, state text not null,
-    attempts integer not null default 0, started real not null, seen real not null
+    attempts integer not null default 0, pages integer not null default 0,
+    started real not null, seen real not null
 ) strict;
 create table if not exists choices (
     number integer not null references readers, place integer not null, kind text not null,
@@ -225,7 +226,7 @@ class Store:
             (row["pair_id"], row["order"])
             for row in self._all("select pair_id, \"order\" from choices where kind = 'pair'")
         )
-        own = self._all("select kind, pair_id, place from choices where number = ?", number)
+        own = self._all("select kind, pair_id from choices where number = ?", number)
         read = {row["pair_id"] for row in own if row["kind"] == "pair"}
         kinds = {row["kind"] for row in own}
         draw = random.Random(digest("assign", self._plan.seed, number, len(own)))
@@ -259,10 +260,14 @@ class Store:
             kind, name, _ = rows[at]
             if kind == "pair" and name in self._plan.questions:
                 rows.insert(at + 1, ("question", name, None))
-        start = 1 + max((row["place"] for row in own), default=0)
+        # Numbers are not used again: a form of a page that was taken away finds no other page.
+        ((last,),) = self._all(
+            "update readers set pages = pages + ? where number = ? returning pages",
+            len(rows), number,
+        )  # fmt: skip
         self._database.executemany(
             'insert into choices (number, place, kind, pair_id, "order") values (?, ?, ?, ?, ?)',
-            [(number, place, *row) for place, row in enumerate(rows, start)],
+            [(number, place, *row) for place, row in enumerate(rows, last - len(rows) + 1)],
         )
 
     def answer(self, reader: str, place: int, answer: str, reason: str | None = None) -> float:
