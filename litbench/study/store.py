@@ -33,7 +33,7 @@ _OTHER = {"chosen": "rejected", "rejected": "chosen"}
 _TABLES = """
 create table if not exists meta (name text primary key, value text not null) strict;
 create table if not exists readers (
-    number integer primary key, reader text not null unique, state text not null,
+    number integer primary key autoincrement, reader text not null unique, state text not null,
     attempts integer not null default 0, pages integer not null default 0,
     started real not null, seen real not null
 ) strict;
