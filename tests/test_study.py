@@ -563,6 +563,7 @@ def hand_made(pairs, counts, readers=11):
 
 def test_share_of_choices_is_not_the_majority(pair_table):
     pairs = study_pairs(pair_table, 4)
+    pairs = pairs.append_column("kind", pairs["prompt"])
     figures = study_figures(hand_made(pairs, [9, 8, 3, 3]), pairs)
     # 23 of 44 choices, but 2 of 4 majorities.
     assert figures.shares["agreement"].mean == pytest.approx(23 / 44)

@@ -91,7 +91,12 @@ from choices join pairs using (pair_id) where kind = 'pair'
 group by all order by share desc, pair_id
 """
 _OF_RATINGS = """
-select rater as reader, row_number() over (partition by rater order by pair_id) as place, pair_id,
+with people as (
+    select rater, story_id, rating from ratings
+    where rater_kind = 'person' and criterion is null and rating is not null
+)
+select rater as reader, row_number() over (partition by rater order by pair_id) as place,
+    'pair' as kind, pair_id,
     case when abs(one.rating - other.rating) <= $rounding then 'tie'
         when one.rating > other.rating then 'chosen' else 'rejected' end as outcome
 from pairs join people as one on one.story_id = chosen_story_id
@@ -195,7 +200,9 @@ def pair_results(choices: pa.Table, pairs: pa.Table) -> list[dict[str, Any]]:
         Rows with `pair_id`, `prompt_id`, `prompt`, the number of `choices`, and `share`, how many
         of them agree with the label.
     """
-    rows: list[dict[str, Any]] = _rows(_PAIRS, choices=choices, pairs=pairs).to_pylist()
+    # Pairs may have more columns, of any name.
+    named = pairs.select(["pair_id", "prompt_id", "prompt"])
+    rows: list[dict[str, Any]] = _rows(_PAIRS, choices=choices, pairs=named).to_pylist()
     return rows
 
 
@@ -305,17 +312,9 @@ def choices_of_ratings(ratings: pa.Table, pairs: pa.Table, rounding: float) -> p
         Table with the schema CHOICES: one row per annotator and pair of which they rated both
         stories.
     """
-    people = _rows(
-        "select rater, story_id, rating from ratings "
-        "where rater_kind = 'person' and criterion is null and rating is not null",
-        ratings=ratings,
-    )
-    found = _rows(_OF_RATINGS, {"rounding": rounding}, pairs=pairs, people=people)
-    kind = pa.repeat(pa.scalar("pair", pa.large_string()), found.num_rows)
-    columns = empty_columns(CHOICES, found.num_rows) | {"kind": kind}
-    return pa.table(columns | dict(zip(found.column_names, found.columns, strict=True))).cast(
-        CHOICES.arrow()
-    )
+    named = pairs.select(["pair_id", "chosen_story_id", "rejected_story_id"])
+    found = _rows(_OF_RATINGS, {"rounding": rounding}, pairs=named, ratings=ratings)
+    return pa.Table.from_pylist(found.to_pylist(), CHOICES.arrow())
 
 
 def verdicts_of(choices: pa.Table) -> pa.Table:
